@@ -1,0 +1,39 @@
+# Every target bootstraps what it needs: a virtual environment, and uv inside it by pip.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test test-all check clean
+
+help:            ## list the targets
+	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1\t/' | expand -t 14
+
+install: $(STAMP) ## make .venv and install the package with its development tools
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Boxwright needs Python 3.11 or newer")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet uv
+	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --editable . --group dev
+	touch $@
+
+demo: install    ## train, evaluate and draw a detector on made-up data (a few minutes)
+	$(BIN)/boxwright demo --out demo
+
+test: install    ## the tests, without those marked slow
+	$(BIN)/python -m pytest -m "not slow"
+
+test-all: install ## every test
+	$(BIN)/python -m pytest
+
+check: install   ## lint, types, layers, docstrings
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/pydoclint --quiet src
+
+clean:           ## remove what the targets made
+	rm -rf $(VENV) demo .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -1,0 +1,88 @@
+"""`AnchorGenerator`: the boxes from which a detector measures."""
+
+from __future__ import annotations
+
+from boxwright.anchors.grid import AnchorGenerator, GridAnchorGenerator
+from boxwright.anchors.multiscale import MultiscaleAnchorGenerator
+from boxwright.anchors.ssd import SsdAnchorGenerator
+from boxwright.builders.choice import build_chosen
+from boxwright.config import messages as m
+from boxwright.errors import ConfigError
+
+__all__ = ["build_anchor_generator"]
+
+
+def build_anchor_generator(config: m.AnchorGenerator) -> AnchorGenerator:
+    """Build a generator.
+
+    Args:
+        config: The message.
+
+    Returns:
+        The generator.
+
+    Raises:
+        ConfigError: For a kind that is not supported, or lists of unequal length.
+    """
+    return build_chosen(config, "anchor_generator_oneof", _GENERATORS)
+
+
+def _grid(config: m.GridAnchorGenerator) -> AnchorGenerator:
+    return GridAnchorGenerator(
+        scales=tuple(config.scales) or (0.5, 1.0, 2.0),
+        aspect_ratios=tuple(config.aspect_ratios) or (0.5, 1.0, 2.0),
+        base_size=(config.height, config.width),
+        stride=(config.height_stride, config.width_stride),
+        offset=(config.height_offset, config.width_offset),
+    )
+
+
+def _ssd(config: m.SsdAnchorGenerator) -> AnchorGenerator:
+    return SsdAnchorGenerator.from_scales(
+        _scales(config),
+        config.aspect_ratios,
+        interpolated_scale_aspect_ratio=config.interpolated_scale_aspect_ratio,
+        reduce_boxes_in_lowest_layer=config.reduce_boxes_in_lowest_layer,
+        base_size=(config.base_anchor_height, config.base_anchor_width),
+        strides=_pairs(config, config.height_stride, config.width_stride, "stride"),
+        offsets=_pairs(config, config.height_offset, config.width_offset, "offset"),
+    )
+
+
+def _scales(config: m.SsdAnchorGenerator) -> list[float]:
+    if config.scales:
+        if len(config.scales) != config.num_layers:
+            raise ConfigError(f"ssd_anchor_generator: {config.num_layers} layers, but {len(config.scales)} scales")
+        return list(config.scales)
+    steps = max(config.num_layers - 1, 1)
+    span = config.max_scale - config.min_scale
+    return [config.min_scale + span * layer / steps for layer in range(config.num_layers)]
+
+
+def _pairs(
+    config: m.SsdAnchorGenerator, heights: list[int], widths: list[int], what: str
+) -> tuple[tuple[float, float], ...]:
+    for name, values in (("height", heights), ("width", widths)):
+        if len(values) not in (0, config.num_layers) or len(heights) != len(widths):
+            raise ConfigError(
+                f"ssd_anchor_generator.{name}_{what}: expected none, or one a layer ({config.num_layers}) "
+                f"for height and width alike, found {len(heights)} and {len(widths)}"
+            )
+    return tuple((float(y), float(x)) for y, x in zip(heights, widths, strict=True))
+
+
+def _multiscale(config: m.MultiscaleAnchorGenerator) -> AnchorGenerator:
+    return MultiscaleAnchorGenerator(
+        min_level=config.min_level,
+        max_level=config.max_level,
+        anchor_scale=config.anchor_scale,
+        aspect_ratios=tuple(config.aspect_ratios),
+        scales_per_octave=config.scales_per_octave,
+    )
+
+
+_GENERATORS = {
+    "grid_anchor_generator": _grid,
+    "ssd_anchor_generator": _ssd,
+    "multiscale_anchor_generator": _multiscale,
+}

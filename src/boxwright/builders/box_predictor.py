@@ -1,0 +1,122 @@
+"""`BoxPredictor`: the heads of one-stage detectors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from boxwright.builders.choice import build_chosen
+from boxwright.builders.hyperparams import build_conv_settings
+from boxwright.config import messages as m
+from boxwright.errors import ConfigError
+from boxwright.models.heads.convolutional import ConvolutionalHead, HeadShape
+from boxwright.models.heads.outputs import HeadOutput
+from boxwright.models.heads.weight_shared import TowerShape, WeightSharedHead
+from boxwright.models.layers import KernelRule
+
+__all__ = ["build_box_predictor"]
+
+
+def build_box_predictor(
+    config: m.BoxPredictor,
+    in_channels: Sequence[int],
+    anchors_per_location: Sequence[int],
+    columns: int,
+    frozen_norm: bool,
+) -> nn.Module:
+    """Build a head.
+
+    Args:
+        config: The message.
+        in_channels: Channels of each level.
+        anchors_per_location: Anchors at each location of each level.
+        columns: Class logits an anchor.
+        frozen_norm: Whether batch normalization keeps its stored statistics in training.
+
+    Returns:
+        The head.
+
+    Raises:
+        ConfigError: For a kind that is not supported, or levels that do not fit the anchors.
+    """
+    if len(in_channels) != len(anchors_per_location):
+        raise ConfigError(
+            f"the feature extractor has {len(in_channels)} levels, the anchor generator {len(anchors_per_location)}"
+        )
+    return build_chosen(
+        config, "box_predictor_oneof", _PREDICTORS, in_channels, anchors_per_location, columns, frozen_norm
+    )
+
+
+def _convolutional(
+    config: m.ConvolutionalBoxPredictor,
+    in_channels: Sequence[int],
+    anchors_per_location: Sequence[int],
+    columns: int,
+    frozen_norm: bool,
+) -> nn.Module:
+    clip = config.box_encodings_clip_range
+    output = HeadOutput(
+        columns=columns,
+        code_size=config.box_code_size,
+        class_bias=config.class_prediction_bias_init,
+        clip_codes=None if clip is None else (clip.min, clip.max),
+        convert_logits=torch.sigmoid if config.apply_sigmoid_to_scores else torch.nn.Identity(),
+    )
+    shape = HeadShape(
+        kernel_size=config.kernel_size,
+        use_depthwise=config.use_depthwise,
+        layers_before=config.num_layers_before_predictor,
+        min_depth=config.min_depth,
+        max_depth=config.max_depth,
+        dropout=1 - config.dropout_keep_probability if config.use_dropout else 0.0,
+    )
+    settings = build_conv_settings(config.conv_hyperparams or m.Hyperparams(), frozen_norm=frozen_norm)
+    return ConvolutionalHead(in_channels, anchors_per_location, output, shape, settings)
+
+
+def _weight_shared(
+    config: m.WeightSharedConvolutionalBoxPredictor,
+    in_channels: Sequence[int],
+    anchors_per_location: Sequence[int],
+    columns: int,
+    frozen_norm: bool,
+) -> nn.Module:
+    if len(set(anchors_per_location)) > 1:
+        raise ConfigError(
+            "weight_shared_convolutional_box_predictor needs as many anchors at every level, "
+            f"found {list(anchors_per_location)}"
+        )
+    clip = config.box_encodings_clip_range
+    output = HeadOutput(
+        columns=columns,
+        code_size=config.box_code_size,
+        class_bias=config.class_prediction_bias_init,
+        clip_codes=None if clip is None else (clip.min, clip.max),
+        convert_logits=torch.sigmoid if config.score_converter.name == "SIGMOID" else torch.nn.Identity(),
+    )
+    shape = TowerShape(
+        depth=config.depth,
+        layers=config.num_layers_before_predictor,
+        kernel_size=config.kernel_size,
+        use_depthwise=config.use_depthwise,
+        share_tower=config.share_prediction_tower,
+        dropout=1 - config.dropout_keep_probability if config.use_dropout else 0.0,
+    )
+    settings = build_conv_settings(config.conv_hyperparams or m.Hyperparams(), frozen_norm=frozen_norm)
+    default, rule = KernelRule(), settings.kernel
+    pointwise = rule if config.apply_conv_hyperparams_pointwise else default
+    settings = replace(settings, separable_pointwise=pointwise)
+    last = settings
+    if not config.apply_conv_hyperparams_to_heads:
+        last = replace(settings, separable_depthwise=default, separable_pointwise=default)
+    return WeightSharedHead(in_channels, anchors_per_location[0], output, shape, settings, last)
+
+
+_PREDICTORS = {
+    "convolutional_box_predictor": _convolutional,
+    "weight_shared_convolutional_box_predictor": _weight_shared,
+}

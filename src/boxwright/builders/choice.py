@@ -1,0 +1,57 @@
+"""Choosing by a oneof, from a table in sight."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from boxwright.config.message import Message
+from boxwright.errors import ConfigError
+
+__all__ = ["build_chosen", "require"]
+
+T = TypeVar("T")
+M = TypeVar("M", bound=Message)
+
+
+def build_chosen(message: Message, oneof: str, table: Mapping[str, Callable[..., T]], *args: Any) -> T:
+    """Build what the present member of a oneof describes.
+
+    Args:
+        message: The message that has the oneof.
+        oneof: The oneof's name.
+        table: For each member its builder, which takes the member's message.
+        *args: Further arguments of the builder.
+
+    Returns:
+        What the builder returned.
+
+    Raises:
+        ConfigError: Where no member is present, or one that is not in the table.
+    """
+    member = message.which(oneof)
+    if member is None:
+        raise ConfigError(f"{message.proto_name} is empty; set one of {', '.join(table)}")
+    if member not in table:
+        where = message.location(member)
+        at = f"{where}: " if where else ""
+        raise ConfigError(f"{at}{message.proto_name}.{member} is not supported; supported: {', '.join(table)}")
+    return table[member](getattr(message, member), *args)
+
+
+def require(message: M | None, what: str) -> M:
+    """Insist that a message is there.
+
+    Args:
+        message: The message, or None.
+        what: Its path, for the error.
+
+    Returns:
+        The message.
+
+    Raises:
+        ConfigError: Where it is None.
+    """
+    if message is None:
+        raise ConfigError(f"{what} is missing from the configuration")
+    return message

@@ -1,0 +1,83 @@
+"""`DetectionModel`: a whole detector."""
+
+from __future__ import annotations
+
+from boxwright.builders.anchor_generator import build_anchor_generator
+from boxwright.builders.box_predictor import build_box_predictor
+from boxwright.builders.choice import build_chosen, require
+from boxwright.builders.feature_extractor import build_feature_extractor
+from boxwright.builders.image_resizer import build_image_resizer
+from boxwright.builders.losses import build_criterion
+from boxwright.builders.post_processing import build_postprocessor
+from boxwright.builders.target_assigner import build_target_assigner
+from boxwright.config import messages as m
+from boxwright.config.support import refuse_unsupported
+from boxwright.criteria.target_assigner import ClassColumns
+from boxwright.errors import ConfigError
+from boxwright.models.detector import Detector
+from boxwright.models.ssd import SSD
+from boxwright.preprocessing.preprocessor import Preprocessor
+from boxwright.types import Categories
+
+__all__ = ["build_detector"]
+
+
+def build_detector(
+    config: m.TrainEvalPipelineConfig | m.DetectionModel, categories: Categories | None = None
+) -> Detector:
+    """Build the detector that a configuration describes, with fresh weights.
+
+    Args:
+        config: The whole configuration, or its `model`.
+        categories: The classes, for detections to carry.
+
+    Returns:
+        The detector, in evaluation mode, on the CPU.
+
+    Raises:
+        ConfigError: Where the configuration is incomplete, contradicts itself, or asks for what is
+            not supported; or where the categories do not fit the number of classes.
+    """
+    model = config.model if isinstance(config, m.TrainEvalPipelineConfig) else config
+    model = require(model, "model")
+    refuse_unsupported(model, "model")
+    detector = build_chosen(model, "model", {"ssd": _ssd}, categories)
+    return detector.eval()
+
+
+def _ssd(config: m.Ssd, categories: Categories | None) -> Detector:
+    _check_classes(config, categories)
+    background = int(config.add_background_class)
+    columns = ClassColumns(config.num_classes, background, 0.0 if config.encode_background_as_zeros else 1.0)
+    extractor = build_feature_extractor(
+        require(config.feature_extractor, "model.ssd.feature_extractor"), frozen_norm=config.freeze_batchnorm
+    )
+    anchors = build_anchor_generator(require(config.anchor_generator, "model.ssd.anchor_generator"))
+    head = build_box_predictor(
+        require(config.box_predictor, "model.ssd.box_predictor"),
+        extractor.channels,
+        anchors.anchors_per_location,
+        columns.count,
+        config.freeze_batchnorm,
+    )
+    assigner = build_target_assigner(config, columns)
+    post_processing = require(config.post_processing, "model.ssd.post_processing")
+    return Detector(
+        Preprocessor(build_image_resizer(require(config.image_resizer, "model.ssd.image_resizer"))),
+        SSD(extractor.backbone, extractor.neck, head, anchors),
+        build_criterion(config, assigner),
+        build_postprocessor(post_processing, assigner.box_coder, background),
+        num_classes=config.num_classes,
+        categories=categories,
+    )
+
+
+def _check_classes(config: m.Ssd, categories: Categories | None) -> None:
+    if config.num_classes < 1:
+        raise ConfigError(f"model.ssd.num_classes: expected at least 1, found {config.num_classes}")
+    if categories is not None and categories.num_slots > config.num_classes:
+        last = categories.items[-1]
+        raise ConfigError(
+            f"model.ssd.num_classes is {config.num_classes}, but the label map goes up to id {last.id} ({last.name}); "
+            f"set it to {categories.num_slots}"
+        )

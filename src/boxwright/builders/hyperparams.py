@@ -1,0 +1,144 @@
+"""`Hyperparams`: initializers, penalties, normalization and activation of convolutions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+from torch import Tensor, nn
+
+from boxwright.config import messages as m
+from boxwright.config.message import Message
+from boxwright.errors import ConfigError
+from boxwright.models.layers import BatchNormSettings, ConvSettings, KernelRule, Regularizer
+
+__all__ = ["build_backbone_settings", "build_conv_settings"]
+
+Initialize = Callable[[Tensor], object]
+
+
+def build_conv_settings(config: m.Hyperparams, *, frozen_norm: bool = False) -> ConvSettings:
+    """Build the settings of convolutions outside the backbone.
+
+    As in TF2, kernels of plain depthwise convolutions and the pointwise half of separable ones keep
+    Keras's default unless `regularize_depthwise` or a predictor's own switch says otherwise.
+
+    Args:
+        config: The message.
+        frozen_norm: Whether batch normalization keeps its stored statistics in training.
+
+    Returns:
+        The settings.
+    """
+    rule = _kernel_rule(config)
+    return ConvSettings(
+        kernel=rule,
+        depthwise=rule if config.regularize_depthwise else KernelRule(),
+        separable_depthwise=rule,
+        norm=_norm(config, frozen_norm),
+        activation=config.activation.name,
+        force_bias=config.force_use_bias,
+    )
+
+
+def build_backbone_settings(config: m.Hyperparams, default: ConvSettings, *, override: bool, frozen_norm: bool) -> ConvSettings:
+    """Build the settings of a backbone: its own, unless told to take the configuration's.
+
+    Args:
+        config: The feature extractor's hyperparameters.
+        default: What the backbone has by itself.
+        override: `override_base_feature_extractor_hyperparams`.
+        frozen_norm: Whether batch normalization keeps its stored statistics in training.
+
+    Returns:
+        The settings.
+    """
+    if override:
+        settings = build_conv_settings(config, frozen_norm=frozen_norm)
+        return replace(settings, depthwise=settings.kernel)
+    norm = replace(default.norm, frozen=frozen_norm) if default.norm else None
+    return replace(default, norm=norm)
+
+
+def _kernel_rule(config: m.Hyperparams) -> KernelRule:
+    initializer = config.initializer or m.Initializer()
+    chosen = initializer.which("initializer_oneof")
+    # Without one, TF-Slim's and Keras's convolutions start with Glorot's uniform.
+    initialize = _INITIALIZERS[chosen](getattr(initializer, chosen)) if chosen else nn.init.xavier_uniform_
+    return KernelRule(initialize, _regularizer(config.regularizer or m.Regularizer()))
+
+
+def _regularizer(config: m.Regularizer) -> Regularizer:
+    if config.l1_regularizer is not None:
+        return Regularizer(l1=config.l1_regularizer.weight)
+    if config.l2_regularizer is not None:
+        return Regularizer(l2=config.l2_regularizer.weight)
+    return Regularizer()
+
+
+def _truncated_normal(config: m.TruncatedNormalInitializer) -> Initialize:
+    return lambda kernel: nn.init.trunc_normal_(
+        kernel, config.mean, config.stddev, config.mean - 2 * config.stddev, config.mean + 2 * config.stddev
+    )
+
+
+def _random_normal(config: m.RandomNormalInitializer) -> Initialize:
+    return lambda kernel: nn.init.normal_(kernel, config.mean, config.stddev)
+
+
+def _variance_scaling(config: m.VarianceScalingInitializer) -> Initialize:
+    """Scale by fans, as `tf.keras.initializers.VarianceScaling`."""
+
+    def initialize(kernel: Tensor) -> object:
+        fan_in, fan_out = nn.init._calculate_fan_in_and_fan_out(kernel)
+        fans = {"FAN_IN": fan_in, "FAN_OUT": fan_out, "FAN_AVG": (fan_in + fan_out) / 2}
+        variance = config.factor / fans[config.mode.name]
+        if config.uniform:
+            return nn.init.uniform_(kernel, -math.sqrt(3 * variance), math.sqrt(3 * variance))
+        # Cutting at two deviations shrinks the spread by this factor.
+        stddev = math.sqrt(variance) / 0.87962566103423978
+        return nn.init.trunc_normal_(kernel, 0.0, stddev, -2 * stddev, 2 * stddev)
+
+    return initialize
+
+
+_KERAS: dict[str, Initialize] = {
+    "glorot_uniform": nn.init.xavier_uniform_,
+    "glorot_normal": lambda kernel: _variance_scaling(_scaling(1.0, "FAN_AVG"))(kernel),
+    "he_normal": lambda kernel: _variance_scaling(_scaling(2.0, "FAN_IN"))(kernel),
+    "he_uniform": lambda kernel: nn.init.kaiming_uniform_(kernel, nonlinearity="relu"),
+    "lecun_normal": lambda kernel: _variance_scaling(_scaling(1.0, "FAN_IN"))(kernel),
+    "random_normal": lambda kernel: nn.init.normal_(kernel, 0.0, 0.05),
+    "truncated_normal": lambda kernel: nn.init.trunc_normal_(kernel, 0.0, 0.05, -0.1, 0.1),
+    "zeros": nn.init.zeros_,
+    "ones": nn.init.ones_,
+    "orthogonal": nn.init.orthogonal_,
+}
+
+
+def _scaling(factor: float, mode: str) -> m.VarianceScalingInitializer:
+    return m.VarianceScalingInitializer(factor=factor, mode=m.VarianceScalingInitializerMode[mode])
+
+
+def _by_keras_name(name: str) -> Initialize:
+    if name not in _KERAS:
+        raise ConfigError(f"keras_initializer_by_name: {name!r} is not known; known: {', '.join(sorted(_KERAS))}")
+    return _KERAS[name]
+
+
+_INITIALIZERS: dict[str, Callable[..., Initialize]] = {
+    "truncated_normal_initializer": _truncated_normal,
+    "random_normal_initializer": _random_normal,
+    "variance_scaling_initializer": _variance_scaling,
+    "keras_initializer_by_name": _by_keras_name,
+}
+
+
+def _norm(config: m.Hyperparams, frozen: bool) -> BatchNormSettings | None:
+    # Statistics over all replicas are those of the one process that trains.
+    norm: Message | None = config.batch_norm or config.sync_batch_norm
+    if not isinstance(norm, m.BatchNorm):
+        return None
+    return BatchNormSettings(norm.decay, norm.epsilon, norm.center, norm.scale, frozen)
+

@@ -1,0 +1,274 @@
+"""From a tree to a message: names, types, presence and oneofs, with one-line errors that point.
+
+Two ways in, as in protobuf: `interpret` reads a whole document (a field given twice is an error),
+`merge` lays one over an existing message (scalars replace, messages merge, lists append, and a
+oneof's new member clears the old).
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from boxwright.config.message import FieldSpec, Message, field_specs
+from boxwright.config.tree import Block, Items, Location, Scalar, Value
+
+__all__ = ["interpret", "merge", "nearest", "read_scalar", "set_field", "unknown_field"]
+
+M = TypeVar("M", bound=Message)
+
+
+def interpret(block: Block, message: type[M], path: str = "") -> M:
+    """Build a message from a tree.
+
+    Args:
+        block: The tree of the message's inside.
+        message: The message's class.
+        path: Where the message sits in the whole configuration, for errors.
+
+    Returns:
+        The message; every field remembers its place.
+
+    Raises:
+        ConfigError: For an unknown field, a value of a wrong type or out of range, two members of
+            a oneof, or a field that is given twice.
+    """
+    result = message()
+    seen: dict[str, Location] = {}
+    for pair in block.pairs:
+        spec = _spec(message, pair.name, pair.location)
+        where = _join(path, pair.name)
+        if pair.name in seen and not spec.repeated:
+            raise pair.location.error(f"{where}: given twice, first at line {seen[pair.name].line}")
+        seen[pair.name] = pair.location
+        for oneof, members in message.oneofs.items():
+            other = next((m for m in members if m in seen and m != pair.name), None)
+            if pair.name in members and other is not None:
+                raise pair.location.error(
+                    f"{where}: excludes {other}, set at line {seen[other].line} (oneof {oneof} of {message.proto_name})"
+                )
+        _store(result, pair.name, _values(pair.value, spec, where), pair.location, where)
+    return result
+
+
+def merge(block: Block, into: Message, path: str = "") -> None:
+    """Merge a tree into a message by protobuf's rules.
+
+    Args:
+        block: The tree of the message's inside.
+        into: The message that changes.
+        path: Where the message sits in the whole configuration, for errors.
+
+    Raises:
+        ConfigError: As `interpret`.
+    """
+    for pair in block.pairs:
+        spec = _spec(type(into), pair.name, pair.location)
+        where = _join(path, pair.name)
+        current = getattr(into, pair.name)
+        if spec.kind == "message" and not spec.repeated and current is not None and isinstance(pair.value, Block):
+            merge(pair.value, current, where)
+            continue
+        set_field(into, pair.name, pair.value, where, append=True)
+
+
+def set_field(message: Message, name: str, value: Value, path: str, *, append: bool = False) -> None:
+    """Set one field from a tree value; another member of the same oneof is cleared.
+
+    Args:
+        message: The message that changes.
+        name: The field.
+        value: Its new value.
+        path: The field's path in the whole configuration, for errors.
+        append: Whether a list grows (as in a merge) or is replaced.
+
+    Raises:
+        ConfigError: Where the field is unknown or the value does not fit it.
+    """
+    spec = _spec(type(message), name, value.location)
+    values = _values(value, spec, path)
+    for members in message.oneofs.values():
+        if name in members:
+            for other in members:
+                if other != name and message.has(other):
+                    message.clear(other)
+    if spec.repeated and not append:
+        message.clear(name)
+    _store(message, name, values, value.location, path)
+
+
+def _store(message: Message, name: str, values: list[Any], location: Location, path: str) -> None:
+    current = getattr(message, name)
+    new = [*current, *values] if isinstance(current, list) else values[0]
+    try:
+        setattr(message, name, new)
+    except ValidationError as error:
+        problem = error.errors()[0]["msg"].removeprefix("Input ").lower()
+        raise location.error(f"{path}: {problem}, found {_show(values[-1])}") from None
+    message._locations[name] = location
+
+
+def _show(value: object) -> str:
+    return repr(value) if isinstance(value, str) else str(value)
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _spec(message: type[Message], name: str, location: Location) -> FieldSpec:
+    specs = field_specs(message)
+    if name not in specs:
+        raise location.error(unknown_field(name, message))
+    return specs[name]
+
+
+def unknown_field(name: str, message: type[Message]) -> str:
+    """Word the error about a name that a message does not have.
+
+    Args:
+        name: The unknown name.
+        message: The message's class.
+
+    Returns:
+        One line, with the nearest known name where one is near.
+    """
+    return f"{name}: unknown field of {message.proto_name}{nearest(name, field_specs(message))}"
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Suggest the closest known name.
+
+    Args:
+        name: What was written.
+        known: What could have been meant.
+
+    Returns:
+        "; did you mean X?", or "; known: …" for a short list, or nothing.
+    """
+    names = list(known)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    if close:
+        return f"; did you mean {close[0]}?"
+    return f"; known: {', '.join(names)}" if 0 < len(names) <= 12 else ""
+
+
+def _values(value: Value, spec: FieldSpec, path: str) -> list[Any]:
+    if isinstance(value, Items):
+        if not spec.repeated:
+            raise value.location.error(f"{path}: takes one value, found a list")
+        return [_one(item, spec, f"{path}[{i}]") for i, item in enumerate(value.values)]
+    return [_one(value, spec, path)]
+
+
+def _one(value: Value, spec: FieldSpec, path: str) -> Any:
+    if spec.kind == "message":
+        if not isinstance(value, Block):
+            raise value.location.error(f"{path}: expected a message {{ … }}, found {_kind(value)}")
+        return interpret(value, spec.type, path)
+    if not isinstance(value, Scalar):
+        raise value.location.error(f"{path}: expected {_WANTED[spec.kind]}, found {_kind(value)}")
+    return read_scalar(value, spec, path)
+
+
+def _kind(value: Value) -> str:
+    if isinstance(value, Scalar):
+        return f"'{value.text}'"
+    return "a message" if isinstance(value, Block) else "a list"
+
+
+_WANTED = {
+    "float": "a number",
+    "int": "an integer",
+    "bool": "true or false",
+    "string": "a string",
+    "enum": "an enum value",
+}
+
+
+def read_scalar(scalar: Scalar, spec: FieldSpec, path: str) -> Any:
+    """Read a scalar as its field's type.
+
+    Args:
+        scalar: The scalar of the tree.
+        spec: What the field holds.
+        path: The field's path, for errors.
+
+    Returns:
+        A float, int, bool, str or enum member.
+
+    Raises:
+        ConfigError: Where the text is not of the field's type.
+    """
+    value = _READERS[spec.kind](scalar, spec)
+    if value is None:
+        wanted = _WANTED[spec.kind]
+        if spec.kind == "enum":
+            members = list(spec.type.__members__)  # type: ignore[attr-defined]  # an Enum, by its kind
+            wanted = f"one of {', '.join(members)}"
+            raise scalar.location.error(f"{path}: expected {wanted}, found {scalar.text!r}{_did_you_mean(scalar, members)}")
+        raise scalar.location.error(f"{path}: expected {wanted}, found {scalar.text!r}")
+    return value
+
+
+def _did_you_mean(scalar: Scalar, members: list[str]) -> str:
+    close = difflib.get_close_matches(scalar.text.upper(), members, n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _integer(text: str) -> int | None:
+    sign, digits = (-1, text[1:]) if text.startswith("-") else (1, text)
+    if re.fullmatch(r"0[xX][0-9a-fA-F]+", digits):
+        return sign * int(digits, 16)
+    if re.fullmatch(r"0[0-7]+", digits):
+        return sign * int(digits, 8)
+    return sign * int(digits) if re.fullmatch(r"0|[1-9][0-9]*", digits) else None
+
+
+def _read_int(scalar: Scalar, spec: FieldSpec) -> int | None:
+    return _integer(scalar.text) if scalar.kind in ("number", "bare") else None
+
+
+def _read_float(scalar: Scalar, spec: FieldSpec) -> float | None:
+    text = scalar.text.lower()
+    if scalar.kind == "string":
+        return None
+    if re.fullmatch(r"-?\.?(inf|infinity|nan)", text):
+        return float(text.replace(".", ""))
+    if (integer := _integer(text)) is not None:
+        return float(integer)
+    try:
+        return float(text.removesuffix("f")) if re.match(r"-?[0-9.]", text) else None
+    except ValueError:
+        return None
+
+
+def _read_bool(scalar: Scalar, spec: FieldSpec) -> bool | None:
+    words = {"true": True, "True": True, "t": True, "1": True, "false": False, "False": False, "f": False, "0": False}
+    return None if scalar.kind == "string" else words.get(scalar.text)
+
+
+def _read_string(scalar: Scalar, spec: FieldSpec) -> str | None:
+    return scalar.text if scalar.kind in ("string", "bare") else None
+
+
+def _read_enum(scalar: Scalar, spec: FieldSpec) -> Any:
+    members = spec.type.__members__  # type: ignore[attr-defined]  # an Enum, by its kind
+    if scalar.kind in ("name", "bare", "string") and scalar.text in members:
+        return None if scalar.kind == "string" else members[scalar.text]
+    number = _integer(scalar.text) if scalar.kind in ("number", "bare") else None
+    return next((member for member in members.values() if member.value == number), None)
+
+
+_READERS = {
+    "float": _read_float,
+    "int": _read_int,
+    "bool": _read_bool,
+    "string": _read_string,
+    "enum": _read_enum,
+}
+

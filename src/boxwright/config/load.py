@@ -1,0 +1,156 @@
+"""Reading and writing whole configurations: text format, YAML or JSON.
+
+YAML and JSON have the shape of the messages: field names as keys, lists for repeated fields, enums
+by name. JSON is read as the YAML it also is, so that its errors have lines and columns too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import yaml
+
+from boxwright.config.interpret import interpret
+from boxwright.config.message import Message
+from boxwright.config.messages import TrainEvalPipelineConfig
+from boxwright.config.overrides import apply_override
+from boxwright.config.text_format import parse_text, write_text
+from boxwright.config.tree import Block, Items, Location, Pair, Scalar, Value
+from boxwright.errors import ConfigError
+
+__all__ = ["dump_message", "load_config", "load_message", "parse_message"]
+
+Format = Literal["text", "yaml", "json"]
+M = TypeVar("M", bound=Message)
+
+_SUFFIXES: dict[str, Format] = {".yaml": "yaml", ".yml": "yaml", ".json": "json"}
+
+
+def load_config(path: str | Path, overrides: Sequence[str] = ()) -> TrainEvalPipelineConfig:
+    """Read a pipeline configuration.
+
+    Args:
+        path: A file in text format, or in YAML or JSON where its name ends in .yaml, .yml or .json.
+        overrides: Changes, applied in order: `model.ssd.num_classes=3`, or a piece of text format
+            that is merged by protobuf's rules, such as `train_config { batch_size: 8 }`.
+
+    Returns:
+        The configuration; every field remembers where it was set.
+
+    Raises:
+        ConfigError: Where the file cannot be read or understood, or an override does not fit.
+    """
+    config = load_message(path, TrainEvalPipelineConfig)
+    for override in overrides:
+        apply_override(config, override)
+    return config
+
+
+def load_message(path: str | Path, message: type[M]) -> M:
+    """Read a file that holds one message, such as a pipeline configuration or a label map.
+
+    Args:
+        path: The file; its ending decides the format, as for `load_config`.
+        message: The message's class.
+
+    Returns:
+        The message.
+
+    Raises:
+        ConfigError: Where the file cannot be read or understood.
+    """
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise ConfigError(f"{path}: is a folder; a file is expected") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read as text: {error}") from None
+    return parse_message(text, message, file=str(path), format=_SUFFIXES.get(path.suffix.lower(), "text"))
+
+
+def parse_message(text: str, message: type[M], *, file: str = "<string>", format: Format = "text") -> M:
+    """Read a message from a string.
+
+    Args:
+        text: The source.
+        message: The message's class.
+        file: The source's name, for errors.
+        format: The source's format.
+
+    Returns:
+        The message.
+
+    Raises:
+        ConfigError: Where the text cannot be understood.
+    """
+    block = parse_text(text, file) if format == "text" else _parse_yaml(text, file, format)
+    return interpret(block, message)
+
+
+def dump_message(message: Message, format: Format = "text") -> str:
+    """Write a message as text format, YAML or JSON; reading it back gives an equal message.
+
+    Args:
+        message: The message.
+        format: The format.
+
+    Returns:
+        The text, ending in a newline.
+    """
+    if format == "text":
+        return write_text(message)
+    if format == "yaml":
+        return yaml.safe_dump(message.to_dict(), sort_keys=False, allow_unicode=True)
+    return json.dumps(_jsonable(message.to_dict()), indent=2, ensure_ascii=False) + "\n"
+
+
+def _jsonable(value: object) -> object:
+    """JSON has no infinity: write it as protobuf's JSON does, in words."""
+    if isinstance(value, dict):
+        return {key: _jsonable(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_jsonable(item) for item in value]
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return str(value)
+    return value
+
+
+def _parse_yaml(text: str, file: str, format: Format) -> Block:
+    # A tab cannot stand in a JSON string, and YAML refuses it as white space.
+    source = text.replace("\t", " ") if format == "json" else text
+    try:
+        node = yaml.compose(source, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = Location(file, mark.line + 1, mark.column + 1) if mark else Location(file, 1, 1)
+        raise where.error(f"this is not {format}: {error.problem}") from None
+    except yaml.YAMLError as error:
+        raise Location(file, 1, 1).error(f"this is not {format}: {error}") from None
+    if node is None:
+        return Block((), Location(file, 1, 1))
+    value = _from_yaml(node, file)
+    if not isinstance(value, Block):
+        raise value.location.error("expected a mapping of field names to values")
+    return value
+
+
+def _from_yaml(node: yaml.Node, file: str) -> Value:
+    where = Location(file, node.start_mark.line + 1, node.start_mark.column + 1)
+    if isinstance(node, yaml.MappingNode):
+        pairs = []
+        for key, value in node.value:
+            at = Location(file, key.start_mark.line + 1, key.start_mark.column + 1)
+            if not isinstance(key, yaml.ScalarNode):
+                raise at.error("expected a field name")
+            pairs.append(Pair(key.value, _from_yaml(value, file), at))
+        return Block(tuple(pairs), where)
+    if isinstance(node, yaml.SequenceNode):
+        return Items(tuple(_from_yaml(item, file) for item in node.value), where)
+    # Quotes are how JSON writes enums and infinities, so a quoted scalar is no more than bare.
+    return Scalar("bare", node.value, where)

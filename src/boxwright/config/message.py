@@ -1,0 +1,224 @@
+"""The base of every configuration message: protobuf's rules, kept by pydantic.
+
+A message behaves as protobuf's does: a field that was never set has its default and is *absent*
+(`has`), a field set to its default is present; at most one member of a oneof is present; `float`
+fields hold float32 values. Two messages are equal when the same fields are present with the same
+values.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+import types
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin
+
+import numpy as np
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetCoreSchemaHandler, PrivateAttr, model_validator
+from pydantic_core import core_schema
+
+from boxwright.config.tree import Location
+
+__all__ = [
+    "Bool",
+    "Double",
+    "Enum",
+    "FieldSpec",
+    "Float",
+    "Int32",
+    "Message",
+    "String",
+    "UInt32",
+    "field_specs",
+]
+
+_INFINITE = {"inf": float("inf"), "infinity": float("inf"), "nan": float("nan")}
+
+
+def _to_float32(value: float) -> float:
+    """Round to float32, and return the double that prints shortest among those naming it.
+
+    protobuf stores float32: 0.1 and 0.100000001490116 are the same value there, so they are here.
+    Beyond float32's range lies infinity, as in protobuf's text format.
+    """
+    try:
+        single = struct.unpack("<f", struct.pack("<f", value))[0]
+    except OverflowError:
+        return float("inf") if value > 0 else float("-inf")
+    return float(str(np.float32(single)))
+
+
+Float = Annotated[float, AfterValidator(_to_float32)]
+Double = float
+Int32 = Annotated[int, Field(ge=-(2**31), lt=2**31, strict=True)]
+UInt32 = Annotated[int, Field(ge=0, lt=2**32, strict=True)]
+Bool = Annotated[bool, Field(strict=True)]
+String = Annotated[str, Field(strict=True)]
+
+
+class Enum(enum.IntEnum):
+    """The base of configuration enums: protobuf's names and numbers."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: type, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        return core_schema.no_info_before_validator_function(cls.parse, handler(source))
+
+    @classmethod
+    def parse(cls, value: object) -> object:
+        """Turn a member's name into the member; leave anything else for pydantic to judge.
+
+        Args:
+            value: A member, a member's name, or its number.
+
+        Returns:
+            The member, or `value` unchanged.
+        """
+        return cls[value] if isinstance(value, str) and value in cls.__members__ else value
+
+
+class Message(BaseModel):
+    """A configuration message.
+
+    Attributes:
+        proto_name: The message's name in protobuf, without its package ("Ssd.MaskHead").
+        oneofs: For each oneof its members, of which at most one may be present.
+    """
+
+    model_config = ConfigDict(extra="forbid", validate_assignment=True, ser_json_inf_nan="constants")
+
+    proto_name: ClassVar[str] = ""
+    oneofs: ClassVar[dict[str, tuple[str, ...]]] = {}
+
+    _locations: dict[str, Location] = PrivateAttr(default_factory=dict)
+
+    def has(self, name: str) -> bool:
+        """Say whether a field is present, as protobuf's HasField.
+
+        Args:
+            name: A field of this message.
+
+        Returns:
+            True where the field was set, be it to its default; for a list, where it is not empty.
+        """
+        value = self.__dict__[name]
+        return bool(value) if isinstance(value, list) else name in self.model_fields_set and value is not None
+
+    def which(self, oneof: str) -> str | None:
+        """Name the present member of a oneof, as protobuf's WhichOneof.
+
+        Args:
+            oneof: The oneof's name.
+
+        Returns:
+            The member's field name, or None where no member is present.
+        """
+        return next((name for name in self.oneofs[oneof] if self.has(name)), None)
+
+    def present(self) -> dict[str, Any]:
+        """Return the present fields and their values, in the order of declaration.
+
+        Returns:
+            Field name to value; messages stay messages.
+        """
+        return {name: self.__dict__[name] for name in type(self).model_fields if self.has(name)}
+
+    def location(self, name: str) -> Location | None:
+        """Say where a field was set.
+
+        Args:
+            name: A field of this message.
+
+        Returns:
+            The place, or None where the field was set from Python.
+        """
+        return self._locations.get(name)
+
+    def clear(self, name: str) -> None:
+        """Make a field absent.
+
+        Args:
+            name: A field of this message.
+        """
+        spec = type(self).model_fields[name]
+        self.__dict__[name] = spec.get_default(call_default_factory=True)
+        self.model_fields_set.discard(name)
+        self._locations.pop(name, None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the present fields as plain data, enums by name: the shape of YAML and JSON.
+
+        Returns:
+            Nested dictionaries, lists and scalars.
+        """
+        return {name: _plain(value) for name, value in self.present().items()}
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and isinstance(other, Message) and self.present() == other.present()
+
+    __hash__ = None  # type: ignore[assignment]  # mutable, as protobuf's messages are
+
+    @model_validator(mode="after")
+    def _check_oneofs(self) -> Message:
+        for oneof, members in self.oneofs.items():
+            present = [name for name in members if self.has(name)]
+            if len(present) > 1:
+                raise ValueError(f"{' and '.join(present)} exclude each other (oneof {oneof} of {self.proto_name})")
+        return self
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Message):
+        return value.to_dict()
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value.name if isinstance(value, Enum) else value
+
+
+@dataclass(frozen=True)
+class FieldSpec:
+    """What a field holds.
+
+    Attributes:
+        kind: "message", "enum", or the scalar's kind.
+        repeated: Whether the field is a list.
+        type: The message or enum class, or the Python type of the scalar.
+    """
+
+    kind: Literal["message", "enum", "float", "int", "bool", "string"]
+    repeated: bool
+    type: type
+
+
+@lru_cache(maxsize=None)
+def field_specs(message: type[Message]) -> dict[str, FieldSpec]:
+    """List the fields of a message class with what they hold.
+
+    Args:
+        message: A message class.
+
+    Returns:
+        Field name to its specification, in the order of declaration.
+    """
+    return {name: _spec(info.annotation) for name, info in message.model_fields.items()}
+
+
+_SCALARS: dict[type, Literal["float", "int", "bool", "string"]] = {
+    float: "float",
+    int: "int",
+    bool: "bool",
+    str: "string",
+}
+
+
+def _spec(annotation: Any) -> FieldSpec:
+    repeated = get_origin(annotation) is list
+    inner = get_args(annotation)[0] if repeated else annotation
+    while get_origin(inner) in (Annotated, Union, types.UnionType):
+        inner = get_args(inner)[0]
+    if issubclass(inner, Message):
+        return FieldSpec("message", repeated, inner)
+    if issubclass(inner, Enum):
+        return FieldSpec("enum", repeated, inner)
+    return FieldSpec(_SCALARS[inner], repeated, inner)

@@ -1,0 +1,52 @@
+"""The root of a configuration.
+
+Names, types, defaults and oneofs are those of the TensorFlow Object Detection API.
+"""
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from boxwright.config.message import Message, String
+from boxwright.config.messages.center_net import CenterNet
+from boxwright.config.messages.eval import EvalConfig
+from boxwright.config.messages.faster_rcnn import FasterRcnn
+from boxwright.config.messages.graph_rewriter import GraphRewriter
+from boxwright.config.messages.input_reader import InputReader
+from boxwright.config.messages.ssd import Ssd
+from boxwright.config.messages.train import TrainConfig
+
+__all__ = ["DetectionModel", "ExperimentalModel", "TrainEvalPipelineConfig"]
+
+
+class ExperimentalModel(Message):
+    """Slot for a custom architecture registered in the model builder."""
+
+    proto_name: ClassVar[str] = "ExperimentalModel"
+
+    name: String = Field("", description="Key of the custom builder to call; it must be registered in the code.")
+
+
+class DetectionModel(Message):
+    """Selects the model family; set exactly one field."""
+
+    proto_name: ClassVar[str] = "DetectionModel"
+    oneofs: ClassVar[dict[str, tuple[str, ...]]] = {"model": ("faster_rcnn", "ssd", "experimental_model", "center_net")}
+
+    faster_rcnn: FasterRcnn | None = Field(None, description="Use a two-stage Faster R-CNN, Mask R-CNN, R-FCN or Context R-CNN model.")
+    ssd: Ssd | None = Field(None, description="Use a single-stage anchor-based model (SSD, RetinaNet, EfficientDet).")
+    experimental_model: ExperimentalModel | None = Field(None, description="Use a model builder registered in code under a name.")
+    center_net: CenterNet | None = Field(None, description="Use an anchor-free CenterNet model.")
+
+
+class TrainEvalPipelineConfig(Message):
+    """Whole pipeline.config: the model, how it is trained and evaluated, and its data."""
+
+    proto_name: ClassVar[str] = "TrainEvalPipelineConfig"
+
+    model: DetectionModel | None = Field(None, description="The detection model: architecture, anchors, losses and post-processing.")
+    train_config: TrainConfig | None = Field(None, description="Training settings: batch size, optimizer, augmentation, starting checkpoint, step count.")
+    train_input_reader: InputReader | None = Field(None, description="Where the training examples and label map are read from.")
+    eval_config: EvalConfig | None = Field(None, description="Evaluation settings: metrics, batch size, visualization.")
+    eval_input_reader: list[InputReader] = Field(default_factory=list, description="Where evaluation examples are read from; repeat for several evaluation sets.")
+    graph_rewriter: GraphRewriter | None = Field(None, description="Graph changes such as quantization-aware training.")

@@ -1,0 +1,121 @@
+"""Changes to a configuration from the command line: `path=value`, or a snippet to merge.
+
+    train_config.batch_size=8
+    train_config.data_augmentation_options[1].ssd_random_crop={}
+    eval_input_reader[0].label_map_path=labels.pbtxt
+    train_config { optimizer { adam_optimizer { } } }
+
+Setting a member of a oneof clears the others, as in protobuf.
+"""
+
+from __future__ import annotations
+
+import re
+
+from boxwright.config.interpret import merge, set_field, unknown_field
+from boxwright.config.message import FieldSpec, Message, field_specs
+from boxwright.config.text_format import parse_text
+from boxwright.config.tree import Block, Location, Scalar, Value
+from boxwright.errors import ConfigError
+
+__all__ = ["apply_override"]
+
+_ASSIGNMENT = re.compile(r"\s*([A-Za-z_][\w.\[\]]*)\s*=(.*)", re.DOTALL)
+
+
+def apply_override(config: Message, override: str) -> None:
+    """Apply one override to a configuration, in place.
+
+    Args:
+        config: The configuration.
+        override: `path=value` (a string may stand without quotes; an index `[i]` or `.i` names one
+            of a repeated message and may be left out where there is only one), or text format,
+            which is merged.
+
+    Raises:
+        ConfigError: Where the path does not exist or the value does not fit.
+    """
+    location = Location(f"override {override.strip()!r}", 1, 1)
+    match = _ASSIGNMENT.fullmatch(override)
+    if match is None:
+        if "{" not in override and ":" not in override:
+            raise ConfigError(f"override {override!r}: expected path=value, or text format such as a {{ b: 1 }}")
+        merge(parse_text(override, location.file), config)
+        return
+    path, text = match.groups()
+    *parents, (name, index) = _steps(path, location)
+    message = config
+    for parent, position in parents:
+        message = _descend(message, parent, position, location)
+    spec = _known(message, name, location)
+    value = _read(text, spec, location)
+    if index is None:
+        set_field(message, name, value, path)
+    else:
+        _set_item(message, name, index, value, path)
+
+
+def _steps(path: str, location: Location) -> list[tuple[str, int | None]]:
+    """Split a path into field names, each with the index that follows it."""
+    steps: list[tuple[str, int | None]] = []
+    for part in re.findall(r"[^.\[\]]+", path):
+        if not part.isdigit():
+            steps.append((part, None))
+        elif steps and steps[-1][1] is None:
+            steps[-1] = (steps[-1][0], int(part))
+        else:
+            raise ConfigError(f"{location.file}: {path}: the index {part} follows no field name")
+    return steps
+
+
+def _known(message: Message, name: str, location: Location) -> FieldSpec:
+    specs = field_specs(type(message))
+    if name not in specs:
+        raise ConfigError(f"{location.file}: {unknown_field(name, type(message))}")
+    return specs[name]
+
+
+def _descend(message: Message, name: str, index: int | None, location: Location) -> Message:
+    """Enter a message field, creating it where it is absent."""
+    spec = _known(message, name, location)
+    if spec.kind != "message":
+        raise ConfigError(f"{location.file}: {name} of {message.proto_name} is a {spec.kind}, it has no fields")
+    current = getattr(message, name)
+    if spec.repeated:
+        if index is None and len(current) > 1:
+            raise ConfigError(f"{location.file}: {name} has {len(current)} items; say which, as in {name}[0]")
+        position = index or 0
+        _check_index(current, name, position, location)
+        current = current[position] if position < len(current) else None
+    elif index is not None:
+        raise ConfigError(f"{location.file}: {name} of {message.proto_name} is not a list, so it takes no index")
+    if current is not None:
+        return current  # type: ignore[no-any-return]  # a message, by its spec
+    set_field(message, name, Block((), location), name, append=True)
+    created = getattr(message, name)
+    return created[-1] if spec.repeated else created  # type: ignore[no-any-return]
+
+
+def _check_index(items: list[object], name: str, index: int, location: Location) -> None:
+    if index > len(items):
+        raise ConfigError(f"{location.file}: {name}[{index}] is beyond the end; it has {len(items)} items")
+
+
+def _set_item(message: Message, name: str, index: int, value: Value, path: str) -> None:
+    """Replace one item of a list, or append to it."""
+    if not isinstance(getattr(message, name), list):
+        raise ConfigError(f"{value.location.file}: {name} of {message.proto_name} is not a list, so it takes no index")
+    before = list(getattr(message, name))
+    _check_index(before, name, index, value.location)
+    set_field(message, name, value, path, append=True)
+    new = getattr(message, name)[len(before) :]
+    setattr(message, name, [*before[:index], *new, *before[index + 1 :]])
+
+
+def _read(text: str, spec: FieldSpec, location: Location) -> Value:
+    """Read the right-hand side: text format where it looks like it, else the bare words."""
+    stripped = text.strip()
+    if spec.kind == "message" or stripped[:1] in ("[", '"', "'"):
+        colon = "" if stripped[:1] in "{<" else ":"
+        return parse_text(f"value{colon} {stripped}", location.file).pairs[0].value
+    return Scalar("bare", stripped, location)

@@ -1,0 +1,3 @@
+"""stub"""
+from typing import Any
+def refuse_unsupported(m: Any, p: str) -> None: ...

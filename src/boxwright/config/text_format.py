@@ -1,0 +1,248 @@
+"""protobuf's text format: read by a grammar into a tree, written from a message.
+
+The grammar follows the specification of the language: `#` comments, an optional `:` before a
+message, `{ }` or `< >`, `[a, b]` for repeated fields, `;` or `,` between fields, adjacent strings
+that join, C escapes, decimal, octal and hexadecimal integers, floats with an `f`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+from lark import Lark, Token, Transformer
+from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken
+
+from boxwright.config.message import Enum, Message
+from boxwright.config.tree import Block, Items, Location, Pair, Scalar, Value
+from boxwright.errors import ConfigError
+
+__all__ = ["parse_text", "write_text"]
+
+_GRAMMAR = r"""
+document: pair*
+pair: NAME ":" value SEPARATOR?
+    | NAME ":" value ","
+    | NAME message SEPARATOR?
+    | NAME message ","
+    | NAME messages SEPARATOR?
+    | NAME messages ","
+?value: scalar | message | items
+messages: "[" message ("," message)* "]"
+items: "[" [item ("," item)*] "]"
+?item: scalar | message
+message: "{" pair* "}" | "<" pair* ">"
+scalar: STRING+ | MINUS? NUMBER | MINUS? NAME
+
+SEPARATOR: ";"
+MINUS: "-"
+NAME: /[A-Za-z_][A-Za-z0-9_]*/
+NUMBER: /(0[xX][0-9a-fA-F]+|([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[fF]?)(?![A-Za-z0-9_.])/
+STRING: /"(\\.|[^"\\\n])*"/ | /'(\\.|[^'\\\n])*'/
+COMMENT: /#[^\n]*/
+%ignore /[ \t\r\n\f\v]+/
+%ignore COMMENT
+"""
+
+_PARSER = Lark(_GRAMMAR, start="document", parser="lalr", maybe_placeholders=False)
+
+_EXPECTED = {
+    "NAME": "a field name",
+    "COLON": "':'",
+    "LBRACE": "'{'",
+    "RBRACE": "'}'",
+    "LESSTHAN": "'<'",
+    "MORETHAN": "'>'",
+    "STRING": "a string",
+    "NUMBER": "a number",
+    "LSQB": "'['",
+    "RSQB": "']'",
+}
+
+
+def parse_text(text: str, file: str) -> Block:
+    """Read text format into a tree.
+
+    Args:
+        text: The source.
+        file: Its name, for errors.
+
+    Returns:
+        The tree of the whole document.
+
+    Raises:
+        ConfigError: Where the text is not text format; with file, line, column and what was expected.
+    """
+    try:
+        tree = _PARSER.parse(text)
+    except UnexpectedToken as error:
+        if error.token.type == "$END":
+            raise _truncated(text, file) from None
+        found = f"'{error.token}'"
+        raise Location(file, error.line, error.column).error(
+            f"expected {_names(error.expected)}, found {found}"
+        ) from None
+    except UnexpectedCharacters as error:
+        raise _bad_character(text, file, error) from None
+    except UnexpectedInput as error:  # pragma: no cover - lark has no third kind today
+        raise Location(file, error.line, error.column).error("this is not text format") from None
+    return _ToTree(file).transform(tree)  # type: ignore[no-any-return]  # lark's transform is untyped
+
+
+def _names(expected: set[str]) -> str:
+    known = sorted({_EXPECTED[name] for name in expected if name in _EXPECTED})
+    return " or ".join(known) or "another token"
+
+
+def _bad_character(text: str, file: str, error: UnexpectedCharacters) -> ConfigError:
+    line = text.splitlines()[error.line - 1]
+    rest = line[error.column - 1 :]
+    where = Location(file, error.line, error.column)
+    if rest[0] in "\"'":
+        return where.error(f"this string is not closed on its line: {rest[:40]}")
+    if rest[0].isdigit() or rest[0] == ".":
+        return where.error(f"malformed number {re.split(r'[^A-Za-z0-9_.+-]', rest)[0]!r}")
+    return where.error(f"unexpected character {rest[0]!r}")
+
+
+def _truncated(text: str, file: str) -> ConfigError:
+    """Say which message is still open at the end of the file."""
+    opened: list[tuple[str, Token]] = []
+    name = "a message"
+    for token in _PARSER.lex(text):
+        if token.type == "NAME":
+            name = str(token)
+        elif token.type in ("LBRACE", "LESSTHAN", "LSQB"):
+            opened.append((name, token))
+        elif token.type in ("RBRACE", "MORETHAN", "RSQB"):
+            opened.pop()
+    lines = text.count("\n") + 1
+    end = Location(file, lines, len(text) - (text.rfind("\n") + 1) + 1)
+    if not opened:
+        return end.error(f"the file ends after '{name}', where a value was expected")
+    name, token = opened[-1]
+    closing = {"{": "}", "<": ">", "[": "]"}[str(token)]
+    return end.error(f"the file ends inside '{name}', opened at line {token.line}: expected '{closing}'")
+
+
+class _ToTree(Transformer[Token, Any]):
+    """Turn lark's parse tree into ours, keeping places."""
+
+    def __init__(self, file: str) -> None:
+        super().__init__()
+        self.file = file
+
+    def _at(self, token: Token) -> Location:
+        return Location(self.file, token.line or 0, token.column or 0)
+
+    def document(self, children: list[Pair]) -> Block:
+        return Block(tuple(children), Location(self.file, 1, 1))
+
+    def pair(self, children: list[Any]) -> Pair:
+        name, value = children[0], children[1]
+        location = self._at(name)
+        if isinstance(value, Block):
+            value = Block(value.pairs, location)
+        elif isinstance(value, Items):
+            value = Items(value.values, location)
+        return Pair(str(name), value, location)
+
+    def message(self, children: list[Pair]) -> Block:
+        location = children[0].location if children else Location(self.file, 0, 0)
+        return Block(tuple(children), location)
+
+    def items(self, children: list[Value]) -> Items:
+        return Items(tuple(children), Location(self.file, 0, 0))
+
+    messages = items
+
+    def scalar(self, tokens: list[Token]) -> Scalar:
+        location = self._at(tokens[0])
+        if tokens[0].type == "STRING":
+            return Scalar("string", "".join(_unescape(str(t)[1:-1], self._at(t)) for t in tokens), location)
+        kind = "number" if tokens[-1].type == "NUMBER" else "name"
+        return Scalar(kind, "".join(str(t) for t in tokens), location)  # type: ignore[arg-type]
+
+
+_SIMPLE_ESCAPES = {
+    "a": 7,
+    "b": 8,
+    "f": 12,
+    "n": 10,
+    "r": 13,
+    "t": 9,
+    "v": 11,
+    "?": 63,
+    "\\": 92,
+    "'": 39,
+    '"': 34,
+}
+_ESCAPE = re.compile(r"\\(?:([0-7]{1,3})|[xX]([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
+
+
+def _unescape(body: str, location: Location) -> str:
+    def replace(match: re.Match[str]) -> bytes:
+        octal, hexadecimal, short, long, simple = match.groups()
+        if octal:
+            return bytes([int(octal, 8) & 255])
+        if hexadecimal:
+            return bytes([int(hexadecimal, 16)])
+        if short or long:
+            return chr(int(short or long, 16)).encode()
+        if simple not in _SIMPLE_ESCAPES:
+            raise location.error(f"unknown escape '\\{simple}' in a string")
+        return bytes([_SIMPLE_ESCAPES[simple]])
+
+    parts: list[bytes] = []
+    end = 0
+    for match in _ESCAPE.finditer(body):
+        parts += [body[end : match.start()].encode(), replace(match)]
+        end = match.end()
+    try:
+        return b"".join([*parts, body[end:].encode()]).decode()
+    except UnicodeDecodeError:
+        raise location.error("this string is not UTF-8 once its escapes are read") from None
+
+
+def write_text(message: Message, indent: int = 0) -> str:
+    """Write a message in text format; protobuf reads the result back equal.
+
+    Args:
+        message: The message.
+        indent: Spaces before each line.
+
+    Returns:
+        The present fields, one a line, ending in a newline (empty for an empty message).
+    """
+    lines = []
+    for name, value in message.present().items():
+        for item in value if isinstance(value, list) else [value]:
+            lines.append(_write_field(name, item, indent))
+    return "".join(lines)
+
+
+def _write_field(name: str, value: object, indent: int) -> str:
+    pad = " " * indent
+    if isinstance(value, Message):
+        return f"{pad}{name} {{\n{write_text(value, indent + 2)}{pad}}}\n"
+    return f"{pad}{name}: {_write_scalar(value)}\n"
+
+
+def _write_scalar(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Enum):
+        return value.name
+    if isinstance(value, str):
+        return _quote(value)
+    if isinstance(value, float):
+        if math.isnan(value):
+            return "nan"
+        return repr(value) if math.isfinite(value) else ("inf" if value > 0 else "-inf")
+    return str(value)
+
+
+def _quote(value: str) -> str:
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + re.sub(r"[\x00-\x1f\x7f]", lambda m: f"\\{ord(m.group()):03o}", escaped) + '"'

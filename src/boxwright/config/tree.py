@@ -1,0 +1,78 @@
+"""What a configuration file says, before it is known what the names mean.
+
+Text format, YAML and JSON are all read into this one tree, in which every value knows its place,
+so that one interpreter (`interpret.py`) gives one kind of error for the three.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from boxwright.errors import ConfigError
+
+__all__ = ["Block", "Items", "Location", "Pair", "Scalar", "Value"]
+
+
+@dataclass(frozen=True)
+class Location:
+    """A place in a source: the file (or `--set …`), its line and its column, both from 1."""
+
+    file: str
+    line: int
+    column: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}"
+
+    def error(self, message: str) -> ConfigError:
+        """Return a ConfigError that points here.
+
+        Args:
+            message: What is wrong, in one line.
+
+        Returns:
+            The error, for the caller to raise.
+        """
+        return ConfigError(f"{self}: {message}")
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """One word, number or string.
+
+    `kind` is what the source called it; `bare` is text whose type only the field decides
+    (an unquoted YAML scalar, the right-hand side of an override).
+    """
+
+    kind: Literal["name", "number", "string", "bare"]
+    text: str
+    location: Location
+
+
+@dataclass(frozen=True)
+class Items:
+    """A list of values, as in `[a, b]`."""
+
+    values: tuple[Value, ...]
+    location: Location
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One `name: value`, or `name { … }`."""
+
+    name: str
+    value: Value
+    location: Location
+
+
+@dataclass(frozen=True)
+class Block:
+    """The inside of a message: pairs, in the order of the source."""
+
+    pairs: tuple[Pair, ...]
+    location: Location
+
+
+Value = Scalar | Items | Block

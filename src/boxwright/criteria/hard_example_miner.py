@@ -1,0 +1,69 @@
+"""Hard example mining: only the anchors that cost most are learnt from.
+
+Dimensions: B batch, A anchors, M the most examples an image may give.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from boxwright.ops.matcher import UNMATCHED
+from boxwright.ops.nms import suppress_batch
+
+__all__ = ["HardExampleMiner"]
+
+
+@dataclass(frozen=True)
+class HardExampleMiner:
+    """Keep the costliest anchors that do not overlap, then cap negatives by positives.
+
+    In each image, non-maximum suppression over the decoded boxes, with the loss as the score, keeps
+    at most `num_hard_examples`. Of these all positives stay, and, costliest first, as many negatives
+    as `max_negatives_per_positive` times the positives, but no fewer than `min_negatives_per_image`.
+    (TensorFlow's HardExampleMiner.)
+
+    Attributes:
+        num_hard_examples: The most examples an image gives; None for no limit.
+        iou_threshold: Anchors whose boxes overlap a costlier one by more are dropped.
+        classification_share: Weight of the classification loss in the score.
+        localization_share: Weight of the localization loss in the score.
+        max_negatives_per_positive: The cap; None for none.
+        min_negatives_per_image: The cap is never below it.
+    """
+
+    num_hard_examples: int | None = 64
+    iou_threshold: float = 0.7
+    classification_share: float = 1.0
+    localization_share: float = 0.0
+    max_negatives_per_positive: float | None = None
+    min_negatives_per_image: int = 0
+
+    def __call__(self, class_losses: Tensor, box_losses: Tensor, boxes: Tensor, match: Tensor) -> Tensor:
+        """Choose.
+
+        Args:
+            class_losses: float [B, A].
+            box_losses: float [B, A].
+            boxes: float [B, A, 4], decoded, xyxy.
+            match: int64 [B, A], from a matcher.
+
+        Returns:
+            bool [B, A]: the anchors to learn from. No gradient flows through the choice.
+        """
+        score = self.classification_share * class_losses.detach() + self.localization_share * box_losses.detach()
+        count = boxes.shape[1] if self.num_hard_examples is None else min(self.num_hard_examples, boxes.shape[1])
+        kept = suppress_batch(boxes.detach(), score, self.iou_threshold, count)
+        if self.max_negatives_per_positive is None:
+            return kept
+        return self._cap_negatives(kept, score, match, self.max_negatives_per_positive)
+
+    def _cap_negatives(self, kept: Tensor, score: Tensor, match: Tensor, ratio: float) -> Tensor:
+        positive, negative = kept & (match >= 0), kept & (match == UNMATCHED)
+        allowed = (positive.sum(1) * ratio).to(torch.int64).clamp(min=self.min_negatives_per_image)
+        order = score.argsort(dim=1, descending=True, stable=True)
+        negatives_so_far = torch.empty_like(order).scatter_(1, order, negative.gather(1, order).cumsum(1))
+        # Ignored anchors stay while the cap is not passed, as in TensorFlow; their weight is 0.
+        return positive | (kept & (negatives_so_far <= allowed[:, None]))

@@ -1,0 +1,34 @@
+"""Every error a user of Boxwright can meet.
+
+    BoxwrightError
+    ├── ConfigError          a configuration that cannot be read, or asks for what is not there
+    ├── DataError            a label map, record, annotation or image that cannot be used
+    ├── CheckpointError      a checkpoint that is damaged, missing or of another model
+    └── TrainingError        a run that cannot go on (a loss that is not finite, a full disk)
+
+A message says what was expected, what came, where, and what to do about it.
+"""
+
+from __future__ import annotations
+
+__all__ = ["BoxwrightError", "CheckpointError", "ConfigError", "DataError", "TrainingError"]
+
+
+class BoxwrightError(Exception):
+    """The base of all errors that Boxwright raises on purpose."""
+
+
+class ConfigError(BoxwrightError):
+    """A configuration is malformed, contradicts itself, or asks for something unsupported."""
+
+
+class DataError(BoxwrightError):
+    """A data file is missing, damaged, or says something that cannot be true."""
+
+
+class CheckpointError(BoxwrightError):
+    """A checkpoint is missing, damaged, or belongs to another model."""
+
+
+class TrainingError(BoxwrightError):
+    """A training run cannot continue."""

@@ -1,0 +1,1 @@
+"""Detectors, one file each, and the blocks they are made of."""

@@ -1,0 +1,93 @@
+"""MobileNetV1 (Howard et al., 2017, table 1), with TF's depth rules.
+
+Dimensions: B batch, C channels, H W grid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from boxwright.models.layers import ConvSettings, Padding, conv_norm_act
+
+__all__ = ["MobileNetV1"]
+
+# (channels, stride) of the separable blocks 1 to 13.
+_BLOCKS = (
+    (64, 1),
+    (128, 2),
+    (128, 1),
+    (256, 2),
+    (256, 1),
+    (512, 2),
+    (512, 1),
+    (512, 1),
+    (512, 1),
+    (512, 1),
+    (512, 1),
+    (1024, 2),
+    (1024, 1),
+)
+
+
+class MobileNetV1(nn.Module):
+    """A stem and 13 depthwise separable blocks.
+
+    Attributes:
+        channels: Channels of each map that `forward` returns.
+    """
+
+    def __init__(
+        self,
+        settings: ConvSettings,
+        *,
+        taps: Sequence[int] = (11, 13),
+        depth_multiplier: float = 1.0,
+        min_depth: int = 8,
+        padding: Padding = "same",
+    ) -> None:
+        """Build the network up to the last tap.
+
+        Args:
+            settings: Convolutions.
+            taps: Numbers of the blocks (1 to 13) whose outputs are returned.
+            depth_multiplier: Multiplies channels.
+            min_depth: The least channels of any layer.
+            padding: "same" or "explicit".
+        """
+        super().__init__()
+
+        def depth(channels: int) -> int:
+            return max(int(channels * depth_multiplier), min_depth)
+
+        self.taps = tuple(taps)
+        channels = depth(32)
+        self.stem = conv_norm_act(3, channels, 3, settings, stride=2, padding=padding)
+        blocks = []
+        for wanted, stride in _BLOCKS[: max(taps)]:
+            blocks.append(
+                nn.Sequential(
+                    conv_norm_act(channels, channels, 3, settings, stride=stride, depthwise=True, padding=padding),
+                    conv_norm_act(channels, depth(wanted), 1, settings),
+                )
+            )
+            channels = depth(wanted)
+        self.blocks = nn.ModuleList(blocks)
+        self.channels = tuple(depth(_BLOCKS[tap - 1][0]) for tap in taps)
+
+    def forward(self, inputs: Tensor) -> list[Tensor]:
+        """Compute the tapped feature maps.
+
+        Args:
+            inputs: float [B, 3, H, W] in -1..1.
+
+        Returns:
+            One map a tap, finest first.
+        """
+        features, outputs = self.stem(inputs), []
+        for number, block in enumerate(self.blocks, start=1):
+            features = block(features)
+            if number in self.taps:
+                outputs.append(features)
+        return outputs

@@ -1,0 +1,140 @@
+"""MobileNetV2 (Sandler et al., 2018, table 2), with TF's depth rules.
+
+Dimensions: B batch, C channels, H W grid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from torch import Tensor, nn
+
+from boxwright.models.layers import ConvSettings, Padding, conv_norm_act
+
+__all__ = ["MobileNetV2"]
+
+# (expansion, channels, stride) of the inverted residual blocks 0 to 16.
+_BLOCKS = (
+    (1, 16, 1),
+    (6, 24, 2),
+    (6, 24, 1),
+    (6, 32, 2),
+    (6, 32, 1),
+    (6, 32, 1),
+    (6, 64, 2),
+    (6, 64, 1),
+    (6, 64, 1),
+    (6, 64, 1),
+    (6, 96, 1),
+    (6, 96, 1),
+    (6, 96, 1),
+    (6, 160, 2),
+    (6, 160, 1),
+    (6, 160, 1),
+    (6, 320, 1),
+)
+_HEAD = 17
+
+
+def _divisible(value: float, divisor: int = 8) -> int:
+    """Round to a multiple of 8, but never below 90 % of the value."""
+    rounded = max(divisor, int(value + divisor / 2) // divisor * divisor)
+    return rounded + divisor if rounded < 0.9 * value else rounded
+
+
+class InvertedResidual(nn.Module):
+    """Expand, convolve each channel, project; add the input where shapes allow."""
+
+    def __init__(
+        self, in_channels: int, expanded: int, out_channels: int, stride: int, settings: ConvSettings, padding: Padding
+    ) -> None:
+        """Build the block.
+
+        Args:
+            in_channels: Channels in.
+            expanded: Channels between; equal to `in_channels` for a block without expansion.
+            out_channels: Channels out.
+            stride: Stride of the depthwise convolution.
+            settings: Convolutions.
+            padding: "same" or "explicit".
+        """
+        super().__init__()
+        linear = replace(settings, activation="NONE")
+        self.expand = conv_norm_act(in_channels, expanded, 1, settings) if expanded != in_channels else nn.Identity()
+        self.depthwise = conv_norm_act(expanded, expanded, 3, settings, stride=stride, depthwise=True, padding=padding)
+        self.project = conv_norm_act(expanded, out_channels, 1, linear)
+        self.residual = stride == 1 and in_channels == out_channels
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute the block.
+
+        Args:
+            inputs: [B, C, H, W].
+
+        Returns:
+            The expanded features and the output; the former is what SSD taps.
+        """
+        expanded = self.expand(inputs)
+        outputs = self.project(self.depthwise(expanded))
+        return expanded, inputs + outputs if self.residual else outputs
+
+
+class MobileNetV2(nn.Module):
+    """A stem, 17 inverted residual blocks and a 1×1 convolution.
+
+    Attributes:
+        channels: Channels of each map that `forward` returns.
+    """
+
+    def __init__(
+        self,
+        settings: ConvSettings,
+        *,
+        taps: Sequence[str] = ("13/expand", "17"),
+        depth_multiplier: float = 1.0,
+        min_depth: int = 8,
+        padding: Padding = "same",
+    ) -> None:
+        """Build the network.
+
+        Args:
+            settings: Convolutions.
+            taps: What is returned: "i" for the output of block i (17 is the last convolution), or
+                "i/expand" for its expanded features.
+            depth_multiplier: Multiplies channels.
+            min_depth: The least channels of any layer, expansions excepted.
+            padding: "same" or "explicit".
+        """
+        super().__init__()
+        self.taps = tuple(taps)
+        channels = max(_divisible(32 * depth_multiplier), min_depth)
+        self.stem = conv_norm_act(3, channels, 3, settings, stride=2, padding=padding)
+        blocks, widths = [], {}
+        for number, (expansion, wanted, stride) in enumerate(_BLOCKS):
+            expanded = channels * expansion
+            width = max(_divisible(int(wanted * depth_multiplier)), min_depth)
+            blocks.append(InvertedResidual(channels, expanded, width, stride, settings, padding))
+            widths[f"{number}/expand"], widths[str(number)] = expanded, width
+            channels = width
+        self.blocks = nn.ModuleList(blocks)
+        last = _divisible(1280 * depth_multiplier)
+        self.head = conv_norm_act(channels, max(last, min_depth), 1, settings)
+        widths[str(_HEAD)] = max(last, min_depth)
+        self.channels = tuple(widths[tap] for tap in self.taps)
+
+    def forward(self, inputs: Tensor) -> list[Tensor]:
+        """Compute the tapped feature maps.
+
+        Args:
+            inputs: float [B, 3, H, W] in -1..1.
+
+        Returns:
+            One map a tap, in the order of the taps.
+        """
+        features, found = self.stem(inputs), {}
+        for number, block in enumerate(self.blocks):
+            found[f"{number}/expand"], features = block(features)
+            found[str(number)] = features
+        found[str(_HEAD)] = self.head(features)
+        return [found[tap] for tap in self.taps]

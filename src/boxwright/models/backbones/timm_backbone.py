@@ -1,0 +1,69 @@
+"""Any network of the timm library as a backbone.
+
+Dimensions: B batch, H W image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import timm
+import torch
+from torch import Tensor, nn
+
+from boxwright.errors import ConfigError
+
+__all__ = ["TimmBackbone"]
+
+
+class TimmBackbone(nn.Module):
+    """The feature pyramid of a timm network.
+
+    Inputs arrive scaled to -1..1, as for the other backbones, and are brought to the mean and
+    deviation that the network was trained with.
+
+    Attributes:
+        channels: Channels of each map that `forward` returns.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, name: str, *, strides: Sequence[int], pretrained: bool = False) -> None:
+        """Make the network.
+
+        Args:
+            name: timm's name, such as "resnet18.a1_in1k".
+            strides: The strides of the maps to return, finest first.
+            pretrained: Whether to fetch timm's weights; needs the network, or timm's cache.
+
+        Raises:
+            ConfigError: For an unknown name, or one without maps of these strides.
+        """
+        super().__init__()
+        try:
+            self.body = timm.create_model(name, pretrained=pretrained, features_only=True)
+        except RuntimeError as error:
+            near = ", ".join(timm.list_models(f"*{name.split('.')[0][:8]}*")[:6]) or "see timm.list_models()"
+            raise ConfigError(f"feature_extractor.type timm/{name}: {error}; near: {near}") from None
+        reductions = list(self.body.feature_info.reduction())
+        missing = [stride for stride in strides if stride not in reductions]
+        if missing:
+            raise ConfigError(f"timm/{name} has maps of strides {reductions}, none of {missing}")
+        self.levels = tuple(len(reductions) - 1 - reductions[::-1].index(stride) for stride in strides)
+        self.channels = tuple(self.body.feature_info.channels()[level] for level in self.levels)
+        data = self.body.pretrained_cfg if hasattr(self.body, "pretrained_cfg") else {}
+        self.register_buffer("mean", torch.tensor(data.get("mean", (0.485, 0.456, 0.406))).view(3, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(data.get("std", (0.229, 0.224, 0.225))).view(3, 1, 1), persistent=False)
+
+    def forward(self, inputs: Tensor) -> list[Tensor]:
+        """Compute the feature maps.
+
+        Args:
+            inputs: float [B, 3, H, W] in -1..1.
+
+        Returns:
+            One map a stride, finest first.
+        """
+        maps = self.body(((inputs + 1) / 2 - self.mean) / self.std)
+        return [maps[level] for level in self.levels]

@@ -1,0 +1,196 @@
+"""A detector: preprocessor, network, criterion and postprocessor, four siblings.
+
+Dimensions: B batch, H W image, C channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from boxwright.models.layers import regularization_loss
+from boxwright.preprocessing.preprocessor import Preprocessor
+from boxwright.types import Categories, Detections, Predictions, Targets
+
+__all__ = ["Criterion", "Detector", "Postprocessor"]
+
+
+class Criterion(Protocol):
+    """Compares predictions with groundtruth."""
+
+    def __call__(self, predictions: Predictions, targets: Targets) -> dict[str, Tensor]:
+        """Compute the losses of a batch.
+
+        Args:
+            predictions: What the network said.
+            targets: The groundtruth.
+
+        Returns:
+            Loss name to scalar.
+        """
+        ...
+
+
+class Postprocessor(Protocol):
+    """Turns predictions into detections."""
+
+    def __call__(self, predictions: Predictions, true_sizes: Tensor) -> list[Detections]:
+        """Decode a batch.
+
+        Args:
+            predictions: What the network said.
+            true_sizes: int [B, 2]; (height, width) of each input without its padding.
+
+        Returns:
+            B detections, in pixels of the network's input.
+        """
+        ...
+
+
+class Detector(nn.Module):
+    """A whole detector; as a module it is its network."""
+
+    def __init__(
+        self,
+        preprocessor: Preprocessor,
+        network: nn.Module,
+        criterion: Criterion,
+        postprocessor: Postprocessor,
+        *,
+        num_classes: int,
+        categories: Categories | None = None,
+    ) -> None:
+        """Assemble the detector.
+
+        Args:
+            preprocessor: Images to inputs.
+            network: Inputs to predictions.
+            criterion: Predictions and targets to losses.
+            postprocessor: Predictions to detections.
+            num_classes: Foreground classes of the network.
+            categories: Their names, where known.
+        """
+        super().__init__()
+        self.preprocessor = preprocessor
+        self.network = network
+        self.criterion = criterion
+        self.postprocessor = postprocessor
+        self.num_classes = num_classes
+        self.categories = categories
+
+    def forward(self, inputs: Tensor) -> Predictions:
+        """Predict; the same as `predict`.
+
+        Args:
+            inputs: float [B, C, H, W], preprocessed.
+
+        Returns:
+            Raw predictions.
+        """
+        predictions: Predictions = self.network(inputs)
+        return predictions
+
+    def preprocess(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Resize and scale images of one size.
+
+        Args:
+            images: [B, H, W, C] in 0..255, of any dtype.
+
+        Returns:
+            Inputs float32 [B, C, H', W'], and true sizes int64 [B, 2].
+        """
+        return self.preprocessor(images)
+
+    def predict(self, inputs: Tensor) -> Predictions:
+        """Predict.
+
+        Args:
+            inputs: float [B, C, H, W], preprocessed.
+
+        Returns:
+            Raw predictions.
+        """
+        predictions: Predictions = self(inputs)
+        return predictions
+
+    def postprocess(self, predictions: Predictions, true_sizes: Tensor) -> list[Detections]:
+        """Decode and suppress.
+
+        Args:
+            predictions: Raw predictions.
+            true_sizes: int [B, 2], as `preprocess` returned.
+
+        Returns:
+            B detections, in pixels of the network's input.
+        """
+        return [replace(found, categories=self.categories) for found in self.postprocessor(predictions, true_sizes)]
+
+    def regularization(self) -> Tensor:
+        """Sum the penalties on the network's kernels.
+
+        Returns:
+            A scalar.
+        """
+        return regularization_loss(self.network)
+
+    @torch.no_grad()
+    def detect(self, images: Sequence[NDArray[np.uint8] | Tensor]) -> list[Detections]:
+        """Detect objects in images of any sizes.
+
+        Images that have one size once resized share a batch; a mode of training is left for the
+        time of the call.
+
+        Args:
+            images: HWC arrays or CHW tensors, in 0..255, RGB (or one channel, which is repeated).
+
+        Returns:
+            One result an image, in pixels of that image.
+
+        Raises:
+            ValueError: For an image that has not three dimensions with 1, 3 or 4 channels, or no pixels.
+        """
+        training = self.training
+        self.eval()
+        device = next(self.parameters()).device
+        try:
+            tensors = [_as_hwc(image, number).to(device) for number, image in enumerate(images)]
+            inputs = [self.preprocess(image[None]) for image in tensors]
+            results: list[Detections] = []
+            for start, stop in _runs([tuple(pixels.shape) for pixels, _ in inputs]):
+                pixels = torch.cat([pixels for pixels, _ in inputs[start:stop]])
+                sizes = torch.cat([sizes for _, sizes in inputs[start:stop]])
+                found = self.postprocess(self.predict(pixels), sizes)
+                results += [_to_image(one, image) for one, image in zip(found, tensors[start:stop], strict=True)]
+            return results
+        finally:
+            self.train(training)
+
+
+def _as_hwc(image: NDArray[np.uint8] | Tensor, number: int) -> Tensor:
+    tensor = image.permute(1, 2, 0) if isinstance(image, Tensor) and image.ndim == 3 else torch.as_tensor(image)
+    if tensor.ndim == 2:
+        tensor = tensor[..., None]
+    if tensor.ndim != 3 or tensor.shape[2] not in (1, 3, 4) or tensor.numel() == 0:
+        kind = "CHW tensor" if isinstance(image, Tensor) else "HWC array"
+        raise ValueError(f"image {number}: expected a {kind} with 1, 3 or 4 channels and some pixels, found shape {tuple(image.shape)}")
+    return tensor.expand(-1, -1, 3) if tensor.shape[2] == 1 else tensor[..., :3]
+
+
+def _runs(shapes: list[tuple[int, ...]]) -> list[tuple[int, int]]:
+    """Split a sequence into runs of equal neighbours."""
+    starts = [i for i in range(len(shapes)) if i == 0 or shapes[i] != shapes[i - 1]]
+    return list(zip(starts, [*starts[1:], len(shapes)], strict=True))
+
+
+def _to_image(found: Detections, image: Tensor) -> Detections:
+    """Scale boxes from the network's input to the image as it was given."""
+    height, width = image.shape[:2]
+    true_height, true_width = found.image_size
+    scale = torch.tensor([width / true_width, height / true_height] * 2, device=found.boxes.device)
+    return replace(found, boxes=found.boxes * scale, image_size=(height, width))

@@ -1,0 +1,96 @@
+"""SSD's box predictor: each level has its own convolutions (TF's convolutional_box_predictor).
+
+Dimensions: B batch, C channels, H W grid, S anchors a location.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from boxwright.models.heads.outputs import HeadOutput, flatten_anchors
+from boxwright.models.layers import ConvSettings, conv_norm_act, make_conv
+
+__all__ = ["ConvolutionalHead", "HeadShape"]
+
+
+@dataclass(frozen=True)
+class HeadShape:
+    """The layers of a head.
+
+    Attributes:
+        kernel_size: The side of the last convolution's kernel.
+        use_depthwise: Whether the last convolution is preceded by a depthwise one of that side.
+        layers_before: 1×1 convolutions before the last.
+        min_depth: Their least channels.
+        max_depth: Their most channels; 0 leaves them out.
+        dropout: The share of features dropped before the class convolution.
+    """
+
+    kernel_size: int = 1
+    use_depthwise: bool = False
+    layers_before: int = 0
+    min_depth: int = 0
+    max_depth: int = 0
+    dropout: float = 0.0
+
+
+class ConvolutionalHead(nn.Module):
+    """Predict boxes and classes at each level by convolutions of its own."""
+
+    def __init__(
+        self,
+        in_channels: Sequence[int],
+        anchors_per_location: Sequence[int],
+        output: HeadOutput,
+        shape: HeadShape,
+        settings: ConvSettings,
+    ) -> None:
+        """Build the convolutions of every level.
+
+        Args:
+            in_channels: Channels of each level.
+            anchors_per_location: Anchors at each location of each level.
+            output: What is predicted for an anchor.
+            shape: The layers.
+            settings: Convolutions.
+        """
+        super().__init__()
+        self.output = output
+        self.shared, self.boxes, self.classes = nn.ModuleList(), nn.ModuleList(), nn.ModuleList()
+        for channels, anchors in zip(in_channels, anchors_per_location, strict=True):
+            depth = max(min(channels, shape.max_depth), shape.min_depth)
+            count = shape.layers_before if depth > 0 else 0
+            widths = [channels, *[depth] * count]
+            self.shared.append(
+                nn.Sequential(*(conv_norm_act(a, b, 1, settings) for a, b in zip(widths, widths[1:], strict=False)))
+            )
+            self.boxes.append(_predictor(widths[-1], anchors * output.code_size, shape, settings))
+            classes = _predictor(widths[-1], anchors * output.columns, shape, settings)
+            nn.init.constant_(classes[-1].bias, output.class_bias)
+            self.classes.append(nn.Sequential(nn.Dropout(shape.dropout), *classes) if shape.dropout else classes)
+
+    def forward(self, features: list[Tensor]) -> tuple[Tensor, Tensor]:
+        """Predict for all anchors.
+
+        Args:
+            features: One map [B, C, H, W] a level.
+
+        Returns:
+            Box codes [B, A, code size] and class logits [B, A, C], level by level, row by row.
+        """
+        shared = [layer(level) for layer, level in zip(self.shared, features, strict=True)]
+        codes = [layer(level) for layer, level in zip(self.boxes, shared, strict=True)]
+        logits = [layer(level) for layer, level in zip(self.classes, shared, strict=True)]
+        return self.output.finish(flatten_anchors(codes, self.output.code_size), flatten_anchors(logits, self.output.columns))
+
+
+def _predictor(in_channels: int, out_channels: int, shape: HeadShape, settings: ConvSettings) -> nn.Sequential:
+    if not shape.use_depthwise:
+        return nn.Sequential(make_conv(in_channels, out_channels, shape.kernel_size, settings.kernel, bias=True))
+    return nn.Sequential(
+        *conv_norm_act(in_channels, in_channels, shape.kernel_size, settings, depthwise=True),
+        make_conv(in_channels, out_channels, 1, settings.kernel, bias=True),
+    )

@@ -1,0 +1,66 @@
+"""What heads predict for each anchor, and the layout in which they return it.
+
+Dimensions: B batch, A anchors, S anchors a location, H W grid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+__all__ = ["HeadOutput", "flatten_anchors"]
+
+
+def _unchanged(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+@dataclass(frozen=True)
+class HeadOutput:
+    """What is predicted for one anchor.
+
+    Attributes:
+        columns: Class logits.
+        code_size: Numbers of a box code.
+        class_bias: The bias that class logits start with.
+        clip_codes: (low, high) to which box codes are clipped, or None.
+        convert_logits: Applied to class logits; identity but for old configurations that put the
+            score's sigmoid into the head.
+    """
+
+    columns: int
+    code_size: int = 4
+    class_bias: float = 0.0
+    clip_codes: tuple[float, float] | None = None
+    convert_logits: Callable[[Tensor], Tensor] = _unchanged
+
+    def finish(self, codes: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Apply clipping and conversion.
+
+        Args:
+            codes: [B, A, code size].
+            logits: [B, A, columns].
+
+        Returns:
+            Both, finished.
+        """
+        if self.clip_codes is not None:
+            codes = codes.clamp(*self.clip_codes)
+        return codes, self.convert_logits(logits)
+
+
+def flatten_anchors(levels: Sequence[Tensor], size: int) -> Tensor:
+    """Bring the outputs of all levels into one row an anchor.
+
+    Args:
+        levels: [B, S × size, H, W] each.
+        size: Numbers an anchor.
+
+    Returns:
+        [B, A, size]: level by level, row by row, and at each location anchor by anchor.
+    """
+    rows = [level.permute(0, 2, 3, 1).reshape(level.shape[0], -1, size) for level in levels]
+    return torch.cat(rows, dim=1)

@@ -1,0 +1,140 @@
+"""RetinaNet's box predictor: one tower for all levels, with statistics of each level's own.
+
+(TF's weight_shared_convolutional_box_predictor.)
+
+Dimensions: B batch, C channels, H W grid, L levels.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from boxwright.models.heads.outputs import HeadOutput, flatten_anchors
+from boxwright.models.layers import ConvSettings, full_conv, make_activation, make_conv, make_norm, separable_conv
+
+__all__ = ["TowerShape", "WeightSharedHead"]
+
+
+@dataclass(frozen=True)
+class TowerShape:
+    """The layers of a tower.
+
+    Attributes:
+        depth: Channels.
+        layers: Convolutions before the last.
+        kernel_size: The side of every kernel.
+        use_depthwise: Whether convolutions are separable.
+        share_tower: Whether boxes and classes share the tower.
+        dropout: The share of features dropped before the class convolution.
+    """
+
+    depth: int
+    layers: int = 0
+    kernel_size: int = 3
+    use_depthwise: bool = False
+    share_tower: bool = False
+    dropout: float = 0.0
+
+
+class Tower(nn.Module):
+    """Convolutions shared by all levels; normalization of each level's own."""
+
+    def __init__(self, levels: int, in_channels: int, shape: TowerShape, settings: ConvSettings) -> None:
+        """Build the tower.
+
+        Args:
+            levels: Levels, L.
+            in_channels: Channels of every level.
+            shape: The layers.
+            settings: Convolutions.
+        """
+        super().__init__()
+        make = separable_conv if shape.use_depthwise else full_conv
+        widths = [in_channels] + [shape.depth] * shape.layers
+        self.convs = nn.ModuleList(
+            [make(a, b, shape.kernel_size, settings, bias=settings.bias) for a, b in zip(widths, widths[1:], strict=False)]
+        )
+        self.norms = nn.ModuleList(
+            [nn.ModuleList([make_norm(b, settings.norm) for b in widths[1:]]) for _ in range(levels)]
+        )
+        self.activation = make_activation(settings.activation)
+
+    def forward(self, features: list[Tensor]) -> list[Tensor]:
+        """Run every level through the tower.
+
+        Args:
+            features: [B, C, H, W] a level.
+
+        Returns:
+            [B, depth, H, W] a level.
+        """
+        outputs = []
+        for level, norms in zip(features, self.norms, strict=True):
+            for conv, norm in zip(self.convs, norms, strict=True):
+                level = self.activation(norm(conv(level)))
+            outputs.append(level)
+        return outputs
+
+
+class WeightSharedHead(nn.Module):
+    """Predict boxes and classes at all levels by the same convolutions."""
+
+    def __init__(
+        self,
+        in_channels: Sequence[int],
+        anchors_per_location: int,
+        output: HeadOutput,
+        shape: TowerShape,
+        settings: ConvSettings,
+        last_settings: ConvSettings,
+    ) -> None:
+        """Build projections, towers and the last convolutions.
+
+        Args:
+            in_channels: Channels of each level; where they differ, levels are projected to the
+                commonest.
+            anchors_per_location: Anchors at each location, the same at all levels.
+            output: What is predicted for an anchor.
+            shape: The layers.
+            settings: Convolutions.
+            last_settings: The last convolutions, whose kernels TF treats apart.
+        """
+        super().__init__()
+        self.output, self.dropout = output, nn.Dropout(shape.dropout)
+        common = Counter(in_channels).most_common(1)[0][0]
+        self.projections = nn.ModuleList([_projection(c, common, settings) for c in in_channels])
+        levels = len(in_channels)
+        self.box_tower = Tower(levels, common, shape, settings)
+        self.class_tower = None if shape.share_tower else Tower(levels, common, shape, settings)
+        make = separable_conv if shape.use_depthwise else full_conv
+        width = shape.depth if shape.layers else common
+        self.boxes = make(width, anchors_per_location * output.code_size, shape.kernel_size, last_settings, bias=True)
+        self.classes = make(width, anchors_per_location * output.columns, shape.kernel_size, last_settings, bias=True)
+        nn.init.constant_(self.classes[-1].bias, output.class_bias)
+
+    def forward(self, features: list[Tensor]) -> tuple[Tensor, Tensor]:
+        """Predict for all anchors.
+
+        Args:
+            features: One map [B, C, H, W] a level.
+
+        Returns:
+            Box codes [B, A, code size] and class logits [B, A, columns], level by level, row by row.
+        """
+        projected = [project(level) for project, level in zip(self.projections, features, strict=True)]
+        box_features = self.box_tower(projected)
+        class_features = box_features if self.class_tower is None else self.class_tower(projected)
+        codes = [self.boxes(level) for level in box_features]
+        logits = [self.classes(self.dropout(level)) for level in class_features]
+        return self.output.finish(flatten_anchors(codes, self.output.code_size), flatten_anchors(logits, self.output.columns))
+
+
+def _projection(in_channels: int, out_channels: int, settings: ConvSettings) -> nn.Module:
+    if in_channels == out_channels:
+        return nn.Identity()
+    conv = make_conv(in_channels, out_channels, 1, settings.kernel, bias=settings.bias)
+    return nn.Sequential(conv, make_norm(out_channels, settings.norm))

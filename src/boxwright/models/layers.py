@@ -1,0 +1,380 @@
+"""Convolutions as TensorFlow computes them.
+
+TF's SAME padding puts the odd pixel below and right where PyTorch's symmetric padding puts it above
+and left; with stride 2 the two see different pixels. Layers are written so that a trained TF
+network gives the same numbers here.
+
+Dimensions: B batch, C channels, H W grid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+__all__ = [
+    "BatchNormSettings",
+    "Conv2d",
+    "ConvSettings",
+    "FrozenStatisticsBatchNorm2d",
+    "KernelRule",
+    "Regularizer",
+    "conv_norm_act",
+    "full_conv",
+    "make_activation",
+    "make_conv",
+    "make_norm",
+    "regularization_loss",
+    "separable_conv",
+]
+
+Activation = Literal["NONE", "RELU", "RELU_6", "SWISH"]
+Padding = Literal["same", "explicit"]
+
+_ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "NONE": nn.Identity,
+    "RELU": lambda: nn.ReLU(inplace=True),
+    "RELU_6": lambda: nn.ReLU6(inplace=True),
+    "SWISH": lambda: nn.SiLU(inplace=True),
+}
+
+
+@dataclass(frozen=True)
+class Regularizer:
+    """A penalty on a kernel, added to the loss.
+
+    Attributes:
+        l1: Multiplies the sum of absolute values.
+        l2: Multiplies half the sum of squares, as TF-Slim's `l2_regularizer`.
+    """
+
+    l1: float = 0.0
+    l2: float = 0.0
+
+    def __call__(self, kernel: Tensor) -> Tensor:
+        """Compute the penalty.
+
+        Args:
+            kernel: The weights, of any shape.
+
+        Returns:
+            A scalar.
+        """
+        penalty = kernel.new_zeros(())
+        if self.l1:
+            penalty = penalty + self.l1 * kernel.abs().sum()
+        if self.l2:
+            penalty = penalty + self.l2 * 0.5 * kernel.square().sum()
+        return penalty
+
+
+@dataclass(frozen=True)
+class BatchNormSettings:
+    """How batch normalization is done.
+
+    Attributes:
+        decay: The share of the old moving average that a step keeps.
+        epsilon: Added to the variance.
+        center: Whether a bias is learnt.
+        scale: Whether a gain is learnt.
+        frozen: Whether training leaves the statistics alone and uses the stored ones.
+    """
+
+    decay: float = 0.999
+    epsilon: float = 0.001
+    center: bool = True
+    scale: bool = True
+    frozen: bool = False
+
+
+def _glorot(kernel: Tensor) -> object:
+    return nn.init.xavier_uniform_(kernel)
+
+
+@dataclass(frozen=True)
+class KernelRule:
+    """How a kernel starts and what it costs.
+
+    Attributes:
+        initialize: Fills a kernel, in place; Keras's default is Glorot's uniform.
+        regularizer: The penalty.
+    """
+
+    initialize: Callable[[Tensor], object] = _glorot
+    regularizer: Regularizer = Regularizer()
+
+
+@dataclass(frozen=True)
+class ConvSettings:
+    """What all convolutions of a part of a network share (TF's `conv_hyperparams`).
+
+    Attributes:
+        kernel: Kernels of full convolutions.
+        depthwise: Kernels of convolutions channel by channel.
+        separable_depthwise: The first kernels of separable convolutions.
+        separable_pointwise: The second kernels of separable convolutions; TF leaves them to
+            Keras's default unless told otherwise.
+        norm: Batch normalization, or None for none.
+        activation: The name of the activation.
+        force_bias: Whether convolutions that are normalized learn a bias too.
+    """
+
+    kernel: KernelRule = KernelRule()
+    depthwise: KernelRule = KernelRule()
+    separable_depthwise: KernelRule = KernelRule()
+    separable_pointwise: KernelRule = KernelRule()
+    norm: BatchNormSettings | None = BatchNormSettings()
+    activation: Activation = "RELU_6"
+    force_bias: bool = False
+
+    @property
+    def bias(self) -> bool:
+        """Whether a convolution before normalization and activation learns a bias."""
+        return self.norm is None or self.force_bias
+
+
+class Conv2d(nn.Conv2d):
+    """A convolution with TF's padding, that knows the penalty on its kernel.
+
+    With "same" padding the output has ceil(size / stride) pixels and the padding's odd pixel lies
+    below and right. With "explicit" padding it is the same whatever the size: (k - 1) // 2 before
+    and the rest after.
+    """
+
+    regularizer: Regularizer
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
+        *,
+        stride: int = 1,
+        groups: int = 1,
+        bias: bool = False,
+        padding: Padding = "same",
+    ) -> None:
+        """Make the layer; `initialize_conv` fills it.
+
+        Args:
+            in_channels: Channels in.
+            out_channels: Channels out.
+            kernel_size: The side of the square kernel.
+            stride: The stride in both directions.
+            groups: As PyTorch's.
+            bias: Whether a bias is learnt.
+            padding: "same" or "explicit".
+        """
+        symmetric = stride == 1 and kernel_size % 2 == 1
+        super().__init__(
+            in_channels,
+            out_channels,
+            kernel_size,
+            stride=stride,
+            padding=kernel_size // 2 if symmetric or padding == "explicit" else 0,
+            groups=groups,
+            bias=bias,
+        )
+        self.pad_by_size = not symmetric and padding == "same"
+        self.regularizer = Regularizer()
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Convolve.
+
+        Args:
+            input: [B, C, H, W].
+
+        Returns:
+            [B, C', ceil(H / stride), ceil(W / stride)].
+        """
+        if self.pad_by_size:
+            kernel, stride = self.kernel_size[0], self.stride[0]
+            pad_h, pad_w = (max((-(-size // stride) - 1) * stride + kernel - size, 0) for size in input.shape[-2:])
+            input = F.pad(input, (pad_w // 2, pad_w - pad_w // 2, pad_h // 2, pad_h - pad_h // 2))
+        return super().forward(input)
+
+
+class FrozenStatisticsBatchNorm2d(nn.BatchNorm2d):
+    """Batch normalization that always uses its stored statistics; gain and bias still learn."""
+
+    def train(self, mode: bool = True) -> FrozenStatisticsBatchNorm2d:
+        """Stay in inference mode.
+
+        Args:
+            mode: Ignored.
+
+        Returns:
+            The module.
+        """
+        super().train(False)
+        return self
+
+
+def make_norm(channels: int, settings: BatchNormSettings | None) -> nn.Module:
+    """Make a batch normalization.
+
+    Args:
+        channels: Channels.
+        settings: How, or None for no normalization.
+
+    Returns:
+        The module; an identity for None.
+    """
+    if settings is None:
+        return nn.Identity()
+    kind = FrozenStatisticsBatchNorm2d if settings.frozen else nn.BatchNorm2d
+    norm = kind(channels, eps=settings.epsilon, momentum=1 - settings.decay)
+    norm.weight.requires_grad_(settings.scale)
+    norm.bias.requires_grad_(settings.center)
+    return norm.train(not settings.frozen)
+
+
+def make_activation(name: Activation) -> nn.Module:
+    """Make an activation.
+
+    Args:
+        name: TF's name.
+
+    Returns:
+        The module.
+    """
+    return _ACTIVATIONS[name]()
+
+
+def make_conv(
+    in_channels: int,
+    out_channels: int,
+    kernel_size: int,
+    rule: KernelRule,
+    *,
+    stride: int = 1,
+    groups: int = 1,
+    bias: bool = False,
+    padding: Padding = "same",
+) -> Conv2d:
+    """Make one initialized convolution.
+
+    Args:
+        in_channels: Channels in.
+        out_channels: Channels out.
+        kernel_size: The side of the kernel.
+        rule: Initializer and penalty.
+        stride: The stride.
+        groups: As PyTorch's.
+        bias: Whether a bias is learnt; it starts at 0.
+        padding: "same" or "explicit".
+
+    Returns:
+        The layer.
+    """
+    conv = Conv2d(in_channels, out_channels, kernel_size, stride=stride, groups=groups, bias=bias, padding=padding)
+    with torch.no_grad():
+        rule.initialize(conv.weight)
+        if conv.bias is not None:
+            conv.bias.zero_()
+    conv.regularizer = rule.regularizer
+    return conv
+
+
+def full_conv(
+    in_channels: int, out_channels: int, kernel_size: int, settings: ConvSettings, *, bias: bool
+) -> nn.Sequential:
+    """Make a full convolution of stride 1, wrapped as `separable_conv` wraps its two.
+
+    Args:
+        in_channels: Channels in.
+        out_channels: Channels out.
+        kernel_size: The side of the kernel.
+        settings: Initializer and penalty.
+        bias: Whether a bias is learnt.
+
+    Returns:
+        The layer.
+    """
+    return nn.Sequential(make_conv(in_channels, out_channels, kernel_size, settings.kernel, bias=bias))
+
+
+def separable_conv(
+    in_channels: int,
+    out_channels: int,
+    kernel_size: int,
+    settings: ConvSettings,
+    *,
+    stride: int = 1,
+    bias: bool = False,
+    padding: Padding = "same",
+) -> nn.Sequential:
+    """Make a depthwise convolution followed by a pointwise one, with nothing between (Keras's SeparableConv2D).
+
+    Args:
+        in_channels: Channels in.
+        out_channels: Channels out.
+        kernel_size: The side of the depthwise kernel.
+        settings: Initializers and penalties.
+        stride: The depthwise stride.
+        bias: Whether the pointwise convolution learns a bias.
+        padding: "same" or "explicit".
+
+    Returns:
+        The two layers.
+    """
+    rule = settings.separable_depthwise
+    depthwise = make_conv(
+        in_channels, in_channels, kernel_size, rule, stride=stride, groups=in_channels, padding=padding
+    )
+    return nn.Sequential(depthwise, make_conv(in_channels, out_channels, 1, settings.separable_pointwise, bias=bias))
+
+
+def conv_norm_act(
+    in_channels: int,
+    out_channels: int,
+    kernel_size: int,
+    settings: ConvSettings,
+    *,
+    stride: int = 1,
+    depthwise: bool = False,
+    padding: Padding = "same",
+) -> nn.Sequential:
+    """Make convolution, normalization and activation.
+
+    Args:
+        in_channels: Channels in.
+        out_channels: Channels out.
+        kernel_size: The side of the kernel.
+        settings: What the three are like.
+        stride: The stride.
+        depthwise: Whether each channel is convolved on its own.
+        padding: "same" or "explicit".
+
+    Returns:
+        The three modules.
+    """
+    conv = make_conv(
+        in_channels,
+        out_channels,
+        kernel_size,
+        settings.depthwise if depthwise else settings.kernel,
+        stride=stride,
+        groups=in_channels if depthwise else 1,
+        bias=settings.bias,
+        padding=padding,
+    )
+    return nn.Sequential(conv, make_norm(out_channels, settings.norm), make_activation(settings.activation))
+
+
+def regularization_loss(network: nn.Module) -> Tensor:
+    """Sum the penalties of all kernels of a network.
+
+    Args:
+        network: Any module.
+
+    Returns:
+        A scalar; 0 where nothing is penalized.
+    """
+    penalties = [m.regularizer(m.weight) for m in network.modules() if isinstance(m, Conv2d) and m.regularizer != Regularizer()]
+    return torch.stack(penalties).sum() if penalties else torch.zeros(())

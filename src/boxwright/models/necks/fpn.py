@@ -1,0 +1,80 @@
+"""Feature pyramid network (Lin et al., 2017), as TF's SSD has it.
+
+Dimensions: B batch, C channels, H W grid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from boxwright.models.layers import ConvSettings, Padding, conv_norm_act, make_activation, make_conv, make_norm, separable_conv
+
+__all__ = ["FeaturePyramid"]
+
+
+class FeaturePyramid(nn.Module):
+    """Project each map, add coarse to fine, smooth; then append coarser maps.
+
+    What goes down to the next finer level is the smoothed map, as in TF's Keras code (the paper
+    sends the sum before smoothing).
+
+    Attributes:
+        channels: Channels of each map that `forward` returns.
+    """
+
+    def __init__(
+        self,
+        in_channels: Sequence[int],
+        depth: int,
+        settings: ConvSettings,
+        *,
+        extra_levels: int = 0,
+        use_depthwise: bool = False,
+        padding: Padding = "same",
+    ) -> None:
+        """Build the pyramid.
+
+        Args:
+            in_channels: Channels of the backbone's maps, finest first.
+            depth: Channels of every level.
+            settings: Convolutions.
+            extra_levels: How many coarser levels to append, each of stride 2 from the one before.
+            use_depthwise: Whether 3×3 convolutions are separable (FPNLite).
+            padding: "same" or "explicit".
+        """
+        super().__init__()
+
+        def block(stride: int) -> nn.Sequential:
+            if not use_depthwise:
+                return conv_norm_act(depth, depth, 3, settings, stride=stride, padding=padding)
+            conv = separable_conv(depth, depth, 3, settings, stride=stride, padding=padding, bias=settings.bias)
+            return nn.Sequential(conv, make_norm(depth, settings.norm), make_activation(settings.activation))
+
+        self.laterals = nn.ModuleList([make_conv(c, depth, 1, settings.kernel, bias=True) for c in in_channels])
+        self.smooth = nn.ModuleList([block(1) for _ in in_channels[:-1]])
+        self.extra = nn.ModuleList([block(2) for _ in range(extra_levels)])
+        self.channels = (depth,) * (len(in_channels) + extra_levels)
+
+    def forward(self, features: list[Tensor]) -> list[Tensor]:
+        """Compute the pyramid.
+
+        Args:
+            features: The backbone's maps, finest first.
+
+        Returns:
+            All levels, finest first.
+        """
+        levels = [self.laterals[-1](features[-1])]
+        for lateral, smooth, finer in zip(
+            reversed(self.laterals[:-1]), reversed(self.smooth), reversed(features[:-1]), strict=True
+        ):
+            projected = lateral(finer)
+            # TF repeats each pixel twice and crops where the finer map has an odd size.
+            doubled = F.interpolate(levels[0], scale_factor=2.0, mode="nearest")
+            levels.insert(0, smooth(projected + doubled[..., : projected.shape[-2], : projected.shape[-1]]))
+        for layer in self.extra:
+            levels.append(layer(levels[-1]))
+        return levels

@@ -1,0 +1,72 @@
+"""SSD's extra feature maps: ever smaller ones, each convolved from the one before (SSD, figure 2).
+
+Dimensions: B batch, C channels, H W grid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from boxwright.models.layers import ConvSettings, Padding, conv_norm_act
+
+__all__ = ["MultiResolutionFeatureMaps"]
+
+
+class MultiResolutionFeatureMaps(nn.Module):
+    """Pass the backbone's maps on, and append smaller ones.
+
+    Attributes:
+        channels: Channels of each map that `forward` returns.
+    """
+
+    def __init__(
+        self,
+        in_channels: Sequence[int],
+        extra_channels: Sequence[int],
+        settings: ConvSettings,
+        *,
+        use_depthwise: bool = False,
+        padding: Padding = "same",
+    ) -> None:
+        """Build the extra layers: for each a 1×1 to half its channels, then a 3×3 of stride 2.
+
+        Args:
+            in_channels: Channels of the backbone's maps.
+            extra_channels: For each extra map the channels between its two convolutions, and out,
+                alternating: (between, out, between, out, …).
+            settings: Convolutions.
+            use_depthwise: Whether the 3×3 is depthwise, followed by a 1×1.
+            padding: "same" or "explicit".
+        """
+        super().__init__()
+        layers: list[nn.Module] = []
+        channels = in_channels[-1]
+        for between, out in zip(extra_channels[::2], extra_channels[1::2], strict=True):
+            squeeze = conv_norm_act(channels, between, 1, settings)
+            if use_depthwise:
+                spread = nn.Sequential(
+                    conv_norm_act(between, between, 3, settings, stride=2, depthwise=True, padding=padding),
+                    conv_norm_act(between, out, 1, settings),
+                )
+            else:
+                spread = conv_norm_act(between, out, 3, settings, stride=2, padding=padding)
+            layers.append(nn.Sequential(squeeze, spread))
+            channels = out
+        self.extra = nn.ModuleList(layers)
+        self.channels = (*in_channels, *extra_channels[1::2])
+
+    def forward(self, features: list[Tensor]) -> list[Tensor]:
+        """Append the extra maps.
+
+        Args:
+            features: The backbone's maps, finest first.
+
+        Returns:
+            All maps, finest first.
+        """
+        maps = list(features)
+        for layer in self.extra:
+            maps.append(layer(maps[-1]))
+        return maps

@@ -1,0 +1,1 @@
+"""Pure tensor functions: boxes, similarity, box coding, matching, suppression, resizing."""

@@ -1,0 +1,58 @@
+"""Geometry of boxes.
+
+Dimensions: B batch, G A N counts of boxes. Boxes are xyxy, in any one unit.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+__all__ = ["box_area", "clip_boxes", "pairwise_iou"]
+
+
+def box_area(boxes: Tensor) -> Tensor:
+    """Return the area of each box.
+
+    Args:
+        boxes: [..., 4], xyxy.
+
+    Returns:
+        [...]; negative or zero where the box is turned inside out or empty.
+    """
+    return (boxes[..., 2] - boxes[..., 0]) * (boxes[..., 3] - boxes[..., 1])
+
+
+def clip_boxes(boxes: Tensor, height: Tensor | float, width: Tensor | float) -> Tensor:
+    """Clip boxes to a window that starts at the origin.
+
+    Args:
+        boxes: [..., 4], xyxy.
+        height: The window's height, broadcastable to [...].
+        width: The window's width, broadcastable to [...].
+
+    Returns:
+        [..., 4]; a box outside the window has no area left.
+    """
+    limit_x = torch.as_tensor(width, dtype=boxes.dtype, device=boxes.device)
+    limit_y = torch.as_tensor(height, dtype=boxes.dtype, device=boxes.device)
+    limits = torch.stack([limit_x, limit_y, limit_x, limit_y], dim=-1)
+    return torch.minimum(boxes.clamp(min=0), limits)
+
+
+def pairwise_iou(boxes: Tensor, others: Tensor) -> Tensor:
+    """Intersection over union of all pairs; 0 where the boxes do not meet (TF's rule for 0/0 too).
+
+    Args:
+        boxes: [..., G, 4], xyxy.
+        others: [..., A, 4], xyxy; leading dimensions broadcast.
+
+    Returns:
+        [..., G, A] in 0..1.
+    """
+    left, other = boxes[..., :, None, :], others[..., None, :, :]
+    width = (torch.minimum(left[..., 2], other[..., 2]) - torch.maximum(left[..., 0], other[..., 0])).clamp_(min=0)
+    height = (torch.minimum(left[..., 3], other[..., 3]) - torch.maximum(left[..., 1], other[..., 1])).clamp_(min=0)
+    intersection = width * height
+    union = box_area(boxes)[..., :, None] + box_area(others)[..., None, :] - intersection
+    return torch.where(intersection > 0, intersection / union, 0.0)

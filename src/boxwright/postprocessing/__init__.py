@@ -1,0 +1,1 @@
+"""From raw predictions to detections: decoding, score conversion, suppression, clipping."""

@@ -1,0 +1,62 @@
+"""Score converters: from logits to scores.
+
+Dimensions: C columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+__all__ = ["ScoreConverter", "identity", "softmax"]
+
+
+def identity(logits: Tensor) -> Tensor:
+    """Return logits as they are.
+
+    Args:
+        logits: [..., C].
+
+    Returns:
+        The same.
+    """
+    return logits
+
+
+def softmax(logits: Tensor) -> Tensor:
+    """Turn each row into probabilities that sum to 1.
+
+    Args:
+        logits: [..., C].
+
+    Returns:
+        [..., C].
+    """
+    return torch.softmax(logits, dim=-1)
+
+
+@dataclass(frozen=True)
+class ScoreConverter:
+    """Scale logits, then convert.
+
+    Attributes:
+        function: `identity`, `torch.sigmoid` or `softmax`.
+        logit_scale: Divides the logits.
+    """
+
+    function: Callable[[Tensor], Tensor] = identity
+    logit_scale: float = 1.0
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        """Convert.
+
+        Args:
+            logits: [..., C].
+
+        Returns:
+            Scores [..., C].
+        """
+        return self.function(logits / self.logit_scale if self.logit_scale != 1.0 else logits)

@@ -1,0 +1,1 @@
+"""From images of any size to the network's input: resizing and scaling."""

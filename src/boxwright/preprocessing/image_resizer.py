@@ -1,0 +1,152 @@
+"""Image resizers: TF's rules for the size that an image gets, and its padding.
+
+Dimensions: H W C of the image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from boxwright.ops.resize import resize_bilinear
+
+__all__ = ["FixedShapeResizer", "ImageResizer", "KeepAspectRatioResizer", "to_grayscale"]
+
+Resize = Callable[[Tensor, int, int], Tensor]
+
+
+class ImageResizer(Protocol):
+    """Brings an image to the size the network wants."""
+
+    def __call__(self, image: Tensor) -> tuple[Tensor, tuple[int, int]]:
+        """Resize, then pad.
+
+        Args:
+            image: [H, W, C].
+
+        Returns:
+            float32 [H', W', C], and the (height, width) in it that is image and not padding.
+        """
+        ...
+
+    @property
+    def output_size(self) -> tuple[int, int] | None:
+        """The (height, width) of every result, or None where it follows the image."""
+        ...
+
+
+def to_grayscale(image: Tensor) -> Tensor:
+    """Turn RGB into one channel, as `tf.image.rgb_to_grayscale`.
+
+    Args:
+        image: float [H, W, 3].
+
+    Returns:
+        float [H, W, 1].
+    """
+    weights = torch.tensor([0.2989, 0.5870, 0.1140], dtype=image.dtype, device=image.device)
+    return (image * weights).sum(-1, keepdim=True)
+
+
+@dataclass(frozen=True)
+class FixedShapeResizer:
+    """Stretch every image to one size.
+
+    Attributes:
+        height: The new height.
+        width: The new width.
+        resize: The interpolation.
+        convert_to_grayscale: Whether the result has one channel.
+    """
+
+    height: int
+    width: int
+    resize: Resize = resize_bilinear
+    convert_to_grayscale: bool = False
+
+    @property
+    def output_size(self) -> tuple[int, int]:
+        """The (height, width) of every result."""
+        return self.height, self.width
+
+    def __call__(self, image: Tensor) -> tuple[Tensor, tuple[int, int]]:
+        """Stretch.
+
+        Args:
+            image: [H, W, C].
+
+        Returns:
+            float32 [height, width, C or 1], and (height, width).
+        """
+        resized = self.resize(image, self.height, self.width).float()
+        return (to_grayscale(resized) if self.convert_to_grayscale else resized), (self.height, self.width)
+
+
+@dataclass(frozen=True)
+class KeepAspectRatioResizer:
+    """Scale so that the shorter side is `min_dimension`, unless the longer would pass `max_dimension`.
+
+    Attributes:
+        min_dimension: The shorter side's aim; 0 or less leaves it free.
+        max_dimension: The longer side's limit; 0 or less sets none.
+        resize: The interpolation.
+        pad_to_max_dimension: Whether to pad below and right to a square of `max_dimension`.
+        per_channel_pad_value: The padding's colour; 0 where empty.
+        convert_to_grayscale: Whether the result has one channel.
+    """
+
+    min_dimension: int = 600
+    max_dimension: int = 1024
+    resize: Resize = resize_bilinear
+    pad_to_max_dimension: bool = False
+    per_channel_pad_value: tuple[float, ...] = ()
+    convert_to_grayscale: bool = False
+
+    @property
+    def output_size(self) -> tuple[int, int] | None:
+        """The (height, width) of every result where images are padded, else None."""
+        return (self.max_dimension, self.max_dimension) if self.pad_to_max_dimension else None
+
+    def new_size(self, height: int, width: int) -> tuple[int, int]:
+        """Compute the size before padding, in float32 and rounding half to even, as TF does.
+
+        Args:
+            height: The image's height.
+            width: The image's width.
+
+        Returns:
+            (height, width).
+        """
+        sides = np.array([height, width], np.float32)
+        larger = np.rint(sides * (np.float32(self.min_dimension) / sides.min()))
+        if self.max_dimension > 0 and larger.max() > self.max_dimension:
+            larger = np.rint(sides * (np.float32(self.max_dimension) / sides.max()))
+        return max(int(larger[0]), 1), max(int(larger[1]), 1)
+
+    def __call__(self, image: Tensor) -> tuple[Tensor, tuple[int, int]]:
+        """Scale and pad.
+
+        Args:
+            image: [H, W, C].
+
+        Returns:
+            float32 [H', W', C or 1], and the (height, width) of the image in it.
+        """
+        size = self.new_size(image.shape[0], image.shape[1])
+        resized = self.resize(image, *size).float()
+        if self.pad_to_max_dimension:
+            resized = self._pad(resized)
+        return (to_grayscale(resized) if self.convert_to_grayscale else resized), size
+
+    def _pad(self, image: Tensor) -> Tensor:
+        channels = image.shape[2]
+        colour = self.per_channel_pad_value or (0.0,) * channels
+        padded = torch.tensor(colour, dtype=image.dtype, device=image.device)
+        padded = padded.repeat(self.max_dimension, self.max_dimension, 1)
+        padded[: image.shape[0], : image.shape[1]] = image
+        return padded

@@ -1,0 +1,1 @@
+"""What TensorFlow wrote, read without TensorFlow."""

@@ -1,0 +1,162 @@
+"""Which variable of a TF2 object-detection checkpoint is which of our parameters.
+
+TF2 names a variable by the path of attributes that leads to it. The paths below are those of
+`ssd_meta_arch.SSDMetaArch` built from Keras layers; within a list, layers without variables
+(activations) count too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import nn
+
+from boxwright.errors import CheckpointError
+from boxwright.models.heads.convolutional import ConvolutionalHead
+from boxwright.models.heads.weight_shared import Tower, WeightSharedHead
+from boxwright.models.necks.fpn import FeaturePyramid
+from boxwright.models.necks.multi_resolution import MultiResolutionFeatureMaps
+from boxwright.models.ssd import SSD
+
+__all__ = ["TfVariable", "ssd_variables"]
+
+_SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
+_NORM = {"weight": "gamma", "bias": "beta", "running_mean": "moving_mean", "running_var": "moving_variance"}
+_CONV_AXES = (3, 2, 0, 1)  # [h, w, in, out] → [out, in, h, w]
+_DEPTHWISE_AXES = (2, 3, 0, 1)  # [h, w, in, 1] → [in, 1, h, w]
+
+Named = Iterator[tuple[nn.Module, str]]
+
+
+@dataclass(frozen=True)
+class TfVariable:
+    """A variable of a TF2 checkpoint.
+
+    Attributes:
+        key: Its key.
+        axes: The transposition that brings it to our layout; empty for none.
+    """
+
+    key: str
+    axes: tuple[int, ...] = ()
+
+
+def ssd_variables(network: SSD) -> dict[str, TfVariable]:
+    """List the TF2 variable of every parameter and statistic of an SSD.
+
+    Args:
+        network: The network.
+
+    Returns:
+        Our name (as in `network.state_dict()`) to the variable.
+
+    Raises:
+        CheckpointError: Where a part of the network has no TF2 counterpart.
+    """
+    names = {id(module): name for name, module in network.named_modules()}
+    found: dict[str, TfVariable] = {}
+    for module, path in _layers(network):
+        prefix = f"{names[id(module)]}."
+        if isinstance(module, nn.Conv2d):
+            found |= _conv(module, prefix, path)
+        else:
+            learnt = [name for name in _NORM if "running" in name or getattr(module, name).requires_grad]
+            found |= {prefix + name: TfVariable(f"model/{path}/{_NORM[name]}{_SUFFIX}") for name in learnt}
+    return found
+
+
+def _conv(module: nn.Conv2d, prefix: str, path: str) -> dict[str, TfVariable]:
+    """Name a convolution's variables; `path` says where a separable one keeps its two kernels."""
+    path, _, part = path.partition("#")
+    depthwise = module.groups > 1
+    kernel = part or ("depthwise_kernel" if depthwise else "kernel")
+    axes = _DEPTHWISE_AXES if depthwise else _CONV_AXES
+    found = {f"{prefix}weight": TfVariable(f"model/{path}/{kernel}{_SUFFIX}", axes)}
+    if module.bias is not None:
+        found[f"{prefix}bias"] = TfVariable(f"model/{path}/bias{_SUFFIX}")
+    return found
+
+
+def _layers(network: SSD) -> Named:
+    extractor = "_feature_extractor"
+    backbone = [m for m in network.backbone.modules() if isinstance(m, nn.Conv2d | nn.BatchNorm2d)]
+    for number, module in enumerate(backbone):
+        yield module, f"{extractor}/classification_backbone/layer_with_weights-{number}"
+    if isinstance(network.neck, MultiResolutionFeatureMaps):
+        first = len(network.neck.channels) - len(network.neck.extra)
+        for number, layer in enumerate(network.neck.extra, start=first):
+            yield from _sequence(layer, f"{extractor}/feature_map_generator/convolutions/{number}")
+    elif isinstance(network.neck, FeaturePyramid):
+        yield from _pyramid(network.neck, extractor)
+    else:
+        raise CheckpointError(f"no TF2 names are known for a neck of type {type(network.neck).__name__}")
+    yield from _head(network.head)
+
+
+def _pyramid(neck: FeaturePyramid, extractor: str) -> Named:
+    top, *laterals = reversed(list(neck.laterals))
+    path = f"{extractor}/_fpn_features_generator"
+    yield top, f"{path}/top_layers/0"
+    for number, (lateral, smooth) in enumerate(zip(laterals, reversed(list(neck.smooth)), strict=True)):
+        yield lateral, f"{path}/residual_blocks/{number}/0"
+        yield from _sequence(smooth, f"{path}/conv_layers/{number}")
+    for number, layer in enumerate(neck.extra):
+        yield from _sequence(layer, f"{extractor}/_coarse_feature_layers/{number}")
+
+
+def _head(head: nn.Module) -> Named:
+    predictor = "_box_predictor"
+    boxes = f"{predictor}/_prediction_heads/box_encodings"
+    classes = f"{predictor}/_prediction_heads/class_predictions_with_background"
+    if isinstance(head, ConvolutionalHead):
+        for level, layers in enumerate(zip(head.shared, head.boxes, head.classes, strict=True)):
+            yield from _sequence(layers[0], f"{predictor}/_shared_nets/{level}")
+            yield from _sequence(layers[1], f"{boxes}/{level}/_box_encoder_layers")
+            yield from _sequence(layers[2], f"{classes}/{level}/_class_predictor_layers")
+    elif isinstance(head, WeightSharedHead):
+        yield from _sequence(nn.Sequential(head.boxes), f"{predictor}/_box_prediction_head/_box_encoder_layers")
+        yield from _sequence(nn.Sequential(head.classes), f"{classes}/_class_predictor_layers")
+        shared = head.class_tower is None
+        yield from _tower(head.box_tower, predictor, "PredictionTower" if shared else "BoxPredictionTower", "box_encodings")
+        if head.class_tower is not None:
+            yield from _tower(head.class_tower, predictor, "ClassPredictionTower", "class_predictions_with_background")
+    else:
+        raise CheckpointError(f"no TF2 names are known for a head of type {type(head).__name__}")
+
+
+def _tower(tower: Tower, predictor: str, scope: str, head: str) -> Named:
+    for number, conv in enumerate(tower.convs):
+        yield from _separable(conv, f"{predictor}/_head_scope_conv_layers/{scope}/{number}")
+    for level, norms in enumerate(tower.norms):
+        for number, norm in enumerate(norms):
+            if isinstance(norm, nn.BatchNorm2d):
+                yield norm, f"{predictor}/_base_tower_layers_for_heads/{head}/{level}/{3 * number + 1}"
+
+
+def _sequence(module: nn.Module, path: str) -> Named:
+    """Number the layers of a sequence as Keras would: a separable convolution is one layer."""
+    for number, layer in enumerate(_flat(module)):
+        yield from _separable(layer, f"{path}/{number}")
+
+
+def _flat(module: nn.Module) -> Iterator[nn.Module]:
+    if not isinstance(module, nn.Sequential) or _is_one_conv(module):
+        yield module
+        return
+    for child in module:
+        yield from _flat(child)
+
+
+def _is_one_conv(module: nn.Sequential) -> bool:
+    return 1 <= len(module) <= 2 and all(isinstance(layer, nn.Conv2d) for layer in module)
+
+
+def _separable(module: nn.Module, path: str) -> Named:
+    if isinstance(module, nn.Sequential) and len(module) == 2:
+        yield module[0], f"{path}#depthwise_kernel"
+        yield module[1], f"{path}#pointwise_kernel"
+    elif isinstance(module, nn.Sequential):
+        yield module[0], path
+    elif isinstance(module, nn.Conv2d | nn.BatchNorm2d):
+        yield module, path
