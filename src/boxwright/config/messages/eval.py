@@ -64,9 +64,9 @@ class EvalConfig(Message):
 
     batch_size: UInt32 = Field(1, description="Number of images per evaluation batch.")
     num_visualizations: UInt32 = Field(10, description="Number of example images (or batches) to show with their detections.")
-    num_examples: UInt32 = Field(5000, description="Deprecated. Deprecated: number of images to evaluate.")
+    num_examples: UInt32 = Field(5000, description="Deprecated: number of images to evaluate.")
     eval_interval_secs: UInt32 = Field(300, description="Seconds between two looks for a new checkpoint in the TF1 evaluator.")
-    max_evals: UInt32 = Field(0, description="Deprecated. Deprecated: number of evaluation rounds; 0 = without end.")
+    max_evals: UInt32 = Field(0, description="Deprecated: number of evaluation rounds; 0 = without end.")
     save_graph: Bool = Field(False, description="Write the TF1 evaluation graph to disk.")
     visualization_export_dir: String = Field("", description="Folder to save the visualized images to; empty = do not save.")
     eval_master: String = Field("", description="Address of the TF1 session master; empty = local.")

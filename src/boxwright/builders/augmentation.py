@@ -1,0 +1,79 @@
+"""`PreprocessingStep`: data augmentation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from boxwright.builders.choice import build_chosen
+from boxwright.config import messages as m
+from boxwright.data.augmentation.color import (
+    DistortColor,
+    RandomBrightness,
+    RandomContrast,
+    RandomHue,
+    RandomSaturation,
+)
+from boxwright.data.augmentation.crop import RandomCrop, SsdRandomCrop
+from boxwright.data.augmentation.flip import RandomHorizontalFlip, RandomRotation90, RandomVerticalFlip
+from boxwright.data.augmentation.transform import Chain, Transform
+from boxwright.errors import ConfigError
+
+__all__ = ["build_augmentation"]
+
+
+def build_augmentation(steps: Sequence[m.PreprocessingStep]) -> Chain:
+    """Build the chain of transforms.
+
+    Args:
+        steps: The messages, in order.
+
+    Returns:
+        The chain.
+    """
+    return Chain(tuple(build_chosen(step, "preprocessing_step", _STEPS) for step in steps))
+
+
+def _crop(config: m.RandomCropImage | m.SSDRandomCropOperation) -> RandomCrop:
+    if config.min_aspect_ratio > config.max_aspect_ratio or config.min_area > config.max_area:
+        raise ConfigError(
+            f"{config.proto_name}: the least aspect ratio or area is over the largest "
+            f"({config.min_aspect_ratio} and {config.max_aspect_ratio}, {config.min_area} and {config.max_area})"
+        )
+    return RandomCrop(
+        min_object_covered=config.min_object_covered,
+        aspect_ratios=(config.min_aspect_ratio, config.max_aspect_ratio),
+        areas=(config.min_area, config.max_area),
+        overlap_threshold=config.overlap_thresh,
+        clip_boxes=config.clip_boxes,
+        keep_probability=config.random_coef,
+    )
+
+
+def _ssd_crop(config: m.SSDRandomCrop) -> Transform:
+    if not config.operations:
+        return SsdRandomCrop()
+    for number, operation in enumerate(config.operations):
+        if operation.min_aspect_ratio <= 0 or operation.max_area <= 0:
+            raise ConfigError(f"ssd_random_crop.operations[{number}]: aspect ratios and areas are needed, found 0")
+    return SsdRandomCrop(tuple(_crop(operation) for operation in config.operations))
+
+
+def _distort(config: m.RandomDistortColor) -> Transform:
+    if config.color_ordering not in (0, 1):
+        raise ConfigError(f"random_distort_color.color_ordering: expected 0 or 1, found {config.color_ordering}")
+    return DistortColor(config.color_ordering)
+
+
+_STEPS: dict[str, Callable[[Any], Transform]] = {
+    "random_horizontal_flip": lambda c: RandomHorizontalFlip(c.probability, tuple(c.keypoint_flip_permutation)),
+    "random_vertical_flip": lambda c: RandomVerticalFlip(c.probability, tuple(c.keypoint_flip_permutation)),
+    "random_rotation90": lambda c: RandomRotation90(c.probability, tuple(c.keypoint_rot_permutation)),
+    "random_adjust_brightness": lambda c: RandomBrightness(c.max_delta),
+    "random_adjust_contrast": lambda c: RandomContrast(c.min_delta, c.max_delta),
+    "random_adjust_hue": lambda c: RandomHue(c.max_delta),
+    "random_adjust_saturation": lambda c: RandomSaturation(c.min_delta, c.max_delta),
+    "random_distort_color": _distort,
+    "random_crop_image": _crop,
+    "ssd_random_crop": _ssd_crop,
+}

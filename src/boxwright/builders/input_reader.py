@@ -1,0 +1,67 @@
+"""`InputReader`: where samples come from."""
+
+from __future__ import annotations
+
+from boxwright.builders.choice import build_chosen, require
+from boxwright.config import messages as m
+from boxwright.config.support import refuse_unsupported
+from boxwright.data.coco import CocoDataset
+from boxwright.data.dataset import Dataset
+from boxwright.data.label_map import load_label_map
+from boxwright.data.tfrecord_dataset import TFRecordDataset
+from boxwright.data.voc import VocDataset
+from boxwright.errors import ConfigError
+from boxwright.types import Categories
+
+__all__ = ["build_categories", "build_dataset"]
+
+
+def build_dataset(config: m.InputReader | None, path: str) -> Dataset:
+    """Open the data that a reader describes.
+
+    Args:
+        config: The message, or None where it is missing.
+        path: Where it sits, for errors.
+
+    Returns:
+        The data set.
+
+    Raises:
+        ConfigError: Where the message is missing, empty, or asks for what is not supported.
+    """
+    reader = require(config, path)
+    refuse_unsupported(reader, path)
+    categories = load_label_map(reader.label_map_path) if reader.label_map_path else None
+    return build_chosen(reader, "input_reader", _READERS, categories)
+
+
+def _tf_record(config: m.TFRecordInputReader, categories: Categories | None) -> Dataset:
+    if categories is None:
+        raise ConfigError("tf_record_input_reader: label_map_path is missing; records name classes by number")
+    return TFRecordDataset(config.input_path, categories)
+
+
+def _coco(config: m.CocoInputReader, categories: Categories | None) -> Dataset:
+    return CocoDataset(config.annotations, config.image_folder or None, categories)
+
+
+def _voc(config: m.VocInputReader, categories: Categories | None) -> Dataset:
+    return VocDataset(config.root, config.image_set, categories)
+
+
+_READERS = {"tf_record_input_reader": _tf_record, "coco_input_reader": _coco, "voc_input_reader": _voc}
+
+
+def build_categories(config: m.TrainEvalPipelineConfig) -> Categories | None:
+    """Find the classes that a configuration names, without opening the data.
+
+    Args:
+        config: The whole configuration.
+
+    Returns:
+        The label map of the training reader, else of the first evaluation reader; None where
+        neither names one.
+    """
+    readers = [config.train_input_reader, *config.eval_input_reader]
+    path = next((reader.label_map_path for reader in readers if reader and reader.label_map_path), None)
+    return load_label_map(path) if path else None

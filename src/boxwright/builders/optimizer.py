@@ -1,0 +1,154 @@
+"""`Optimizer` and `LearningRate`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from boxwright.builders.choice import build_chosen, require
+from boxwright.config import messages as m
+from boxwright.errors import ConfigError
+from boxwright.optimization.optimizers import Adam, Momentum, RMSProp
+from boxwright.optimization.schedules import Constant, CosineDecay, ExponentialDecay, ManualSteps, Schedule
+
+__all__ = ["OptimizerPlan", "build_optimizer", "build_schedule"]
+
+
+@dataclass(frozen=True)
+class OptimizerPlan:
+    """How weights are trained.
+
+    Attributes:
+        make: Makes the optimizer of some parameters.
+        schedule: The learning rate at each step.
+        average_decay: The decay of the weights' moving average; None for none.
+    """
+
+    make: Callable[[Iterable[Tensor]], torch.optim.Optimizer]
+    schedule: Schedule
+    average_decay: float | None
+
+
+def build_optimizer(config: m.Optimizer) -> OptimizerPlan:
+    """Build an optimizer's plan.
+
+    Args:
+        config: The message.
+
+    Returns:
+        The plan.
+
+    Raises:
+        ConfigError: For an empty message, or a schedule that cannot be.
+    """
+    make, learning_rate = build_chosen(config, "optimizer", _OPTIMIZERS)
+    return OptimizerPlan(
+        make=make,
+        schedule=build_schedule(require(learning_rate, "optimizer's learning_rate")),
+        average_decay=config.moving_average_decay if config.use_moving_average else None,
+    )
+
+
+_Plan = tuple[Callable[[Iterable[Tensor]], torch.optim.Optimizer], m.LearningRate | None]
+
+
+def _momentum(config: m.MomentumOptimizer) -> _Plan:
+    momentum = config.momentum_optimizer_value
+    return lambda parameters: Momentum(parameters, momentum=momentum), config.learning_rate
+
+
+def _rms_prop(config: m.RMSPropOptimizer) -> _Plan:
+    momentum, decay, epsilon = config.momentum_optimizer_value, config.decay, config.epsilon
+    return lambda parameters: RMSProp(parameters, momentum=momentum, decay=decay, epsilon=epsilon), config.learning_rate
+
+
+def _adam(config: m.AdamOptimizer) -> _Plan:
+    epsilon = config.epsilon
+    return lambda parameters: Adam(parameters, epsilon=epsilon), config.learning_rate
+
+
+_OPTIMIZERS: dict[str, Callable[[Any], _Plan]] = {
+    "momentum_optimizer": _momentum,
+    "rms_prop_optimizer": _rms_prop,
+    "adam_optimizer": _adam,
+}
+
+
+def build_schedule(config: m.LearningRate) -> Schedule:
+    """Build a learning-rate schedule.
+
+    Args:
+        config: The message.
+
+    Returns:
+        The schedule.
+
+    Raises:
+        ConfigError: For an empty message, a negative rate, or steps that contradict each other.
+    """
+    return build_chosen(config, "learning_rate", _SCHEDULES)
+
+
+def _rate(value: float, name: str) -> float:
+    if value < 0:
+        raise ConfigError(f"learning_rate: {name} is {value}; a rate cannot be negative")
+    return value
+
+
+def _constant(config: m.ConstantLearningRate) -> Schedule:
+    return Constant(_rate(config.learning_rate, "learning_rate"))
+
+
+def _exponential(config: m.ExponentialDecayLearningRate) -> Schedule:
+    if config.decay_steps < 1:
+        raise ConfigError("exponential_decay_learning_rate.decay_steps: expected at least 1, found 0")
+    return ExponentialDecay(
+        rate=_rate(config.initial_learning_rate, "initial_learning_rate"),
+        decay_steps=config.decay_steps,
+        decay_factor=config.decay_factor,
+        staircase=config.staircase,
+        burnin_rate=_rate(config.burnin_learning_rate, "burnin_learning_rate"),
+        burnin_steps=config.burnin_steps,
+        floor=_rate(config.min_learning_rate, "min_learning_rate"),
+    )
+
+
+def _manual(config: m.ManualStepLearningRate) -> Schedule:
+    boundaries = [stage.step for stage in config.schedule]
+    if not boundaries:
+        raise ConfigError("manual_step_learning_rate: no schedule; at least one is expected")
+    if boundaries != sorted(set(boundaries)) or boundaries[0] < 1:
+        raise ConfigError(f"manual_step_learning_rate: expected rising steps from 1 on, found {boundaries}")
+    rates = [config.initial_learning_rate, *(stage.learning_rate for stage in config.schedule)]
+    return ManualSteps(boundaries, [_rate(rate, "learning_rate") for rate in rates], config.warmup)
+
+
+def _cosine(config: m.CosineDecayLearningRate) -> Schedule:
+    if config.total_steps < config.warmup_steps:
+        raise ConfigError(
+            f"cosine_decay_learning_rate: total_steps {config.total_steps} is less than warmup_steps {config.warmup_steps}"
+        )
+    if config.warmup_steps > 0 and config.learning_rate_base < config.warmup_learning_rate:
+        raise ConfigError(
+            f"cosine_decay_learning_rate: learning_rate_base {config.learning_rate_base} is less than "
+            f"warmup_learning_rate {config.warmup_learning_rate}"
+        )
+    return CosineDecay(
+        rate=_rate(config.learning_rate_base, "learning_rate_base"),
+        total_steps=config.total_steps,
+        warmup_rate=_rate(config.warmup_learning_rate, "warmup_learning_rate"),
+        warmup_steps=config.warmup_steps,
+        hold_steps=config.hold_base_rate_steps,
+    )
+
+
+_SCHEDULES: dict[str, Callable[[Any], Schedule]] = {
+    "constant_learning_rate": _constant,
+    "exponential_decay_learning_rate": _exponential,
+    "manual_step_learning_rate": _manual,
+    "cosine_decay_learning_rate": _cosine,
+}

@@ -1,0 +1,123 @@
+"""A run's checkpoints on disk: `ckpt-<step>.pt` in the model folder.
+
+A file appears under its name only when all of it is on the disk, so a kill at any moment leaves
+either the old checkpoints or the old ones and a new one. The newest readable one is gone on from.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from boxwright.errors import CheckpointError
+
+__all__ = ["CheckpointStore", "read_checkpoint", "write_atomically"]
+
+_NAME = re.compile(r"ckpt-(\d+)\.pt")
+_FORMAT = 1
+
+
+def write_atomically(content: dict[str, Any], path: Path) -> None:
+    """Write a checkpoint so that it is there whole or not at all.
+
+    Args:
+        content: Tensors and plain data.
+        path: The file.
+
+    Raises:
+        CheckpointError: Where the disk is full or the folder is gone; what was there stays.
+    """
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        with partial.open("wb") as file:
+            torch.save(content, file)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except (OSError, RuntimeError) as error:
+        partial.unlink(missing_ok=True)
+        raise CheckpointError(f"{path}: the checkpoint could not be written: {error}; earlier ones are intact") from None
+
+
+def read_checkpoint(path: str | Path) -> dict[str, Any]:
+    """Read a checkpoint of ours; no code in it is run.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Its content.
+
+    Raises:
+        CheckpointError: Where it is missing, damaged, or not ours.
+    """
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: no such checkpoint") from None
+    except Exception as error:  # torch.load raises a dozen kinds for damaged files
+        raise CheckpointError(f"{path}: not a readable checkpoint: {type(error).__name__}: {error}") from None
+    if not isinstance(content, dict) or content.get("format") != _FORMAT:
+        raise CheckpointError(f"{path}: not a checkpoint of Boxwright")
+    return content
+
+
+class CheckpointStore:
+    """The checkpoints of one model folder."""
+
+    def __init__(self, model_dir: str | Path, keep: int = 5) -> None:
+        """Remember the folder.
+
+        Args:
+            model_dir: The folder; it need not exist.
+            keep: How many of the newest checkpoints stay.
+        """
+        self.folder, self.keep = Path(model_dir), keep
+
+    def paths(self) -> list[Path]:
+        """List the checkpoints.
+
+        Returns:
+            The files, oldest first.
+        """
+        found = [(int(match[1]), path) for path in self.folder.glob("ckpt-*.pt") if (match := _NAME.fullmatch(path.name))]
+        return [path for _, path in sorted(found)]
+
+    def save(self, step: int, content: dict[str, Any]) -> Path:
+        """Write a checkpoint, then drop the oldest beyond `keep`.
+
+        Args:
+            step: Steps done.
+            content: Tensors and plain data.
+
+        Returns:
+            The file.
+        """
+        path = self.folder / f"ckpt-{step}.pt"
+        write_atomically({"format": _FORMAT, "step": step, **content}, path)
+        for old in self.paths()[: -self.keep]:
+            old.unlink(missing_ok=True)
+        return path
+
+    def latest(self) -> tuple[Path, dict[str, Any]] | None:
+        """Read the newest checkpoint that can be read.
+
+        Returns:
+            The file and its content; None where there is no checkpoint at all.
+
+        Raises:
+            CheckpointError: Where there are checkpoints, and none can be read.
+        """
+        errors = []
+        for path in reversed(self.paths()):
+            try:
+                return path, read_checkpoint(path)
+            except CheckpointError as error:
+                errors.append(str(error))
+        if errors:
+            raise CheckpointError("no checkpoint is readable:\n" + "\n".join(errors))
+        return None

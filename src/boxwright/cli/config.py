@@ -1,0 +1,111 @@
+"""`boxwright config`: show, check, fields."""
+
+from __future__ import annotations
+
+from enum import Enum as PythonEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from boxwright.cli.console import console
+from boxwright.config.interpret import nearest, unknown_field
+from boxwright.config.load import dump_message, load_config
+from boxwright.config.message import Enum, FieldSpec, Message, field_specs
+from boxwright.config.messages import TrainEvalPipelineConfig
+from boxwright.config.support import field_status, report
+from boxwright.errors import ConfigError
+
+__all__ = ["app"]
+
+app = typer.Typer(help="Look into configurations.", no_args_is_help=True)
+
+
+class Format(str, PythonEnum):
+    """The formats of `config show`."""
+
+    TEXT = "text"
+    YAML = "yaml"
+    JSON = "json"
+
+
+_File = Annotated[Path, typer.Argument(help="A configuration: text format, YAML or JSON.")]
+_Set = Annotated[list[str] | None, typer.Option("--set", help="Change it first, as in --set train_config.batch_size=8.")]
+
+
+@app.command()
+def show(
+    file: _File,
+    format: Annotated[Format, typer.Option("--format", help="What to print it as.")] = Format.TEXT,
+    set_: _Set = None,
+) -> None:
+    """Print a configuration, in any of three formats."""
+    print(dump_message(load_config(file, set_ or []), format.value), end="")
+
+
+@app.command()
+def check(file: _File, set_: _Set = None) -> None:
+    """Say what in a configuration has no effect, or is refused; ends with status 1 where something is refused."""
+    found = list(report(load_config(file, set_ or [])))
+    verdicts = [item.status.verdict for item in found]
+    for item in found:
+        if item.worth_saying:
+            style = {"refused": "red", "without effect": "yellow"}.get(item.status.verdict)
+            console.print(str(item), style=style, markup=False)
+    counts = ", ".join(f"{verdicts.count(name)} {name}" for name in ("honoured", "without effect", "refused"))
+    console.print(f"{len(found)} fields set: {counts}")
+    if "refused" in verdicts:
+        raise typer.Exit(1)
+
+
+@app.command()
+def fields(
+    path: Annotated[str, typer.Argument(help="A path, such as train_config.optimizer; or a message, such as Ssd; empty for the root.")] = "",
+) -> None:
+    """Explain the fields at a path: type, default, what becomes of it, meaning."""
+    message, only = _find(path)
+    table = Table("field", "type", "default", "status", "meaning", box=None, padding=(0, 2, 0, 0))
+    for name, spec in field_specs(message).items():
+        if only in (None, name):
+            info = message.model_fields[name]
+            status = field_status(message.proto_name, name)
+            note = f" ({status.note})" if status.note else ""
+            table.add_row(name, _type(spec), _default(message, name, spec), status.verdict, f"{info.description}{note}")
+    console.print(f"{message.proto_name}: {(message.__doc__ or '').strip()}", markup=False)
+    console.print(table)
+
+
+def _find(path: str) -> tuple[type[Message], str | None]:
+    """Find the message at a path; a path that ends in a plain field gives that field too."""
+    messages = {cls.proto_name: cls for cls in Message.__subclasses__()}
+    if path in messages:
+        return messages[path], None
+    message: type[Message] = TrainEvalPipelineConfig
+    parts = [part for part in path.split(".") if part]
+    for number, part in enumerate(parts):
+        name = part.split("[")[0]
+        specs = field_specs(message)
+        if name not in specs:
+            hint = nearest(path, messages) if number == 0 and not nearest(name, specs).startswith("; did") else ""
+            raise ConfigError(unknown_field(name, message) + hint)
+        if specs[name].kind != "message":
+            if number + 1 < len(parts):
+                raise ConfigError(f"{name} of {message.proto_name} is a {specs[name].kind}, it has no fields")
+            return message, name
+        message = specs[name].type
+    return message, None
+
+
+def _type(spec: FieldSpec) -> str:
+    name = spec.type.proto_name if issubclass(spec.type, Message) else spec.kind
+    if issubclass(spec.type, Enum):
+        name = " | ".join(spec.type.__members__)
+    return f"list of {name}" if spec.repeated else name
+
+
+def _default(message: type[Message], name: str, spec: FieldSpec) -> str:
+    if spec.repeated or spec.kind == "message":
+        return ""
+    value = message.model_fields[name].default
+    return value.name if isinstance(value, Enum) else str(value)

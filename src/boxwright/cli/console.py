@@ -1,0 +1,87 @@
+"""What the verbs share: the console, progress, tables, errors in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn, track
+from rich.table import Table
+
+from boxwright.evaluation.evaluator import Evaluation
+
+__all__ = ["console", "ap_line", "count_progress", "metrics_table", "print_evaluation", "progress_bar"]
+
+console = Console(highlight=False, soft_wrap=True)
+T = TypeVar("T")
+
+
+def count_progress(title: str) -> Callable[[Iterable[T]], Iterable[T]]:
+    """Make a wrapper that shows how far a loop is.
+
+    Args:
+        title: What the loop does.
+
+    Returns:
+        A function that wraps a sized iterable.
+    """
+    return lambda items: track(items, description=title, console=console, transient=True)  # type: ignore[arg-type]
+
+
+@contextmanager
+def progress_bar() -> Iterator[Progress]:
+    """Show a progress bar with room for a line of numbers.
+
+    Yields:
+        The bar.
+    """
+    columns: tuple[Any, ...] = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[numbers]}"),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        yield progress
+
+
+def metrics_table(metrics: dict[str, float]) -> Table:
+    """Lay metrics out as a table.
+
+    Args:
+        metrics: Name to value.
+
+    Returns:
+        The table.
+    """
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    for name, value in metrics.items():
+        table.add_row(name, f"{value:.4f}" if value >= 0 else "none to measure")
+    return table
+
+
+def print_evaluation(evaluation: Evaluation) -> None:
+    """Print metrics, and why one is 0 or -1.
+
+    Args:
+        evaluation: What was found.
+    """
+    console.print(metrics_table(evaluation.metrics))
+    for note in evaluation.notes:
+        console.print(note)
+
+
+def ap_line(metrics: dict[str, float]) -> str:
+    """Return the one line that sums an evaluation up.
+
+    Args:
+        metrics: Name to value.
+
+    Returns:
+        "AP 0.xxx AP50 0.xxx".
+    """
+    return f"AP {metrics['DetectionBoxes_Precision/mAP']:.3f} AP50 {metrics['DetectionBoxes_Precision/mAP@.50IOU']:.3f}"
+

@@ -1,0 +1,65 @@
+"""`boxwright inspect`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from PIL import Image
+from rich.table import Table
+
+from boxwright.cli.console import console, count_progress
+from boxwright.data.convert import open_dataset
+from boxwright.data.survey import Survey, survey_dataset
+from boxwright.drawing import contact_sheet, draw_boxes
+from boxwright.types import Categories, Sample
+
+__all__ = ["inspect_command"]
+
+_SHOWN = 20
+
+
+def inspect_command(
+    data: Annotated[str, typer.Argument(help="A VOC folder, a COCO .json, or TFRecords: a file, a quoted glob, or name@10.")],
+    label_map: Annotated[Path | None, typer.Option("--label-map", help="Classes and their ids (.pbtxt); TFRecords need it, unless label_map.pbtxt lies beside them.")] = None,
+    image_set: Annotated[str, typer.Option("--image-set", help="For VOC: a list in ImageSets/Main.")] = "",
+    image_folder: Annotated[Path | None, typer.Option("--image-folder", help="For COCO: where the images are.")] = None,
+    sheet: Annotated[Path, typer.Option("--sheet", help="Where to write the contact sheet.")] = Path("contact-sheet.png"),
+    pictures: Annotated[int, typer.Option("--pictures", min=1, help="How many images it shows.")] = 30,
+) -> None:
+    """Count images, sizes, classes and suspicious boxes; draw a contact sheet of images with their boxes."""
+    dataset = open_dataset(data, label_map=label_map, image_set=image_set, image_folder=image_folder)
+    survey, samples = survey_dataset(dataset, num_pictures=pictures, progress=count_progress("inspect"))
+    _print(survey, dataset.categories)
+    if samples:
+        drawn = [_draw(sample, dataset.categories) for sample in samples]
+        Image.fromarray(contact_sheet(drawn, [sample.id[:30] for sample in samples])).save(sheet)
+        console.print(f"contact sheet of {len(samples)} images: {sheet}", markup=False)
+
+
+def _draw(sample: Sample, categories: Categories) -> object:
+    labels = sample.labels.tolist()
+    return draw_boxes(sample.image, sample.boxes, labels, [categories.by_label(label).title for label in labels])
+
+
+def _print(survey: Survey, categories: Categories) -> None:
+    total = sum(survey.boxes.values())
+    console.print(f"{survey.images} images, {survey.empty} of them without objects; {total} boxes, "
+                  f"{survey.difficult} difficult, {survey.crowds} crowds")
+    sizes = ", ".join(f"{width}×{height} ({count})" for (height, width), count in survey.sizes.most_common(5))
+    more = len(survey.sizes) - 5
+    console.print(f"sizes: {sizes}" + (f" and {more} more" if more > 0 else ""))
+    console.print("boxes: " + ", ".join(f"{survey.areas[name]} {name}" for name in ("small", "medium", "large")))
+    table = Table("class", "id", "boxes", "share", "images", box=None, padding=(0, 2, 0, 0))
+    for category in categories:
+        count = survey.boxes[category.name]
+        share = f"{count / total:.1%}" if total else "-"
+        table.add_row(category.name, str(category.id), str(count), share, str(survey.images_with[category.name]))
+    console.print(table)
+    for title, lines in (("suspicious boxes", survey.suspicious), ("unreadable samples", survey.unreadable)):
+        console.print(f"{title}: {len(lines)}")
+        for line in lines[:_SHOWN]:
+            console.print(f"  {line}", markup=False)
+        if len(lines) > _SHOWN:
+            console.print(f"  and {len(lines) - _SHOWN} more")

@@ -1,0 +1,29 @@
+"""`boxwright predict`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from boxwright.cli.console import console, count_progress
+from boxwright.evaluation.evaluate import restore_detector
+from boxwright.inference.predict import find_images, predict_files
+
+__all__ = ["predict_command"]
+
+
+def predict_command(
+    images: Annotated[list[Path], typer.Argument(help="Image files, or folders of them.")],
+    model_dir: Annotated[Path, typer.Option("--model_dir", "--checkpoint", help="A run's folder, or one of its checkpoints.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder for pictures and detections.json.")],
+    min_score: Annotated[float, typer.Option("--min_score", min=0.0, max=1.0, help="Leave out what scores less.")] = 0.5,
+    device: Annotated[str, typer.Option("--device", help="cpu or cuda.")] = "cpu",
+) -> None:
+    """Detect objects in images: a picture of each, and COCO-style JSON."""
+    detector, _, _ = restore_detector(model_dir)
+    detector.to(device)
+    files = find_images(images)
+    rows = predict_files(detector, files, out, min_score=min_score, progress=count_progress("predict"))
+    console.print(f"{len(rows)} objects in {len(files)} images; pictures and detections.json: {out}", markup=False)

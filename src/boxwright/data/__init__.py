@@ -1,0 +1,1 @@
+"""Samples: readers, converters, augmentation, batches."""

@@ -1,0 +1,1 @@
+"""Data augmentation: transforms of a sample, each fully decided by the generator it is given."""

@@ -1,0 +1,54 @@
+"""What a transform is, and chains of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from boxwright.types import Sample
+
+__all__ = ["Chain", "Transform"]
+
+
+class Transform(Protocol):
+    """Changes a sample at random."""
+
+    def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
+        """Transform.
+
+        Args:
+            sample: The sample, which stays as it is.
+            rng: The source of all randomness.
+
+        Returns:
+            A new sample, or the same one.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Chain:
+    """One transform after the other.
+
+    Attributes:
+        transforms: The transforms, in order.
+    """
+
+    transforms: Sequence[Transform] = ()
+
+    def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
+        """Apply all.
+
+        Args:
+            sample: The sample.
+            rng: The source of all randomness.
+
+        Returns:
+            The transformed sample.
+        """
+        for transform in self.transforms:
+            sample = transform(sample, rng)
+        return sample

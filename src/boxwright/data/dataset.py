@@ -1,0 +1,52 @@
+"""What every source of samples offers."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from boxwright.types import Categories, Sample
+
+__all__ = ["Dataset"]
+
+
+class Dataset(Protocol):
+    """Samples by index, with their classes. Reading one leaves nothing behind but open files."""
+
+    @property
+    def name(self) -> str:
+        """Where the samples come from, for messages."""
+        ...
+
+    @property
+    def categories(self) -> Categories:
+        """The classes."""
+        ...
+
+    def __len__(self) -> int:
+        """Count the samples."""
+        ...
+
+    def __getitem__(self, index: int) -> Sample:
+        """Read one sample.
+
+        Args:
+            index: From 0.
+
+        Returns:
+            The sample.
+
+        Raises:
+            DataError: Where it cannot be read; with file and place.
+        """
+        ...
+
+    def encoded(self, index: int) -> tuple[bytes, str]:
+        """Read one image as it is stored.
+
+        Args:
+            index: From 0.
+
+        Returns:
+            The image file's bytes and its name.
+        """
+        ...

@@ -1,0 +1,76 @@
+"""Label maps: `item { id: 1 name: "cat" }` in text format, read into `Categories`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from boxwright.config.load import load_message
+from boxwright.config.messages import StringIntLabelMap, StringIntLabelMapItem
+from boxwright.config.text_format import write_text
+from boxwright.errors import ConfigError, DataError
+from boxwright.types import Categories, Category
+
+__all__ = ["load_label_map", "write_label_map"]
+
+
+def load_label_map(path: str | Path) -> Categories:
+    """Read a label map.
+
+    An item of id i has label i - 1, whatever the order of the items and the gaps between ids.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The classes.
+
+    Raises:
+        DataError: For a map without items, an item without name or id, id 0 (which is background),
+            or two items of one id or name; with the item's place.
+    """
+    try:
+        label_map = load_message(path, StringIntLabelMap)
+    except ConfigError as error:
+        raise DataError(f"label map {error}") from None
+    if not label_map.item:
+        raise DataError(f"label map {path}: no items; expected item {{ id: 1 name: 'something' }}")
+    seen: dict[object, int] = {}
+    for number, item in enumerate(label_map.item, start=1):
+        where = f"label map {item.location('id') or item.location('name') or path}: item {number}"
+        _check_item(item, where)
+        for key in (item.id, item.name):
+            if key in seen:
+                kind = "id" if isinstance(key, int) else "name"
+                raise DataError(f"{where}: {kind} {key!r} is that of item {seen[key]} already")
+        seen |= {item.id: number, item.name: number}
+    return Categories(tuple(_category(item) for item in label_map.item))
+
+
+def _check_item(item: StringIntLabelMapItem, where: str) -> None:
+    if not item.has("id"):
+        raise DataError(f"{where} ({item.name!r}) has no id")
+    if item.id < 1:
+        raise DataError(f"{where} ({item.name!r}) has id {item.id}; ids start at 1, as 0 is background")
+    if not item.name:
+        raise DataError(f"{where} (id {item.id}) has no name")
+
+
+def _category(item: StringIntLabelMapItem) -> Category:
+    keypoints = tuple(point.label for point in sorted(item.keypoints, key=lambda point: point.id))
+    return Category(item.id - 1, item.id, item.name, item.display_name, keypoints)
+
+
+def write_label_map(categories: Categories, path: str | Path) -> None:
+    """Write a label map; ids are labels plus 1.
+
+    Args:
+        categories: The classes.
+        path: The file.
+    """
+    items = []
+    for category in categories:
+        item = StringIntLabelMapItem(id=category.label + 1, name=category.name)
+        if category.display_name:
+            item.display_name = category.display_name
+        items.append(item)
+    Path(path).write_text(write_text(StringIntLabelMap(item=items)), encoding="utf-8")

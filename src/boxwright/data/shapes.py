@@ -1,0 +1,146 @@
+"""Made-up pictures: coloured shapes that overlap, on textured backgrounds, with boxes and masks.
+
+Small enough to learn in minutes, hard enough to tell a detector that works from one that does not:
+classes differ by outline alone, colours and sizes vary, shapes hide each other, textures distract.
+Everything follows from the seed and the image's index.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw
+
+from boxwright.data.image_io import encode_jpeg
+from boxwright.types import Categories, Category, Sample
+
+__all__ = ["SHAPES", "ShapesDataset"]
+
+SHAPES = ("circle", "square", "triangle", "star")
+_OVERSAMPLE = 2
+_LEAST_VISIBLE = 0.4
+
+Points = list[tuple[float, float]]
+
+
+class ShapesDataset:
+    """Any number of made-up samples, computed when asked for."""
+
+    def __init__(self, count: int, *, seed: int = 0, size: tuple[int, int] = (160, 160), max_objects: int = 6) -> None:
+        """Describe the data set.
+
+        Args:
+            count: How many images.
+            seed: Two seeds give two unrelated data sets.
+            size: (height, width) of the images.
+            max_objects: The most shapes drawn in an image; about one image in fifteen has none.
+        """
+        self.count, self.seed, self.size, self.max_objects = count, seed, size, max_objects
+        self.name = f"shapes({count}, seed {seed})"
+        self.categories = Categories(tuple(Category(n, n + 1, name) for n, name in enumerate(SHAPES)))
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Sample:
+        """Draw one sample.
+
+        Args:
+            index: From 0.
+
+        Returns:
+            The sample; boxes and masks are of what can be seen of each shape. A shape of which
+            less than two fifths can be seen is not annotated, and is not drawn.
+
+        Raises:
+            IndexError: Beyond the end.
+        """
+        if not 0 <= index < self.count:
+            raise IndexError(index)
+        rng = np.random.default_rng([self.seed, index])
+        image = _background(rng, self.size)
+        wanted = int(rng.integers(0, self.max_objects + 1)) or int(rng.integers(0, 2))
+        masks: list[NDArray[np.bool_]] = []
+        whole: list[int] = []
+        labels: list[int] = []
+        for _ in range(wanted):
+            label = int(rng.integers(len(SHAPES)))
+            mask = _outline(rng, label, self.size)
+            seen = [other & ~mask for other in masks]
+            too_hidden = any(s.sum() < _LEAST_VISIBLE * full for s, full in zip(seen, whole, strict=True))
+            if too_hidden or mask.sum() < 16:
+                continue
+            _paint(rng, image, mask)
+            masks, whole, labels = [*seen, mask], [*whole, int(mask.sum())], [*labels, label]
+        stacked = np.array(masks, np.uint8).reshape(-1, *self.size)
+        return Sample(
+            image=image.round().clip(0, 255).astype(np.uint8),
+            boxes=np.array([_box(mask) for mask in masks], np.float32).reshape(-1, 4),
+            labels=np.array(labels, np.int64),
+            areas=stacked.sum((1, 2)).astype(np.float32),
+            masks=stacked,
+            id=f"{index:06d}",
+            filename=f"shapes-{index:06d}.jpg",
+        )
+
+    def encoded(self, index: int) -> tuple[bytes, str]:
+        """Draw one image and encode it.
+
+        Args:
+            index: From 0.
+
+        Returns:
+            A JPEG file's bytes and its name.
+        """
+        sample = self[index]
+        return encode_jpeg(sample.image), sample.filename
+
+
+def _background(rng: np.random.Generator, size: tuple[int, int]) -> NDArray[np.float32]:
+    """Blend two colours by a smooth random field, add stripes and grain."""
+    height, width = size
+    coarse = rng.random((int(rng.integers(3, 9)), int(rng.integers(3, 9)))).astype(np.float32)
+    field = np.asarray(Image.fromarray(coarse, mode="F").resize((width, height), Image.Resampling.BICUBIC))
+    first, second = rng.uniform(30, 225, (2, 3))
+    angle, wavelength = rng.uniform(0, np.pi), rng.uniform(6, 40)
+    y, x = np.mgrid[:height, :width]
+    stripes = np.sin((x * np.cos(angle) + y * np.sin(angle)) / wavelength * 2 * np.pi) * rng.uniform(0, 18)
+    image = first + (second - first) * field[..., None] + stripes[..., None]
+    grain = rng.normal(0, rng.uniform(2, 10), (height, width, 1))
+    return np.asarray(image + grain, np.float32)
+
+
+def _outline(rng: np.random.Generator, label: int, size: tuple[int, int]) -> NDArray[np.bool_]:
+    """Draw one shape's mask, turned and placed at random; it may cross the border."""
+    height, width = size
+    radius = float(np.exp(rng.uniform(np.log(0.055), np.log(0.24)))) * min(size)
+    centre = rng.uniform(0.3 * radius, [width - 0.3 * radius, height - 0.3 * radius])
+    angle, stretch = rng.uniform(0, 2 * np.pi), rng.uniform(0.8, 1.25)
+    points = _points(SHAPES[label], angle) * radius * np.array([stretch, 1 / stretch]) + centre
+    canvas = Image.new("1", (width * _OVERSAMPLE, height * _OVERSAMPLE))
+    ImageDraw.Draw(canvas).polygon([(float(x), float(y)) for x, y in points * _OVERSAMPLE], fill=1)
+    fine = np.asarray(canvas).reshape(height, _OVERSAMPLE, width, _OVERSAMPLE)
+    return np.asarray(fine.mean((1, 3)) >= 0.5)
+
+
+def _points(shape: str, angle: float) -> NDArray[np.float64]:
+    count, inner = {"circle": (48, 1.0), "square": (4, 1.0), "triangle": (3, 1.0), "star": (10, 0.42)}[shape]
+    theta = angle + np.arange(count) * 2 * np.pi / count
+    length = np.where(np.arange(count) % 2, inner, 1.0)
+    return np.asarray(np.stack([np.cos(theta), np.sin(theta)], axis=1) * length[:, None])
+
+
+def _paint(rng: np.random.Generator, image: NDArray[np.float32], mask: NDArray[np.bool_]) -> None:
+    """Fill a mask with a shaded colour that differs from what is beneath it."""
+    beneath = image[mask].mean(0)
+    colour = rng.uniform(0, 255, 3)
+    while np.abs(colour - beneath).max() < 60:
+        colour = rng.uniform(0, 255, 3)
+    y, x = np.nonzero(mask)
+    shade = rng.uniform(-0.6, 0.6, 2) @ np.stack([x - x.mean(), y - y.mean()])
+    image[mask] = colour + shade[:, None] + rng.normal(0, 4, (len(x), 1))
+
+
+def _box(mask: NDArray[np.bool_]) -> tuple[int, int, int, int]:
+    rows, columns = np.nonzero(mask.any(1))[0], np.nonzero(mask.any(0))[0]
+    return int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1

@@ -1,0 +1,129 @@
+"""A survey of a data set: counts, sizes, class balance, suspicious boxes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boxwright.data.dataset import Dataset
+from boxwright.errors import DataError
+from boxwright.types import Categories, Sample
+
+__all__ = ["Survey", "survey_dataset"]
+
+_SMALL, _LARGE = 32.0**2, 96.0**2
+
+
+@dataclass
+class Survey:
+    """What was seen.
+
+    Attributes:
+        images: Images read.
+        empty: Images without any object.
+        sizes: (height, width) to how many images have it.
+        boxes: Class name to its boxes.
+        images_with: Class name to the images that have it.
+        areas: "small", "medium", "large" (COCO's bounds) to boxes.
+        difficult: Boxes marked difficult.
+        crowds: Boxes that stand for many objects.
+        suspicious: One line for each box that can hardly be meant.
+        unreadable: One line for each sample that could not be read.
+    """
+
+    images: int = 0
+    empty: int = 0
+    sizes: Counter[tuple[int, int]] = field(default_factory=Counter)
+    boxes: Counter[str] = field(default_factory=Counter)
+    images_with: Counter[str] = field(default_factory=Counter)
+    areas: Counter[str] = field(default_factory=Counter)
+    difficult: int = 0
+    crowds: int = 0
+    suspicious: list[str] = field(default_factory=list)
+    unreadable: list[str] = field(default_factory=list)
+
+    def add(self, sample: Sample, categories: Categories) -> None:
+        """Count one sample.
+
+        Args:
+            sample: The sample.
+            categories: The classes.
+        """
+        self.images += 1
+        self.empty += not len(sample.boxes)
+        self.sizes[(sample.image.shape[0], sample.image.shape[1])] += 1
+        names = [categories.by_label(label).name for label in sample.labels.tolist()]
+        self.boxes.update(names)
+        self.images_with.update(set(names))
+        for area in sample.areas.tolist():
+            self.areas["small" if area < _SMALL else "medium" if area < _LARGE else "large"] += 1
+        self.difficult += int(sample.difficult.sum())
+        self.crowds += int(sample.is_crowd.sum())
+        self.suspicious += _suspicious(sample, names)
+
+
+def _suspicious(sample: Sample, names: list[str]) -> list[str]:
+    height, width = sample.image.shape[:2]
+    lines = []
+    seen: set[tuple[object, ...]] = set()
+    for box, name in zip(sample.boxes.tolist(), names, strict=True):
+        reason = _reason(box, height, width) or ("twice in this image" if (name, *box) in seen else "")
+        seen.add((name, *box))
+        if reason:
+            shown = ", ".join(f"{value:g}" for value in box)
+            lines.append(f"{sample.id or sample.filename}: {name} [{shown}] in {width}×{height}: {reason}")
+    return lines
+
+
+def _reason(box: list[float], height: int, width: int) -> str:
+    x_min, y_min, x_max, y_max = box
+    if x_max < x_min or y_max < y_min:
+        return "turned inside out"
+    if x_max == x_min or y_max == y_min:
+        return "no area"
+    if x_min >= width or y_min >= height or x_max <= 0 or y_max <= 0:
+        return "outside the image"
+    if x_min < -0.01 or y_min < -0.01 or x_max > width + 0.01 or y_max > height + 0.01:
+        return "crosses the border"
+    if min(x_max - x_min, y_max - y_min) <= 1:
+        return "one pixel or less across"
+    if max(x_max - x_min, y_max - y_min) > 20 * min(x_max - x_min, y_max - y_min):
+        return "more than 20 times as long as wide"
+    return ""
+
+
+def _all(indices: Iterable[int]) -> Iterable[int]:
+    return indices
+
+
+def survey_dataset(
+    dataset: Dataset, *, num_pictures: int = 30, progress: Callable[[Iterable[int]], Iterable[int]] = _all
+) -> tuple[Survey, list[Sample]]:
+    """Read a whole data set and count.
+
+    A sample that cannot be read is counted and named, and the rest is read.
+
+    Args:
+        dataset: The data.
+        num_pictures: How many samples to return for a contact sheet, spread evenly.
+        progress: Wraps the indices, to show how far it is.
+
+    Returns:
+        The survey, and the samples.
+    """
+    survey, shown = Survey(), []
+    wanted: NDArray[np.int64] = np.unique(np.linspace(0, len(dataset) - 1, num_pictures).astype(np.int64))
+    for index in progress(range(len(dataset))):
+        try:
+            sample = dataset[index]
+        except DataError as error:
+            survey.unreadable.append(str(error))
+            continue
+        survey.add(sample, dataset.categories)
+        if index in wanted:
+            shown.append(sample)
+    return survey, shown

@@ -1,0 +1,282 @@
+"""TFRecord files without TensorFlow: random access, checked, whatever the file's size.
+
+A record is its length (uint64), a masked CRC32C of the length, the bytes, and a masked CRC32C of
+the bytes, all little-endian. A file is scanned once for the offsets of its records; they are kept
+in an index file beside it, or in a cache folder where that is not writable. A compressed file is
+unpacked once into the cache folder, for random access.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import os
+import re
+import struct
+import tempfile
+import zlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+import google_crc32c
+import numpy as np
+from numpy.typing import NDArray
+
+from boxwright.errors import DataError
+
+__all__ = ["Compression", "TFRecordFile", "cache_folder", "expand_paths", "write_records"]
+
+Compression = Literal["auto", "none", "gzip", "zlib"]
+
+_HEADER = struct.Struct("<QI")
+_FOOTER = struct.Struct("<I")
+_SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})(.*)")
+_WBITS = {"gzip": 31, "zlib": 15}
+_CHUNK = 1 << 20
+
+
+def _masked_crc(data: bytes) -> int:
+    crc = google_crc32c.value(data)
+    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def cache_folder() -> Path:
+    """Return the folder for what can be made again: `BOXWRIGHT_CACHE`, or `~/.cache/boxwright`.
+
+    Returns:
+        The folder, which exists.
+    """
+    folder = Path(os.environ.get("BOXWRIGHT_CACHE") or Path.home() / ".cache" / "boxwright")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def expand_paths(patterns: Sequence[str]) -> list[Path]:
+    """Find the files that patterns name.
+
+    Args:
+        patterns: Paths, globs (`data-?????-of-00010`), or `data@10` for ten shards.
+
+    Returns:
+        The files, sorted within each pattern.
+
+    Raises:
+        DataError: Where a pattern names nothing, or a shard of a set is missing.
+    """
+    files: list[Path] = []
+    for pattern in patterns:
+        shards = re.fullmatch(r"(.*)@(\d+)", pattern)
+        wanted = f"{shards[1]}-?????-of-{int(shards[2]):05d}" if shards else pattern
+        found = sorted(Path(path) for path in glob.glob(wanted)) or [p for p in [Path(wanted)] if p.is_file()]
+        if not found:
+            raise DataError(f"no file matches {wanted!r}")
+        _check_shards(found, wanted)
+        files += found
+    if not files:
+        raise DataError("no input_path: at least one TFRecord file is expected")
+    return files
+
+
+def _check_shards(files: list[Path], pattern: str) -> None:
+    if not any(character in pattern for character in "*?["):
+        return
+    sets: dict[tuple[str, int, str], set[int]] = {}
+    for file in files:
+        match = _SHARD.fullmatch(str(file))
+        if match:
+            sets.setdefault((match[1], int(match[3]), match[4]), set()).add(int(match[2]))
+    for (stem, count, tail), present in sets.items():
+        missing = sorted(set(range(count)) - present)
+        if missing:
+            names = ", ".join(f"{Path(stem).name}-{shard:05d}-of-{count:05d}{tail}" for shard in missing[:5])
+            raise DataError(f"{pattern}: {len(missing)} of {count} shards are missing: {names}")
+
+
+class TFRecordFile:
+    """One TFRecord file, readable at any record.
+
+    The file is opened anew in each process, so that a reader can be handed to workers.
+    """
+
+    def __init__(self, path: str | Path, compression: Compression = "auto") -> None:
+        """Open a file and find its records.
+
+        Args:
+            path: The file.
+            compression: How it is packed; "auto" looks at its first bytes.
+
+        Raises:
+            DataError: Where the file cannot be read, is not a TFRecord of that packing, or is cut off.
+        """
+        self.path = Path(path)
+        try:
+            kind = _detect(self.path) if compression == "auto" else compression
+            self._plain = self.path if kind == "none" else _unpack(self.path, kind)
+            self._offsets = _load_index(self._plain, self.path)
+        except OSError as error:
+            raise DataError(f"{self.path}: {error.strerror or error}") from None
+        self._file: BinaryIO | None = None
+        self._pid = 0
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_file": None, "_pid": 0}
+
+    def __getitem__(self, index: int) -> bytes:
+        """Read one record.
+
+        Args:
+            index: From 0.
+
+        Returns:
+            Its bytes.
+
+        Raises:
+            DataError: Where its checksum does not match.
+            IndexError: Beyond the end.
+        """
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        if self._file is None or self._pid != os.getpid():
+            self._file, self._pid = self._plain.open("rb"), os.getpid()
+        offset = int(self._offsets[index])
+        self._file.seek(offset)
+        length, _ = _HEADER.unpack(self._file.read(_HEADER.size))
+        data = self._file.read(length)
+        footer = self._file.read(_FOOTER.size)
+        if len(footer) < _FOOTER.size:
+            raise DataError(f"{self.path}: record {index} at byte {offset}: the file has become shorter while in use")
+        if _FOOTER.unpack(footer)[0] != _masked_crc(data):
+            raise DataError(
+                f"{self.path}: record {index} at byte {offset}: checksum of its {length} bytes does not match; "
+                "the file is damaged"
+            )
+        return data
+
+
+def _detect(path: Path) -> Literal["none", "gzip", "zlib"]:
+    with path.open("rb") as file:
+        head = file.read(_HEADER.size)
+    if not head:
+        return "none"
+    if len(head) == _HEADER.size and _HEADER.unpack(head)[1] == _masked_crc(head[:8]):
+        return "none"
+    if head[:2] == b"\x1f\x8b":
+        return "gzip"
+    if head[0] == 0x78 and len(head) > 1 and (head[0] * 256 + head[1]) % 31 == 0:
+        return "zlib"
+    return "none"
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    stat = path.stat()
+    return stat.st_size, stat.st_mtime_ns
+
+
+def _unpack(path: Path, kind: str) -> Path:
+    """Unpack a compressed file into the cache, once."""
+    digest = hashlib.sha256(f"{path.resolve()} {_stamp(path)} {kind}".encode()).hexdigest()[:24]
+    target = cache_folder() / f"{path.name}.{digest}.record"
+    if target.exists():
+        return target
+    unpacker = zlib.decompressobj(wbits=_WBITS[kind])
+    with path.open("rb") as source, tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as plain:
+        try:
+            while chunk := source.read(_CHUNK):
+                plain.write(unpacker.decompress(chunk))
+            plain.write(unpacker.flush())
+            if not unpacker.eof:
+                raise DataError(f"{path}: the {kind.upper()} stream is cut off at byte {source.tell()} (record unknown)")
+        except zlib.error as error:
+            at = source.tell()
+            raise DataError(f"{path}: not readable as {kind.upper()} (record 0, before byte {at}): {error}") from None
+        finally:
+            if not unpacker.eof:
+                Path(plain.name).unlink()
+    Path(plain.name).replace(target)
+    return target
+
+
+def _load_index(plain: Path, path: Path) -> NDArray[np.int64]:
+    """Return the records' offsets, from the index file where it is of this very file."""
+    size, mtime = _stamp(plain)
+    beside = plain.with_name(plain.name + ".index.npy")
+    digest = hashlib.sha256(str(plain.resolve()).encode()).hexdigest()[:24]
+    candidates = [beside, cache_folder() / f"{digest}.index.npy"]
+    for candidate in candidates:
+        if candidate.exists():
+            try:
+                stored = np.load(candidate)
+            except (ValueError, EOFError, OSError):
+                continue
+            if stored.dtype == np.int64 and len(stored) >= 2 and tuple(stored[:2]) == (size, mtime):
+                return np.asarray(stored[2:])
+    offsets = _scan(plain, path, size)
+    for candidate in candidates:
+        if _save_index(candidate, np.concatenate([np.array([size, mtime], np.int64), offsets])):
+            break
+    return offsets
+
+
+def _save_index(path: Path, index: NDArray[np.int64]) -> bool:
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".npy", delete=False) as file:
+            np.save(file, index)
+        Path(file.name).replace(path)
+    except OSError:  # a read-only folder: the index can live in the cache, or be made again
+        return False
+    return True
+
+
+def _scan(plain: Path, path: Path, size: int) -> NDArray[np.int64]:
+    offsets: list[int] = []
+    with plain.open("rb") as file:
+        offset = 0
+        while offset < size:
+            at = f"{path}: record {len(offsets)} at byte {offset}"
+            header = file.read(_HEADER.size)
+            if len(header) < _HEADER.size:
+                raise DataError(f"{at}: the file ends after {len(header)} of {_HEADER.size} header bytes; it is cut off")
+            length, crc = _HEADER.unpack(header)
+            if crc != _masked_crc(header[:8]):
+                hint = "; is it a TFRecord, and not packed in another way?" if not offsets else "; the file is damaged"
+                raise DataError(f"{at}: checksum of the record's length does not match{hint}")
+            end = offset + _HEADER.size + length + _FOOTER.size
+            if end > size:
+                raise DataError(f"{at}: {length} bytes are announced, but the file ends {end - size} short; it is cut off")
+            offsets.append(offset)
+            offset = end
+            file.seek(offset)
+    return np.array(offsets, np.int64)
+
+
+def write_records(path: str | Path, records: Iterable[bytes], compression: Literal["none", "gzip", "zlib"] = "none") -> int:
+    """Write a TFRecord file; it appears under its name when it is whole.
+
+    Args:
+        path: The file.
+        records: The records.
+        compression: How to pack it.
+
+    Returns:
+        How many records were written.
+    """
+    path = Path(path)
+    packer = None if compression == "none" else zlib.compressobj(wbits=_WBITS[compression])
+    count = 0
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("wb") as file:
+        for record in records:
+            header = struct.pack("<Q", len(record))
+            data = b"".join(
+                [header, _FOOTER.pack(_masked_crc(header)), record, _FOOTER.pack(_masked_crc(record))]
+            )
+            file.write(packer.compress(data) if packer else data)
+            count += 1
+        if packer:
+            file.write(packer.flush())
+    partial.replace(path)
+    return count

@@ -1,0 +1,105 @@
+"""A data set in TFRecord files, as the TF Object Detection API writes them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from boxwright.data.tf_example import MaskEncoding, decode_example, read_features
+from boxwright.data.tfrecord import Compression, TFRecordFile, expand_paths
+from boxwright.errors import DataError
+from boxwright.types import Categories, Sample
+
+__all__ = ["TFRecordDataset"]
+
+
+class TFRecordDataset:
+    """Samples from one or many TFRecord files, in the order of the files and their records."""
+
+    def __init__(
+        self,
+        paths: Sequence[str | Path],
+        categories: Categories,
+        *,
+        masks: MaskEncoding = "none",
+        num_keypoints: int = 0,
+        compression: Compression = "auto",
+    ) -> None:
+        """Open the files and find their records.
+
+        Args:
+            paths: Paths, globs, or `name@count`.
+            categories: The label map.
+            masks: How masks are stored, if they are to be read.
+            num_keypoints: Keypoints an object, if they are to be read.
+            compression: How the files are packed; "auto" looks at their first bytes.
+
+        Raises:
+            DataError: Where a file is missing or damaged, or there is no record in any.
+        """
+        self.name = ", ".join(str(path) for path in paths)
+        self.categories = categories
+        self.masks = masks
+        self.num_keypoints = num_keypoints
+        self.files = [TFRecordFile(path, compression) for path in expand_paths([str(path) for path in paths])]
+        self._ends = np.cumsum([len(file) for file in self.files])
+        self._unknown: dict[str, str] = {}
+        if not len(self):
+            raise DataError(f"{self.name}: no records (record 0 at byte 0: the file is empty)")
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def _locate(self, index: int) -> tuple[TFRecordFile, int]:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        number = int(np.searchsorted(self._ends, index, side="right"))
+        return self.files[number], index - int(self._ends[number - 1] if number else 0)
+
+    def __getitem__(self, index: int) -> Sample:
+        """Read one sample.
+
+        Args:
+            index: From 0.
+
+        Returns:
+            The sample.
+
+        Raises:
+            DataError: Where the record is damaged or is not an annotated image.
+        """
+        file, record = self._locate(index)
+        where = f"{file.path}: record {record}"
+        known = len(self._unknown)
+        sample = decode_example(
+            read_features(file[record], where),
+            self.categories,
+            where,
+            masks=self.masks,
+            num_keypoints=self.num_keypoints,
+            unknown=self._unknown,
+        )
+        for name, place in list(self._unknown.items())[known:]:
+            warnings.warn(f"{place}: class {name!r} is not in the label map; its boxes are left out", stacklevel=2)
+        if not sample.id:
+            sample.id = f"{file.path.name}:{record}"
+        return sample
+
+    def encoded(self, index: int) -> tuple[bytes, str]:
+        """Read one image as it is stored.
+
+        Args:
+            index: From 0.
+
+        Returns:
+            The image file's bytes and its name.
+        """
+        file, record = self._locate(index)
+        features = read_features(file[record], f"{file.path}: record {record}")
+        data = features["image/encoded"][0]
+        suffix = ".png" if data[:4] == b"\x89PNG" else ".jpg"
+        name = features.get("image/filename", [b""])[0].decode("utf-8", "replace")
+        return data, Path(name).name or f"{index:06d}{suffix}"

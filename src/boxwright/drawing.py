@@ -1,0 +1,120 @@
+"""Pictures of boxes: on one image, truth beside detections, many images on a sheet."""
+
+from __future__ import annotations
+
+import colorsys
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+
+__all__ = ["colour_of", "contact_sheet", "draw_boxes", "side_by_side"]
+
+Colour = tuple[int, int, int]
+
+
+def colour_of(label: int) -> Colour:
+    """Give each label a colour of its own, far from its neighbours'.
+
+    Args:
+        label: From 0.
+
+    Returns:
+        RGB.
+    """
+    red, green, blue = colorsys.hsv_to_rgb((0.11 + label * 0.618034) % 1.0, 0.85, 1.0)
+    return int(red * 255), int(green * 255), int(blue * 255)
+
+
+def draw_boxes(
+    image: NDArray[np.uint8], boxes: NDArray[np.float32], labels: Sequence[int], captions: Sequence[str]
+) -> NDArray[np.uint8]:
+    """Draw boxes with captions.
+
+    Args:
+        image: uint8 [H, W, 3].
+        boxes: float [N, 4], xyxy in pixels.
+        labels: N labels, for colours.
+        captions: N texts.
+
+    Returns:
+        uint8 [H, W, 3], a new picture.
+    """
+    canvas = Image.fromarray(image)
+    draw = ImageDraw.Draw(canvas)
+    line = max(round(min(image.shape[:2]) / 200), 1)
+    font = ImageFont.load_default(size=max(min(image.shape[:2]) // 28, 9))
+    for box, label, caption in zip(np.asarray(boxes).tolist(), labels, captions, strict=True):
+        x_min, y_min, x_max, y_max = box
+        if x_max < x_min or y_max < y_min:
+            continue
+        colour = colour_of(int(label))
+        draw.rectangle((x_min, y_min, x_max - 1 if x_max - 1 > x_min else x_max, y_max - 1 if y_max - 1 > y_min else y_max), outline=colour, width=line)
+        if caption:
+            _caption(draw, (x_min, y_min), caption, colour, font)
+    return np.asarray(canvas)
+
+
+def _caption(
+    draw: ImageDraw.ImageDraw,
+    corner: tuple[float, float],
+    text: str,
+    colour: Colour,
+    font: ImageFont.FreeTypeFont | ImageFont.ImageFont,
+) -> None:
+    left, top, right, bottom = draw.textbbox((0, 0), text, font=font)
+    x = corner[0]
+    y = corner[1] - (bottom - top) - 3
+    y = corner[1] + 1 if y < 0 else y
+    draw.rectangle((x, y, x + right - left + 3, y + bottom - top + 3), fill=colour)
+    ink = (0, 0, 0) if sum(colour) > 380 else (255, 255, 255)
+    draw.text((x + 2 - left, y + 1 - top), text, fill=ink, font=font)
+
+
+def side_by_side(left: NDArray[np.uint8], right: NDArray[np.uint8], titles: tuple[str, str]) -> NDArray[np.uint8]:
+    """Put two pictures of one size beside each other, each under its title.
+
+    Args:
+        left: uint8 [H, W, 3].
+        right: uint8 [H, W, 3].
+        titles: Two titles.
+
+    Returns:
+        uint8 [H + title, 2 W + gap, 3].
+    """
+    return contact_sheet([left, right], list(titles), columns=2, cell=None)
+
+
+def contact_sheet(
+    pictures: Sequence[NDArray[np.uint8]], titles: Sequence[str], *, columns: int = 5, cell: int | None = 240
+) -> NDArray[np.uint8]:
+    """Put many pictures on one sheet.
+
+    Args:
+        pictures: uint8 [H, W, 3] each.
+        titles: A title each.
+        columns: Pictures a row.
+        cell: The side of the square that each is scaled into; None keeps their size.
+
+    Returns:
+        uint8 [H', W', 3].
+    """
+    images = [Image.fromarray(picture) for picture in pictures]
+    if cell is not None:
+        scales = [cell / max(image.size) for image in images]
+        images = [
+            image.resize((max(round(image.width * scale), 1), max(round(image.height * scale), 1)))
+            for image, scale in zip(images, scales, strict=True)
+        ]
+    gap, head = 6, 20
+    width = max(image.width for image in images) + gap
+    height = max(image.height for image in images) + gap + head
+    rows = -(-len(images) // columns)
+    sheet = Image.new("RGB", (min(columns, len(images)) * width + gap, rows * height + gap), (255, 255, 255))
+    draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(size=13)
+    for number, (image, title) in enumerate(zip(images, titles, strict=True)):
+        x, y = gap + number % columns * width, gap + number // columns * height
+        draw.text((x, y), title, fill=(0, 0, 0), font=font)
+        sheet.paste(image, (x, y + head))
+    return np.asarray(sheet)

@@ -1,0 +1,1 @@
+"""Optimizers, learning-rate schedules and weight averages, with TensorFlow's arithmetic."""

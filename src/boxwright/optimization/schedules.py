@@ -1,0 +1,136 @@
+"""Learning-rate schedules: functions of the step, from 0 (TF's `learning_schedules`)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+__all__ = ["Constant", "CosineDecay", "ExponentialDecay", "ManualSteps", "Schedule"]
+
+Schedule = Callable[[int], float]
+
+
+@dataclass(frozen=True)
+class Constant:
+    """The same rate at every step.
+
+    Attributes:
+        rate: The rate.
+    """
+
+    rate: float
+
+    def __call__(self, step: int) -> float:
+        """Return the rate.
+
+        Args:
+            step: Steps done.
+
+        Returns:
+            The rate.
+        """
+        return self.rate
+
+
+@dataclass(frozen=True)
+class ExponentialDecay:
+    """A burn-in rate, then a decay counted from the burn-in's end.
+
+    Attributes:
+        rate: The rate before any decay.
+        decay_steps: Steps in which the rate falls by `decay_factor`.
+        decay_factor: The factor.
+        staircase: Whether the rate falls in jumps.
+        burnin_rate: The rate of the first `burnin_steps`; 0 stands for `rate`.
+        burnin_steps: Steps of burn-in.
+        floor: The least rate.
+    """
+
+    rate: float
+    decay_steps: int
+    decay_factor: float
+    staircase: bool = True
+    burnin_rate: float = 0.0
+    burnin_steps: int = 0
+    floor: float = 0.0
+
+    def __call__(self, step: int) -> float:
+        """Return the rate.
+
+        Args:
+            step: Steps done.
+
+        Returns:
+            The rate.
+        """
+        if step < self.burnin_steps:
+            return self.burnin_rate or self.rate
+        exponent = (step - self.burnin_steps) / self.decay_steps
+        return max(self.rate * self.decay_factor ** (math.floor(exponent) if self.staircase else exponent), self.floor)
+
+
+@dataclass(frozen=True)
+class ManualSteps:
+    """A rate for each stretch of steps.
+
+    Attributes:
+        boundaries: The steps at which the next rate begins.
+        rates: One more than boundaries.
+        warmup: Whether the rate rises linearly over the first stretch, from its own to the next.
+    """
+
+    boundaries: Sequence[int]
+    rates: Sequence[float]
+    warmup: bool = False
+
+    def __call__(self, step: int) -> float:
+        """Return the rate.
+
+        Args:
+            step: Steps done.
+
+        Returns:
+            The rate.
+        """
+        stretch = sum(step >= boundary for boundary in self.boundaries)
+        if self.warmup and stretch == 0 and self.boundaries:
+            return self.rates[0] + (self.rates[1] - self.rates[0]) * step / self.boundaries[0]
+        return self.rates[stretch]
+
+
+@dataclass(frozen=True)
+class CosineDecay:
+    """A linear warm-up, a plateau, then half a cosine down to 0.
+
+    Attributes:
+        rate: The peak.
+        total_steps: The step at which the rate is 0.
+        warmup_rate: The rate at step 0, where there is a warm-up.
+        warmup_steps: Steps of warm-up.
+        hold_steps: Steps at the peak before the decay.
+    """
+
+    rate: float
+    total_steps: int
+    warmup_rate: float = 0.0
+    warmup_steps: int = 0
+    hold_steps: int = 0
+
+    def __call__(self, step: int) -> float:
+        """Return the rate.
+
+        Args:
+            step: Steps done.
+
+        Returns:
+            The rate.
+        """
+        if step < self.warmup_steps:
+            return self.warmup_rate + (self.rate - self.warmup_rate) * step / self.warmup_steps
+        start = self.warmup_steps + self.hold_steps
+        if step < start:
+            return self.rate
+        if step > self.total_steps or self.total_steps <= start:
+            return 0.0
+        return 0.5 * self.rate * (1 + math.cos(math.pi * (step - start) / (self.total_steps - start)))
