@@ -3,7 +3,6 @@
 from boxwright.builders.detector import build_detector
 from boxwright.checkpoints.load_weights import LoadReport, load_weights
 from boxwright.config import Pipeline, load_config
-from boxwright.config.messages import DetectionModel
 from boxwright.errors import BoxwrightError, CheckpointError, ConfigError, DataError, TrainingError
 from boxwright.evaluation.evaluate import evaluate, restore_detector
 from boxwright.models.detector import Detector

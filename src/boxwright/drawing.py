@@ -50,7 +50,11 @@ def draw_boxes(
         if x_max < x_min or y_max < y_min:
             continue
         colour = colour_of(int(label))
-        draw.rectangle((x_min, y_min, x_max - 1 if x_max - 1 > x_min else x_max, y_max - 1 if y_max - 1 > y_min else y_max), outline=colour, width=line)
+        draw.rectangle(
+            (x_min, y_min, x_max - 1 if x_max - 1 > x_min else x_max, y_max - 1 if y_max - 1 > y_min else y_max),
+            outline=colour,
+            width=line,
+        )
         if caption:
             _caption(draw, (x_min, y_min), caption, colour, font)
     return np.asarray(canvas)

@@ -55,8 +55,6 @@ class MultiscaleAnchorGenerator:
             stride = float(2**level)
             offset_y, offset_x = (stride / 2 if side % stride == 0 or side == 1 else 0.0 for side in image_size)
             side = self.anchor_scale * stride
-            grid = GridAnchorGenerator(
-                scales, self.aspect_ratios, (side, side), (stride, stride), (offset_y, offset_x)
-            )
+            grid = GridAnchorGenerator(scales, self.aspect_ratios, (side, side), (stride, stride), (offset_y, offset_x))
             anchors += grid([size], image_size)
         return anchors

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from boxwright.anchors.grid import AnchorGenerator, GridAnchorGenerator
 from boxwright.anchors.multiscale import MultiscaleAnchorGenerator
 from boxwright.anchors.ssd import SsdAnchorGenerator
@@ -81,7 +83,7 @@ def _multiscale(config: m.MultiscaleAnchorGenerator) -> AnchorGenerator:
     )
 
 
-_GENERATORS = {
+_GENERATORS: dict[str, Callable[..., AnchorGenerator]] = {
     "grid_anchor_generator": _grid,
     "ssd_anchor_generator": _ssd,
     "multiscale_anchor_generator": _multiscale,

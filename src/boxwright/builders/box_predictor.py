@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -116,7 +116,7 @@ def _weight_shared(
     return WeightSharedHead(in_channels, anchors_per_location[0], output, shape, settings, last)
 
 
-_PREDICTORS = {
+_PREDICTORS: dict[str, Callable[..., nn.Module]] = {
     "convolutional_box_predictor": _convolutional,
     "weight_shared_convolutional_box_predictor": _weight_shared,
 }

@@ -27,9 +27,7 @@ __all__ = ["FeatureExtractor", "build_feature_extractor"]
 
 _KERAS = ConvSettings(norm=BatchNormSettings(decay=0.999))
 _SLIM_KERNEL = KernelRule(lambda kernel: nn.init.trunc_normal_(kernel, 0.0, 0.09, -0.18, 0.18), Regularizer(l2=4e-5))
-_SLIM = ConvSettings(
-    kernel=_SLIM_KERNEL, depthwise=_SLIM_KERNEL, norm=BatchNormSettings(decay=0.9997, epsilon=0.001)
-)
+_SLIM = ConvSettings(kernel=_SLIM_KERNEL, depthwise=_SLIM_KERNEL, norm=BatchNormSettings(decay=0.9997, epsilon=0.001))
 _EXTRA_DEPTHS = (512, 256, 256, 128)
 
 
@@ -94,7 +92,9 @@ def _backbone_settings(config: m.SsdFeatureExtractor, default: ConvSettings, fro
     )
 
 
-def _multi_resolution(config: m.SsdFeatureExtractor, channels: tuple[int, ...], frozen_norm: bool) -> nn.Module:
+def _multi_resolution(
+    config: m.SsdFeatureExtractor, channels: tuple[int, ...], frozen_norm: bool
+) -> MultiResolutionFeatureMaps:
     extra = config.num_layers - len(channels)
     if not 0 <= extra <= len(_EXTRA_DEPTHS):
         raise ConfigError(f"feature_extractor.num_layers: expected 2 to 6, found {config.num_layers}")
@@ -105,7 +105,7 @@ def _multi_resolution(config: m.SsdFeatureExtractor, channels: tuple[int, ...], 
     )
 
 
-def _pyramid(config: m.SsdFeatureExtractor, channels: tuple[int, ...], frozen_norm: bool) -> nn.Module:
+def _pyramid(config: m.SsdFeatureExtractor, channels: tuple[int, ...], frozen_norm: bool) -> FeaturePyramid:
     fpn = config.fpn or m.FeaturePyramidNetworks()
     return FeaturePyramid(
         channels,
@@ -167,8 +167,8 @@ def _timm(config: m.SsdFeatureExtractor, frozen_norm: bool) -> FeatureExtractor:
     pyramid = config.fpn is not None
     strides = [2**level for level in _levels(config)] if pyramid else [16, 32]
     backbone = TimmBackbone(config.type.removeprefix("timm/"), strides=strides)
-    build = _pyramid if pyramid else _multi_resolution
-    neck = build(config, backbone.channels, frozen_norm)
+    channels = backbone.channels
+    neck = _pyramid(config, channels, frozen_norm) if pyramid else _multi_resolution(config, channels, frozen_norm)
     return FeatureExtractor(backbone, neck, neck.channels)
 
 

@@ -42,7 +42,9 @@ def build_conv_settings(config: m.Hyperparams, *, frozen_norm: bool = False) -> 
     )
 
 
-def build_backbone_settings(config: m.Hyperparams, default: ConvSettings, *, override: bool, frozen_norm: bool) -> ConvSettings:
+def build_backbone_settings(
+    config: m.Hyperparams, default: ConvSettings, *, override: bool, frozen_norm: bool
+) -> ConvSettings:
     """Build the settings of a backbone: its own, unless told to take the configuration's.
 
     Args:
@@ -141,4 +143,3 @@ def _norm(config: m.Hyperparams, frozen: bool) -> BatchNormSettings | None:
     if not isinstance(norm, m.BatchNorm):
         return None
     return BatchNormSettings(norm.decay, norm.epsilon, norm.center, norm.scale, frozen)
-

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from boxwright.builders.choice import build_chosen
 from boxwright.config import messages as m
 from boxwright.errors import ConfigError
@@ -44,7 +46,8 @@ def _fixed_shape(config: m.FixedShapeResizer) -> ImageResizer:
 def _keep_aspect_ratio(config: m.KeepAspectRatioResizer) -> ImageResizer:
     if config.min_dimension > config.max_dimension:
         raise ConfigError(
-            f"keep_aspect_ratio_resizer: min_dimension {config.min_dimension} is over max_dimension {config.max_dimension}"
+            f"keep_aspect_ratio_resizer: min_dimension {config.min_dimension} is over "
+            f"max_dimension {config.max_dimension}"
         )
     return KeepAspectRatioResizer(
         min_dimension=config.min_dimension,
@@ -56,4 +59,7 @@ def _keep_aspect_ratio(config: m.KeepAspectRatioResizer) -> ImageResizer:
     )
 
 
-_RESIZERS = {"fixed_shape_resizer": _fixed_shape, "keep_aspect_ratio_resizer": _keep_aspect_ratio}
+_RESIZERS: dict[str, Callable[..., ImageResizer]] = {
+    "fixed_shape_resizer": _fixed_shape,
+    "keep_aspect_ratio_resizer": _keep_aspect_ratio,
+}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from boxwright.builders.choice import build_chosen, require
 from boxwright.config import messages as m
 from boxwright.config.support import refuse_unsupported
@@ -49,7 +51,11 @@ def _voc(config: m.VocInputReader, categories: Categories | None) -> Dataset:
     return VocDataset(config.root, config.image_set, categories)
 
 
-_READERS = {"tf_record_input_reader": _tf_record, "coco_input_reader": _coco, "voc_input_reader": _voc}
+_READERS: dict[str, Callable[..., Dataset]] = {
+    "tf_record_input_reader": _tf_record,
+    "coco_input_reader": _coco,
+    "voc_input_reader": _voc,
+}
 
 
 def build_categories(config: m.TrainEvalPipelineConfig) -> Categories | None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from boxwright.builders.choice import build_chosen, require
 from boxwright.config import messages as m
 from boxwright.criteria.classification_losses import (
@@ -38,7 +41,9 @@ def build_criterion(config: m.Ssd, assigner: TargetAssigner) -> SSDCriterion:
     miner = loss.hard_example_miner
     return SSDCriterion(
         assigner=assigner,
-        classification=build_classification_loss(require(loss.classification_loss, "model.ssd.loss.classification_loss")),
+        classification=build_classification_loss(
+            require(loss.classification_loss, "model.ssd.loss.classification_loss")
+        ),
         localization=build_localization_loss(require(loss.localization_loss, "model.ssd.loss.localization_loss")),
         normalizer=LossNormalizer(
             classification_weight=loss.classification_weight,
@@ -74,7 +79,7 @@ def _softmax(config: m.WeightedSoftmaxClassificationLoss) -> ClassificationLoss:
     return SoftmaxCrossEntropy(config.logit_scale)
 
 
-_CLASSIFICATION = {
+_CLASSIFICATION: dict[str, Callable[[Any], ClassificationLoss]] = {
     "weighted_sigmoid": lambda _: SigmoidCrossEntropy(),
     "weighted_sigmoid_focal": _focal,
     "weighted_softmax": _softmax,
@@ -93,7 +98,7 @@ def build_localization_loss(config: m.LocalizationLoss) -> LocalizationLoss:
     return build_chosen(config, "localization_loss", _LOCALIZATION)
 
 
-_LOCALIZATION = {
+_LOCALIZATION: dict[str, Callable[[Any], LocalizationLoss]] = {
     "weighted_smooth_l1": lambda config: SmoothL1(config.delta),
     "weighted_l2": lambda _: SquaredError(),
 }

@@ -130,7 +130,8 @@ def _manual(config: m.ManualStepLearningRate) -> Schedule:
 def _cosine(config: m.CosineDecayLearningRate) -> Schedule:
     if config.total_steps < config.warmup_steps:
         raise ConfigError(
-            f"cosine_decay_learning_rate: total_steps {config.total_steps} is less than warmup_steps {config.warmup_steps}"
+            f"cosine_decay_learning_rate: total_steps {config.total_steps} is less than "
+            f"warmup_steps {config.warmup_steps}"
         )
     if config.warmup_steps > 0 and config.learning_rate_base < config.warmup_learning_rate:
         raise ConfigError(

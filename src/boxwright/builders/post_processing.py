@@ -17,7 +17,11 @@ from boxwright.postprocessing.ssd import SSDPostprocessor
 
 __all__ = ["build_nms", "build_postprocessor", "build_score_converter"]
 
-_CONVERTERS: dict[str, Callable[[Tensor], Tensor]] = {"IDENTITY": identity, "SIGMOID": torch.sigmoid, "SOFTMAX": softmax}
+_CONVERTERS: dict[str, Callable[[Tensor], Tensor]] = {
+    "IDENTITY": identity,
+    "SIGMOID": torch.sigmoid,
+    "SOFTMAX": softmax,
+}
 
 
 def build_postprocessor(config: m.PostProcessing, box_coder: FasterRcnnBoxCoder, background: int) -> SSDPostprocessor:

@@ -78,9 +78,7 @@ def _argmax(config: m.ArgMaxMatcher) -> ArgmaxMatcher:
             "argmax_matcher: negatives_lower_than_unmatched is false, so the negatives lie between the "
             f"thresholds, but both are {matched}"
         )
-    return ArgmaxMatcher(
-        matched, unmatched, config.negatives_lower_than_unmatched, config.force_match_for_each_row
-    )
+    return ArgmaxMatcher(matched, unmatched, config.negatives_lower_than_unmatched, config.force_match_for_each_row)
 
 
 def build_similarity(config: m.RegionSimilarityCalculator) -> Callable[[Tensor, Tensor], Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from boxwright.builders.augmentation import build_augmentation
 from boxwright.builders.choice import require
@@ -12,6 +13,8 @@ from boxwright.config.support import refuse_unsupported
 from boxwright.data.augmentation.transform import Transform
 from boxwright.data.loader import StreamSettings
 from boxwright.errors import ConfigError
+
+Scope = Literal["full", "detection", "classification"]
 
 __all__ = ["FineTune", "TrainingPlan", "build_training"]
 
@@ -26,7 +29,7 @@ class FineTune:
     """
 
     source: str
-    scope: str
+    scope: Scope
 
 
 @dataclass(frozen=True)
@@ -94,12 +97,17 @@ def build_training(config: m.TrainEvalPipelineConfig, *, workers: int = 1, seed:
     )
 
 
-def _scope(config: m.TrainConfig) -> str:
+def _scope(config: m.TrainConfig) -> Scope:
     """Read the checkpoint's type; the deprecated switch decides where it is not set, as in TF."""
     kind = config.fine_tune_checkpoint_type
     if not kind:
         return "detection" if config.from_detection_checkpoint else "classification"
-    known = {"classification": "classification", "detection": "detection", "full": "full", "fine_tune": "detection"}
+    known: dict[str, Scope] = {
+        "classification": "classification",
+        "detection": "detection",
+        "full": "full",
+        "fine_tune": "detection",
+    }
     if kind not in known:
         raise ConfigError(f"train_config.fine_tune_checkpoint_type: expected one of {', '.join(known)}, found {kind!r}")
     return known[kind]

@@ -40,7 +40,10 @@ class LoadReport:
     unused: dict[str, str]
 
     def __str__(self) -> str:
-        lines = [f"{len(self.restored)} tensors restored, {len(self.kept)} kept fresh, {len(self.unused)} of the source unused"]
+        lines = [
+            f"{len(self.restored)} tensors restored, {len(self.kept)} kept fresh, "
+            f"{len(self.unused)} of the source unused"
+        ]
         for title, items in (("kept fresh", self.kept), ("unused", self.unused)):
             reasons: dict[str, list[str]] = {}
             for name, reason in items.items():
@@ -77,7 +80,9 @@ def load_weights(detector: Detector, source: Source, scope: Scope = "full") -> L
             restored[name] = values[name].to(current)
         else:
             kept[name] = reason
-    unused = {name: "no tensor of that name" if name not in state else kept[name] for name in values if name not in restored}
+    unused = {
+        name: "no tensor of that name" if name not in state else kept[name] for name in values if name not in restored
+    }
     report = LoadReport(tuple(restored), kept, {origin.get(name, name): reason for name, reason in unused.items()})
     _check(report, scope)
     detector.network.load_state_dict(restored, strict=False)
@@ -132,7 +137,9 @@ def _tensorflow_hint(path: Path) -> str:
     return ""
 
 
-def _from_tensorflow(detector: Detector, source: Mapping[str, NDArray[np.float32]]) -> tuple[dict[str, Tensor], dict[str, str]]:
+def _from_tensorflow(
+    detector: Detector, source: Mapping[str, NDArray[np.float32]]
+) -> tuple[dict[str, Tensor], dict[str, str]]:
     if not isinstance(detector.network, SSD):
         raise CheckpointError(f"no TF2 names are known for a {type(detector.network).__name__}")
     variables = ssd_variables(detector.network)
@@ -140,7 +147,9 @@ def _from_tensorflow(detector: Detector, source: Mapping[str, NDArray[np.float32
     for name, variable in variables.items():
         if variable.key in source:
             array = np.asarray(source[variable.key])
-            values[name] = torch.from_numpy(np.ascontiguousarray(array.transpose(variable.axes) if variable.axes else array))
+            values[name] = torch.from_numpy(
+                np.ascontiguousarray(array.transpose(variable.axes) if variable.axes else array)
+            )
     known = {variable.key for variable in variables.values()}
     values |= {key: torch.empty(0) for key in source if key not in known}
     return values, {name: variable.key for name, variable in variables.items()}

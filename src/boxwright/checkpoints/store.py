@@ -40,7 +40,9 @@ def write_atomically(content: dict[str, Any], path: Path) -> None:
         partial.replace(path)
     except (OSError, RuntimeError) as error:
         partial.unlink(missing_ok=True)
-        raise CheckpointError(f"{path}: the checkpoint could not be written: {error}; earlier ones are intact") from None
+        raise CheckpointError(
+            f"{path}: the checkpoint could not be written: {error}; earlier ones are intact"
+        ) from None
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
@@ -59,7 +61,7 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise CheckpointError(f"{path}: no such checkpoint") from None
-    except Exception as error:  # torch.load raises a dozen kinds for damaged files
+    except Exception as error:  # noqa: BLE001  # torch.load raises a dozen kinds for damaged files
         raise CheckpointError(f"{path}: not a readable checkpoint: {type(error).__name__}: {error}") from None
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
         raise CheckpointError(f"{path}: not a checkpoint of Boxwright")
@@ -84,7 +86,9 @@ class CheckpointStore:
         Returns:
             The files, oldest first.
         """
-        found = [(int(match[1]), path) for path in self.folder.glob("ckpt-*.pt") if (match := _NAME.fullmatch(path.name))]
+        found = [
+            (int(match[1]), path) for path in self.folder.glob("ckpt-*.pt") if (match := _NAME.fullmatch(path.name))
+        ]
         return [path for _, path in sorted(found)]
 
     def save(self, step: int, content: dict[str, Any]) -> Path:

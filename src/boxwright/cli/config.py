@@ -31,7 +31,9 @@ class Format(str, PythonEnum):
 
 
 _File = Annotated[Path, typer.Argument(help="A configuration: text format, YAML or JSON.")]
-_Set = Annotated[list[str] | None, typer.Option("--set", help="Change it first, as in --set train_config.batch_size=8.")]
+_Set = Annotated[
+    list[str] | None, typer.Option("--set", help="Change it first, as in --set train_config.batch_size=8.")
+]
 
 
 @app.command()
@@ -48,7 +50,7 @@ def show(
 def check(file: _File, set_: _Set = None) -> None:
     """Say what in a configuration has no effect, or is refused; ends with status 1 where something is refused."""
     found = list(report(load_config(file, set_ or [])))
-    verdicts = [item.status.verdict for item in found]
+    verdicts: list[str] = [item.status.verdict for item in found]
     for item in found:
         if item.worth_saying:
             style = {"refused": "red", "without effect": "yellow"}.get(item.status.verdict)
@@ -61,7 +63,10 @@ def check(file: _File, set_: _Set = None) -> None:
 
 @app.command()
 def fields(
-    path: Annotated[str, typer.Argument(help="A path, such as train_config.optimizer; or a message, such as Ssd; empty for the root.")] = "",
+    path: Annotated[
+        str,
+        typer.Argument(help="A path, such as train_config.optimizer; or a message, such as Ssd; empty for the root."),
+    ] = "",
 ) -> None:
     """Explain the fields at a path: type, default, what becomes of it, meaning."""
     message, only = _find(path)

@@ -27,7 +27,7 @@ def count_progress(title: str) -> Callable[[Iterable[T]], Iterable[T]]:
     Returns:
         A function that wraps a sized iterable.
     """
-    return lambda items: track(items, description=title, console=console, transient=True)  # type: ignore[arg-type]
+    return lambda items: track(items, description=title, console=console, transient=True)
 
 
 @contextmanager
@@ -84,4 +84,3 @@ def ap_line(metrics: dict[str, float]) -> str:
         "AP 0.xxx AP50 0.xxx".
     """
     return f"AP {metrics['DetectionBoxes_Precision/mAP']:.3f} AP50 {metrics['DetectionBoxes_Precision/mAP@.50IOU']:.3f}"
-

@@ -14,16 +14,31 @@ __all__ = ["convert_command"]
 
 
 def convert_command(
-    source: Annotated[str, typer.Argument(help="A VOC folder, a COCO .json, or TFRecords: a file, a quoted glob, or name@10.")],
-    target: Annotated[Path, typer.Argument(help="What to write: *.json for COCO, *.record or *.tfrecord for TFRecord, else a VOC folder.")],
-    label_map: Annotated[Path | None, typer.Option("--label-map", help="Classes and their ids (.pbtxt); TFRecords need it, unless label_map.pbtxt lies beside them.")] = None,
-    image_set: Annotated[str, typer.Option("--image-set", help="For VOC: a list in ImageSets/Main, such as trainval.")] = "",
+    source: Annotated[
+        str, typer.Argument(help="A VOC folder, a COCO .json, or TFRecords: a file, a quoted glob, or name@10.")
+    ],
+    target: Annotated[
+        Path,
+        typer.Argument(help="What to write: *.json for COCO, *.record or *.tfrecord for TFRecord, else a VOC folder."),
+    ],
+    label_map: Annotated[
+        Path | None,
+        typer.Option(
+            "--label-map",
+            help="Classes and their ids (.pbtxt); TFRecords need it, unless label_map.pbtxt lies beside them.",
+        ),
+    ] = None,
+    image_set: Annotated[
+        str, typer.Option("--image-set", help="For VOC: a list in ImageSets/Main, such as trainval.")
+    ] = "",
     image_folder: Annotated[Path | None, typer.Option("--image-folder", help="For COCO: where the images are.")] = None,
     num_shards: Annotated[int, typer.Option("--num-shards", min=1, help="For TFRecord: how many files.")] = 1,
     masks: Annotated[bool, typer.Option("--masks", help="Convert masks too.")] = False,
 ) -> None:
     """Convert data among Pascal VOC, COCO and TFRecord. Images are copied byte for byte, boxes exactly."""
-    dataset = open_dataset(source, label_map=label_map, image_set=image_set, image_folder=image_folder, load_masks=masks)
+    dataset = open_dataset(
+        source, label_map=label_map, image_set=image_set, image_folder=image_folder, load_masks=masks
+    )
     progress = count_progress(f"convert {len(dataset)} images")
     if target.suffix == ".json":
         write_coco(dataset, target, progress=progress)

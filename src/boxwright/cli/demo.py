@@ -25,7 +25,9 @@ __all__ = ["demo_command", "write_demo_data"]
 
 def demo_command(
     out: Annotated[Path, typer.Option("--out", help="Folder for data, model and pictures; it is made.")] = Path("demo"),
-    data_only: Annotated[bool, typer.Option("--data-only", help="Make the data and the configuration, and stop.")] = False,
+    data_only: Annotated[
+        bool, typer.Option("--data-only", help="Make the data and the configuration, and stop.")
+    ] = False,
     num_train_steps: Annotated[int | None, typer.Option("--num_train_steps", help="Train for so many steps.")] = None,
     train_images: Annotated[int, typer.Option("--train-images", min=1, help="Images to make for training.")] = 4000,
     val_images: Annotated[int, typer.Option("--val-images", min=1, help="Images to make for evaluation.")] = 250,
@@ -33,14 +35,20 @@ def demo_command(
     """Make pictures of shapes as TFRecords, train a detector on them, evaluate it, draw what it sees."""
     began = time.monotonic()
     config_path = write_demo_data(out, train_images, val_images)
-    console.print(f"data: {out / 'data'} ({train_images} + {val_images} images), configuration: {config_path}", markup=False)
+    console.print(
+        f"data: {out / 'data'} ({train_images} + {val_images} images), configuration: {config_path}", markup=False
+    )
     if data_only:
         return
     model_dir = out / "model"
-    steps = [] if num_train_steps is None else [
-        f"train_config.num_steps={num_train_steps}",
-        f"train_config.optimizer.adam_optimizer.learning_rate.cosine_decay_learning_rate.total_steps={max(num_train_steps, 101)}",
-    ]
+    steps = (
+        []
+        if num_train_steps is None
+        else [
+            f"train_config.num_steps={num_train_steps}",
+            f"train_config.optimizer.adam_optimizer.learning_rate.cosine_decay_learning_rate.total_steps={max(num_train_steps, 101)}",
+        ]
+    )
     console.print(f"\n$ boxwright train --pipeline_config_path {config_path} --model_dir {model_dir}", markup=False)
     config = load_config(config_path, steps)
     with progress_bar() as progress:
@@ -52,7 +60,9 @@ def demo_command(
     print_evaluation(evaluation)
     console.print(f"\npictures, truth beside detections: {out / 'eval' / 'pictures'}", markup=False)
     console.print(f"TensorBoard: tensorboard --logdir {model_dir}", markup=False)
-    console.print(f"yours next: boxwright predict IMAGE --model_dir {model_dir} --out {out / 'predictions'}", markup=False)
+    console.print(
+        f"yours next: boxwright predict IMAGE --model_dir {model_dir} --out {out / 'predictions'}", markup=False
+    )
     console.print(f"took {time.monotonic() - began:.0f} s")
     console.print(ap_line(evaluation.metrics))
 

@@ -16,15 +16,34 @@ __all__ = ["evaluate_command"]
 
 
 def evaluate_command(
-    model_dir: Annotated[Path, typer.Option("--model_dir", "--checkpoint", help="A run's folder, or one of its checkpoints.")],
-    pipeline_config_path: Annotated[Path | None, typer.Option("--pipeline_config_path", "--config", help="Where eval_config and eval_input_reader come from; without, what the checkpoint carries.")] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="Folder for metrics.json, detections.json and pictures; default: eval in the run's folder.")] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Change the configuration, as in --set eval_config.num_visualizations=50.")] = None,
+    model_dir: Annotated[
+        Path, typer.Option("--model_dir", "--checkpoint", help="A run's folder, or one of its checkpoints.")
+    ],
+    pipeline_config_path: Annotated[
+        Path | None,
+        typer.Option(
+            "--pipeline_config_path",
+            "--config",
+            help="Where eval_config and eval_input_reader come from; without, what the checkpoint carries.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", help="Folder for metrics.json, detections.json and pictures; default: eval in the run's folder."
+        ),
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Change the configuration, as in --set eval_config.num_visualizations=50."),
+    ] = None,
     reader: Annotated[int, typer.Option("--reader", help="Which of the configuration's eval_input_readers.")] = 0,
     device: Annotated[str, typer.Option("--device", help="cpu or cuda.")] = "cpu",
 ) -> None:
     """Compute COCO's metrics, over all and for each class; draw truth beside detections."""
-    source = pipeline_config_path or (model_dir / "pipeline.config" if model_dir.is_dir() else model_dir.parent / "pipeline.config")
+    source = pipeline_config_path or (
+        model_dir / "pipeline.config" if model_dir.is_dir() else model_dir.parent / "pipeline.config"
+    )
     config = load_config(source, [*(set_ or []), "eval_config.include_metrics_per_category=true"])
     use_average = bool(config.eval_config and config.eval_config.use_moving_averages)
     detector, _, step = restore_detector(model_dir, use_average=use_average)

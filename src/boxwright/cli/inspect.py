@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import typer
+from numpy.typing import NDArray
 from PIL import Image
 from rich.table import Table
 
@@ -21,11 +23,21 @@ _SHOWN = 20
 
 
 def inspect_command(
-    data: Annotated[str, typer.Argument(help="A VOC folder, a COCO .json, or TFRecords: a file, a quoted glob, or name@10.")],
-    label_map: Annotated[Path | None, typer.Option("--label-map", help="Classes and their ids (.pbtxt); TFRecords need it, unless label_map.pbtxt lies beside them.")] = None,
+    data: Annotated[
+        str, typer.Argument(help="A VOC folder, a COCO .json, or TFRecords: a file, a quoted glob, or name@10.")
+    ],
+    label_map: Annotated[
+        Path | None,
+        typer.Option(
+            "--label-map",
+            help="Classes and their ids (.pbtxt); TFRecords need it, unless label_map.pbtxt lies beside them.",
+        ),
+    ] = None,
     image_set: Annotated[str, typer.Option("--image-set", help="For VOC: a list in ImageSets/Main.")] = "",
     image_folder: Annotated[Path | None, typer.Option("--image-folder", help="For COCO: where the images are.")] = None,
-    sheet: Annotated[Path, typer.Option("--sheet", help="Where to write the contact sheet.")] = Path("contact-sheet.png"),
+    sheet: Annotated[Path, typer.Option("--sheet", help="Where to write the contact sheet.")] = Path(
+        "contact-sheet.png"
+    ),
     pictures: Annotated[int, typer.Option("--pictures", min=1, help="How many images it shows.")] = 30,
 ) -> None:
     """Count images, sizes, classes and suspicious boxes; draw a contact sheet of images with their boxes."""
@@ -38,15 +50,17 @@ def inspect_command(
         console.print(f"contact sheet of {len(samples)} images: {sheet}", markup=False)
 
 
-def _draw(sample: Sample, categories: Categories) -> object:
+def _draw(sample: Sample, categories: Categories) -> NDArray[np.uint8]:
     labels = sample.labels.tolist()
     return draw_boxes(sample.image, sample.boxes, labels, [categories.by_label(label).title for label in labels])
 
 
 def _print(survey: Survey, categories: Categories) -> None:
     total = sum(survey.boxes.values())
-    console.print(f"{survey.images} images, {survey.empty} of them without objects; {total} boxes, "
-                  f"{survey.difficult} difficult, {survey.crowds} crowds")
+    console.print(
+        f"{survey.images} images, {survey.empty} of them without objects; {total} boxes, "
+        f"{survey.difficult} difficult, {survey.crowds} crowds"
+    )
     sizes = ", ".join(f"{width}×{height} ({count})" for (height, width), count in survey.sizes.most_common(5))
     more = len(survey.sizes) - 5
     console.print(f"sizes: {sizes}" + (f" and {more} more" if more > 0 else ""))

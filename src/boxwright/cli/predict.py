@@ -16,9 +16,13 @@ __all__ = ["predict_command"]
 
 def predict_command(
     images: Annotated[list[Path], typer.Argument(help="Image files, or folders of them.")],
-    model_dir: Annotated[Path, typer.Option("--model_dir", "--checkpoint", help="A run's folder, or one of its checkpoints.")],
+    model_dir: Annotated[
+        Path, typer.Option("--model_dir", "--checkpoint", help="A run's folder, or one of its checkpoints.")
+    ],
     out: Annotated[Path, typer.Option("--out", help="Folder for pictures and detections.json.")],
-    min_score: Annotated[float, typer.Option("--min_score", min=0.0, max=1.0, help="Leave out what scores less.")] = 0.5,
+    min_score: Annotated[
+        float, typer.Option("--min_score", min=0.0, max=1.0, help="Leave out what scores less.")
+    ] = 0.5,
     device: Annotated[str, typer.Option("--device", help="cpu or cuda.")] = "cpu",
 ) -> None:
     """Detect objects in images: a picture of each, and COCO-style JSON."""

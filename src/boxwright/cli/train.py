@@ -65,15 +65,38 @@ class Narrator:
         print_evaluation(evaluation)
 
 
-def train_command(
-    pipeline_config_path: Annotated[Path, typer.Option("--pipeline_config_path", "--config", help="The configuration: text format, YAML or JSON.")],
-    model_dir: Annotated[Path, typer.Option("--model_dir", help="The run's folder: checkpoints, log, configuration as run. A run in it is gone on with.")],
-    num_train_steps: Annotated[int | None, typer.Option("--num_train_steps", help="Steps in all; overrides train_config.num_steps.")] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Change the configuration, as in --set train_config.batch_size=8; may be repeated.")] = None,
-    checkpoint_every_n: Annotated[int, typer.Option("--checkpoint_every_n", min=1, help="Steps between checkpoints.")] = 1000,
-    max_seconds: Annotated[float, typer.Option("--max_seconds", help="Save and end after so many seconds of training; 0 for no limit.")] = 0.0,
-    evaluate: Annotated[bool, typer.Option("--evaluate/--no-evaluate", help="Evaluate at each checkpoint, where there is an eval_input_reader.")] = True,
-    compile: Annotated[bool, typer.Option("--compile", help="Compile the network; worth its minute in long runs.")] = False,
+def train_command(  # noqa: PLR0913  # the flags of the command
+    pipeline_config_path: Annotated[
+        Path, typer.Option("--pipeline_config_path", "--config", help="The configuration: text format, YAML or JSON.")
+    ],
+    model_dir: Annotated[
+        Path,
+        typer.Option(
+            "--model_dir", help="The run's folder: checkpoints, log, configuration as run. A run in it is gone on with."
+        ),
+    ],
+    num_train_steps: Annotated[
+        int | None, typer.Option("--num_train_steps", help="Steps in all; overrides train_config.num_steps.")
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Change the configuration, as in --set train_config.batch_size=8; may be repeated."),
+    ] = None,
+    checkpoint_every_n: Annotated[
+        int, typer.Option("--checkpoint_every_n", min=1, help="Steps between checkpoints.")
+    ] = 1000,
+    max_seconds: Annotated[
+        float, typer.Option("--max_seconds", help="Save and end after so many seconds of training; 0 for no limit.")
+    ] = 0.0,
+    evaluate: Annotated[
+        bool,
+        typer.Option(
+            "--evaluate/--no-evaluate", help="Evaluate at each checkpoint, where there is an eval_input_reader."
+        ),
+    ] = True,
+    compile: Annotated[
+        bool, typer.Option("--compile", help="Compile the network; worth its minute in long runs.")
+    ] = False,
     seed: Annotated[int, typer.Option("--seed", help="Decides fresh weights, order and augmentation.")] = 0,
     workers: Annotated[int, typer.Option("--workers", min=0, help="Processes that prepare samples.")] = 1,
     device: Annotated[str, typer.Option("--device", help="cpu, cuda, or auto.")] = "auto",

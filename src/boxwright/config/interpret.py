@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -204,13 +204,15 @@ def read_scalar(scalar: Scalar, spec: FieldSpec, path: str) -> Any:
     Raises:
         ConfigError: Where the text is not of the field's type.
     """
-    value = _READERS[spec.kind](scalar, spec)
+    value = _read_enum(scalar, spec) if spec.kind == "enum" else _READERS[spec.kind](scalar)
     if value is None:
         wanted = _WANTED[spec.kind]
         if spec.kind == "enum":
             members = list(spec.type.__members__)  # type: ignore[attr-defined]  # an Enum, by its kind
             wanted = f"one of {', '.join(members)}"
-            raise scalar.location.error(f"{path}: expected {wanted}, found {scalar.text!r}{_did_you_mean(scalar, members)}")
+            raise scalar.location.error(
+                f"{path}: expected {wanted}, found {scalar.text!r}{_did_you_mean(scalar, members)}"
+            )
         raise scalar.location.error(f"{path}: expected {wanted}, found {scalar.text!r}")
     return value
 
@@ -229,11 +231,11 @@ def _integer(text: str) -> int | None:
     return sign * int(digits) if re.fullmatch(r"0|[1-9][0-9]*", digits) else None
 
 
-def _read_int(scalar: Scalar, spec: FieldSpec) -> int | None:
+def _read_int(scalar: Scalar) -> int | None:
     return _integer(scalar.text) if scalar.kind in ("number", "bare") else None
 
 
-def _read_float(scalar: Scalar, spec: FieldSpec) -> float | None:
+def _read_float(scalar: Scalar) -> float | None:
     text = scalar.text.lower()
     if scalar.kind == "string":
         return None
@@ -247,12 +249,12 @@ def _read_float(scalar: Scalar, spec: FieldSpec) -> float | None:
         return None
 
 
-def _read_bool(scalar: Scalar, spec: FieldSpec) -> bool | None:
+def _read_bool(scalar: Scalar) -> bool | None:
     words = {"true": True, "True": True, "t": True, "1": True, "false": False, "False": False, "f": False, "0": False}
     return None if scalar.kind == "string" else words.get(scalar.text)
 
 
-def _read_string(scalar: Scalar, spec: FieldSpec) -> str | None:
+def _read_string(scalar: Scalar) -> str | None:
     return scalar.text if scalar.kind in ("string", "bare") else None
 
 
@@ -264,11 +266,9 @@ def _read_enum(scalar: Scalar, spec: FieldSpec) -> Any:
     return next((member for member in members.values() if member.value == number), None)
 
 
-_READERS = {
+_READERS: dict[str, Callable[[Scalar], Any]] = {
     "float": _read_float,
     "int": _read_int,
     "bool": _read_bool,
     "string": _read_string,
-    "enum": _read_enum,
 }
-

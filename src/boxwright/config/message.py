@@ -12,7 +12,7 @@ import enum
 import struct
 import types
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin
 
 import numpy as np
@@ -191,7 +191,7 @@ class FieldSpec:
     type: type
 
 
-@lru_cache(maxsize=None)
+@cache
 def field_specs(message: type[Message]) -> dict[str, FieldSpec]:
     """List the fields of a message class with what they hold.
 

@@ -215,11 +215,11 @@ def write_text(message: Message, indent: int = 0) -> str:
     Returns:
         The present fields, one a line, ending in a newline (empty for an empty message).
     """
-    lines = []
-    for name, value in message.present().items():
-        for item in value if isinstance(value, list) else [value]:
-            lines.append(_write_field(name, item, indent))
-    return "".join(lines)
+    return "".join(
+        _write_field(name, item, indent)
+        for name, value in message.present().items()
+        for item in (value if isinstance(value, list) else [value])
+    )
 
 
 def _write_field(name: str, value: object, indent: int) -> str:

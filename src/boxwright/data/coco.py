@@ -72,7 +72,9 @@ class CocoDataset:
             found = self.categories.by_name(row["name"])
             if found is None:
                 known = ", ".join(item.name for item in self.categories)
-                raise DataError(f"{self.path}: category {row['name']!r} (id {row['id']}) is not in the label map ({known})")
+                raise DataError(
+                    f"{self.path}: category {row['name']!r} (id {row['id']}) is not in the label map ({known})"
+                )
             labels[int(row["id"])] = found.label
         return labels
 
@@ -163,7 +165,9 @@ def _read_json(path: Path) -> dict[str, Any]:
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: not JSON: {error}") from None
     if not isinstance(content, dict):
-        raise DataError(f"{path}: expected an object with images, annotations and categories, found a {type(content).__name__}")
+        raise DataError(
+            f"{path}: expected an object with images, annotations and categories, found a {type(content).__name__}"
+        )
     return content
 
 

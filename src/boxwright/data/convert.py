@@ -94,9 +94,11 @@ def write_tfrecords(
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    names = [path] if num_shards == 1 else [
-        path.with_name(f"{path.name}-{shard:05d}-of-{num_shards:05d}") for shard in range(num_shards)
-    ]
+    names = (
+        [path]
+        if num_shards == 1
+        else [path.with_name(f"{path.name}-{shard:05d}-of-{num_shards:05d}") for shard in range(num_shards)]
+    )
     indices = iter(progress(range(len(dataset))))
 
     def records(count: int) -> Iterator[bytes]:

@@ -58,7 +58,7 @@ def decode_image(
             warnings.simplefilter("ignore", UserWarning)  # Pillow's remarks on odd EXIF data
             with Image.open(io.BytesIO(data)) as image:
                 turn = upright or _drawn_upright(image, declared)
-                orientation = image.getexif().get(_ORIENTATION, 1) if turn else 1
+                orientation = _orientation(image) if turn else 1
                 pixels = _decode_jpeg(data) if image.format == "JPEG" else None
                 if pixels is None:
                     pixels = _to_rgb(image)
@@ -66,7 +66,8 @@ def decode_image(
         raise DataError(f"{where}: not an image of a known format (starts with {data[:8]!r})") from None
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise DataError(f"{where}: the image cannot be decoded: {error}") from None
-    return np.ascontiguousarray(_TURNS.get(orientation, lambda array: array)(pixels))
+    turned: NDArray[np.uint8] = _TURNS[orientation](pixels) if orientation in _TURNS else pixels
+    return np.ascontiguousarray(turned)
 
 
 # What brings pixels stored with an EXIF orientation upright.
@@ -93,10 +94,14 @@ def _decode_jpeg(data: bytes) -> NDArray[np.uint8] | None:
         return None
 
 
+def _orientation(image: Image.Image) -> int:
+    return int(image.getexif().get(_ORIENTATION, 1))
+
+
 def _drawn_upright(image: Image.Image, declared: tuple[int, int] | None) -> bool:
     if declared != (image.width, image.height) or image.width == image.height:
         return False
-    return image.getexif().get(_ORIENTATION, 1) in (5, 6, 7, 8)
+    return _orientation(image) in (5, 6, 7, 8)
 
 
 def _to_rgb(image: Image.Image) -> NDArray[np.uint8]:
@@ -109,7 +114,9 @@ def _to_rgb(image: Image.Image) -> NDArray[np.uint8]:
     return np.array(image.convert("RGB"))
 
 
-def read_image(path: str | Path, *, upright: bool = False, declared: tuple[int, int] | None = None) -> NDArray[np.uint8]:
+def read_image(
+    path: str | Path, *, upright: bool = False, declared: tuple[int, int] | None = None
+) -> NDArray[np.uint8]:
     """Read and decode an image file.
 
     Args:

@@ -117,10 +117,9 @@ def training_batches(examples: TrainingExamples, settings: StreamSettings, start
     """
     return DataLoader(
         examples,
-        batch_sampler=_Batches(len(examples), settings, start),  # type: ignore[arg-type]  # an iterable is enough
+        batch_sampler=_Batches(len(examples), settings, start),
         collate_fn=collate,
         num_workers=settings.workers,
         pin_memory=torch.cuda.is_available(),
         prefetch_factor=3 if settings.workers else None,
     )
-

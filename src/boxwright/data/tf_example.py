@@ -29,12 +29,18 @@ def _example_class() -> Any:
     file = descriptor_pb2.FileDescriptorProto(name="boxwright/example.proto", package="boxwright.tf", syntax="proto3")
     kinds = descriptor_pb2.FieldDescriptorProto
 
-    def add(message: Any, name: str, number: int, kind: int, label: int, type_name: str = "", oneof: bool = False) -> None:
+    def add(
+        message: Any, name: str, number: int, kind: int, label: int, type_name: str = "", oneof: bool = False
+    ) -> None:
         field = message.field.add(name=name, number=number, type=kind, label=label, type_name=type_name or None)
         if oneof:
             field.oneof_index = 0
 
-    for name, kind in (("BytesList", kinds.TYPE_BYTES), ("FloatList", kinds.TYPE_FLOAT), ("Int64List", kinds.TYPE_INT64)):
+    for name, kind in (
+        ("BytesList", kinds.TYPE_BYTES),
+        ("FloatList", kinds.TYPE_FLOAT),
+        ("Int64List", kinds.TYPE_INT64),
+    ):
         add(file.message_type.add(name=name), "value", 1, kind, kinds.LABEL_REPEATED)
     feature = file.message_type.add(name="Feature")
     feature.oneof_decl.add(name="kind")
@@ -148,7 +154,7 @@ def _text(features: Mapping[str, Sequence[Any]], key: str) -> str:
 
 
 def _per_object(features: Features, key: str, count: int, where: str, dtype: type) -> NDArray[Any]:
-    values = np.array(features.get(key, ()), dtype)
+    values: NDArray[Any] = np.array(features.get(key, ()), dtype)
     if len(values) not in (0, count):
         raise DataError(f"{where}: {key} has {len(values)} values for {count} boxes")
     return values
@@ -165,7 +171,9 @@ def _labels(
         raise DataError(f"{where}: image/object/class/{key} has {len(values)} values for {count} boxes")
     labels = []
     for value in values:
-        found = _by_text(value.decode("utf-8", "replace"), categories) if key == "text" else categories.by_id(int(value))
+        found = (
+            _by_text(value.decode("utf-8", "replace"), categories) if key == "text" else categories.by_id(int(value))
+        )
         if found is None:
             unknown.setdefault(value.decode("utf-8", "replace") if key == "text" else f"id {value}", where)
         labels.append(-1 if found is None else found.label)
@@ -182,11 +190,13 @@ def _masks(
 ) -> NDArray[np.uint8] | None:
     if encoding == "none":
         return None
-    values = features.get("image/object/mask", ())
+    values: Sequence[Any] = features.get("image/object/mask", ())
     if encoding == "numerical":
         numbers = np.array(values, np.float32)
         if numbers.size != count * size[0] * size[1]:
-            raise DataError(f"{where}: image/object/mask has {numbers.size} numbers for {count} masks of {size[0]}×{size[1]}")
+            raise DataError(
+                f"{where}: image/object/mask has {numbers.size} numbers for {count} masks of {size[0]}×{size[1]}"
+            )
         return (numbers.reshape(count, *size) > 0).astype(np.uint8)
     if len(values) != count:
         raise DataError(f"{where}: image/object/mask has {len(values)} PNGs for {count} boxes")
@@ -206,7 +216,9 @@ def _keypoints(
         return None
     x, y = _floats(features, "image/object/keypoint/x"), _floats(features, "image/object/keypoint/y")
     if len(x) != len(y) or len(x) != count * num_keypoints:
-        raise DataError(f"{where}: {len(x)} and {len(y)} keypoint coordinates for {count} boxes of {num_keypoints} keypoints")
+        raise DataError(
+            f"{where}: {len(x)} and {len(y)} keypoint coordinates for {count} boxes of {num_keypoints} keypoints"
+        )
     visible = np.array(features.get("image/object/keypoint/visibility", ()), np.float32)
     if not len(visible):
         visible = (~np.isnan(x)).astype(np.float32)

@@ -38,7 +38,7 @@ _CHUNK = 1 << 20
 
 def _masked_crc(data: bytes) -> int:
     crc = google_crc32c.value(data)
-    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+    return int((((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF)
 
 
 def cache_folder() -> Path:
@@ -189,7 +189,9 @@ def _unpack(path: Path, kind: str) -> Path:
                 plain.write(unpacker.decompress(chunk))
             plain.write(unpacker.flush())
             if not unpacker.eof:
-                raise DataError(f"{path}: the {kind.upper()} stream is cut off at byte {source.tell()} (record unknown)")
+                raise DataError(
+                    f"{path}: the {kind.upper()} stream is cut off at byte {source.tell()} (record unknown)"
+                )
         except zlib.error as error:
             at = source.tell()
             raise DataError(f"{path}: not readable as {kind.upper()} (record 0, before byte {at}): {error}") from None
@@ -239,21 +241,27 @@ def _scan(plain: Path, path: Path, size: int) -> NDArray[np.int64]:
             at = f"{path}: record {len(offsets)} at byte {offset}"
             header = file.read(_HEADER.size)
             if len(header) < _HEADER.size:
-                raise DataError(f"{at}: the file ends after {len(header)} of {_HEADER.size} header bytes; it is cut off")
+                raise DataError(
+                    f"{at}: the file ends after {len(header)} of {_HEADER.size} header bytes; it is cut off"
+                )
             length, crc = _HEADER.unpack(header)
             if crc != _masked_crc(header[:8]):
                 hint = "; is it a TFRecord, and not packed in another way?" if not offsets else "; the file is damaged"
                 raise DataError(f"{at}: checksum of the record's length does not match{hint}")
             end = offset + _HEADER.size + length + _FOOTER.size
             if end > size:
-                raise DataError(f"{at}: {length} bytes are announced, but the file ends {end - size} short; it is cut off")
+                raise DataError(
+                    f"{at}: {length} bytes are announced, but the file ends {end - size} short; it is cut off"
+                )
             offsets.append(offset)
             offset = end
             file.seek(offset)
     return np.array(offsets, np.int64)
 
 
-def write_records(path: str | Path, records: Iterable[bytes], compression: Literal["none", "gzip", "zlib"] = "none") -> int:
+def write_records(
+    path: str | Path, records: Iterable[bytes], compression: Literal["none", "gzip", "zlib"] = "none"
+) -> int:
     """Write a TFRecord file; it appears under its name when it is whole.
 
     Args:
@@ -271,9 +279,7 @@ def write_records(path: str | Path, records: Iterable[bytes], compression: Liter
     with partial.open("wb") as file:
         for record in records:
             header = struct.pack("<Q", len(record))
-            data = b"".join(
-                [header, _FOOTER.pack(_masked_crc(header)), record, _FOOTER.pack(_masked_crc(record))]
-            )
+            data = b"".join([header, _FOOTER.pack(_masked_crc(header)), record, _FOOTER.pack(_masked_crc(record))])
             file.write(packer.compress(data) if packer else data)
             count += 1
         if packer:

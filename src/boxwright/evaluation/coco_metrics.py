@@ -112,7 +112,10 @@ class CocoMetrics:
             return ["AP is 0: no detection scored above the threshold of post_processing; is the detector trained?"]
         if value == 0:
             best = max(row["score"] for row in self._found)
-            return [f"AP is 0: none of {len(self._found)} detections (best score {best:.3g}) overlaps an object of its class"]
+            return [
+                f"AP is 0: none of {len(self._found)} detections (best score {best:.3g}) "
+                "overlaps an object of its class"
+            ]
         return []
 
 
@@ -128,7 +131,10 @@ def _results(truth: COCO, found: list[dict[str, Any]]) -> COCO:
         {**row, "id": number, "area": row["bbox"][2] * row["bbox"][3], "iscrowd": 0}
         for number, row in enumerate(found, start=1)
     ]
-    results.dataset = {"images": truth.dataset["images"], "categories": truth.dataset["categories"], "annotations": rows}
+    results.dataset = {
+        "images": truth.dataset["images"],
+        "categories": truth.dataset["categories"],
+        "annotations": rows,
+    }
     results.createIndex()
     return results
-

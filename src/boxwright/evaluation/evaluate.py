@@ -18,7 +18,9 @@ from boxwright.types import Categories
 __all__ = ["evaluate", "restore_detector", "run_evaluation"]
 
 
-def restore_detector(checkpoint: str | Path, *, use_average: bool = False) -> tuple[Detector, m.TrainEvalPipelineConfig, int]:
+def restore_detector(
+    checkpoint: str | Path, *, use_average: bool = False
+) -> tuple[Detector, m.TrainEvalPipelineConfig, int]:
     """Rebuild a detector from a checkpoint alone: it holds configuration, classes and weights.
 
     Args:
@@ -68,7 +70,9 @@ def run_evaluation(
         ConfigError: Where there is no such reader, or its classes are not those of the detector.
     """
     if number >= len(config.eval_input_reader):
-        raise ConfigError(f"eval_input_reader[{number}] is missing; the configuration has {len(config.eval_input_reader)}")
+        raise ConfigError(
+            f"eval_input_reader[{number}] is missing; the configuration has {len(config.eval_input_reader)}"
+        )
     reader = config.eval_input_reader[number]
     dataset = build_dataset(reader, f"eval_input_reader[{number}]")
     check_same_classes(detector.categories, dataset.categories)

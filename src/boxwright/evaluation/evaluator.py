@@ -114,7 +114,9 @@ def detection_rows(detections: Detections, image_id: str, dataset: Dataset) -> l
 
 def _picture(sample: Sample, found: Detections, dataset: Dataset, plan: EvaluationPlan) -> NDArray[np.uint8]:
     right = draw_detections(sample.image, found, plan.min_score, plan.max_boxes)
-    return side_by_side(draw_truth(sample, dataset), right, ("truth", f"detections of score {plan.min_score:g} or more"))
+    return side_by_side(
+        draw_truth(sample, dataset), right, ("truth", f"detections of score {plan.min_score:g} or more")
+    )
 
 
 def draw_truth(sample: Sample, dataset: Dataset) -> NDArray[np.uint8]:
@@ -132,9 +134,7 @@ def draw_truth(sample: Sample, dataset: Dataset) -> NDArray[np.uint8]:
     return draw_boxes(sample.image, sample.boxes, labels, names)
 
 
-def draw_detections(
-    image: NDArray[np.uint8], found: Detections, min_score: float, max_boxes: int
-) -> NDArray[np.uint8]:
+def draw_detections(image: NDArray[np.uint8], found: Detections, min_score: float, max_boxes: int) -> NDArray[np.uint8]:
     """Draw the best detections, the best last, so that it lies on top.
 
     Args:

@@ -178,7 +178,10 @@ def _as_hwc(image: NDArray[np.uint8] | Tensor, number: int) -> Tensor:
         tensor = tensor[..., None]
     if tensor.ndim != 3 or tensor.shape[2] not in (1, 3, 4) or tensor.numel() == 0:
         kind = "CHW tensor" if isinstance(image, Tensor) else "HWC array"
-        raise ValueError(f"image {number}: expected a {kind} with 1, 3 or 4 channels and some pixels, found shape {tuple(image.shape)}")
+        raise ValueError(
+            f"image {number}: expected a {kind} with 1, 3 or 4 channels and some pixels, "
+            f"found shape {tuple(image.shape)}"
+        )
     return tensor.expand(-1, -1, 3) if tensor.shape[2] == 1 else tensor[..., :3]
 
 

@@ -33,9 +33,9 @@ __all__ = [
     "separable_conv",
 ]
 
-Activation = Literal["NONE", "RELU", "RELU_6", "SWISH"]
 Padding = Literal["same", "explicit"]
 
+Activation = str
 _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "NONE": nn.Identity,
     "RELU": lambda: nn.ReLU(inplace=True),
@@ -238,7 +238,7 @@ def make_activation(name: Activation) -> nn.Module:
     """Make an activation.
 
     Args:
-        name: TF's name.
+        name: TF's name: NONE, RELU, RELU_6 or SWISH.
 
     Returns:
         The module.
@@ -376,5 +376,7 @@ def regularization_loss(network: nn.Module) -> Tensor:
     Returns:
         A scalar; 0 where nothing is penalized.
     """
-    penalties = [m.regularizer(m.weight) for m in network.modules() if isinstance(m, Conv2d) and m.regularizer != Regularizer()]
+    penalties = [
+        m.regularizer(m.weight) for m in network.modules() if isinstance(m, Conv2d) and m.regularizer != Regularizer()
+    ]
     return torch.stack(penalties).sum() if penalties else torch.zeros(())

@@ -51,4 +51,5 @@ def suppress_classes(boxes: Tensor, scores: Tensor, classes: Tensor, iou_thresho
     # does not round the overlaps.
     boxes = boxes.double()
     span = boxes.max() - boxes.min() + 1
-    return nms(boxes + (classes * span)[:, None], scores.double(), iou_threshold)
+    kept: Tensor = nms(boxes + (classes * span)[:, None], scores.double(), iou_threshold)
+    return kept

@@ -118,7 +118,9 @@ def _head(head: nn.Module) -> Named:
         yield from _sequence(nn.Sequential(head.boxes), f"{predictor}/_box_prediction_head/_box_encoder_layers")
         yield from _sequence(nn.Sequential(head.classes), f"{classes}/_class_predictor_layers")
         shared = head.class_tower is None
-        yield from _tower(head.box_tower, predictor, "PredictionTower" if shared else "BoxPredictionTower", "box_encodings")
+        yield from _tower(
+            head.box_tower, predictor, "PredictionTower" if shared else "BoxPredictionTower", "box_encodings"
+        )
         if head.class_tower is not None:
             yield from _tower(head.class_tower, predictor, "ClassPredictionTower", "class_predictions_with_background")
     else:
@@ -128,10 +130,10 @@ def _head(head: nn.Module) -> Named:
 def _tower(tower: Tower, predictor: str, scope: str, head: str) -> Named:
     for number, conv in enumerate(tower.convs):
         yield from _separable(conv, f"{predictor}/_head_scope_conv_layers/{scope}/{number}")
-    for level, norms in enumerate(tower.norms):
-        for number, norm in enumerate(norms):
-            if isinstance(norm, nn.BatchNorm2d):
-                yield norm, f"{predictor}/_base_tower_layers_for_heads/{head}/{level}/{3 * number + 1}"
+    for position, norm in enumerate(tower.norms):
+        level, number = divmod(position, len(tower.convs))
+        if isinstance(norm, nn.BatchNorm2d):
+            yield norm, f"{predictor}/_base_tower_layers_for_heads/{head}/{level}/{3 * number + 1}"
 
 
 def _sequence(module: nn.Module, path: str) -> Named:

@@ -62,7 +62,7 @@ def training_step(state: TrainingState, batch: Batch, plan: TrainingPlan) -> dic
             + f"; learning rate {rate:g}; images {', '.join(batch.ids)}"
         )
     state.optimizer.zero_grad(set_to_none=True)
-    losses["Loss/total_loss"].backward()
+    torch.autograd.backward(losses["Loss/total_loss"])
     if plan.clip_norm > 0:
         torch.nn.utils.clip_grad_norm_(state.detector.network.parameters(), plan.clip_norm)
     state.optimizer.step()

@@ -104,16 +104,16 @@ class _Silent:
 def train(
     config: m.TrainEvalPipelineConfig,
     model_dir: str | Path,
-    settings: RunSettings = RunSettings(),
-    observer: TrainingObserver = _Silent(),
+    settings: RunSettings | None = None,
+    observer: TrainingObserver | None = None,
 ) -> int:
     """Train the detector that a configuration describes, going on where an earlier run stopped.
 
     Args:
         config: The whole configuration.
         model_dir: The run's folder; it is made.
-        settings: What the configuration does not say.
-        observer: Hears what happens.
+        settings: What the configuration does not say; without, the defaults.
+        observer: Hears what happens, if anyone.
 
     Returns:
         Steps done in all: fewer than configured where the time was up or the run was interrupted,
@@ -123,6 +123,7 @@ def train(
         BoxwrightError: Where configuration, data or checkpoints cannot be used, or the loss is not
             finite.
     """
+    settings, observer = settings or RunSettings(), observer or _Silent()
     plan = build_training(config, workers=settings.workers, seed=settings.seed)
     for found in report(config):
         if found.worth_saying:
@@ -156,7 +157,9 @@ def _prepare(
         raise TrainingError(f"{store.folder}: cannot be written to: {error.strerror or error}") from None
     found = store.latest()
     if found is None and plan.fine_tune.source:
-        observer.message(f"from {plan.fine_tune.source}:\n{load_weights(detector, plan.fine_tune.source, plan.fine_tune.scope)}")  # type: ignore[arg-type]  # one of the three, by the builder
+        observer.message(
+            f"from {plan.fine_tune.source}:\n{load_weights(detector, plan.fine_tune.source, plan.fine_tune.scope)}"
+        )
     state = new_state(detector, plan)
     if found is not None:
         _check_same_classes(found[1], dataset, found[0])
@@ -274,4 +277,3 @@ class _Run:
             return
         why = "interrupted" if stopped else "the time is up" if time_is_up else "the data is at its end"
         self.observer.message(f"{why}: stopped after {step} of {total} steps; the same command goes on from here")
-

@@ -28,7 +28,9 @@ class MeanStddevBoxCoder(Message):
 
     proto_name: ClassVar[str] = "MeanStddevBoxCoder"
 
-    stddev: Float = Field(0.01, description="Standard deviation that divides each corner difference, in the units of the box coordinates.")
+    stddev: Float = Field(
+        0.01, description="Standard deviation that divides each corner difference, in the units of the box coordinates."
+    )
 
 
 class SquareBoxCoder(Message):
@@ -47,8 +49,12 @@ class KeypointBoxCoder(Message):
     proto_name: ClassVar[str] = "KeypointBoxCoder"
 
     num_keypoints: Int32 = Field(0, description="Keypoints encoded per box; each adds a y and an x code.")
-    y_scale: Float = Field(10.0, gt=0, description="Multiplier on encoded y offsets, of the box center and of the keypoints.")
-    x_scale: Float = Field(10.0, gt=0, description="Multiplier on encoded x offsets, of the box center and of the keypoints.")
+    y_scale: Float = Field(
+        10.0, gt=0, description="Multiplier on encoded y offsets, of the box center and of the keypoints."
+    )
+    x_scale: Float = Field(
+        10.0, gt=0, description="Multiplier on encoded x offsets, of the box center and of the keypoints."
+    )
     height_scale: Float = Field(5.0, gt=0, description="Multiplier on the encoded log height ratio.")
     width_scale: Float = Field(5.0, gt=0, description="Multiplier on the encoded log width ratio.")
 
@@ -57,9 +63,19 @@ class BoxCoder(Message):
     """Chooses how boxes are encoded relative to anchors; set exactly one."""
 
     proto_name: ClassVar[str] = "BoxCoder"
-    oneofs: ClassVar[dict[str, tuple[str, ...]]] = {"box_coder_oneof": ("faster_rcnn_box_coder", "mean_stddev_box_coder", "square_box_coder", "keypoint_box_coder")}
+    oneofs: ClassVar[dict[str, tuple[str, ...]]] = {
+        "box_coder_oneof": ("faster_rcnn_box_coder", "mean_stddev_box_coder", "square_box_coder", "keypoint_box_coder")
+    }
 
-    faster_rcnn_box_coder: FasterRcnnBoxCoder | None = Field(None, description="Encode center shift and log size ratio (the usual SSD and Faster R-CNN choice).")
-    mean_stddev_box_coder: MeanStddevBoxCoder | None = Field(None, description="Encode corner differences divided by a fixed standard deviation.")
-    square_box_coder: SquareBoxCoder | None = Field(None, description="Encode center shift and a single log side length, for square boxes.")
-    keypoint_box_coder: KeypointBoxCoder | None = Field(None, description="Faster R-CNN encoding extended with keypoint offsets.")
+    faster_rcnn_box_coder: FasterRcnnBoxCoder | None = Field(
+        None, description="Encode center shift and log size ratio (the usual SSD and Faster R-CNN choice)."
+    )
+    mean_stddev_box_coder: MeanStddevBoxCoder | None = Field(
+        None, description="Encode corner differences divided by a fixed standard deviation."
+    )
+    square_box_coder: SquareBoxCoder | None = Field(
+        None, description="Encode center shift and a single log side length, for square boxes."
+    )
+    keypoint_box_coder: KeypointBoxCoder | None = Field(
+        None, description="Faster R-CNN encoding extended with keypoint offsets."
+    )

@@ -9,7 +9,20 @@ from pydantic import Field
 
 from boxwright.config.message import Enum, Float, Int32, Message
 
-__all__ = ["CalibrationConfig", "ClassIdFunctionApproximations", "ClassIdFunctionApproximationsClassIdXyPairsMapEntry", "ClassIdSigmoidCalibrations", "ClassIdSigmoidCalibrationsClassIdSigmoidParametersMapEntry", "FunctionApproximation", "SigmoidCalibration", "SigmoidParameters", "TemperatureScalingCalibration", "TrainingDataType", "XYPairs", "XYPairsXYPair"]
+__all__ = [
+    "CalibrationConfig",
+    "ClassIdFunctionApproximations",
+    "ClassIdFunctionApproximationsClassIdXyPairsMapEntry",
+    "ClassIdSigmoidCalibrations",
+    "ClassIdSigmoidCalibrationsClassIdSigmoidParametersMapEntry",
+    "FunctionApproximation",
+    "SigmoidCalibration",
+    "SigmoidParameters",
+    "TemperatureScalingCalibration",
+    "TrainingDataType",
+    "XYPairs",
+    "XYPairsXYPair",
+]
 
 
 class TrainingDataType(Enum):
@@ -34,8 +47,12 @@ class XYPairs(Message):
 
     proto_name: ClassVar[str] = "XYPairs"
 
-    x_y_pair: list[XYPairsXYPair] = Field(default_factory=list, description="One point of the curve; list them in strictly increasing x.")
-    training_data_type: TrainingDataType = Field(TrainingDataType.DATA_TYPE_UNKNOWN, description="Note on which data the curve was fitted to.")
+    x_y_pair: list[XYPairsXYPair] = Field(
+        default_factory=list, description="One point of the curve; list them in strictly increasing x."
+    )
+    training_data_type: TrainingDataType = Field(
+        TrainingDataType.DATA_TYPE_UNKNOWN, description="Note on which data the curve was fitted to."
+    )
 
 
 class FunctionApproximation(Message):
@@ -51,7 +68,9 @@ class ClassIdFunctionApproximationsClassIdXyPairsMapEntry(Message):
 
     proto_name: ClassVar[str] = "ClassIdFunctionApproximations.ClassIdXyPairsMapEntry"
 
-    key: Int32 = Field(0, description="Column of the class in the score tensor, counting a background column as 0 if present.")
+    key: Int32 = Field(
+        0, description="Column of the class in the score tensor, counting a background column as 0 if present."
+    )
     value: XYPairs | None = Field(None, description="Curve used for this class.")
 
 
@@ -60,7 +79,9 @@ class ClassIdFunctionApproximations(Message):
 
     proto_name: ClassVar[str] = "ClassIdFunctionApproximations"
 
-    class_id_xy_pairs_map: list[ClassIdFunctionApproximationsClassIdXyPairsMapEntry] = Field(default_factory=list, description="Class index to its curve; classes not listed keep their scores.")
+    class_id_xy_pairs_map: list[ClassIdFunctionApproximationsClassIdXyPairsMapEntry] = Field(
+        default_factory=list, description="Class index to its curve; classes not listed keep their scores."
+    )
 
 
 class SigmoidParameters(Message):
@@ -94,7 +115,9 @@ class ClassIdSigmoidCalibrations(Message):
 
     proto_name: ClassVar[str] = "ClassIdSigmoidCalibrations"
 
-    class_id_sigmoid_parameters_map: list[ClassIdSigmoidCalibrationsClassIdSigmoidParametersMapEntry] = Field(default_factory=list, description="Class index to its sigmoid parameters.")
+    class_id_sigmoid_parameters_map: list[ClassIdSigmoidCalibrationsClassIdSigmoidParametersMapEntry] = Field(
+        default_factory=list, description="Class index to its sigmoid parameters."
+    )
 
 
 class TemperatureScalingCalibration(Message):
@@ -109,10 +132,28 @@ class CalibrationConfig(Message):
     """Maps detection scores to calibrated probabilities; set exactly one field."""
 
     proto_name: ClassVar[str] = "CalibrationConfig"
-    oneofs: ClassVar[dict[str, tuple[str, ...]]] = {"calibrator": ("function_approximation", "class_id_function_approximations", "sigmoid_calibration", "class_id_sigmoid_calibrations", "temperature_scaling_calibration")}
+    oneofs: ClassVar[dict[str, tuple[str, ...]]] = {
+        "calibrator": (
+            "function_approximation",
+            "class_id_function_approximations",
+            "sigmoid_calibration",
+            "class_id_sigmoid_calibrations",
+            "temperature_scaling_calibration",
+        )
+    }
 
-    function_approximation: FunctionApproximation | None = Field(None, description="One piecewise linear curve for all classes.")
-    class_id_function_approximations: ClassIdFunctionApproximations | None = Field(None, description="A piecewise linear curve per class.")
-    sigmoid_calibration: SigmoidCalibration | None = Field(None, description="One sigmoid for all classes; TF has no builder for it and fails.")
-    class_id_sigmoid_calibrations: ClassIdSigmoidCalibrations | None = Field(None, description="A sigmoid per class; TF has no builder for it and fails.")
-    temperature_scaling_calibration: TemperatureScalingCalibration | None = Field(None, description="Divide logits by one temperature.")
+    function_approximation: FunctionApproximation | None = Field(
+        None, description="One piecewise linear curve for all classes."
+    )
+    class_id_function_approximations: ClassIdFunctionApproximations | None = Field(
+        None, description="A piecewise linear curve per class."
+    )
+    sigmoid_calibration: SigmoidCalibration | None = Field(
+        None, description="One sigmoid for all classes; TF has no builder for it and fails."
+    )
+    class_id_sigmoid_calibrations: ClassIdSigmoidCalibrations | None = Field(
+        None, description="A sigmoid per class; TF has no builder for it and fails."
+    )
+    temperature_scaling_calibration: TemperatureScalingCalibration | None = Field(
+        None, description="Divide logits by one temperature."
+    )

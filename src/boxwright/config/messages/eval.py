@@ -9,7 +9,14 @@ from pydantic import Field
 
 from boxwright.config.message import Bool, Float, Int32, Message, String, UInt32
 
-__all__ = ["CocoKeypointMetrics", "CocoKeypointMetricsKeypointLabelToSigmasEntry", "EvalConfig", "EvalConfigSuperCategoriesEntry", "KeypointEdge", "ParameterizedMetric"]
+__all__ = [
+    "CocoKeypointMetrics",
+    "CocoKeypointMetricsKeypointLabelToSigmasEntry",
+    "EvalConfig",
+    "EvalConfigSuperCategoriesEntry",
+    "KeypointEdge",
+    "ParameterizedMetric",
+]
 
 
 class CocoKeypointMetricsKeypointLabelToSigmasEntry(Message):
@@ -27,7 +34,10 @@ class CocoKeypointMetrics(Message):
     proto_name: ClassVar[str] = "CocoKeypointMetrics"
 
     class_label: String = Field("", description="Class name, as in the label map, whose keypoints are evaluated.")
-    keypoint_label_to_sigmas: list[CocoKeypointMetricsKeypointLabelToSigmasEntry] = Field(default_factory=list, description="Keypoint name to its OKS sigma (position tolerance); unlisted names get a default.")
+    keypoint_label_to_sigmas: list[CocoKeypointMetricsKeypointLabelToSigmasEntry] = Field(
+        default_factory=list,
+        description="Keypoint name to its OKS sigma (position tolerance); unlisted names get a default.",
+    )
 
 
 class ParameterizedMetric(Message):
@@ -63,35 +73,75 @@ class EvalConfig(Message):
     proto_name: ClassVar[str] = "EvalConfig"
 
     batch_size: UInt32 = Field(1, description="Number of images per evaluation batch.")
-    num_visualizations: UInt32 = Field(10, description="Number of example images (or batches) to show with their detections.")
+    num_visualizations: UInt32 = Field(
+        10, description="Number of example images (or batches) to show with their detections."
+    )
     num_examples: UInt32 = Field(5000, description="Deprecated: number of images to evaluate.")
-    eval_interval_secs: UInt32 = Field(300, description="Seconds between two looks for a new checkpoint in the TF1 evaluator.")
+    eval_interval_secs: UInt32 = Field(
+        300, description="Seconds between two looks for a new checkpoint in the TF1 evaluator."
+    )
     max_evals: UInt32 = Field(0, description="Deprecated: number of evaluation rounds; 0 = without end.")
     save_graph: Bool = Field(False, description="Write the TF1 evaluation graph to disk.")
-    visualization_export_dir: String = Field("", description="Folder to save the visualized images to; empty = do not save.")
+    visualization_export_dir: String = Field(
+        "", description="Folder to save the visualized images to; empty = do not save."
+    )
     eval_master: String = Field("", description="Address of the TF1 session master; empty = local.")
-    metrics_set: list[String] = Field(default_factory=list, description="Names of the metric sets to compute, e.g. coco_detection_metrics; empty = COCO boxes.")
-    parameterized_metric: list[ParameterizedMetric] = Field(default_factory=list, description="Metrics that need their own settings, e.g. COCO keypoint metrics.")
+    metrics_set: list[String] = Field(
+        default_factory=list,
+        description="Names of the metric sets to compute, e.g. coco_detection_metrics; empty = COCO boxes.",
+    )
+    parameterized_metric: list[ParameterizedMetric] = Field(
+        default_factory=list, description="Metrics that need their own settings, e.g. COCO keypoint metrics."
+    )
     export_path: String = Field("", description="File to export detections to; empty = no export.")
     ignore_groundtruth: Bool = Field(False, description="Run and show detections without ground truth, so no metrics.")
-    use_moving_averages: Bool = Field(False, description="Evaluate with the moving-average weights instead of the trained ones.")
+    use_moving_averages: Bool = Field(
+        False, description="Evaluate with the moving-average weights instead of the trained ones."
+    )
     eval_instance_masks: Bool = Field(False, description="Also evaluate instance masks.")
-    min_score_threshold: Float = Field(0.5, description="Only detections with at least this score are drawn; 0..1; metrics do not use it.")
+    min_score_threshold: Float = Field(
+        0.5, description="Only detections with at least this score are drawn; 0..1; metrics do not use it."
+    )
     max_num_boxes_to_visualize: Int32 = Field(20, description="Most boxes drawn per image.")
     skip_scores: Bool = Field(False, description="Draw boxes without their scores.")
     skip_labels: Bool = Field(False, description="Draw boxes without their class names.")
     visualize_groundtruth_boxes: Bool = Field(False, description="Draw the ground-truth boxes as well.")
     groundtruth_box_visualization_color: String = Field("black", description="Color name for drawn ground-truth boxes.")
-    keep_image_id_for_visualization_export: Bool = Field(False, description="Name exported images by their image id instead of a running number.")
-    retain_original_images: Bool = Field(True, description="Keep the unresized input images, needed to draw detections on them.")
+    keep_image_id_for_visualization_export: Bool = Field(
+        False, description="Name exported images by their image id instead of a running number."
+    )
+    retain_original_images: Bool = Field(
+        True, description="Keep the unresized input images, needed to draw detections on them."
+    )
     include_metrics_per_category: Bool = Field(False, description="Also report metrics for each class.")
-    all_metrics_per_category: Bool = Field(False, description="Report all COCO metrics per class, not only mAP; needs include_metrics_per_category.")
-    super_categories: list[EvalConfigSuperCategoriesEntry] = Field(default_factory=list, description="Groups of classes to report metrics for: group name to comma-separated class names.")
-    recall_lower_bound: Float = Field(0.0, description="Lower end of the recall range for precision-at-recall metrics; 0..1.")
-    recall_upper_bound: Float = Field(1.0, description="Upper end of the recall range for precision-at-recall metrics; 0..1.")
-    retain_original_image_additional_channels: Bool = Field(False, description="Keep the unresized extra image channels as well.")
-    force_no_resize: Bool = Field(False, description="Evaluate images at their own size: the model's image resizer is replaced by identity.")
-    use_dummy_loss_in_eval: Bool = Field(False, description="Report a constant loss of 1 in evaluation instead of computing it.")
-    keypoint_edge: list[KeypointEdge] = Field(default_factory=list, description="Keypoint pairs to join by lines in visualizations.")
-    skip_predictions_for_unlabeled_class: Bool = Field(False, description="In COCO metrics, skip detections of classes not annotated for the image.")
-    image_classes_field_map_empty_to_ones: Bool = Field(True, description="Treat an empty image-level class list as all classes annotated.")
+    all_metrics_per_category: Bool = Field(
+        False, description="Report all COCO metrics per class, not only mAP; needs include_metrics_per_category."
+    )
+    super_categories: list[EvalConfigSuperCategoriesEntry] = Field(
+        default_factory=list,
+        description="Groups of classes to report metrics for: group name to comma-separated class names.",
+    )
+    recall_lower_bound: Float = Field(
+        0.0, description="Lower end of the recall range for precision-at-recall metrics; 0..1."
+    )
+    recall_upper_bound: Float = Field(
+        1.0, description="Upper end of the recall range for precision-at-recall metrics; 0..1."
+    )
+    retain_original_image_additional_channels: Bool = Field(
+        False, description="Keep the unresized extra image channels as well."
+    )
+    force_no_resize: Bool = Field(
+        False, description="Evaluate images at their own size: the model's image resizer is replaced by identity."
+    )
+    use_dummy_loss_in_eval: Bool = Field(
+        False, description="Report a constant loss of 1 in evaluation instead of computing it."
+    )
+    keypoint_edge: list[KeypointEdge] = Field(
+        default_factory=list, description="Keypoint pairs to join by lines in visualizations."
+    )
+    skip_predictions_for_unlabeled_class: Bool = Field(
+        False, description="In COCO metrics, skip detections of classes not annotated for the image."
+    )
+    image_classes_field_map_empty_to_ones: Bool = Field(
+        True, description="Treat an empty image-level class list as all classes annotated."
+    )

@@ -32,12 +32,22 @@ class FasterRcnnFeatureExtractor(Message):
 
     proto_name: ClassVar[str] = "FasterRcnnFeatureExtractor"
 
-    type: String = Field("", description="Registered backbone name, e.g. faster_rcnn_resnet50_keras; an unknown name fails.")
+    type: String = Field(
+        "", description="Registered backbone name, e.g. faster_rcnn_resnet50_keras; an unknown name fails."
+    )
     first_stage_features_stride: Int32 = Field(16, description="Image pixels per cell of the RPN feature map; 8 or 16.")
-    batch_norm_trainable: Bool = Field(False, description="Train batch-norm layers in the backbone; false freezes them, best with small batches.")
-    conv_hyperparams: Hyperparams | None = Field(None, description="Settings for layers added on the backbone, and for the backbone itself if overridden.")
-    override_base_feature_extractor_hyperparams: Bool = Field(False, description="Apply conv_hyperparams to the backbone layers too, replacing their own defaults.")
-    pad_to_multiple: Int32 = Field(32, description="Pad the input so its height and width are multiples of this, px; for FPN backbones.")
+    batch_norm_trainable: Bool = Field(
+        False, description="Train batch-norm layers in the backbone; false freezes them, best with small batches."
+    )
+    conv_hyperparams: Hyperparams | None = Field(
+        None, description="Settings for layers added on the backbone, and for the backbone itself if overridden."
+    )
+    override_base_feature_extractor_hyperparams: Bool = Field(
+        False, description="Apply conv_hyperparams to the backbone layers too, replacing their own defaults."
+    )
+    pad_to_multiple: Int32 = Field(
+        32, description="Pad the input so its height and width are multiples of this, px; for FPN backbones."
+    )
     fpn: FeaturePyramidNetworks | None = Field(None, description="Feature pyramid settings, for backbones with an FPN.")
 
 
@@ -46,16 +56,31 @@ class Context(Message):
 
     proto_name: ClassVar[str] = "Context"
 
-    max_num_context_features: Int32 = Field(2000, description="Context features per image; inputs are padded to this many.")
-    attention_bottleneck_dimension: Int32 = Field(2048, description="Width of the projections inside the attention block.")
-    attention_temperature: Float = Field(0.01, description="Softmax temperature of the attention weights; smaller is sharper, never 0.")
-    context_feature_length: Int32 = Field(2057, description="Length of one stored context feature vector; must match the data.")
+    max_num_context_features: Int32 = Field(
+        2000, description="Context features per image; inputs are padded to this many."
+    )
+    attention_bottleneck_dimension: Int32 = Field(
+        2048, description="Width of the projections inside the attention block."
+    )
+    attention_temperature: Float = Field(
+        0.01, description="Softmax temperature of the attention weights; smaller is sharper, never 0."
+    )
+    context_feature_length: Int32 = Field(
+        2057, description="Length of one stored context feature vector; must match the data."
+    )
     use_self_attention: Bool = Field(False, description="Attend among the boxes of the current image.")
     use_long_term_attention: Bool = Field(True, description="Attend to the stored context features.")
-    self_attention_in_sequence: Bool = Field(False, description="Feed self-attention output into long-term attention instead of running both in parallel.")
-    num_attention_heads: Int32 = Field(1, description="Number of long-term attention heads; their outputs are averaged.")
+    self_attention_in_sequence: Bool = Field(
+        False, description="Feed self-attention output into long-term attention instead of running both in parallel."
+    )
+    num_attention_heads: Int32 = Field(
+        1, description="Number of long-term attention heads; their outputs are averaged."
+    )
     num_attention_layers: Int32 = Field(1, description="Number of stacked long-term attention layers.")
-    attention_position: AttentionPosition = Field(AttentionPosition.POST_BOX_CLASSIFIER, description="Where attention is added: after the RPN (POST_RPN) or in the box classifier stage.")
+    attention_position: AttentionPosition = Field(
+        AttentionPosition.POST_BOX_CLASSIFIER,
+        description="Where attention is added: after the RPN (POST_RPN) or in the box classifier stage.",
+    )
 
 
 class FasterRcnn(Message):
@@ -63,45 +88,111 @@ class FasterRcnn(Message):
 
     proto_name: ClassVar[str] = "FasterRcnn"
 
-    number_of_stages: Int32 = Field(2, description="How far to run: 1 = proposals only, 2 = classes and boxes, 3 = also masks.")
+    number_of_stages: Int32 = Field(
+        2, description="How far to run: 1 = proposals only, 2 = classes and boxes, 3 = also masks."
+    )
     num_classes: Int32 = Field(0, description="Number of object classes, background not counted.")
-    image_resizer: ImageResizer | None = Field(None, description="How input images are resized before the network sees them.")
+    image_resizer: ImageResizer | None = Field(
+        None, description="How input images are resized before the network sees them."
+    )
     feature_extractor: FasterRcnnFeatureExtractor | None = Field(None, description="Backbone network and its settings.")
-    first_stage_anchor_generator: AnchorGenerator | None = Field(None, description="Anchors the RPN scores and refines.")
+    first_stage_anchor_generator: AnchorGenerator | None = Field(
+        None, description="Anchors the RPN scores and refines."
+    )
     first_stage_atrous_rate: Int32 = Field(1, description="Dilation of the RPN convolution; 1 = ordinary convolution.")
-    first_stage_box_predictor_conv_hyperparams: Hyperparams | None = Field(None, description="Weight init, regularizer, activation and norm of the RPN convolutions.")
-    first_stage_box_predictor_kernel_size: Int32 = Field(3, description="Side of the RPN convolution kernel, in feature-map cells.")
+    first_stage_box_predictor_conv_hyperparams: Hyperparams | None = Field(
+        None, description="Weight init, regularizer, activation and norm of the RPN convolutions."
+    )
+    first_stage_box_predictor_kernel_size: Int32 = Field(
+        3, description="Side of the RPN convolution kernel, in feature-map cells."
+    )
     first_stage_box_predictor_depth: Int32 = Field(512, description="Output channels of the RPN convolution.")
     first_stage_minibatch_size: Int32 = Field(256, description="Anchors sampled per image to compute the RPN loss.")
-    first_stage_positive_balance_fraction: Float = Field(0.5, ge=0, le=1, description="Largest share of positive anchors in the RPN sample; 0..1.")
-    first_stage_nms_score_threshold: Float = Field(0.0, description="Only proposals with objectness above this enter NMS; 0 keeps nearly all.")
-    first_stage_nms_iou_threshold: Float = Field(0.7, ge=0, le=1, description="Proposals overlapping a better one by more than this IoU are dropped; 0..1.")
-    first_stage_max_proposals: Int32 = Field(300, description="Most proposals kept per image after NMS; when training, at least second_stage_batch_size.")
+    first_stage_positive_balance_fraction: Float = Field(
+        0.5, ge=0, le=1, description="Largest share of positive anchors in the RPN sample; 0..1."
+    )
+    first_stage_nms_score_threshold: Float = Field(
+        0.0, description="Only proposals with objectness above this enter NMS; 0 keeps nearly all."
+    )
+    first_stage_nms_iou_threshold: Float = Field(
+        0.7, ge=0, le=1, description="Proposals overlapping a better one by more than this IoU are dropped; 0..1."
+    )
+    first_stage_max_proposals: Int32 = Field(
+        300, description="Most proposals kept per image after NMS; when training, at least second_stage_batch_size."
+    )
     first_stage_localization_loss_weight: Float = Field(1.0, description="Multiplier on the RPN box regression loss.")
     first_stage_objectness_loss_weight: Float = Field(1.0, description="Multiplier on the RPN object/background loss.")
-    initial_crop_size: Int32 = Field(0, description="Side of the square each proposal is cropped to from the feature map, before pooling.")
+    initial_crop_size: Int32 = Field(
+        0, description="Side of the square each proposal is cropped to from the feature map, before pooling."
+    )
     maxpool_kernel_size: Int32 = Field(0, description="Window of the max-pool applied to each proposal crop, in cells.")
     maxpool_stride: Int32 = Field(0, description="Step of the max-pool applied to each proposal crop, in cells.")
-    second_stage_box_predictor: BoxPredictor | None = Field(None, description="Head that classifies proposals, refines boxes and optionally predicts masks.")
-    second_stage_batch_size: Int32 = Field(64, description="Proposals sampled per image for the second-stage loss; at most first_stage_max_proposals.")
-    second_stage_balance_fraction: Float = Field(0.25, ge=0, le=1, description="Largest share of positive proposals in the second-stage sample; 0..1.")
-    second_stage_post_processing: PostProcessing | None = Field(None, description="Score conversion and NMS that turn head outputs into detections.")
-    second_stage_localization_loss_weight: Float = Field(1.0, description="Multiplier on the second-stage box regression loss.")
-    second_stage_classification_loss_weight: Float = Field(1.0, description="Multiplier on the second-stage class loss.")
-    second_stage_mask_prediction_loss_weight: Float = Field(1.0, description="Multiplier on the mask loss; matters only when masks are predicted.")
-    hard_example_miner: HardExampleMiner | None = Field(None, description="If set, only the hardest proposals contribute to the second-stage loss.")
-    second_stage_classification_loss: ClassificationLoss | None = Field(None, description="Class loss of the second stage; softmax when unset.")
-    inplace_batchnorm_update: Bool = Field(False, description="Update batch-norm averages inside the forward pass; Faster R-CNN accepts only false.")
-    use_matmul_crop_and_resize: Bool = Field(False, description="Crop proposals by matrix products instead of the crop-and-resize op.")
-    clip_anchors_to_image: Bool = Field(False, description="When training, clip anchors that cross the image border instead of discarding them.")
-    use_matmul_gather_in_matcher: Bool = Field(False, description="Gather matched targets by matrix product instead of indexing.")
-    use_static_balanced_label_sampler: Bool = Field(False, description="Fixed-shape version of the positive/negative sampler; needs use_static_shapes.")
-    use_static_shapes: Bool = Field(False, description="Keep all tensor shapes fixed during training, padding where needed.")
-    resize_masks: Bool = Field(True, description="Resize ground-truth masks together with the image; false leaves them at their own size.")
-    use_static_shapes_for_eval: Bool = Field(False, description="Also keep shapes fixed in evaluation when use_static_shapes is on.")
-    use_partitioned_nms_in_first_stage: Bool = Field(True, description="Use the tiled NMS algorithm for proposals; only used with static shapes.")
-    return_raw_detections_during_predict: Bool = Field(False, description="Also return decoded boxes before NMS from the predict step.")
-    use_combined_nms_in_first_stage: Bool = Field(False, description="Use the fused TensorFlow combined NMS op for proposals.")
-    output_final_box_features: Bool = Field(False, description="Also output features cropped at each final detection box.")
-    output_final_box_rpn_features: Bool = Field(False, description="Also output RPN features cropped at each final detection box.")
-    context_config: Context | None = Field(None, description="If set, builds Context R-CNN, which attends to features from other frames.")
+    second_stage_box_predictor: BoxPredictor | None = Field(
+        None, description="Head that classifies proposals, refines boxes and optionally predicts masks."
+    )
+    second_stage_batch_size: Int32 = Field(
+        64, description="Proposals sampled per image for the second-stage loss; at most first_stage_max_proposals."
+    )
+    second_stage_balance_fraction: Float = Field(
+        0.25, ge=0, le=1, description="Largest share of positive proposals in the second-stage sample; 0..1."
+    )
+    second_stage_post_processing: PostProcessing | None = Field(
+        None, description="Score conversion and NMS that turn head outputs into detections."
+    )
+    second_stage_localization_loss_weight: Float = Field(
+        1.0, description="Multiplier on the second-stage box regression loss."
+    )
+    second_stage_classification_loss_weight: Float = Field(
+        1.0, description="Multiplier on the second-stage class loss."
+    )
+    second_stage_mask_prediction_loss_weight: Float = Field(
+        1.0, description="Multiplier on the mask loss; matters only when masks are predicted."
+    )
+    hard_example_miner: HardExampleMiner | None = Field(
+        None, description="If set, only the hardest proposals contribute to the second-stage loss."
+    )
+    second_stage_classification_loss: ClassificationLoss | None = Field(
+        None, description="Class loss of the second stage; softmax when unset."
+    )
+    inplace_batchnorm_update: Bool = Field(
+        False, description="Update batch-norm averages inside the forward pass; Faster R-CNN accepts only false."
+    )
+    use_matmul_crop_and_resize: Bool = Field(
+        False, description="Crop proposals by matrix products instead of the crop-and-resize op."
+    )
+    clip_anchors_to_image: Bool = Field(
+        False, description="When training, clip anchors that cross the image border instead of discarding them."
+    )
+    use_matmul_gather_in_matcher: Bool = Field(
+        False, description="Gather matched targets by matrix product instead of indexing."
+    )
+    use_static_balanced_label_sampler: Bool = Field(
+        False, description="Fixed-shape version of the positive/negative sampler; needs use_static_shapes."
+    )
+    use_static_shapes: Bool = Field(
+        False, description="Keep all tensor shapes fixed during training, padding where needed."
+    )
+    resize_masks: Bool = Field(
+        True, description="Resize ground-truth masks together with the image; false leaves them at their own size."
+    )
+    use_static_shapes_for_eval: Bool = Field(
+        False, description="Also keep shapes fixed in evaluation when use_static_shapes is on."
+    )
+    use_partitioned_nms_in_first_stage: Bool = Field(
+        True, description="Use the tiled NMS algorithm for proposals; only used with static shapes."
+    )
+    return_raw_detections_during_predict: Bool = Field(
+        False, description="Also return decoded boxes before NMS from the predict step."
+    )
+    use_combined_nms_in_first_stage: Bool = Field(
+        False, description="Use the fused TensorFlow combined NMS op for proposals."
+    )
+    output_final_box_features: Bool = Field(
+        False, description="Also output features cropped at each final detection box."
+    )
+    output_final_box_rpn_features: Bool = Field(
+        False, description="Also output RPN features cropped at each final detection box."
+    )
+    context_config: Context | None = Field(
+        None, description="If set, builds Context R-CNN, which attends to features from other frames."
+    )

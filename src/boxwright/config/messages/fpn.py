@@ -18,7 +18,9 @@ class FeaturePyramidNetworks(Message):
     proto_name: ClassVar[str] = "FeaturePyramidNetworks"
 
     min_level: Int32 = Field(3, description="Finest pyramid level, e.g. 3 for a stride of 8 px.")
-    max_level: Int32 = Field(7, description="Coarsest pyramid level, e.g. 7 for a stride of 128 px; not below min_level.")
+    max_level: Int32 = Field(
+        7, description="Coarsest pyramid level, e.g. 7 for a stride of 128 px; not below min_level."
+    )
     additional_layer_depth: Int32 = Field(256, description="Channels of every pyramid level.")
 
 
@@ -31,5 +33,9 @@ class BidirectionalFeaturePyramidNetworks(Message):
     max_level: Int32 = Field(7, description="Coarsest pyramid level; level L has stride 2^L pixels.")
     num_iterations: Int32 = Field(0, description="How many times the top-down plus bottom-up block is stacked.")
     num_filters: Int32 = Field(0, description="Channels of every BiFPN feature map.")
-    combine_method: String = Field("fast_attention", description="How a node merges its inputs: fast_attention, attention, weighted_sum or sum.")
-    use_native_resize_op: Bool = Field(False, description="Upsample with TensorFlow's nearest resize op instead of the tiled reshape.")
+    combine_method: String = Field(
+        "fast_attention", description="How a node merges its inputs: fast_attention, attention, weighted_sum or sum."
+    )
+    use_native_resize_op: Bool = Field(
+        False, description="Upsample with TensorFlow's nearest resize op instead of the tiled reshape."
+    )

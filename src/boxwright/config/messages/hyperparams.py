@@ -9,7 +9,21 @@ from pydantic import Field
 
 from boxwright.config.message import Bool, Enum, Float, Message, String
 
-__all__ = ["BatchNorm", "GroupNorm", "Hyperparams", "HyperparamsActivation", "HyperparamsOp", "Initializer", "L1Regularizer", "L2Regularizer", "RandomNormalInitializer", "Regularizer", "TruncatedNormalInitializer", "VarianceScalingInitializer", "VarianceScalingInitializerMode"]
+__all__ = [
+    "BatchNorm",
+    "GroupNorm",
+    "Hyperparams",
+    "HyperparamsActivation",
+    "HyperparamsOp",
+    "Initializer",
+    "L1Regularizer",
+    "L2Regularizer",
+    "RandomNormalInitializer",
+    "Regularizer",
+    "TruncatedNormalInitializer",
+    "VarianceScalingInitializer",
+    "VarianceScalingInitializerMode",
+]
 
 
 class HyperparamsOp(Enum):
@@ -59,7 +73,9 @@ class Regularizer(Message):
     oneofs: ClassVar[dict[str, tuple[str, ...]]] = {"regularizer_oneof": ("l1_regularizer", "l2_regularizer")}
 
     l1_regularizer: L1Regularizer | None = Field(None, description="Penalize the sum of absolute weights.")
-    l2_regularizer: L2Regularizer | None = Field(None, description="Penalize the sum of squared weights (weight decay).")
+    l2_regularizer: L2Regularizer | None = Field(
+        None, description="Penalize the sum of squared weights (weight decay)."
+    )
 
 
 class TruncatedNormalInitializer(Message):
@@ -76,9 +92,14 @@ class VarianceScalingInitializer(Message):
 
     proto_name: ClassVar[str] = "VarianceScalingInitializer"
 
-    factor: Float = Field(2.0, gt=0, description="Numerator of the weight variance; 2 with FAN_IN gives He initialization.")
+    factor: Float = Field(
+        2.0, gt=0, description="Numerator of the weight variance; 2 with FAN_IN gives He initialization."
+    )
     uniform: Bool = Field(False, description="Draw from a uniform distribution instead of a truncated normal one.")
-    mode: VarianceScalingInitializerMode = Field(VarianceScalingInitializerMode.FAN_IN, description="What n counts: inputs (FAN_IN), outputs (FAN_OUT) or their mean (FAN_AVG).")
+    mode: VarianceScalingInitializerMode = Field(
+        VarianceScalingInitializerMode.FAN_IN,
+        description="What n counts: inputs (FAN_IN), outputs (FAN_OUT) or their mean (FAN_AVG).",
+    )
 
 
 class RandomNormalInitializer(Message):
@@ -94,12 +115,25 @@ class Initializer(Message):
     """How layer weights start; set one field."""
 
     proto_name: ClassVar[str] = "Initializer"
-    oneofs: ClassVar[dict[str, tuple[str, ...]]] = {"initializer_oneof": ("truncated_normal_initializer", "variance_scaling_initializer", "random_normal_initializer", "keras_initializer_by_name")}
+    oneofs: ClassVar[dict[str, tuple[str, ...]]] = {
+        "initializer_oneof": (
+            "truncated_normal_initializer",
+            "variance_scaling_initializer",
+            "random_normal_initializer",
+            "keras_initializer_by_name",
+        )
+    }
 
-    truncated_normal_initializer: TruncatedNormalInitializer | None = Field(None, description="Normal distribution with values beyond two standard deviations redrawn.")
-    variance_scaling_initializer: VarianceScalingInitializer | None = Field(None, description="Random weights whose spread follows the layer size (He, Xavier and similar).")
+    truncated_normal_initializer: TruncatedNormalInitializer | None = Field(
+        None, description="Normal distribution with values beyond two standard deviations redrawn."
+    )
+    variance_scaling_initializer: VarianceScalingInitializer | None = Field(
+        None, description="Random weights whose spread follows the layer size (He, Xavier and similar)."
+    )
     random_normal_initializer: RandomNormalInitializer | None = Field(None, description="Plain normal distribution.")
-    keras_initializer_by_name: String = Field("", description="Name of a built-in Keras initializer, e.g. he_normal; TF2 models only.")
+    keras_initializer_by_name: String = Field(
+        "", description="Name of a built-in Keras initializer, e.g. he_normal; TF2 models only."
+    )
 
 
 class BatchNorm(Message):
@@ -107,7 +141,9 @@ class BatchNorm(Message):
 
     proto_name: ClassVar[str] = "BatchNorm"
 
-    decay: Float = Field(0.999, description="Share of the old value kept at each update of the running mean and variance; just below 1.")
+    decay: Float = Field(
+        0.999, description="Share of the old value kept at each update of the running mean and variance; just below 1."
+    )
     center: Bool = Field(True, description="Learn an offset (beta) added after normalizing.")
     scale: Bool = Field(False, description="Learn a factor (gamma) applied after normalizing.")
     epsilon: Float = Field(0.001, description="Small number added to the variance to avoid division by zero.")
@@ -129,9 +165,18 @@ class Hyperparams(Message):
     op: HyperparamsOp = Field(HyperparamsOp.CONV, description="Layer type the settings apply to: CONV or FC.")
     regularizer: Regularizer | None = Field(None, description="Penalty on the layer weights, added to the loss.")
     initializer: Initializer | None = Field(None, description="How the layer weights start.")
-    activation: HyperparamsActivation = Field(HyperparamsActivation.RELU, description="Activation function applied after each layer; NONE for linear.")
-    batch_norm: BatchNorm | None = Field(None, description="Put batch normalization after each layer; no normalization if all three norm fields are unset.")
-    sync_batch_norm: BatchNorm | None = Field(None, description="As batch_norm, with statistics shared across all replicas.")
+    activation: HyperparamsActivation = Field(
+        HyperparamsActivation.RELU, description="Activation function applied after each layer; NONE for linear."
+    )
+    batch_norm: BatchNorm | None = Field(
+        None,
+        description="Put batch normalization after each layer; no normalization if all three norm fields are unset.",
+    )
+    sync_batch_norm: BatchNorm | None = Field(
+        None, description="As batch_norm, with statistics shared across all replicas."
+    )
     group_norm: GroupNorm | None = Field(None, description="Put group normalization after each layer.")
     regularize_depthwise: Bool = Field(False, description="Also apply the regularizer to depthwise kernels.")
-    force_use_bias: Bool = Field(False, description="Keep a bias in layers followed by normalization, which normally have none.")
+    force_use_bias: Bool = Field(
+        False, description="Keep a bias in layers followed by normalization, which normally have none."
+    )

@@ -9,7 +9,16 @@ from pydantic import Field
 
 from boxwright.config.message import Bool, Enum, Float, Int32, Message
 
-__all__ = ["ConditionalShapeResizer", "ConditionalShapeResizerResizeCondition", "FixedShapeResizer", "IdentityResizer", "ImageResizer", "KeepAspectRatioResizer", "PadToMultipleResizer", "ResizeType"]
+__all__ = [
+    "ConditionalShapeResizer",
+    "ConditionalShapeResizerResizeCondition",
+    "FixedShapeResizer",
+    "IdentityResizer",
+    "ImageResizer",
+    "KeepAspectRatioResizer",
+    "PadToMultipleResizer",
+    "ResizeType",
+]
 
 
 class ResizeType(Enum):
@@ -34,12 +43,18 @@ class KeepAspectRatioResizer(Message):
 
     proto_name: ClassVar[str] = "KeepAspectRatioResizer"
 
-    min_dimension: Int32 = Field(600, description="Target length of the shorter side, px, unless the longer side would exceed max_dimension.")
+    min_dimension: Int32 = Field(
+        600, description="Target length of the shorter side, px, unless the longer side would exceed max_dimension."
+    )
     max_dimension: Int32 = Field(1024, description="Upper limit on the longer side, px.")
     resize_method: ResizeType = Field(ResizeType.BILINEAR, description="Interpolation used when resizing the image.")
-    pad_to_max_dimension: Bool = Field(False, description="Pad bottom and right so the result is max_dimension x max_dimension px.")
+    pad_to_max_dimension: Bool = Field(
+        False, description="Pad bottom and right so the result is max_dimension x max_dimension px."
+    )
     convert_to_grayscale: Bool = Field(False, description="Convert the resized image to a single grayscale channel.")
-    per_channel_pad_value: list[Float] = Field(default_factory=list, description="Pixel value used for padding, one per channel; 0 for each when unset.")
+    per_channel_pad_value: list[Float] = Field(
+        default_factory=list, description="Pixel value used for padding, one per channel; 0 for each when unset."
+    )
 
 
 class FixedShapeResizer(Message):
@@ -64,8 +79,13 @@ class ConditionalShapeResizer(Message):
 
     proto_name: ClassVar[str] = "ConditionalShapeResizer"
 
-    condition: ConditionalShapeResizerResizeCondition = Field(ConditionalShapeResizerResizeCondition.GREATER, description="GREATER shrinks images whose longer side exceeds the threshold; SMALLER enlarges by shorter side.")
-    size_threshold: Int32 = Field(300, description="Threshold on the side length, px, and the length that side is resized to.")
+    condition: ConditionalShapeResizerResizeCondition = Field(
+        ConditionalShapeResizerResizeCondition.GREATER,
+        description="GREATER shrinks images whose longer side exceeds the threshold; SMALLER enlarges by shorter side.",
+    )
+    size_threshold: Int32 = Field(
+        300, description="Threshold on the side length, px, and the length that side is resized to."
+    )
     resize_method: ResizeType = Field(ResizeType.BILINEAR, description="Interpolation used when resizing the image.")
     convert_to_grayscale: Bool = Field(False, description="Convert the resized image to a single grayscale channel.")
 
@@ -75,7 +95,9 @@ class PadToMultipleResizer(Message):
 
     proto_name: ClassVar[str] = "PadToMultipleResizer"
 
-    multiple: Int32 = Field(1, ge=0, description="Height and width are padded up to a multiple of this, px; use 1 for no padding.")
+    multiple: Int32 = Field(
+        1, ge=0, description="Height and width are padded up to a multiple of this, px; use 1 for no padding."
+    )
     convert_to_grayscale: Bool = Field(False, description="Convert the image to a single grayscale channel.")
 
 
@@ -83,10 +105,26 @@ class ImageResizer(Message):
     """How input images are resized; set exactly one field."""
 
     proto_name: ClassVar[str] = "ImageResizer"
-    oneofs: ClassVar[dict[str, tuple[str, ...]]] = {"image_resizer_oneof": ("keep_aspect_ratio_resizer", "fixed_shape_resizer", "identity_resizer", "conditional_shape_resizer", "pad_to_multiple_resizer")}
+    oneofs: ClassVar[dict[str, tuple[str, ...]]] = {
+        "image_resizer_oneof": (
+            "keep_aspect_ratio_resizer",
+            "fixed_shape_resizer",
+            "identity_resizer",
+            "conditional_shape_resizer",
+            "pad_to_multiple_resizer",
+        )
+    }
 
-    keep_aspect_ratio_resizer: KeepAspectRatioResizer | None = Field(None, description="Scale within a size range without distorting the image.")
-    fixed_shape_resizer: FixedShapeResizer | None = Field(None, description="Stretch every image to one fixed height and width.")
+    keep_aspect_ratio_resizer: KeepAspectRatioResizer | None = Field(
+        None, description="Scale within a size range without distorting the image."
+    )
+    fixed_shape_resizer: FixedShapeResizer | None = Field(
+        None, description="Stretch every image to one fixed height and width."
+    )
     identity_resizer: IdentityResizer | None = Field(None, description="Leave the image size unchanged.")
-    conditional_shape_resizer: ConditionalShapeResizer | None = Field(None, description="Resize only images above or below a size threshold.")
-    pad_to_multiple_resizer: PadToMultipleResizer | None = Field(None, description="Pad height and width up to a multiple of a given number.")
+    conditional_shape_resizer: ConditionalShapeResizer | None = Field(
+        None, description="Resize only images above or below a size threshold."
+    )
+    pad_to_multiple_resizer: PadToMultipleResizer | None = Field(
+        None, description="Pad height and width up to a multiple of a given number."
+    )

@@ -9,7 +9,15 @@ from pydantic import Field
 
 from boxwright.config.message import Bool, Enum, Float, Int32, Message, String, UInt32
 
-__all__ = ["CocoInputReader", "ExternalInputReader", "InputReader", "InputType", "InstanceMaskType", "TFRecordInputReader", "VocInputReader"]
+__all__ = [
+    "CocoInputReader",
+    "ExternalInputReader",
+    "InputReader",
+    "InputType",
+    "InstanceMaskType",
+    "TFRecordInputReader",
+    "VocInputReader",
+]
 
 
 class InstanceMaskType(Enum):
@@ -34,7 +42,9 @@ class CocoInputReader(Message):
     proto_name: ClassVar[str] = "CocoInputReader"
 
     annotations: String = Field("", description="Path of the annotation file, instances_*.json.")
-    image_folder: String = Field("", description="Folder that file_name of each image is relative to; default: beside the annotation file.")
+    image_folder: String = Field(
+        "", description="Folder that file_name of each image is relative to; default: beside the annotation file."
+    )
     load_masks: Bool = Field(False, description="Also read polygon and RLE segmentations as masks.")
 
 
@@ -43,8 +53,12 @@ class VocInputReader(Message):
 
     proto_name: ClassVar[str] = "VocInputReader"
 
-    root: String = Field("", description="Folder holding Annotations, ImageSets and JPEGImages (or annotations and images).")
-    image_set: String = Field("", description="Name of the list in ImageSets/Main, without .txt; default: every annotation.")
+    root: String = Field(
+        "", description="Folder holding Annotations, ImageSets and JPEGImages (or annotations and images)."
+    )
+    image_set: String = Field(
+        "", description="Name of the list in ImageSets/Main, without .txt; default: every annotation."
+    )
 
 
 class TFRecordInputReader(Message):
@@ -52,7 +66,9 @@ class TFRecordInputReader(Message):
 
     proto_name: ClassVar[str] = "TFRecordInputReader"
 
-    input_path: list[String] = Field(default_factory=list, description="Path or wildcard pattern of TFRecord files; may be given several times.")
+    input_path: list[String] = Field(
+        default_factory=list, description="Path or wildcard pattern of TFRecord files; may be given several times."
+    )
 
 
 class ExternalInputReader(Message):
@@ -65,44 +81,87 @@ class InputReader(Message):
     """Where training or evaluation data comes from and how it is read."""
 
     proto_name: ClassVar[str] = "InputReader"
-    oneofs: ClassVar[dict[str, tuple[str, ...]]] = {"input_reader": ("tf_record_input_reader", "external_input_reader", "coco_input_reader", "voc_input_reader")}
+    oneofs: ClassVar[dict[str, tuple[str, ...]]] = {
+        "input_reader": ("tf_record_input_reader", "external_input_reader", "coco_input_reader", "voc_input_reader")
+    }
 
     name: String = Field("", description="Name of this data set, used to tell several evaluation sets apart.")
     label_map_path: String = Field("", description="Path of the label map file (.pbtxt) that lists the classes.")
     shuffle: Bool = Field(True, description="Read files and examples in random order.")
-    shuffle_buffer_size: UInt32 = Field(2048, description="Number of examples held in memory to shuffle among; above 0 when shuffle is on.")
-    filenames_shuffle_buffer_size: UInt32 = Field(100, description="Number of file names held to shuffle among; above 0 when shuffle is on.")
+    shuffle_buffer_size: UInt32 = Field(
+        2048, description="Number of examples held in memory to shuffle among; above 0 when shuffle is on."
+    )
+    filenames_shuffle_buffer_size: UInt32 = Field(
+        100, description="Number of file names held to shuffle among; above 0 when shuffle is on."
+    )
     num_epochs: UInt32 = Field(0, description="How often to go through the data; 0 = without end.")
     sample_1_of_n_examples: UInt32 = Field(1, description="Keep only every n-th example; 1 = keep all.")
-    num_readers: UInt32 = Field(64, gt=0, description="Number of input files read in turn at once; affects example order.")
+    num_readers: UInt32 = Field(
+        64, gt=0, description="Number of input files read in turn at once; affects example order."
+    )
     num_parallel_batches: UInt32 = Field(8, description="Number of batches decoded in parallel.")
     num_prefetch_batches: Int32 = Field(2, description="Number of finished batches prepared ahead.")
     queue_capacity: UInt32 = Field(2000, description="Deprecated: capacity of the old input queue.")
     min_after_dequeue: UInt32 = Field(1000, description="Deprecated: examples kept in the old queue for shuffling.")
-    read_block_length: UInt32 = Field(32, gt=0, description="Consecutive records taken from one file before moving on to the next file.")
-    prefetch_size: UInt32 = Field(512, description="Deprecated: number of records to prefetch; use num_prefetch_batches.")
-    num_parallel_map_calls: UInt32 = Field(64, description="Deprecated: parallel decode calls; use num_parallel_batches.")
+    read_block_length: UInt32 = Field(
+        32, gt=0, description="Consecutive records taken from one file before moving on to the next file."
+    )
+    prefetch_size: UInt32 = Field(
+        512, description="Deprecated: number of records to prefetch; use num_prefetch_batches."
+    )
+    num_parallel_map_calls: UInt32 = Field(
+        64, description="Deprecated: parallel decode calls; use num_parallel_batches."
+    )
     drop_remainder: Bool = Field(True, description="Drop the last batch of an epoch if it is not full.")
-    num_additional_channels: Int32 = Field(0, description="Number of extra image channels stored beside RGB and joined to the image.")
+    num_additional_channels: Int32 = Field(
+        0, description="Number of extra image channels stored beside RGB and joined to the image."
+    )
     num_keypoints: UInt32 = Field(0, description="Number of keypoints per object; 0 = no keypoints.")
-    keypoint_type_weight: list[Float] = Field(default_factory=list, description="Loss weight of each keypoint type, num_keypoints entries; empty = all equal.")
+    keypoint_type_weight: list[Float] = Field(
+        default_factory=list, description="Loss weight of each keypoint type, num_keypoints entries; empty = all equal."
+    )
     max_number_of_boxes: Int32 = Field(100, description="Ground truth per image is padded or cut to this many boxes.")
-    load_multiclass_scores: Bool = Field(False, description="Read per-class scores of the boxes (soft labels) from the examples.")
+    load_multiclass_scores: Bool = Field(
+        False, description="Read per-class scores of the boxes (soft labels) from the examples."
+    )
     load_context_features: Bool = Field(False, description="Read Context R-CNN context features from the examples.")
     load_context_image_ids: Bool = Field(False, description="Read the image ids that belong to the context features.")
     load_instance_masks: Bool = Field(False, description="Read instance masks from the examples.")
-    mask_type: InstanceMaskType = Field(InstanceMaskType.NUMERICAL_MASKS, description="How masks are stored: NUMERICAL_MASKS (float arrays) or PNG_MASKS (encoded images).")
+    mask_type: InstanceMaskType = Field(
+        InstanceMaskType.NUMERICAL_MASKS,
+        description="How masks are stored: NUMERICAL_MASKS (float arrays) or PNG_MASKS (encoded images).",
+    )
     load_dense_pose: Bool = Field(False, description="Read DensePose surface points from the examples.")
     load_track_id: Bool = Field(False, description="Read track ids, which link the same object across frames.")
-    load_keypoint_depth_features: Bool = Field(False, description="Read keypoint depths and their weights from the examples.")
-    use_display_name: Bool = Field(False, description="Match class texts in the data to display_name instead of name in the label map.")
-    include_source_id: Bool = Field(False, description="Pass each image's source id on as a feature of the model input.")
-    input_type: InputType = Field(InputType.TF_EXAMPLE, description="Record format: TF_EXAMPLE (single images) or TF_SEQUENCE_EXAMPLE (frame sequences).")
+    load_keypoint_depth_features: Bool = Field(
+        False, description="Read keypoint depths and their weights from the examples."
+    )
+    use_display_name: Bool = Field(
+        False, description="Match class texts in the data to display_name instead of name in the label map."
+    )
+    include_source_id: Bool = Field(
+        False, description="Pass each image's source id on as a feature of the model input."
+    )
+    input_type: InputType = Field(
+        InputType.TF_EXAMPLE,
+        description="Record format: TF_EXAMPLE (single images) or TF_SEQUENCE_EXAMPLE (frame sequences).",
+    )
     frame_index: Int32 = Field(-1, description="Frame to use from each sequence example; -1 = a random frame.")
     use_keypoint_label_map: Bool = Field(False, description="Look keypoints up by the keypoint names in the label map.")
     tf_record_input_reader: TFRecordInputReader | None = Field(None, description="Read the data from TFRecord files.")
-    external_input_reader: ExternalInputReader | None = Field(None, description="Hook for a custom reader; the stock API has no reader behind it.")
-    sample_from_datasets_weights: list[Float] = Field(default_factory=list, description="Relative sampling weight of each input path; empty = read all paths together.")
-    expand_labels_hierarchy: Bool = Field(False, description="Also label each object with the ancestors of its class, as given in the label map.")
-    coco_input_reader: CocoInputReader | None = Field(None, description="COCO annotations and a folder of images (an extension of Boxwright).")
-    voc_input_reader: VocInputReader | None = Field(None, description="A Pascal VOC folder and an image set (an extension of Boxwright).")
+    external_input_reader: ExternalInputReader | None = Field(
+        None, description="Hook for a custom reader; the stock API has no reader behind it."
+    )
+    sample_from_datasets_weights: list[Float] = Field(
+        default_factory=list,
+        description="Relative sampling weight of each input path; empty = read all paths together.",
+    )
+    expand_labels_hierarchy: Bool = Field(
+        False, description="Also label each object with the ancestors of its class, as given in the label map."
+    )
+    coco_input_reader: CocoInputReader | None = Field(
+        None, description="COCO annotations and a folder of images (an extension of Boxwright)."
+    )
+    voc_input_reader: VocInputReader | None = Field(
+        None, description="A Pascal VOC folder and an image set (an extension of Boxwright)."
+    )

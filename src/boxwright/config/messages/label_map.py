@@ -36,12 +36,23 @@ class StringIntLabelMapItem(Message):
     proto_name: ClassVar[str] = "StringIntLabelMapItem"
 
     name: String = Field("", description="Class name as it appears in the data (class text).")
-    id: Int32 = Field(0, ge=0, description="Class number as it appears in the data; start at 1, 0 is reserved for background.")
+    id: Int32 = Field(
+        0, ge=0, description="Class number as it appears in the data; start at 1, 0 is reserved for background."
+    )
     display_name: String = Field("", description="Readable class name for display; empty = use name.")
-    keypoints: list[StringIntLabelMapItemKeypointMap] = Field(default_factory=list, description="Keypoints of this class.")
-    ancestor_ids: list[Int32] = Field(default_factory=list, description="Ids of the more general classes above this one.")
-    descendant_ids: list[Int32] = Field(default_factory=list, description="Ids of the more specific classes below this one.")
-    frequency: LVISFrequency = Field(LVISFrequency.UNSPECIFIED, description="LVIS frequency group of the class: FREQUENT, COMMON, RARE or UNSPECIFIED.")
+    keypoints: list[StringIntLabelMapItemKeypointMap] = Field(
+        default_factory=list, description="Keypoints of this class."
+    )
+    ancestor_ids: list[Int32] = Field(
+        default_factory=list, description="Ids of the more general classes above this one."
+    )
+    descendant_ids: list[Int32] = Field(
+        default_factory=list, description="Ids of the more specific classes below this one."
+    )
+    frequency: LVISFrequency = Field(
+        LVISFrequency.UNSPECIFIED,
+        description="LVIS frequency group of the class: FREQUENT, COMMON, RARE or UNSPECIFIED.",
+    )
     instance_count: Int32 = Field(0, description="Number of annotated objects of this class in the data set (LVIS).")
 
 

@@ -9,7 +9,28 @@ from pydantic import Field
 
 from boxwright.config.message import Bool, Enum, Float, Int32, Message, String
 
-__all__ = ["BootstrappedSigmoidClassificationLoss", "ClassificationLoss", "HardExampleMiner", "HardExampleMinerLossType", "L1LocalizationLoss", "LocalizationLoss", "Loss", "LossEqualizationLoss", "LossExpectedLossWeights", "PenaltyReducedLogisticFocalLoss", "RandomExampleSampler", "SigmoidFocalClassificationLoss", "WeightedDiceClassificationLoss", "WeightedGIOULocalizationLoss", "WeightedIOULocalizationLoss", "WeightedL2LocalizationLoss", "WeightedSigmoidClassificationLoss", "WeightedSmoothL1LocalizationLoss", "WeightedSoftmaxClassificationAgainstLogitsLoss", "WeightedSoftmaxClassificationLoss"]
+__all__ = [
+    "BootstrappedSigmoidClassificationLoss",
+    "ClassificationLoss",
+    "HardExampleMiner",
+    "HardExampleMinerLossType",
+    "L1LocalizationLoss",
+    "LocalizationLoss",
+    "Loss",
+    "LossEqualizationLoss",
+    "LossExpectedLossWeights",
+    "PenaltyReducedLogisticFocalLoss",
+    "RandomExampleSampler",
+    "SigmoidFocalClassificationLoss",
+    "WeightedDiceClassificationLoss",
+    "WeightedGIOULocalizationLoss",
+    "WeightedIOULocalizationLoss",
+    "WeightedL2LocalizationLoss",
+    "WeightedSigmoidClassificationLoss",
+    "WeightedSmoothL1LocalizationLoss",
+    "WeightedSoftmaxClassificationAgainstLogitsLoss",
+    "WeightedSoftmaxClassificationLoss",
+]
 
 
 class HardExampleMinerLossType(Enum):
@@ -33,11 +54,21 @@ class HardExampleMiner(Message):
 
     proto_name: ClassVar[str] = "HardExampleMiner"
 
-    num_hard_examples: Int32 = Field(64, description="Most examples kept per image; 0 or less keeps all that survive NMS.")
-    iou_threshold: Float = Field(0.7, ge=0, le=1, description="Examples overlapping a harder one by more than this IoU are dropped; 0..1.")
-    loss_type: HardExampleMinerLossType = Field(HardExampleMinerLossType.BOTH, description="Loss used to rank examples: CLASSIFICATION, LOCALIZATION or BOTH.")
-    max_negatives_per_positive: Int32 = Field(0, description="Most negatives kept per positive; 0 or less means no limit.")
-    min_negatives_per_image: Int32 = Field(0, description="Negatives allowed per image even if it has no positives; used with max_negatives_per_positive.")
+    num_hard_examples: Int32 = Field(
+        64, description="Most examples kept per image; 0 or less keeps all that survive NMS."
+    )
+    iou_threshold: Float = Field(
+        0.7, ge=0, le=1, description="Examples overlapping a harder one by more than this IoU are dropped; 0..1."
+    )
+    loss_type: HardExampleMinerLossType = Field(
+        HardExampleMinerLossType.BOTH, description="Loss used to rank examples: CLASSIFICATION, LOCALIZATION or BOTH."
+    )
+    max_negatives_per_positive: Int32 = Field(
+        0, description="Most negatives kept per positive; 0 or less means no limit."
+    )
+    min_negatives_per_image: Int32 = Field(
+        0, description="Negatives allowed per image even if it has no positives; used with max_negatives_per_positive."
+    )
 
 
 class WeightedSigmoidClassificationLoss(Message):
@@ -45,7 +76,9 @@ class WeightedSigmoidClassificationLoss(Message):
 
     proto_name: ClassVar[str] = "WeightedSigmoidClassificationLoss"
 
-    anchorwise_output: Bool = Field(False, description="Old switch for one loss value per anchor; losses now always work that way.")
+    anchorwise_output: Bool = Field(
+        False, description="Old switch for one loss value per anchor; losses now always work that way."
+    )
 
 
 class WeightedSoftmaxClassificationLoss(Message):
@@ -53,8 +86,12 @@ class WeightedSoftmaxClassificationLoss(Message):
 
     proto_name: ClassVar[str] = "WeightedSoftmaxClassificationLoss"
 
-    anchorwise_output: Bool = Field(False, description="Old switch for one loss value per anchor; losses now always work that way.")
-    logit_scale: Float = Field(1.0, description="Predicted logits are divided by this before the softmax; above 1 softens, never 0.")
+    anchorwise_output: Bool = Field(
+        False, description="Old switch for one loss value per anchor; losses now always work that way."
+    )
+    logit_scale: Float = Field(
+        1.0, description="Predicted logits are divided by this before the softmax; above 1 softens, never 0."
+    )
 
 
 class WeightedSoftmaxClassificationAgainstLogitsLoss(Message):
@@ -62,8 +99,12 @@ class WeightedSoftmaxClassificationAgainstLogitsLoss(Message):
 
     proto_name: ClassVar[str] = "WeightedSoftmaxClassificationAgainstLogitsLoss"
 
-    anchorwise_output: Bool = Field(False, description="Old switch for one loss value per anchor; losses now always work that way.")
-    logit_scale: Float = Field(1.0, description="Predicted and target logits are divided by this before the softmax; never 0.")
+    anchorwise_output: Bool = Field(
+        False, description="Old switch for one loss value per anchor; losses now always work that way."
+    )
+    logit_scale: Float = Field(
+        1.0, description="Predicted and target logits are divided by this before the softmax; never 0."
+    )
 
 
 class BootstrappedSigmoidClassificationLoss(Message):
@@ -71,9 +112,13 @@ class BootstrappedSigmoidClassificationLoss(Message):
 
     proto_name: ClassVar[str] = "BootstrappedSigmoidClassificationLoss"
 
-    alpha: Float = Field(0.0, description="Weight of the label in the mixed target, the prediction gets 1 - alpha; 0..1.")
+    alpha: Float = Field(
+        0.0, description="Weight of the label in the mixed target, the prediction gets 1 - alpha; 0..1."
+    )
     hard_bootstrap: Bool = Field(False, description="Round the prediction to 0 or 1 before mixing it in.")
-    anchorwise_output: Bool = Field(False, description="Old switch for one loss value per anchor; losses now always work that way.")
+    anchorwise_output: Bool = Field(
+        False, description="Old switch for one loss value per anchor; losses now always work that way."
+    )
 
 
 class SigmoidFocalClassificationLoss(Message):
@@ -81,9 +126,15 @@ class SigmoidFocalClassificationLoss(Message):
 
     proto_name: ClassVar[str] = "SigmoidFocalClassificationLoss"
 
-    anchorwise_output: Bool = Field(False, description="Old switch for one loss value per anchor; losses now always work that way.")
-    gamma: Float = Field(2.0, description="Focusing power; larger ignores easy examples more, 0 gives plain cross-entropy.")
-    alpha: Float = Field(0.0, description="Weight of positives, negatives get 1 - alpha; 0..1, no balancing when unset.")
+    anchorwise_output: Bool = Field(
+        False, description="Old switch for one loss value per anchor; losses now always work that way."
+    )
+    gamma: Float = Field(
+        2.0, description="Focusing power; larger ignores easy examples more, 0 gives plain cross-entropy."
+    )
+    alpha: Float = Field(
+        0.0, description="Weight of positives, negatives get 1 - alpha; 0..1, no balancing when unset."
+    )
 
 
 class PenaltyReducedLogisticFocalLoss(Message):
@@ -92,7 +143,9 @@ class PenaltyReducedLogisticFocalLoss(Message):
     proto_name: ClassVar[str] = "PenaltyReducedLogisticFocalLoss"
 
     alpha: Float = Field(0.0, description="Focusing power on the prediction error; CenterNet uses 2.")
-    beta: Float = Field(0.0, description="Power of (1 - target) that lightens the penalty near object centers; CenterNet uses 4.")
+    beta: Float = Field(
+        0.0, description="Power of (1 - target) that lightens the penalty near object centers; CenterNet uses 4."
+    )
 
 
 class WeightedDiceClassificationLoss(Message):
@@ -100,23 +153,51 @@ class WeightedDiceClassificationLoss(Message):
 
     proto_name: ClassVar[str] = "WeightedDiceClassificationLoss"
 
-    squared_normalization: Bool = Field(False, description="Square predictions and targets in the denominator of the dice score.")
-    is_prediction_probability: Bool = Field(False, description="Predictions are already probabilities, so no sigmoid is applied.")
+    squared_normalization: Bool = Field(
+        False, description="Square predictions and targets in the denominator of the dice score."
+    )
+    is_prediction_probability: Bool = Field(
+        False, description="Predictions are already probabilities, so no sigmoid is applied."
+    )
 
 
 class ClassificationLoss(Message):
     """Loss on class predictions; set exactly one field."""
 
     proto_name: ClassVar[str] = "ClassificationLoss"
-    oneofs: ClassVar[dict[str, tuple[str, ...]]] = {"classification_loss": ("weighted_sigmoid", "weighted_softmax", "weighted_logits_softmax", "bootstrapped_sigmoid", "weighted_sigmoid_focal", "penalty_reduced_logistic_focal_loss", "weighted_dice_classification_loss")}
+    oneofs: ClassVar[dict[str, tuple[str, ...]]] = {
+        "classification_loss": (
+            "weighted_sigmoid",
+            "weighted_softmax",
+            "weighted_logits_softmax",
+            "bootstrapped_sigmoid",
+            "weighted_sigmoid_focal",
+            "penalty_reduced_logistic_focal_loss",
+            "weighted_dice_classification_loss",
+        )
+    }
 
-    weighted_sigmoid: WeightedSigmoidClassificationLoss | None = Field(None, description="Independent sigmoid cross-entropy per class.")
-    weighted_softmax: WeightedSoftmaxClassificationLoss | None = Field(None, description="Softmax cross-entropy over all classes.")
-    weighted_logits_softmax: WeightedSoftmaxClassificationAgainstLogitsLoss | None = Field(None, description="Softmax cross-entropy where targets are logits too (distillation).")
-    bootstrapped_sigmoid: BootstrappedSigmoidClassificationLoss | None = Field(None, description="Sigmoid cross-entropy with targets mixed with the predictions, for noisy labels.")
-    weighted_sigmoid_focal: SigmoidFocalClassificationLoss | None = Field(None, description="Focal loss, which plays down easy examples.")
-    penalty_reduced_logistic_focal_loss: PenaltyReducedLogisticFocalLoss | None = Field(None, description="Focal loss for CenterNet heatmaps, softer near object centers.")
-    weighted_dice_classification_loss: WeightedDiceClassificationLoss | None = Field(None, description="Dice overlap loss, for masks (DeepMAC).")
+    weighted_sigmoid: WeightedSigmoidClassificationLoss | None = Field(
+        None, description="Independent sigmoid cross-entropy per class."
+    )
+    weighted_softmax: WeightedSoftmaxClassificationLoss | None = Field(
+        None, description="Softmax cross-entropy over all classes."
+    )
+    weighted_logits_softmax: WeightedSoftmaxClassificationAgainstLogitsLoss | None = Field(
+        None, description="Softmax cross-entropy where targets are logits too (distillation)."
+    )
+    bootstrapped_sigmoid: BootstrappedSigmoidClassificationLoss | None = Field(
+        None, description="Sigmoid cross-entropy with targets mixed with the predictions, for noisy labels."
+    )
+    weighted_sigmoid_focal: SigmoidFocalClassificationLoss | None = Field(
+        None, description="Focal loss, which plays down easy examples."
+    )
+    penalty_reduced_logistic_focal_loss: PenaltyReducedLogisticFocalLoss | None = Field(
+        None, description="Focal loss for CenterNet heatmaps, softer near object centers."
+    )
+    weighted_dice_classification_loss: WeightedDiceClassificationLoss | None = Field(
+        None, description="Dice overlap loss, for masks (DeepMAC)."
+    )
 
 
 class WeightedL2LocalizationLoss(Message):
@@ -124,7 +205,9 @@ class WeightedL2LocalizationLoss(Message):
 
     proto_name: ClassVar[str] = "WeightedL2LocalizationLoss"
 
-    anchorwise_output: Bool = Field(False, description="Old switch for a per-anchor instead of a summed loss; current losses are always per anchor.")
+    anchorwise_output: Bool = Field(
+        False, description="Old switch for a per-anchor instead of a summed loss; current losses are always per anchor."
+    )
 
 
 class WeightedSmoothL1LocalizationLoss(Message):
@@ -132,7 +215,9 @@ class WeightedSmoothL1LocalizationLoss(Message):
 
     proto_name: ClassVar[str] = "WeightedSmoothL1LocalizationLoss"
 
-    anchorwise_output: Bool = Field(False, description="Old switch for a per-anchor instead of a summed loss; current losses are always per anchor.")
+    anchorwise_output: Bool = Field(
+        False, description="Old switch for a per-anchor instead of a summed loss; current losses are always per anchor."
+    )
     delta: Float = Field(1.0, description="Absolute error at which the loss turns from quadratic to linear.")
 
 
@@ -158,13 +243,25 @@ class LocalizationLoss(Message):
     """Chooses the box regression loss; set exactly one."""
 
     proto_name: ClassVar[str] = "LocalizationLoss"
-    oneofs: ClassVar[dict[str, tuple[str, ...]]] = {"localization_loss": ("weighted_l2", "weighted_smooth_l1", "weighted_iou", "l1_localization_loss", "weighted_giou")}
+    oneofs: ClassVar[dict[str, tuple[str, ...]]] = {
+        "localization_loss": (
+            "weighted_l2",
+            "weighted_smooth_l1",
+            "weighted_iou",
+            "l1_localization_loss",
+            "weighted_giou",
+        )
+    }
 
     weighted_l2: WeightedL2LocalizationLoss | None = Field(None, description="Half squared error.")
-    weighted_smooth_l1: WeightedSmoothL1LocalizationLoss | None = Field(None, description="Huber (smooth L1) loss: quadratic near zero, linear beyond delta.")
+    weighted_smooth_l1: WeightedSmoothL1LocalizationLoss | None = Field(
+        None, description="Huber (smooth L1) loss: quadratic near zero, linear beyond delta."
+    )
     weighted_iou: WeightedIOULocalizationLoss | None = Field(None, description="1 - IoU of the decoded boxes.")
     l1_localization_loss: L1LocalizationLoss | None = Field(None, description="Absolute error (CenterNet).")
-    weighted_giou: WeightedGIOULocalizationLoss | None = Field(None, description="1 - generalized IoU of the decoded boxes.")
+    weighted_giou: WeightedGIOULocalizationLoss | None = Field(
+        None, description="1 - generalized IoU of the decoded boxes."
+    )
 
 
 class RandomExampleSampler(Message):
@@ -172,7 +269,9 @@ class RandomExampleSampler(Message):
 
     proto_name: ClassVar[str] = "RandomExampleSampler"
 
-    positive_sample_fraction: Float = Field(0.01, gt=0, description="Wanted share of positives in the sample; above 0, at most 1.")
+    positive_sample_fraction: Float = Field(
+        0.01, gt=0, description="Wanted share of positives in the sample; above 0, at most 1."
+    )
 
 
 class LossEqualizationLoss(Message):
@@ -181,7 +280,10 @@ class LossEqualizationLoss(Message):
     proto_name: ClassVar[str] = "Loss.EqualizationLoss"
 
     weight: Float = Field(0.0, description="Multiplier on the equalization loss; 0 turns it off.")
-    exclude_prefixes: list[String] = Field(default_factory=list, description="Ops whose names start with one of these prefixes are left out of the equalization loss.")
+    exclude_prefixes: list[String] = Field(
+        default_factory=list,
+        description="Ops whose names start with one of these prefixes are left out of the equalization loss.",
+    )
 
 
 class Loss(Message):
@@ -191,11 +293,24 @@ class Loss(Message):
 
     localization_loss: LocalizationLoss | None = Field(None, description="Loss of the box regression.")
     classification_loss: ClassificationLoss | None = Field(None, description="Loss of the class prediction.")
-    hard_example_miner: HardExampleMiner | None = Field(None, description="Keep only the anchors with the highest loss; cannot go with the sigmoid focal loss.")
+    hard_example_miner: HardExampleMiner | None = Field(
+        None, description="Keep only the anchors with the highest loss; cannot go with the sigmoid focal loss."
+    )
     classification_weight: Float = Field(1.0, description="Multiplier on the classification loss.")
     localization_weight: Float = Field(1.0, description="Multiplier on the localization loss.")
-    random_example_sampler: RandomExampleSampler | None = Field(None, description="Sample a random subset of anchors for the loss; runs before hard example mining.")
-    equalization_loss: LossEqualizationLoss | None = Field(None, description="Settings of the SSD equalization loss, an added penalty; off at weight 0.")
-    expected_loss_weights: LossExpectedLossWeights = Field(LossExpectedLossWeights.NONE, description="Reweight anchors of the class loss: NONE, EXPECTED_SAMPLING, REWEIGHTING_UNMATCHED_ANCHORS.")
-    min_num_negative_samples: Float = Field(0.0, description="Lower bound on the effective negative count; used when expected_loss_weights is set.")
-    desired_negative_sampling_ratio: Float = Field(3.0, description="Target negatives per positive; used when expected_loss_weights is set.")
+    random_example_sampler: RandomExampleSampler | None = Field(
+        None, description="Sample a random subset of anchors for the loss; runs before hard example mining."
+    )
+    equalization_loss: LossEqualizationLoss | None = Field(
+        None, description="Settings of the SSD equalization loss, an added penalty; off at weight 0."
+    )
+    expected_loss_weights: LossExpectedLossWeights = Field(
+        LossExpectedLossWeights.NONE,
+        description="Reweight anchors of the class loss: NONE, EXPECTED_SAMPLING, REWEIGHTING_UNMATCHED_ANCHORS.",
+    )
+    min_num_negative_samples: Float = Field(
+        0.0, description="Lower bound on the effective negative count; used when expected_loss_weights is set."
+    )
+    desired_negative_sampling_ratio: Float = Field(
+        3.0, description="Target negatives per positive; used when expected_loss_weights is set."
+    )

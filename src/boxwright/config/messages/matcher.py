@@ -17,12 +17,25 @@ class ArgMaxMatcher(Message):
 
     proto_name: ClassVar[str] = "ArgMaxMatcher"
 
-    matched_threshold: Float = Field(0.5, description="An anchor is positive when its best similarity is at least this.")
-    unmatched_threshold: Float = Field(0.5, description="An anchor is negative when its best similarity is below this; must not exceed matched_threshold.")
-    ignore_thresholds: Bool = Field(False, description="Drop both thresholds: every anchor matches its best groundtruth box.")
-    negatives_lower_than_unmatched: Bool = Field(True, description="True: below unmatched_threshold is negative, in between ignored; false swaps (needs a gap).")
-    force_match_for_each_row: Bool = Field(False, description="Also make each groundtruth box's best anchor positive, even below matched_threshold.")
-    use_matmul_gather: Bool = Field(False, description="Gather matched rows by a one-hot matrix product instead of an index gather.")
+    matched_threshold: Float = Field(
+        0.5, description="An anchor is positive when its best similarity is at least this."
+    )
+    unmatched_threshold: Float = Field(
+        0.5,
+        description="An anchor is negative when its best similarity is below this; must not exceed matched_threshold.",
+    )
+    ignore_thresholds: Bool = Field(
+        False, description="Drop both thresholds: every anchor matches its best groundtruth box."
+    )
+    negatives_lower_than_unmatched: Bool = Field(
+        True, description="True: below unmatched_threshold is negative, in between ignored; false swaps (needs a gap)."
+    )
+    force_match_for_each_row: Bool = Field(
+        False, description="Also make each groundtruth box's best anchor positive, even below matched_threshold."
+    )
+    use_matmul_gather: Bool = Field(
+        False, description="Gather matched rows by a one-hot matrix product instead of an index gather."
+    )
 
 
 class BipartiteMatcher(Message):
@@ -30,7 +43,9 @@ class BipartiteMatcher(Message):
 
     proto_name: ClassVar[str] = "BipartiteMatcher"
 
-    use_matmul_gather: Bool = Field(False, description="Gather matched rows by a one-hot matrix product instead of an index gather.")
+    use_matmul_gather: Bool = Field(
+        False, description="Gather matched rows by a one-hot matrix product instead of an index gather."
+    )
 
 
 class Matcher(Message):
@@ -39,5 +54,9 @@ class Matcher(Message):
     proto_name: ClassVar[str] = "Matcher"
     oneofs: ClassVar[dict[str, tuple[str, ...]]] = {"matcher_oneof": ("argmax_matcher", "bipartite_matcher")}
 
-    argmax_matcher: ArgMaxMatcher | None = Field(None, description="Give each anchor its most similar groundtruth box, subject to thresholds.")
-    bipartite_matcher: BipartiteMatcher | None = Field(None, description="Pair boxes and anchors one to one, greedily by similarity.")
+    argmax_matcher: ArgMaxMatcher | None = Field(
+        None, description="Give each anchor its most similar groundtruth box, subject to thresholds."
+    )
+    bipartite_matcher: BipartiteMatcher | None = Field(
+        None, description="Pair boxes and anchors one to one, greedily by similarity."
+    )

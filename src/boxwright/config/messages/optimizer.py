@@ -9,7 +9,18 @@ from pydantic import Field
 
 from boxwright.config.message import Bool, Float, Message, UInt32
 
-__all__ = ["AdamOptimizer", "ConstantLearningRate", "CosineDecayLearningRate", "ExponentialDecayLearningRate", "LearningRate", "ManualStepLearningRate", "ManualStepLearningRateLearningRateSchedule", "MomentumOptimizer", "Optimizer", "RMSPropOptimizer"]
+__all__ = [
+    "AdamOptimizer",
+    "ConstantLearningRate",
+    "CosineDecayLearningRate",
+    "ExponentialDecayLearningRate",
+    "LearningRate",
+    "ManualStepLearningRate",
+    "ManualStepLearningRateLearningRateSchedule",
+    "MomentumOptimizer",
+    "Optimizer",
+    "RMSPropOptimizer",
+]
 
 
 class ConstantLearningRate(Message):
@@ -26,10 +37,16 @@ class ExponentialDecayLearningRate(Message):
     proto_name: ClassVar[str] = "ExponentialDecayLearningRate"
 
     initial_learning_rate: Float = Field(0.002, description="Learning rate at the start of the decay.")
-    decay_steps: UInt32 = Field(4000000, description="Steps over which the rate is multiplied once by decay_factor; must be above 0.")
+    decay_steps: UInt32 = Field(
+        4000000, description="Steps over which the rate is multiplied once by decay_factor; must be above 0."
+    )
     decay_factor: Float = Field(0.95, description="Multiplier applied once per decay_steps.")
-    staircase: Bool = Field(True, description="true = drop in discrete jumps every decay_steps; false = decay smoothly.")
-    burnin_learning_rate: Float = Field(0.0, description="Constant rate used during burn-in; 0 = use initial_learning_rate.")
+    staircase: Bool = Field(
+        True, description="true = drop in discrete jumps every decay_steps; false = decay smoothly."
+    )
+    burnin_learning_rate: Float = Field(
+        0.0, description="Constant rate used during burn-in; 0 = use initial_learning_rate."
+    )
     burnin_steps: UInt32 = Field(0, description="Number of first steps that use the burn-in rate.")
     min_learning_rate: Float = Field(0.0, description="The rate never falls below this value.")
 
@@ -48,9 +65,15 @@ class ManualStepLearningRate(Message):
 
     proto_name: ClassVar[str] = "ManualStepLearningRate"
 
-    initial_learning_rate: Float = Field(0.002, description="Learning rate before the first scheduled step (start value if warmup is on).")
-    schedule: list[ManualStepLearningRateLearningRateSchedule] = Field(default_factory=list, description="List of steps at which the rate changes, in increasing order.")
-    warmup: Bool = Field(False, description="Rise linearly from the initial rate to the first scheduled rate instead of jumping.")
+    initial_learning_rate: Float = Field(
+        0.002, description="Learning rate before the first scheduled step (start value if warmup is on)."
+    )
+    schedule: list[ManualStepLearningRateLearningRateSchedule] = Field(
+        default_factory=list, description="List of steps at which the rate changes, in increasing order."
+    )
+    warmup: Bool = Field(
+        False, description="Rise linearly from the initial rate to the first scheduled rate instead of jumping."
+    )
 
 
 class CosineDecayLearningRate(Message):
@@ -61,20 +84,37 @@ class CosineDecayLearningRate(Message):
     learning_rate_base: Float = Field(0.002, description="Peak learning rate, reached after warmup.")
     total_steps: UInt32 = Field(4000000, description="Step at which the rate reaches 0; counts warmup and hold.")
     warmup_learning_rate: Float = Field(0.0002, description="Learning rate at step 0, if warmup_steps is above 0.")
-    warmup_steps: UInt32 = Field(10000, description="Steps of linear rise from warmup_learning_rate to learning_rate_base; 0 = no warmup.")
-    hold_base_rate_steps: UInt32 = Field(0, description="Steps to stay at learning_rate_base after warmup before decaying.")
+    warmup_steps: UInt32 = Field(
+        10000, description="Steps of linear rise from warmup_learning_rate to learning_rate_base; 0 = no warmup."
+    )
+    hold_base_rate_steps: UInt32 = Field(
+        0, description="Steps to stay at learning_rate_base after warmup before decaying."
+    )
 
 
 class LearningRate(Message):
     """Choice of learning-rate schedule; set exactly one."""
 
     proto_name: ClassVar[str] = "LearningRate"
-    oneofs: ClassVar[dict[str, tuple[str, ...]]] = {"learning_rate": ("constant_learning_rate", "exponential_decay_learning_rate", "manual_step_learning_rate", "cosine_decay_learning_rate")}
+    oneofs: ClassVar[dict[str, tuple[str, ...]]] = {
+        "learning_rate": (
+            "constant_learning_rate",
+            "exponential_decay_learning_rate",
+            "manual_step_learning_rate",
+            "cosine_decay_learning_rate",
+        )
+    }
 
     constant_learning_rate: ConstantLearningRate | None = Field(None, description="Same learning rate for all steps.")
-    exponential_decay_learning_rate: ExponentialDecayLearningRate | None = Field(None, description="Learning rate shrinks by a fixed factor every so many steps.")
-    manual_step_learning_rate: ManualStepLearningRate | None = Field(None, description="Learning rate follows an explicit list of steps and values.")
-    cosine_decay_learning_rate: CosineDecayLearningRate | None = Field(None, description="Learning rate falls along a half cosine to 0, with optional warmup.")
+    exponential_decay_learning_rate: ExponentialDecayLearningRate | None = Field(
+        None, description="Learning rate shrinks by a fixed factor every so many steps."
+    )
+    manual_step_learning_rate: ManualStepLearningRate | None = Field(
+        None, description="Learning rate follows an explicit list of steps and values."
+    )
+    cosine_decay_learning_rate: CosineDecayLearningRate | None = Field(
+        None, description="Learning rate falls along a half cosine to 0, with optional warmup."
+    )
 
 
 class RMSPropOptimizer(Message):
@@ -84,7 +124,11 @@ class RMSPropOptimizer(Message):
 
     learning_rate: LearningRate | None = Field(None, description="Learning-rate schedule of this optimizer.")
     momentum_optimizer_value: Float = Field(0.9, ge=0, le=1, description="Momentum coefficient; 0..1.")
-    decay: Float = Field(0.9, ge=0, description="Decay of the squared-gradient average; TF2 code passes it as Keras learning-rate decay instead.")
+    decay: Float = Field(
+        0.9,
+        ge=0,
+        description="Decay of the squared-gradient average; TF2 code passes it as Keras learning-rate decay instead.",
+    )
     epsilon: Float = Field(1.0, description="Small constant in the denominator that keeps the division stable.")
 
 
@@ -110,10 +154,16 @@ class Optimizer(Message):
     """Choice of training optimizer and of weight averaging."""
 
     proto_name: ClassVar[str] = "Optimizer"
-    oneofs: ClassVar[dict[str, tuple[str, ...]]] = {"optimizer": ("rms_prop_optimizer", "momentum_optimizer", "adam_optimizer")}
+    oneofs: ClassVar[dict[str, tuple[str, ...]]] = {
+        "optimizer": ("rms_prop_optimizer", "momentum_optimizer", "adam_optimizer")
+    }
 
     rms_prop_optimizer: RMSPropOptimizer | None = Field(None, description="Train with RMSProp.")
     momentum_optimizer: MomentumOptimizer | None = Field(None, description="Train with SGD plus momentum.")
     adam_optimizer: AdamOptimizer | None = Field(None, description="Train with Adam.")
-    use_moving_average: Bool = Field(True, description="Also keep an exponential moving average of the weights during training.")
-    moving_average_decay: Float = Field(0.9999, description="Share of the old average kept at each step; 0..1, close to 1 = slow average.")
+    use_moving_average: Bool = Field(
+        True, description="Also keep an exponential moving average of the weights during training."
+    )
+    moving_average_decay: Float = Field(
+        0.9999, description="Share of the old average kept at each step; 0..1, close to 1 = slow average."
+    )

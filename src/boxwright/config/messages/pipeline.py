@@ -33,9 +33,13 @@ class DetectionModel(Message):
     proto_name: ClassVar[str] = "DetectionModel"
     oneofs: ClassVar[dict[str, tuple[str, ...]]] = {"model": ("faster_rcnn", "ssd", "experimental_model", "center_net")}
 
-    faster_rcnn: FasterRcnn | None = Field(None, description="Use a two-stage Faster R-CNN, Mask R-CNN, R-FCN or Context R-CNN model.")
+    faster_rcnn: FasterRcnn | None = Field(
+        None, description="Use a two-stage Faster R-CNN, Mask R-CNN, R-FCN or Context R-CNN model."
+    )
     ssd: Ssd | None = Field(None, description="Use a single-stage anchor-based model (SSD, RetinaNet, EfficientDet).")
-    experimental_model: ExperimentalModel | None = Field(None, description="Use a model builder registered in code under a name.")
+    experimental_model: ExperimentalModel | None = Field(
+        None, description="Use a model builder registered in code under a name."
+    )
     center_net: CenterNet | None = Field(None, description="Use an anchor-free CenterNet model.")
 
 
@@ -44,9 +48,17 @@ class TrainEvalPipelineConfig(Message):
 
     proto_name: ClassVar[str] = "TrainEvalPipelineConfig"
 
-    model: DetectionModel | None = Field(None, description="The detection model: architecture, anchors, losses and post-processing.")
-    train_config: TrainConfig | None = Field(None, description="Training settings: batch size, optimizer, augmentation, starting checkpoint, step count.")
-    train_input_reader: InputReader | None = Field(None, description="Where the training examples and label map are read from.")
+    model: DetectionModel | None = Field(
+        None, description="The detection model: architecture, anchors, losses and post-processing."
+    )
+    train_config: TrainConfig | None = Field(
+        None, description="Training settings: batch size, optimizer, augmentation, starting checkpoint, step count."
+    )
+    train_input_reader: InputReader | None = Field(
+        None, description="Where the training examples and label map are read from."
+    )
     eval_config: EvalConfig | None = Field(None, description="Evaluation settings: metrics, batch size, visualization.")
-    eval_input_reader: list[InputReader] = Field(default_factory=list, description="Where evaluation examples are read from; repeat for several evaluation sets.")
+    eval_input_reader: list[InputReader] = Field(
+        default_factory=list, description="Where evaluation examples are read from; repeat for several evaluation sets."
+    )
     graph_rewriter: GraphRewriter | None = Field(None, description="Graph changes such as quantization-aware training.")

@@ -27,17 +27,31 @@ class BatchNonMaxSuppression(Message):
     proto_name: ClassVar[str] = "BatchNonMaxSuppression"
 
     score_threshold: Float = Field(0.0, description="Only boxes scoring above this enter NMS.")
-    iou_threshold: Float = Field(0.6, ge=0, le=1, description="Boxes overlapping a kept box by more than this IoU are dropped; 0..1.")
+    iou_threshold: Float = Field(
+        0.6, ge=0, le=1, description="Boxes overlapping a kept box by more than this IoU are dropped; 0..1."
+    )
     max_detections_per_class: Int32 = Field(100, description="Most boxes kept per class and image.")
     max_total_detections: Int32 = Field(100, description="Most boxes kept per image over all classes.")
     use_static_shapes: Bool = Field(False, description="Pad NMS results to a fixed size.")
-    use_class_agnostic_nms: Bool = Field(False, description="Run NMS once over all classes, so boxes of different classes suppress each other.")
-    max_classes_per_detection: Int32 = Field(1, description="Most classes reported per kept box; used only with use_class_agnostic_nms.")
-    soft_nms_sigma: Float = Field(0.0, ge=0, description="Width of Gaussian Soft-NMS, which lowers scores of overlapping boxes; 0 = ordinary NMS.")
+    use_class_agnostic_nms: Bool = Field(
+        False, description="Run NMS once over all classes, so boxes of different classes suppress each other."
+    )
+    max_classes_per_detection: Int32 = Field(
+        1, description="Most classes reported per kept box; used only with use_class_agnostic_nms."
+    )
+    soft_nms_sigma: Float = Field(
+        0.0, ge=0, description="Width of Gaussian Soft-NMS, which lowers scores of overlapping boxes; 0 = ordinary NMS."
+    )
     use_partitioned_nms: Bool = Field(False, description="Use the tiled NMS algorithm; only used with static shapes.")
-    use_combined_nms: Bool = Field(False, description="Use the fused TensorFlow combined NMS op; fails with use_class_agnostic_nms.")
-    change_coordinate_frame: Bool = Field(True, description="Express kept boxes relative to the clip window, e.g. the unpadded image area.")
-    use_hard_nms: Bool = Field(False, description="Use plain NMS without score decay; fails if soft_nms_sigma is not 0.")
+    use_combined_nms: Bool = Field(
+        False, description="Use the fused TensorFlow combined NMS op; fails with use_class_agnostic_nms."
+    )
+    change_coordinate_frame: Bool = Field(
+        True, description="Express kept boxes relative to the clip window, e.g. the unpadded image area."
+    )
+    use_hard_nms: Bool = Field(
+        False, description="Use plain NMS without score decay; fails if soft_nms_sigma is not 0."
+    )
     use_cpu_nms: Bool = Field(False, description="Run NMS on the CPU.")
 
 
@@ -46,7 +60,16 @@ class PostProcessing(Message):
 
     proto_name: ClassVar[str] = "PostProcessing"
 
-    batch_non_max_suppression: BatchNonMaxSuppression | None = Field(None, description="Score filter and NMS that remove duplicate boxes.")
-    score_converter: PostProcessingScoreConverter = Field(PostProcessingScoreConverter.IDENTITY, description="Function that turns class logits into scores: IDENTITY, SIGMOID or SOFTMAX.")
-    logit_scale: Float = Field(1.0, description="Class logits are divided by this before score conversion; above 1 softens scores, never 0.")
-    calibration_config: CalibrationConfig | None = Field(None, description="If set, maps converted scores to calibrated ones.")
+    batch_non_max_suppression: BatchNonMaxSuppression | None = Field(
+        None, description="Score filter and NMS that remove duplicate boxes."
+    )
+    score_converter: PostProcessingScoreConverter = Field(
+        PostProcessingScoreConverter.IDENTITY,
+        description="Function that turns class logits into scores: IDENTITY, SIGMOID or SOFTMAX.",
+    )
+    logit_scale: Float = Field(
+        1.0, description="Class logits are divided by this before score conversion; above 1 softens scores, never 0."
+    )
+    calibration_config: CalibrationConfig | None = Field(
+        None, description="If set, maps converted scores to calibrated ones."
+    )

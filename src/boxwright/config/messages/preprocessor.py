@@ -10,7 +10,53 @@ from pydantic import Field
 from boxwright.config.message import Bool, Enum, Float, Int32, Message, String
 from boxwright.config.messages.center_net import RandomJitterBoxesJitterMode
 
-__all__ = ["AdjustGamma", "AutoAugmentImage", "ConvertClassLogitsToSoftmax", "DropLabelProbabilistically", "NormalizeImage", "PreprocessingStep", "RGBtoGray", "RandomAbsolutePadImage", "RandomAdjustBrightness", "RandomAdjustContrast", "RandomAdjustHue", "RandomAdjustSaturation", "RandomBlackPatches", "RandomCropImage", "RandomCropPadImage", "RandomCropToAspectRatio", "RandomDistortColor", "RandomDownscaleToTargetPixels", "RandomHorizontalFlip", "RandomImageScale", "RandomJitterBoxes", "RandomJpegQuality", "RandomPadImage", "RandomPatchGaussian", "RandomPixelValueScale", "RandomRGBtoGray", "RandomResizeMethod", "RandomRotation90", "RandomScaleCropAndPadToSquare", "RandomSelfConcatImage", "RandomSquareCropByScale", "RandomVerticalFlip", "RemapLabels", "ResizeImage", "ResizeImageMethod", "SSDRandomCrop", "SSDRandomCropFixedAspectRatio", "SSDRandomCropFixedAspectRatioOperation", "SSDRandomCropOperation", "SSDRandomCropPad", "SSDRandomCropPadFixedAspectRatio", "SSDRandomCropPadFixedAspectRatioOperation", "SSDRandomCropPadOperation", "ScaleBoxesToPixelCoordinates", "SubtractChannelMean"]
+__all__ = [
+    "AdjustGamma",
+    "AutoAugmentImage",
+    "ConvertClassLogitsToSoftmax",
+    "DropLabelProbabilistically",
+    "NormalizeImage",
+    "PreprocessingStep",
+    "RGBtoGray",
+    "RandomAbsolutePadImage",
+    "RandomAdjustBrightness",
+    "RandomAdjustContrast",
+    "RandomAdjustHue",
+    "RandomAdjustSaturation",
+    "RandomBlackPatches",
+    "RandomCropImage",
+    "RandomCropPadImage",
+    "RandomCropToAspectRatio",
+    "RandomDistortColor",
+    "RandomDownscaleToTargetPixels",
+    "RandomHorizontalFlip",
+    "RandomImageScale",
+    "RandomJitterBoxes",
+    "RandomJpegQuality",
+    "RandomPadImage",
+    "RandomPatchGaussian",
+    "RandomPixelValueScale",
+    "RandomRGBtoGray",
+    "RandomResizeMethod",
+    "RandomRotation90",
+    "RandomScaleCropAndPadToSquare",
+    "RandomSelfConcatImage",
+    "RandomSquareCropByScale",
+    "RandomVerticalFlip",
+    "RemapLabels",
+    "ResizeImage",
+    "ResizeImageMethod",
+    "SSDRandomCrop",
+    "SSDRandomCropFixedAspectRatio",
+    "SSDRandomCropFixedAspectRatioOperation",
+    "SSDRandomCropOperation",
+    "SSDRandomCropPad",
+    "SSDRandomCropPadFixedAspectRatio",
+    "SSDRandomCropPadFixedAspectRatioOperation",
+    "SSDRandomCropPadOperation",
+    "ScaleBoxesToPixelCoordinates",
+    "SubtractChannelMean",
+]
 
 
 class ResizeImageMethod(Enum):
@@ -28,7 +74,9 @@ class NormalizeImage(Message):
     proto_name: ClassVar[str] = "NormalizeImage"
 
     original_minval: Float = Field(0.0, description="Input pixel value that is mapped to target_minval.")
-    original_maxval: Float = Field(0.0, description="Input pixel value that is mapped to target_maxval; must differ from original_minval.")
+    original_maxval: Float = Field(
+        0.0, description="Input pixel value that is mapped to target_maxval; must differ from original_minval."
+    )
     target_minval: Float = Field(0.0, description="Output value for original_minval.")
     target_maxval: Float = Field(1.0, description="Output value for original_maxval.")
 
@@ -38,7 +86,10 @@ class RandomHorizontalFlip(Message):
 
     proto_name: ClassVar[str] = "RandomHorizontalFlip"
 
-    keypoint_flip_permutation: list[Int32] = Field(default_factory=list, description="Keypoint order to apply after the flip (index of the mirrored keypoint, one entry per keypoint).")
+    keypoint_flip_permutation: list[Int32] = Field(
+        default_factory=list,
+        description="Keypoint order to apply after the flip (index of the mirrored keypoint, one entry per keypoint).",
+    )
     probability: Float = Field(0.5, description="Chance of flipping an image; 0..1.")
 
 
@@ -73,7 +124,9 @@ class RandomAdjustBrightness(Message):
 
     proto_name: ClassVar[str] = "RandomAdjustBrightness"
 
-    max_delta: Float = Field(0.2, description="Offset is drawn from -max_delta..max_delta, as a fraction of the full pixel range (1 = 255).")
+    max_delta: Float = Field(
+        0.2, description="Offset is drawn from -max_delta..max_delta, as a fraction of the full pixel range (1 = 255)."
+    )
 
 
 class RandomAdjustContrast(Message):
@@ -90,7 +143,9 @@ class RandomAdjustHue(Message):
 
     proto_name: ClassVar[str] = "RandomAdjustHue"
 
-    max_delta: Float = Field(0.02, description="Hue shift is drawn from -max_delta..max_delta, as a fraction of the full hue circle.")
+    max_delta: Float = Field(
+        0.02, description="Hue shift is drawn from -max_delta..max_delta, as a fraction of the full hue circle."
+    )
 
 
 class RandomAdjustSaturation(Message):
@@ -107,7 +162,10 @@ class RandomDistortColor(Message):
 
     proto_name: ClassVar[str] = "RandomDistortColor"
 
-    color_ordering: Int32 = Field(0, description="Order of the color changes: 0 = bright., satur., hue, contrast; 1 = bright., contrast, satur., hue.")
+    color_ordering: Int32 = Field(
+        0,
+        description="Order of the color changes: 0 = bright., satur., hue, contrast; 1 = bright., contrast, satur., hue.",
+    )
 
 
 class RandomJitterBoxes(Message):
@@ -116,7 +174,10 @@ class RandomJitterBoxes(Message):
     proto_name: ClassVar[str] = "RandomJitterBoxes"
 
     ratio: Float = Field(0.05, description="Largest corner shift as a fraction of the box width or height.")
-    jitter_mode: RandomJitterBoxesJitterMode = Field(RandomJitterBoxesJitterMode.DEFAULT, description="How corners move: DEFAULT = freely, EXPAND* = boxes only grow, SHRINK* = boxes only shrink.")
+    jitter_mode: RandomJitterBoxesJitterMode = Field(
+        RandomJitterBoxesJitterMode.DEFAULT,
+        description="How corners move: DEFAULT = freely, EXPAND* = boxes only grow, SHRINK* = boxes only shrink.",
+    )
 
 
 class RandomCropImage(Message):
@@ -124,14 +185,22 @@ class RandomCropImage(Message):
 
     proto_name: ClassVar[str] = "RandomCropImage"
 
-    min_object_covered: Float = Field(1.0, ge=0, le=1, description="Crop must contain at least this fraction of some box's area; 0..1.")
+    min_object_covered: Float = Field(
+        1.0, ge=0, le=1, description="Crop must contain at least this fraction of some box's area; 0..1."
+    )
     min_aspect_ratio: Float = Field(0.75, gt=0, description="Smallest width/height ratio the crop may have.")
     max_aspect_ratio: Float = Field(1.33, gt=0, description="Largest width/height ratio the crop may have.")
     min_area: Float = Field(0.1, gt=0, le=1, description="Smallest crop area as a fraction of the image area.")
     max_area: Float = Field(1.0, gt=0, le=1, description="Largest crop area as a fraction of the image area.")
-    overlap_thresh: Float = Field(0.3, description="Boxes with less than this fraction of their area inside the crop are dropped; 0..1.")
-    clip_boxes: Bool = Field(True, description="Cut boxes at the crop border; false keeps their full extent, beyond the crop.")
-    random_coef: Float = Field(0.0, description="Probability of leaving the image unchanged; 0 = always apply, 1 = never.")
+    overlap_thresh: Float = Field(
+        0.3, description="Boxes with less than this fraction of their area inside the crop are dropped; 0..1."
+    )
+    clip_boxes: Bool = Field(
+        True, description="Cut boxes at the crop border; false keeps their full extent, beyond the crop."
+    )
+    random_coef: Float = Field(
+        0.0, description="Probability of leaving the image unchanged; 0 = always apply, 1 = never."
+    )
 
 
 class RandomPadImage(Message):
@@ -139,11 +208,22 @@ class RandomPadImage(Message):
 
     proto_name: ClassVar[str] = "RandomPadImage"
 
-    min_image_height: Int32 = Field(0, description="Smallest padded height in pixels; unset = image height; set together with min_image_width.")
-    min_image_width: Int32 = Field(0, description="Smallest padded width in pixels; unset = image width; set together with min_image_height.")
-    max_image_height: Int32 = Field(0, description="Largest padded height in pixels; unset = twice the image height; set with max_image_width.")
-    max_image_width: Int32 = Field(0, description="Largest padded width in pixels; unset = twice the image width; set with max_image_height.")
-    pad_color: list[Float] = Field(default_factory=list, description="RGB fill value of the padding, three numbers in image pixel units; unset = mean image color.")
+    min_image_height: Int32 = Field(
+        0, description="Smallest padded height in pixels; unset = image height; set together with min_image_width."
+    )
+    min_image_width: Int32 = Field(
+        0, description="Smallest padded width in pixels; unset = image width; set together with min_image_height."
+    )
+    max_image_height: Int32 = Field(
+        0, description="Largest padded height in pixels; unset = twice the image height; set with max_image_width."
+    )
+    max_image_width: Int32 = Field(
+        0, description="Largest padded width in pixels; unset = twice the image width; set with max_image_height."
+    )
+    pad_color: list[Float] = Field(
+        default_factory=list,
+        description="RGB fill value of the padding, three numbers in image pixel units; unset = mean image color.",
+    )
 
 
 class RandomCropPadImage(Message):
@@ -151,17 +231,33 @@ class RandomCropPadImage(Message):
 
     proto_name: ClassVar[str] = "RandomCropPadImage"
 
-    min_object_covered: Float = Field(1.0, ge=0, le=1, description="Crop must contain at least this fraction of some box's area; 0..1.")
+    min_object_covered: Float = Field(
+        1.0, ge=0, le=1, description="Crop must contain at least this fraction of some box's area; 0..1."
+    )
     min_aspect_ratio: Float = Field(0.75, gt=0, description="Smallest width/height ratio the crop may have.")
     max_aspect_ratio: Float = Field(1.33, gt=0, description="Largest width/height ratio the crop may have.")
     min_area: Float = Field(0.1, gt=0, le=1, description="Smallest crop area as a fraction of the image area.")
     max_area: Float = Field(1.0, gt=0, le=1, description="Largest crop area as a fraction of the image area.")
-    overlap_thresh: Float = Field(0.3, description="Boxes with less than this fraction of their area inside the crop are dropped; 0..1.")
-    clip_boxes: Bool = Field(True, description="Cut boxes at the crop border; false keeps their full extent, beyond the crop.")
-    random_coef: Float = Field(0.0, description="Probability of leaving the image unchanged; 0 = always apply, 1 = never.")
-    min_padded_size_ratio: list[Float] = Field(default_factory=list, description="Smallest padded size relative to the input image, two numbers: height, width.")
-    max_padded_size_ratio: list[Float] = Field(default_factory=list, description="Largest padded size relative to the input image, two numbers: height, width.")
-    pad_color: list[Float] = Field(default_factory=list, description="RGB fill value of the padding, three numbers in image pixel units; unset = mean image color.")
+    overlap_thresh: Float = Field(
+        0.3, description="Boxes with less than this fraction of their area inside the crop are dropped; 0..1."
+    )
+    clip_boxes: Bool = Field(
+        True, description="Cut boxes at the crop border; false keeps their full extent, beyond the crop."
+    )
+    random_coef: Float = Field(
+        0.0, description="Probability of leaving the image unchanged; 0 = always apply, 1 = never."
+    )
+    min_padded_size_ratio: list[Float] = Field(
+        default_factory=list,
+        description="Smallest padded size relative to the input image, two numbers: height, width.",
+    )
+    max_padded_size_ratio: list[Float] = Field(
+        default_factory=list, description="Largest padded size relative to the input image, two numbers: height, width."
+    )
+    pad_color: list[Float] = Field(
+        default_factory=list,
+        description="RGB fill value of the padding, three numbers in image pixel units; unset = mean image color.",
+    )
 
 
 class RandomCropToAspectRatio(Message):
@@ -170,8 +266,12 @@ class RandomCropToAspectRatio(Message):
     proto_name: ClassVar[str] = "RandomCropToAspectRatio"
 
     aspect_ratio: Float = Field(1.0, description="Width/height ratio of the crop; must be positive.")
-    overlap_thresh: Float = Field(0.3, description="Boxes with less than this fraction of their area inside the crop are dropped; 0..1.")
-    clip_boxes: Bool = Field(True, description="Cut boxes at the crop border; false keeps their full extent, beyond the crop.")
+    overlap_thresh: Float = Field(
+        0.3, description="Boxes with less than this fraction of their area inside the crop are dropped; 0..1."
+    )
+    clip_boxes: Bool = Field(
+        True, description="Cut boxes at the crop border; false keeps their full extent, beyond the crop."
+    )
 
 
 class RandomBlackPatches(Message):
@@ -206,7 +306,10 @@ class ResizeImage(Message):
 
     new_height: Int32 = Field(0, description="Output height in pixels.")
     new_width: Int32 = Field(0, description="Output width in pixels.")
-    method: ResizeImageMethod = Field(ResizeImageMethod.BILINEAR, description="Interpolation used for resizing: AREA, BICUBIC, BILINEAR or NEAREST_NEIGHBOR.")
+    method: ResizeImageMethod = Field(
+        ResizeImageMethod.BILINEAR,
+        description="Interpolation used for resizing: AREA, BICUBIC, BILINEAR or NEAREST_NEIGHBOR.",
+    )
 
 
 class SubtractChannelMean(Message):
@@ -214,7 +317,9 @@ class SubtractChannelMean(Message):
 
     proto_name: ClassVar[str] = "SubtractChannelMean"
 
-    means: list[Float] = Field(default_factory=list, description="Value to subtract, one per channel, in pixel units (3 numbers for RGB).")
+    means: list[Float] = Field(
+        default_factory=list, description="Value to subtract, one per channel, in pixel units (3 numbers for RGB)."
+    )
 
 
 class SSDRandomCropOperation(Message):
@@ -222,14 +327,36 @@ class SSDRandomCropOperation(Message):
 
     proto_name: ClassVar[str] = "SSDRandomCropOperation"
 
-    min_object_covered: Float = Field(0.0, ge=0, le=1, description="Crop must contain at least this fraction of some box's area; 0..1.")
-    min_aspect_ratio: Float = Field(0.0, gt=0, description="Smallest width/height ratio the crop may have; the default 0 is invalid, so set it.")
-    max_aspect_ratio: Float = Field(0.0, gt=0, description="Largest width/height ratio the crop may have; the default 0 is invalid, so set it.")
-    min_area: Float = Field(0.0, gt=0, le=1, description="Smallest crop area as a fraction of the image area; the default 0 is invalid, so set it.")
-    max_area: Float = Field(0.0, gt=0, le=1, description="Largest crop area as a fraction of the image area; the default 0 is invalid, so set it.")
-    overlap_thresh: Float = Field(0.0, description="Boxes with less than this fraction of their area inside the crop are dropped; 0..1.")
-    clip_boxes: Bool = Field(True, description="Cut boxes at the crop border; false keeps their full extent, beyond the crop.")
-    random_coef: Float = Field(0.0, description="Probability of leaving the image unchanged; 0 = always apply, 1 = never.")
+    min_object_covered: Float = Field(
+        0.0, ge=0, le=1, description="Crop must contain at least this fraction of some box's area; 0..1."
+    )
+    min_aspect_ratio: Float = Field(
+        0.0, gt=0, description="Smallest width/height ratio the crop may have; the default 0 is invalid, so set it."
+    )
+    max_aspect_ratio: Float = Field(
+        0.0, gt=0, description="Largest width/height ratio the crop may have; the default 0 is invalid, so set it."
+    )
+    min_area: Float = Field(
+        0.0,
+        gt=0,
+        le=1,
+        description="Smallest crop area as a fraction of the image area; the default 0 is invalid, so set it.",
+    )
+    max_area: Float = Field(
+        0.0,
+        gt=0,
+        le=1,
+        description="Largest crop area as a fraction of the image area; the default 0 is invalid, so set it.",
+    )
+    overlap_thresh: Float = Field(
+        0.0, description="Boxes with less than this fraction of their area inside the crop are dropped; 0..1."
+    )
+    clip_boxes: Bool = Field(
+        True, description="Cut boxes at the crop border; false keeps their full extent, beyond the crop."
+    )
+    random_coef: Float = Field(
+        0.0, description="Probability of leaving the image unchanged; 0 = always apply, 1 = never."
+    )
 
 
 class SSDRandomCrop(Message):
@@ -237,7 +364,9 @@ class SSDRandomCrop(Message):
 
     proto_name: ClassVar[str] = "SSDRandomCrop"
 
-    operations: list[SSDRandomCropOperation] = Field(default_factory=list, description="Crop settings to choose from with equal chance; empty = built-in SSD set.")
+    operations: list[SSDRandomCropOperation] = Field(
+        default_factory=list, description="Crop settings to choose from with equal chance; empty = built-in SSD set."
+    )
 
 
 class SSDRandomCropPadOperation(Message):
@@ -245,16 +374,43 @@ class SSDRandomCropPadOperation(Message):
 
     proto_name: ClassVar[str] = "SSDRandomCropPadOperation"
 
-    min_object_covered: Float = Field(0.0, ge=0, le=1, description="Crop must contain at least this fraction of some box's area; 0..1.")
-    min_aspect_ratio: Float = Field(0.0, gt=0, description="Smallest width/height ratio the crop may have; the default 0 is invalid, so set it.")
-    max_aspect_ratio: Float = Field(0.0, gt=0, description="Largest width/height ratio the crop may have; the default 0 is invalid, so set it.")
-    min_area: Float = Field(0.0, gt=0, le=1, description="Smallest crop area as a fraction of the image area; the default 0 is invalid, so set it.")
-    max_area: Float = Field(0.0, gt=0, le=1, description="Largest crop area as a fraction of the image area; the default 0 is invalid, so set it.")
-    overlap_thresh: Float = Field(0.0, description="Boxes with less than this fraction of their area inside the crop are dropped; 0..1.")
-    clip_boxes: Bool = Field(True, description="Cut boxes at the crop border; false keeps their full extent, beyond the crop.")
-    random_coef: Float = Field(0.0, description="Probability of leaving the image unchanged; 0 = always apply, 1 = never.")
-    min_padded_size_ratio: list[Float] = Field(default_factory=list, description="Smallest padded size relative to the input image, two numbers: height, width.")
-    max_padded_size_ratio: list[Float] = Field(default_factory=list, description="Largest padded size relative to the input image, two numbers: height, width.")
+    min_object_covered: Float = Field(
+        0.0, ge=0, le=1, description="Crop must contain at least this fraction of some box's area; 0..1."
+    )
+    min_aspect_ratio: Float = Field(
+        0.0, gt=0, description="Smallest width/height ratio the crop may have; the default 0 is invalid, so set it."
+    )
+    max_aspect_ratio: Float = Field(
+        0.0, gt=0, description="Largest width/height ratio the crop may have; the default 0 is invalid, so set it."
+    )
+    min_area: Float = Field(
+        0.0,
+        gt=0,
+        le=1,
+        description="Smallest crop area as a fraction of the image area; the default 0 is invalid, so set it.",
+    )
+    max_area: Float = Field(
+        0.0,
+        gt=0,
+        le=1,
+        description="Largest crop area as a fraction of the image area; the default 0 is invalid, so set it.",
+    )
+    overlap_thresh: Float = Field(
+        0.0, description="Boxes with less than this fraction of their area inside the crop are dropped; 0..1."
+    )
+    clip_boxes: Bool = Field(
+        True, description="Cut boxes at the crop border; false keeps their full extent, beyond the crop."
+    )
+    random_coef: Float = Field(
+        0.0, description="Probability of leaving the image unchanged; 0 = always apply, 1 = never."
+    )
+    min_padded_size_ratio: list[Float] = Field(
+        default_factory=list,
+        description="Smallest padded size relative to the input image, two numbers: height, width.",
+    )
+    max_padded_size_ratio: list[Float] = Field(
+        default_factory=list, description="Largest padded size relative to the input image, two numbers: height, width."
+    )
     pad_color_r: Float = Field(0.0, description="Red value of the padding, in pixel units.")
     pad_color_g: Float = Field(0.0, description="Green value of the padding, in pixel units.")
     pad_color_b: Float = Field(0.0, description="Blue value of the padding, in pixel units.")
@@ -265,7 +421,10 @@ class SSDRandomCropPad(Message):
 
     proto_name: ClassVar[str] = "SSDRandomCropPad"
 
-    operations: list[SSDRandomCropPadOperation] = Field(default_factory=list, description="Crop-and-pad settings to choose from with equal chance; empty = built-in set.")
+    operations: list[SSDRandomCropPadOperation] = Field(
+        default_factory=list,
+        description="Crop-and-pad settings to choose from with equal chance; empty = built-in set.",
+    )
 
 
 class SSDRandomCropFixedAspectRatioOperation(Message):
@@ -273,12 +432,30 @@ class SSDRandomCropFixedAspectRatioOperation(Message):
 
     proto_name: ClassVar[str] = "SSDRandomCropFixedAspectRatioOperation"
 
-    min_object_covered: Float = Field(0.0, ge=0, le=1, description="Crop must contain at least this fraction of some box's area; 0..1.")
-    min_area: Float = Field(0.0, gt=0, le=1, description="Smallest crop area as a fraction of the image area; the default 0 is invalid, so set it.")
-    max_area: Float = Field(0.0, gt=0, le=1, description="Largest crop area as a fraction of the image area; the default 0 is invalid, so set it.")
-    overlap_thresh: Float = Field(0.0, description="Boxes with less than this fraction of their area inside the crop are dropped; 0..1.")
-    clip_boxes: Bool = Field(True, description="Cut boxes at the crop border; false keeps their full extent, beyond the crop.")
-    random_coef: Float = Field(0.0, description="Probability of leaving the image unchanged; 0 = always apply, 1 = never.")
+    min_object_covered: Float = Field(
+        0.0, ge=0, le=1, description="Crop must contain at least this fraction of some box's area; 0..1."
+    )
+    min_area: Float = Field(
+        0.0,
+        gt=0,
+        le=1,
+        description="Smallest crop area as a fraction of the image area; the default 0 is invalid, so set it.",
+    )
+    max_area: Float = Field(
+        0.0,
+        gt=0,
+        le=1,
+        description="Largest crop area as a fraction of the image area; the default 0 is invalid, so set it.",
+    )
+    overlap_thresh: Float = Field(
+        0.0, description="Boxes with less than this fraction of their area inside the crop are dropped; 0..1."
+    )
+    clip_boxes: Bool = Field(
+        True, description="Cut boxes at the crop border; false keeps their full extent, beyond the crop."
+    )
+    random_coef: Float = Field(
+        0.0, description="Probability of leaving the image unchanged; 0 = always apply, 1 = never."
+    )
 
 
 class SSDRandomCropFixedAspectRatio(Message):
@@ -286,7 +463,9 @@ class SSDRandomCropFixedAspectRatio(Message):
 
     proto_name: ClassVar[str] = "SSDRandomCropFixedAspectRatio"
 
-    operations: list[SSDRandomCropFixedAspectRatioOperation] = Field(default_factory=list, description="Crop settings to choose from with equal chance; empty = built-in set.")
+    operations: list[SSDRandomCropFixedAspectRatioOperation] = Field(
+        default_factory=list, description="Crop settings to choose from with equal chance; empty = built-in set."
+    )
     aspect_ratio: Float = Field(1.0, description="Width/height ratio of every crop; must be positive.")
 
 
@@ -295,14 +474,36 @@ class SSDRandomCropPadFixedAspectRatioOperation(Message):
 
     proto_name: ClassVar[str] = "SSDRandomCropPadFixedAspectRatioOperation"
 
-    min_object_covered: Float = Field(0.0, ge=0, le=1, description="Crop must contain at least this fraction of some box's area; 0..1.")
-    min_aspect_ratio: Float = Field(0.0, gt=0, description="Smallest width/height ratio the crop may have; the default 0 is invalid, so set it.")
-    max_aspect_ratio: Float = Field(0.0, gt=0, description="Largest width/height ratio the crop may have; the default 0 is invalid, so set it.")
-    min_area: Float = Field(0.0, gt=0, le=1, description="Smallest crop area as a fraction of the image area; the default 0 is invalid, so set it.")
-    max_area: Float = Field(0.0, gt=0, le=1, description="Largest crop area as a fraction of the image area; the default 0 is invalid, so set it.")
-    overlap_thresh: Float = Field(0.0, description="Boxes with less than this fraction of their area inside the crop are dropped; 0..1.")
-    clip_boxes: Bool = Field(True, description="Cut boxes at the crop border; false keeps their full extent, beyond the crop.")
-    random_coef: Float = Field(0.0, description="Probability of leaving the image unchanged; 0 = always apply, 1 = never.")
+    min_object_covered: Float = Field(
+        0.0, ge=0, le=1, description="Crop must contain at least this fraction of some box's area; 0..1."
+    )
+    min_aspect_ratio: Float = Field(
+        0.0, gt=0, description="Smallest width/height ratio the crop may have; the default 0 is invalid, so set it."
+    )
+    max_aspect_ratio: Float = Field(
+        0.0, gt=0, description="Largest width/height ratio the crop may have; the default 0 is invalid, so set it."
+    )
+    min_area: Float = Field(
+        0.0,
+        gt=0,
+        le=1,
+        description="Smallest crop area as a fraction of the image area; the default 0 is invalid, so set it.",
+    )
+    max_area: Float = Field(
+        0.0,
+        gt=0,
+        le=1,
+        description="Largest crop area as a fraction of the image area; the default 0 is invalid, so set it.",
+    )
+    overlap_thresh: Float = Field(
+        0.0, description="Boxes with less than this fraction of their area inside the crop are dropped; 0..1."
+    )
+    clip_boxes: Bool = Field(
+        True, description="Cut boxes at the crop border; false keeps their full extent, beyond the crop."
+    )
+    random_coef: Float = Field(
+        0.0, description="Probability of leaving the image unchanged; 0 = always apply, 1 = never."
+    )
 
 
 class SSDRandomCropPadFixedAspectRatio(Message):
@@ -310,10 +511,16 @@ class SSDRandomCropPadFixedAspectRatio(Message):
 
     proto_name: ClassVar[str] = "SSDRandomCropPadFixedAspectRatio"
 
-    operations: list[SSDRandomCropPadFixedAspectRatioOperation] = Field(default_factory=list, description="Crop settings to choose from with equal chance; empty = built-in set.")
+    operations: list[SSDRandomCropPadFixedAspectRatioOperation] = Field(
+        default_factory=list, description="Crop settings to choose from with equal chance; empty = built-in set."
+    )
     aspect_ratio: Float = Field(1.0, description="Width/height ratio of the padded image; must be positive.")
-    min_padded_size_ratio: list[Float] = Field(default_factory=list, description="Smallest padded size relative to the image, two numbers: height, width.")
-    max_padded_size_ratio: list[Float] = Field(default_factory=list, description="Largest padded size relative to the image, two numbers: height, width.")
+    min_padded_size_ratio: list[Float] = Field(
+        default_factory=list, description="Smallest padded size relative to the image, two numbers: height, width."
+    )
+    max_padded_size_ratio: list[Float] = Field(
+        default_factory=list, description="Largest padded size relative to the image, two numbers: height, width."
+    )
 
 
 class RandomVerticalFlip(Message):
@@ -321,7 +528,10 @@ class RandomVerticalFlip(Message):
 
     proto_name: ClassVar[str] = "RandomVerticalFlip"
 
-    keypoint_flip_permutation: list[Int32] = Field(default_factory=list, description="Keypoint order to apply after the flip (index of the mirrored keypoint, one entry per keypoint).")
+    keypoint_flip_permutation: list[Int32] = Field(
+        default_factory=list,
+        description="Keypoint order to apply after the flip (index of the mirrored keypoint, one entry per keypoint).",
+    )
     probability: Float = Field(0.5, description="Chance of flipping an image; 0..1.")
 
 
@@ -330,7 +540,9 @@ class RandomRotation90(Message):
 
     proto_name: ClassVar[str] = "RandomRotation90"
 
-    keypoint_rot_permutation: list[Int32] = Field(default_factory=list, description="Keypoint order to apply after the rotation (one index per keypoint).")
+    keypoint_rot_permutation: list[Int32] = Field(
+        default_factory=list, description="Keypoint order to apply after the rotation (one index per keypoint)."
+    )
     probability: Float = Field(0.5, description="Chance of rotating an image; 0..1.")
 
 
@@ -345,7 +557,9 @@ class ConvertClassLogitsToSoftmax(Message):
 
     proto_name: ClassVar[str] = "ConvertClassLogitsToSoftmax"
 
-    temperature: Float = Field(1.0, description="Logits are divided by this first; above 1 gives flatter probabilities; must not be 0.")
+    temperature: Float = Field(
+        1.0, description="Logits are divided by this first; above 1 gives flatter probabilities; must not be 0."
+    )
 
 
 class RandomAbsolutePadImage(Message):
@@ -355,7 +569,10 @@ class RandomAbsolutePadImage(Message):
 
     max_height_padding: Int32 = Field(0, description="Upper limit of the added height in pixels.")
     max_width_padding: Int32 = Field(0, description="Upper limit of the added width in pixels.")
-    pad_color: list[Float] = Field(default_factory=list, description="RGB fill value of the padding, three numbers in image pixel units; unset = mean image color.")
+    pad_color: list[Float] = Field(
+        default_factory=list,
+        description="RGB fill value of the padding, three numbers in image pixel units; unset = mean image color.",
+    )
 
 
 class RandomSelfConcatImage(Message):
@@ -398,8 +615,12 @@ class RandomJpegQuality(Message):
 
     proto_name: ClassVar[str] = "RandomJpegQuality"
 
-    random_coef: Float = Field(0.0, description="Probability of leaving the image unchanged; 0 = always apply, 1 = never.")
-    min_jpeg_quality: Int32 = Field(0, ge=0, le=100, description="Lower bound of the random JPEG quality; 0..100, lower is worse.")
+    random_coef: Float = Field(
+        0.0, description="Probability of leaving the image unchanged; 0 = always apply, 1 = never."
+    )
+    min_jpeg_quality: Int32 = Field(
+        0, ge=0, le=100, description="Lower bound of the random JPEG quality; 0..100, lower is worse."
+    )
     max_jpeg_quality: Int32 = Field(100, ge=0, le=100, description="Upper bound of the random JPEG quality; 0..100.")
 
 
@@ -408,7 +629,9 @@ class RandomDownscaleToTargetPixels(Message):
 
     proto_name: ClassVar[str] = "RandomDownscaleToTargetPixels"
 
-    random_coef: Float = Field(0.0, description="Probability of leaving the image unchanged; 0 = always apply, 1 = never.")
+    random_coef: Float = Field(
+        0.0, description="Probability of leaving the image unchanged; 0 = always apply, 1 = never."
+    )
     min_target_pixels: Int32 = Field(300000, description="Smallest target size, in total pixels (height times width).")
     max_target_pixels: Int32 = Field(500000, description="Largest target size, in total pixels (height times width).")
 
@@ -418,7 +641,9 @@ class RandomPatchGaussian(Message):
 
     proto_name: ClassVar[str] = "RandomPatchGaussian"
 
-    random_coef: Float = Field(0.0, description="Probability of leaving the image unchanged; 0 = always apply, 1 = never.")
+    random_coef: Float = Field(
+        0.0, description="Probability of leaving the image unchanged; 0 = always apply, 1 = never."
+    )
     min_patch_size: Int32 = Field(1, description="Smallest side length of the patch in pixels.")
     max_patch_size: Int32 = Field(250, description="Largest side length of the patch in pixels.")
     min_gaussian_stddev: Float = Field(0.0, description="Smallest noise standard deviation, for pixels scaled to 0..1.")
@@ -430,10 +655,15 @@ class RandomSquareCropByScale(Message):
 
     proto_name: ClassVar[str] = "RandomSquareCropByScale"
 
-    max_border: Int32 = Field(128, description="Crop centers keep up to this many pixels from the image edge (halved until it fits small images).")
+    max_border: Int32 = Field(
+        128,
+        description="Crop centers keep up to this many pixels from the image edge (halved until it fits small images).",
+    )
     scale_min: Float = Field(0.6, description="Smallest crop side as a multiple of the longer image side.")
     scale_max: Float = Field(1.3, description="Largest crop side as a multiple of the longer image side.")
-    num_scales: Int32 = Field(8, description="Number of evenly spaced scales from scale_min to scale_max to choose from.")
+    num_scales: Int32 = Field(
+        8, description="Number of evenly spaced scales from scale_min to scale_max to choose from."
+    )
 
 
 class RandomScaleCropAndPadToSquare(Message):
@@ -459,44 +689,142 @@ class PreprocessingStep(Message):
     """One augmentation or preprocessing step; set exactly one."""
 
     proto_name: ClassVar[str] = "PreprocessingStep"
-    oneofs: ClassVar[dict[str, tuple[str, ...]]] = {"preprocessing_step": ("normalize_image", "random_horizontal_flip", "random_pixel_value_scale", "random_image_scale", "random_rgb_to_gray", "random_adjust_brightness", "random_adjust_contrast", "random_adjust_hue", "random_adjust_saturation", "random_distort_color", "random_jitter_boxes", "random_crop_image", "random_pad_image", "random_crop_pad_image", "random_crop_to_aspect_ratio", "random_black_patches", "random_resize_method", "scale_boxes_to_pixel_coordinates", "resize_image", "subtract_channel_mean", "ssd_random_crop", "ssd_random_crop_pad", "ssd_random_crop_fixed_aspect_ratio", "ssd_random_crop_pad_fixed_aspect_ratio", "random_vertical_flip", "random_rotation90", "rgb_to_gray", "convert_class_logits_to_softmax", "random_absolute_pad_image", "random_self_concat_image", "autoaugment_image", "drop_label_probabilistically", "remap_labels", "random_jpeg_quality", "random_downscale_to_target_pixels", "random_patch_gaussian", "random_square_crop_by_scale", "random_scale_crop_and_pad_to_square", "adjust_gamma")}
+    oneofs: ClassVar[dict[str, tuple[str, ...]]] = {
+        "preprocessing_step": (
+            "normalize_image",
+            "random_horizontal_flip",
+            "random_pixel_value_scale",
+            "random_image_scale",
+            "random_rgb_to_gray",
+            "random_adjust_brightness",
+            "random_adjust_contrast",
+            "random_adjust_hue",
+            "random_adjust_saturation",
+            "random_distort_color",
+            "random_jitter_boxes",
+            "random_crop_image",
+            "random_pad_image",
+            "random_crop_pad_image",
+            "random_crop_to_aspect_ratio",
+            "random_black_patches",
+            "random_resize_method",
+            "scale_boxes_to_pixel_coordinates",
+            "resize_image",
+            "subtract_channel_mean",
+            "ssd_random_crop",
+            "ssd_random_crop_pad",
+            "ssd_random_crop_fixed_aspect_ratio",
+            "ssd_random_crop_pad_fixed_aspect_ratio",
+            "random_vertical_flip",
+            "random_rotation90",
+            "rgb_to_gray",
+            "convert_class_logits_to_softmax",
+            "random_absolute_pad_image",
+            "random_self_concat_image",
+            "autoaugment_image",
+            "drop_label_probabilistically",
+            "remap_labels",
+            "random_jpeg_quality",
+            "random_downscale_to_target_pixels",
+            "random_patch_gaussian",
+            "random_square_crop_by_scale",
+            "random_scale_crop_and_pad_to_square",
+            "adjust_gamma",
+        )
+    }
 
-    normalize_image: NormalizeImage | None = Field(None, description="Map pixel values linearly from one range to another.")
-    random_horizontal_flip: RandomHorizontalFlip | None = Field(None, description="Mirror image and labels left to right, at random.")
-    random_pixel_value_scale: RandomPixelValueScale | None = Field(None, description="Multiply every pixel value by its own random factor.")
-    random_image_scale: RandomImageScale | None = Field(None, description="Resize the image by a random factor, keeping its aspect ratio.")
+    normalize_image: NormalizeImage | None = Field(
+        None, description="Map pixel values linearly from one range to another."
+    )
+    random_horizontal_flip: RandomHorizontalFlip | None = Field(
+        None, description="Mirror image and labels left to right, at random."
+    )
+    random_pixel_value_scale: RandomPixelValueScale | None = Field(
+        None, description="Multiply every pixel value by its own random factor."
+    )
+    random_image_scale: RandomImageScale | None = Field(
+        None, description="Resize the image by a random factor, keeping its aspect ratio."
+    )
     random_rgb_to_gray: RandomRGBtoGray | None = Field(None, description="Turn the image gray, at random.")
-    random_adjust_brightness: RandomAdjustBrightness | None = Field(None, description="Add a random amount to the brightness.")
-    random_adjust_contrast: RandomAdjustContrast | None = Field(None, description="Scale the contrast by a random factor.")
+    random_adjust_brightness: RandomAdjustBrightness | None = Field(
+        None, description="Add a random amount to the brightness."
+    )
+    random_adjust_contrast: RandomAdjustContrast | None = Field(
+        None, description="Scale the contrast by a random factor."
+    )
     random_adjust_hue: RandomAdjustHue | None = Field(None, description="Rotate the hue by a random amount.")
-    random_adjust_saturation: RandomAdjustSaturation | None = Field(None, description="Scale the color saturation by a random factor.")
-    random_distort_color: RandomDistortColor | None = Field(None, description="Change brightness, saturation, hue and contrast at random, in a fixed order.")
-    random_jitter_boxes: RandomJitterBoxes | None = Field(None, description="Move the corners of groundtruth boxes at random, relative to box size.")
-    random_crop_image: RandomCropImage | None = Field(None, description="Crop at random so that at least one object stays covered.")
+    random_adjust_saturation: RandomAdjustSaturation | None = Field(
+        None, description="Scale the color saturation by a random factor."
+    )
+    random_distort_color: RandomDistortColor | None = Field(
+        None, description="Change brightness, saturation, hue and contrast at random, in a fixed order."
+    )
+    random_jitter_boxes: RandomJitterBoxes | None = Field(
+        None, description="Move the corners of groundtruth boxes at random, relative to box size."
+    )
+    random_crop_image: RandomCropImage | None = Field(
+        None, description="Crop at random so that at least one object stays covered."
+    )
     random_pad_image: RandomPadImage | None = Field(None, description="Place the image at random on a larger canvas.")
     random_crop_pad_image: RandomCropPadImage | None = Field(None, description="Crop at random, then pad at random.")
-    random_crop_to_aspect_ratio: RandomCropToAspectRatio | None = Field(None, description="Crop at a random place to a given aspect ratio.")
+    random_crop_to_aspect_ratio: RandomCropToAspectRatio | None = Field(
+        None, description="Crop at a random place to a given aspect ratio."
+    )
     random_black_patches: RandomBlackPatches | None = Field(None, description="Paint random square patches black.")
-    random_resize_method: RandomResizeMethod | None = Field(None, description="Resize to a given size with a randomly chosen interpolation.")
-    scale_boxes_to_pixel_coordinates: ScaleBoxesToPixelCoordinates | None = Field(None, description="Turn box and keypoint coordinates from 0..1 into pixels.")
+    random_resize_method: RandomResizeMethod | None = Field(
+        None, description="Resize to a given size with a randomly chosen interpolation."
+    )
+    scale_boxes_to_pixel_coordinates: ScaleBoxesToPixelCoordinates | None = Field(
+        None, description="Turn box and keypoint coordinates from 0..1 into pixels."
+    )
     resize_image: ResizeImage | None = Field(None, description="Resize to a given size with a given interpolation.")
-    subtract_channel_mean: SubtractChannelMean | None = Field(None, description="Subtract a given mean from each color channel.")
-    ssd_random_crop: SSDRandomCrop | None = Field(None, description="SSD crop: pick one of several overlap rules at random, then crop.")
+    subtract_channel_mean: SubtractChannelMean | None = Field(
+        None, description="Subtract a given mean from each color channel."
+    )
+    ssd_random_crop: SSDRandomCrop | None = Field(
+        None, description="SSD crop: pick one of several overlap rules at random, then crop."
+    )
     ssd_random_crop_pad: SSDRandomCropPad | None = Field(None, description="SSD crop with random padding after it.")
-    ssd_random_crop_fixed_aspect_ratio: SSDRandomCropFixedAspectRatio | None = Field(None, description="SSD crop brought to a fixed aspect ratio.")
-    ssd_random_crop_pad_fixed_aspect_ratio: SSDRandomCropPadFixedAspectRatio | None = Field(None, description="SSD crop with padding, brought to a fixed aspect ratio.")
-    random_vertical_flip: RandomVerticalFlip | None = Field(None, description="Mirror image and labels top to bottom, at random.")
-    random_rotation90: RandomRotation90 | None = Field(None, description="Turn image and labels by 90 degrees counterclockwise, at random.")
+    ssd_random_crop_fixed_aspect_ratio: SSDRandomCropFixedAspectRatio | None = Field(
+        None, description="SSD crop brought to a fixed aspect ratio."
+    )
+    ssd_random_crop_pad_fixed_aspect_ratio: SSDRandomCropPadFixedAspectRatio | None = Field(
+        None, description="SSD crop with padding, brought to a fixed aspect ratio."
+    )
+    random_vertical_flip: RandomVerticalFlip | None = Field(
+        None, description="Mirror image and labels top to bottom, at random."
+    )
+    random_rotation90: RandomRotation90 | None = Field(
+        None, description="Turn image and labels by 90 degrees counterclockwise, at random."
+    )
     rgb_to_gray: RGBtoGray | None = Field(None, description="Turn every image gray.")
-    convert_class_logits_to_softmax: ConvertClassLogitsToSoftmax | None = Field(None, description="Turn stored class logits into softmax scores, with a temperature.")
-    random_absolute_pad_image: RandomAbsolutePadImage | None = Field(None, description="Pad by a random number of pixels up to given limits.")
-    random_self_concat_image: RandomSelfConcatImage | None = Field(None, description="Join the image with a copy of itself, along width or height, at random.")
+    convert_class_logits_to_softmax: ConvertClassLogitsToSoftmax | None = Field(
+        None, description="Turn stored class logits into softmax scores, with a temperature."
+    )
+    random_absolute_pad_image: RandomAbsolutePadImage | None = Field(
+        None, description="Pad by a random number of pixels up to given limits."
+    )
+    random_self_concat_image: RandomSelfConcatImage | None = Field(
+        None, description="Join the image with a copy of itself, along width or height, at random."
+    )
     autoaugment_image: AutoAugmentImage | None = Field(None, description="Apply a learned AutoAugment policy.")
-    drop_label_probabilistically: DropLabelProbabilistically | None = Field(None, description="Drop the boxes of one class with a given probability.")
+    drop_label_probabilistically: DropLabelProbabilistically | None = Field(
+        None, description="Drop the boxes of one class with a given probability."
+    )
     remap_labels: RemapLabels | None = Field(None, description="Replace a set of class ids by one other id.")
-    random_jpeg_quality: RandomJpegQuality | None = Field(None, description="Compress as JPEG at a random quality, at random.")
-    random_downscale_to_target_pixels: RandomDownscaleToTargetPixels | None = Field(None, description="Shrink to a random pixel count when the image is larger, at random.")
-    random_patch_gaussian: RandomPatchGaussian | None = Field(None, description="Add Gaussian noise inside a random square patch, at random.")
-    random_square_crop_by_scale: RandomSquareCropByScale | None = Field(None, description="Crop a square with a random side scaled from the image, padding where it sticks out.")
-    random_scale_crop_and_pad_to_square: RandomScaleCropAndPadToSquare | None = Field(None, description="Scale at random, then crop and pad to a square of fixed size.")
+    random_jpeg_quality: RandomJpegQuality | None = Field(
+        None, description="Compress as JPEG at a random quality, at random."
+    )
+    random_downscale_to_target_pixels: RandomDownscaleToTargetPixels | None = Field(
+        None, description="Shrink to a random pixel count when the image is larger, at random."
+    )
+    random_patch_gaussian: RandomPatchGaussian | None = Field(
+        None, description="Add Gaussian noise inside a random square patch, at random."
+    )
+    random_square_crop_by_scale: RandomSquareCropByScale | None = Field(
+        None, description="Crop a square with a random side scaled from the image, padding where it sticks out."
+    )
+    random_scale_crop_and_pad_to_square: RandomScaleCropAndPadToSquare | None = Field(
+        None, description="Scale at random, then crop and pad to a square of fixed size."
+    )
     adjust_gamma: AdjustGamma | None = Field(None, description="Apply gamma correction with a given gamma and gain.")

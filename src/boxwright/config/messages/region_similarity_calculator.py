@@ -9,7 +9,13 @@ from pydantic import Field
 
 from boxwright.config.message import Float, Message
 
-__all__ = ["IoaSimilarity", "IouSimilarity", "NegSqDistSimilarity", "RegionSimilarityCalculator", "ThresholdedIouSimilarity"]
+__all__ = [
+    "IoaSimilarity",
+    "IouSimilarity",
+    "NegSqDistSimilarity",
+    "RegionSimilarityCalculator",
+    "ThresholdedIouSimilarity",
+]
 
 
 class NegSqDistSimilarity(Message):
@@ -35,16 +41,31 @@ class ThresholdedIouSimilarity(Message):
 
     proto_name: ClassVar[str] = "ThresholdedIouSimilarity"
 
-    iou_threshold: Float = Field(0.5, description="Pairs with IoU above this get the first box's score, the others 0; 0..1.")
+    iou_threshold: Float = Field(
+        0.5, description="Pairs with IoU above this get the first box's score, the others 0; 0..1."
+    )
 
 
 class RegionSimilarityCalculator(Message):
     """Chooses the box similarity that the matcher compares; set exactly one."""
 
     proto_name: ClassVar[str] = "RegionSimilarityCalculator"
-    oneofs: ClassVar[dict[str, tuple[str, ...]]] = {"region_similarity": ("neg_sq_dist_similarity", "iou_similarity", "ioa_similarity", "thresholded_iou_similarity")}
+    oneofs: ClassVar[dict[str, tuple[str, ...]]] = {
+        "region_similarity": (
+            "neg_sq_dist_similarity",
+            "iou_similarity",
+            "ioa_similarity",
+            "thresholded_iou_similarity",
+        )
+    }
 
-    neg_sq_dist_similarity: NegSqDistSimilarity | None = Field(None, description="Negative squared distance between box coordinates.")
+    neg_sq_dist_similarity: NegSqDistSimilarity | None = Field(
+        None, description="Negative squared distance between box coordinates."
+    )
     iou_similarity: IouSimilarity | None = Field(None, description="Intersection over union (IoU).")
-    ioa_similarity: IoaSimilarity | None = Field(None, description="Intersection over area: overlap divided by the area of one of the two boxes.")
-    thresholded_iou_similarity: ThresholdedIouSimilarity | None = Field(None, description="The first box's score where the IoU exceeds a threshold, otherwise 0.")
+    ioa_similarity: IoaSimilarity | None = Field(
+        None, description="Intersection over area: overlap divided by the area of one of the two boxes."
+    )
+    thresholded_iou_similarity: ThresholdedIouSimilarity | None = Field(
+        None, description="The first box's score where the IoU exceeds a threshold, otherwise 0."
+    )

@@ -28,31 +28,72 @@ class TrainConfig(Message):
     proto_name: ClassVar[str] = "TrainConfig"
 
     batch_size: UInt32 = Field(32, description="Images per training step, summed over all replicas.")
-    data_augmentation_options: list[PreprocessingStep] = Field(default_factory=list, description="Augmentations applied to each training image, in the listed order.")
-    sync_replicas: Bool = Field(False, description="TF1: gather gradients from all workers before each update, instead of updating at will.")
-    keep_checkpoint_every_n_hours: Float = Field(10000.0, description="TF1: keep one checkpoint for good every this many hours.")
+    data_augmentation_options: list[PreprocessingStep] = Field(
+        default_factory=list, description="Augmentations applied to each training image, in the listed order."
+    )
+    sync_replicas: Bool = Field(
+        False, description="TF1: gather gradients from all workers before each update, instead of updating at will."
+    )
+    keep_checkpoint_every_n_hours: Float = Field(
+        10000.0, description="TF1: keep one checkpoint for good every this many hours."
+    )
     optimizer: Optimizer | None = Field(None, description="Optimizer and learning rate schedule.")
     gradient_clipping_by_norm: Float = Field(0.0, description="Clip gradients to this norm; 0 = no clipping.")
-    fine_tune_checkpoint: String = Field("", description="Path prefix of the checkpoint to start from; empty = train from the initializers.")
-    fine_tune_checkpoint_type: String = Field("", description="What to restore from the checkpoint: classification, detection, fine_tune or full.")
-    fine_tune_checkpoint_version: CheckpointVersion = Field(CheckpointVersion.V1, description="Format of the starting checkpoint, V1 (TF1) or V2 (TF2 object-based); TF2 training needs V2.")
-    from_detection_checkpoint: Bool = Field(False, description="Deprecated. Old form of fine_tune_checkpoint_type: true = detection, false = classification.")
-    load_all_detection_checkpoint_vars: Bool = Field(False, description="TF1: restore every variable whose name and shape match, not only the feature extractor's.")
-    run_fine_tune_checkpoint_dummy_computation: Bool = Field(True, description="Run the model once on data before restoring, so that all its variables exist.")
+    fine_tune_checkpoint: String = Field(
+        "", description="Path prefix of the checkpoint to start from; empty = train from the initializers."
+    )
+    fine_tune_checkpoint_type: String = Field(
+        "", description="What to restore from the checkpoint: classification, detection, fine_tune or full."
+    )
+    fine_tune_checkpoint_version: CheckpointVersion = Field(
+        CheckpointVersion.V1,
+        description="Format of the starting checkpoint, V1 (TF1) or V2 (TF2 object-based); TF2 training needs V2.",
+    )
+    from_detection_checkpoint: Bool = Field(
+        False,
+        description="Deprecated. Old form of fine_tune_checkpoint_type: true = detection, false = classification.",
+    )
+    load_all_detection_checkpoint_vars: Bool = Field(
+        False, description="TF1: restore every variable whose name and shape match, not only the feature extractor's."
+    )
+    run_fine_tune_checkpoint_dummy_computation: Bool = Field(
+        True, description="Run the model once on data before restoring, so that all its variables exist."
+    )
     num_steps: UInt32 = Field(0, description="Number of training steps; 0 = no limit in TF1.")
-    startup_delay_steps: Float = Field(15.0, description="TF1: steps by which each further asynchronous worker waits before it starts.")
-    bias_grad_multiplier: Float = Field(0.0, description="TF1: multiplier on the gradients of biases; 0 = leave them as they are.")
-    update_trainable_variables: list[String] = Field(default_factory=list, description="TF1: name patterns (regex) of the only variables to train; empty = all.")
-    freeze_variables: list[String] = Field(default_factory=list, description="TF1: name patterns (regex) of variables that are not trained; wins over update_trainable_variables.")
+    startup_delay_steps: Float = Field(
+        15.0, description="TF1: steps by which each further asynchronous worker waits before it starts."
+    )
+    bias_grad_multiplier: Float = Field(
+        0.0, description="TF1: multiplier on the gradients of biases; 0 = leave them as they are."
+    )
+    update_trainable_variables: list[String] = Field(
+        default_factory=list, description="TF1: name patterns (regex) of the only variables to train; empty = all."
+    )
+    freeze_variables: list[String] = Field(
+        default_factory=list,
+        description="TF1: name patterns (regex) of variables that are not trained; wins over update_trainable_variables.",
+    )
     replicas_to_aggregate: Int32 = Field(1, description="TF1: how many workers' gradients make one synchronous update.")
     batch_queue_capacity: Int32 = Field(150, description="Deprecated. Batches the TF1 input queue could hold.")
     num_batch_queue_threads: Int32 = Field(8, description="Deprecated. Threads that filled the TF1 batch queue.")
     prefetch_queue_capacity: Int32 = Field(5, description="Deprecated. Batches the TF1 prefetch queue could hold.")
-    merge_multiple_label_boxes: Bool = Field(False, description="Merge boxes with identical coordinates into one box with several classes.")
-    use_multiclass_scores: Bool = Field(False, description="Train on per-class scores stored with the boxes instead of one-hot labels.")
-    add_regularization_loss: Bool = Field(True, description="Add the weight regularization losses to the training loss.")
-    max_number_of_boxes: Int32 = Field(100, description="Deprecated. Old limit on groundtruth boxes per image; set it in the input reader instead.")
-    unpad_groundtruth_tensors: Bool = Field(True, description="Strip the padding rows from groundtruth before the loss; must be false on TPU.")
-    retain_original_images: Bool = Field(False, description="Also keep the original images in the training batch, for image summaries.")
+    merge_multiple_label_boxes: Bool = Field(
+        False, description="Merge boxes with identical coordinates into one box with several classes."
+    )
+    use_multiclass_scores: Bool = Field(
+        False, description="Train on per-class scores stored with the boxes instead of one-hot labels."
+    )
+    add_regularization_loss: Bool = Field(
+        True, description="Add the weight regularization losses to the training loss."
+    )
+    max_number_of_boxes: Int32 = Field(
+        100, description="Deprecated. Old limit on groundtruth boxes per image; set it in the input reader instead."
+    )
+    unpad_groundtruth_tensors: Bool = Field(
+        True, description="Strip the padding rows from groundtruth before the loss; must be false on TPU."
+    )
+    retain_original_images: Bool = Field(
+        False, description="Also keep the original images in the training batch, for image summaries."
+    )
     use_bfloat16: Bool = Field(False, description="Train in bfloat16 precision; meant for TPU.")
     summarize_gradients: Bool = Field(False, description="Write gradient histograms to the training summaries.")

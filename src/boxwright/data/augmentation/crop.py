@@ -73,9 +73,7 @@ class RandomCrop:
         y, x = int(rng.integers(0, height - window_height + 1)), int(rng.integers(0, width - window_width + 1))
         return x, y, x + window_width, y + window_height
 
-    def _covers(
-        self, window: tuple[int, int, int, int], boxes: NDArray[np.float32], height: int, width: int
-    ) -> bool:
+    def _covers(self, window: tuple[int, int, int, int], boxes: NDArray[np.float32], height: int, width: int) -> bool:
         if not len(boxes):  # TF then takes the whole image as the one object
             boxes = np.array([[0, 0, width, height]], np.float32)
         return bool((_share_inside(boxes, window) >= self.min_object_covered).any())

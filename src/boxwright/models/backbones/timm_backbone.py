@@ -6,6 +6,7 @@ Dimensions: B batch, H W image.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import timm
 import torch
@@ -46,15 +47,20 @@ class TimmBackbone(nn.Module):
         except RuntimeError as error:
             near = ", ".join(timm.list_models(f"*{name.split('.')[0][:8]}*")[:6]) or "see timm.list_models()"
             raise ConfigError(f"feature_extractor.type timm/{name}: {error}; near: {near}") from None
-        reductions = list(self.body.feature_info.reduction())
+        info: Any = self.body.feature_info
+        reductions = list(info.reduction())
         missing = [stride for stride in strides if stride not in reductions]
         if missing:
             raise ConfigError(f"timm/{name} has maps of strides {reductions}, none of {missing}")
         self.levels = tuple(len(reductions) - 1 - reductions[::-1].index(stride) for stride in strides)
-        self.channels = tuple(self.body.feature_info.channels()[level] for level in self.levels)
-        data = self.body.pretrained_cfg if hasattr(self.body, "pretrained_cfg") else {}
-        self.register_buffer("mean", torch.tensor(data.get("mean", (0.485, 0.456, 0.406))).view(3, 1, 1), persistent=False)
-        self.register_buffer("std", torch.tensor(data.get("std", (0.229, 0.224, 0.225))).view(3, 1, 1), persistent=False)
+        self.channels = tuple(info.channels()[level] for level in self.levels)
+        data: dict[str, Any] = getattr(self.body, "pretrained_cfg", None) or {}
+        self.register_buffer(
+            "mean", torch.tensor(data.get("mean", (0.485, 0.456, 0.406))).view(3, 1, 1), persistent=False
+        )
+        self.register_buffer(
+            "std", torch.tensor(data.get("std", (0.229, 0.224, 0.225))).view(3, 1, 1), persistent=False
+        )
 
     def forward(self, inputs: Tensor) -> list[Tensor]:
         """Compute the feature maps.

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from torch import Tensor, nn
 
-from boxwright.models.heads.outputs import HeadOutput, flatten_anchors
+from boxwright.models.heads.outputs import HeadOutput, flatten_anchors, start_bias
 from boxwright.models.layers import ConvSettings, conv_norm_act, make_conv
 
 __all__ = ["ConvolutionalHead", "HeadShape"]
@@ -64,12 +65,10 @@ class ConvolutionalHead(nn.Module):
             depth = max(min(channels, shape.max_depth), shape.min_depth)
             count = shape.layers_before if depth > 0 else 0
             widths = [channels, *[depth] * count]
-            self.shared.append(
-                nn.Sequential(*(conv_norm_act(a, b, 1, settings) for a, b in zip(widths, widths[1:], strict=False)))
-            )
+            self.shared.append(nn.Sequential(*(conv_norm_act(a, b, 1, settings) for a, b in pairwise(widths))))
             self.boxes.append(_predictor(widths[-1], anchors * output.code_size, shape, settings))
             classes = _predictor(widths[-1], anchors * output.columns, shape, settings)
-            nn.init.constant_(classes[-1].bias, output.class_bias)
+            start_bias(classes, output.class_bias)
             self.classes.append(nn.Sequential(nn.Dropout(shape.dropout), *classes) if shape.dropout else classes)
 
     def forward(self, features: list[Tensor]) -> tuple[Tensor, Tensor]:
@@ -84,7 +83,9 @@ class ConvolutionalHead(nn.Module):
         shared = [layer(level) for layer, level in zip(self.shared, features, strict=True)]
         codes = [layer(level) for layer, level in zip(self.boxes, shared, strict=True)]
         logits = [layer(level) for layer, level in zip(self.classes, shared, strict=True)]
-        return self.output.finish(flatten_anchors(codes, self.output.code_size), flatten_anchors(logits, self.output.columns))
+        return self.output.finish(
+            flatten_anchors(codes, self.output.code_size), flatten_anchors(logits, self.output.columns)
+        )
 
 
 def _predictor(in_channels: int, out_channels: int, shape: HeadShape, settings: ConvSettings) -> nn.Sequential:

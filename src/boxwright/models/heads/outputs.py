@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-__all__ = ["HeadOutput", "flatten_anchors"]
+__all__ = ["HeadOutput", "flatten_anchors", "start_bias"]
 
 
 def _unchanged(tensor: Tensor) -> Tensor:
@@ -64,3 +64,15 @@ def flatten_anchors(levels: Sequence[Tensor], size: int) -> Tensor:
     """
     rows = [level.permute(0, 2, 3, 1).reshape(level.shape[0], -1, size) for level in levels]
     return torch.cat(rows, dim=1)
+
+
+def start_bias(predictor: nn.Sequential, value: float) -> None:
+    """Set the bias of a predictor's last convolution.
+
+    Args:
+        predictor: Layers that end in a convolution with bias.
+        value: The bias of every output.
+    """
+    last = predictor[-1]
+    if isinstance(last, nn.Conv2d) and last.bias is not None:
+        nn.init.constant_(last.bias, value)

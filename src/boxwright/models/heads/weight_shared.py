@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from torch import Tensor, nn
 
-from boxwright.models.heads.outputs import HeadOutput, flatten_anchors
+from boxwright.models.heads.outputs import HeadOutput, flatten_anchors, start_bias
 from boxwright.models.layers import ConvSettings, full_conv, make_activation, make_conv, make_norm, separable_conv
 
 __all__ = ["TowerShape", "WeightSharedHead"]
@@ -56,11 +57,10 @@ class Tower(nn.Module):
         make = separable_conv if shape.use_depthwise else full_conv
         widths = [in_channels] + [shape.depth] * shape.layers
         self.convs = nn.ModuleList(
-            [make(a, b, shape.kernel_size, settings, bias=settings.bias) for a, b in zip(widths, widths[1:], strict=False)]
+            [make(a, b, shape.kernel_size, settings, bias=settings.bias) for a, b in pairwise(widths)]
         )
-        self.norms = nn.ModuleList(
-            [nn.ModuleList([make_norm(b, settings.norm) for b in widths[1:]]) for _ in range(levels)]
-        )
+        # One flat list, level by level: a list of lists would hide its types.
+        self.norms = nn.ModuleList([make_norm(b, settings.norm) for _ in range(levels) for b in widths[1:]])
         self.activation = make_activation(settings.activation)
 
     def forward(self, features: list[Tensor]) -> list[Tensor]:
@@ -73,8 +73,10 @@ class Tower(nn.Module):
             [B, depth, H, W] a level.
         """
         outputs = []
-        for level, norms in zip(features, self.norms, strict=True):
-            for conv, norm in zip(self.convs, norms, strict=True):
+        count = len(self.convs)
+        for number, features_in in enumerate(features):
+            level = features_in
+            for conv, norm in zip(self.convs, self.norms[number * count : (number + 1) * count], strict=True):
                 level = self.activation(norm(conv(level)))
             outputs.append(level)
         return outputs
@@ -114,7 +116,7 @@ class WeightSharedHead(nn.Module):
         width = shape.depth if shape.layers else common
         self.boxes = make(width, anchors_per_location * output.code_size, shape.kernel_size, last_settings, bias=True)
         self.classes = make(width, anchors_per_location * output.columns, shape.kernel_size, last_settings, bias=True)
-        nn.init.constant_(self.classes[-1].bias, output.class_bias)
+        start_bias(self.classes, output.class_bias)
 
     def forward(self, features: list[Tensor]) -> tuple[Tensor, Tensor]:
         """Predict for all anchors.
@@ -130,7 +132,9 @@ class WeightSharedHead(nn.Module):
         class_features = box_features if self.class_tower is None else self.class_tower(projected)
         codes = [self.boxes(level) for level in box_features]
         logits = [self.classes(self.dropout(level)) for level in class_features]
-        return self.output.finish(flatten_anchors(codes, self.output.code_size), flatten_anchors(logits, self.output.columns))
+        return self.output.finish(
+            flatten_anchors(codes, self.output.code_size), flatten_anchors(logits, self.output.columns)
+        )
 
 
 def _projection(in_channels: int, out_channels: int, settings: ConvSettings) -> nn.Module:
