@@ -26,6 +26,7 @@ from boxwright.data.loader import TrainingExamples, training_batches
 from boxwright.errors import BoxwrightError, TrainingError
 from boxwright.evaluation.evaluate import run_evaluation
 from boxwright.evaluation.evaluator import Evaluation
+from boxwright.training.allocator import keep_freed_memory
 from boxwright.training.log import TrainingLog
 from boxwright.training.state import TrainingState, new_state
 from boxwright.training.step import training_step
@@ -148,6 +149,8 @@ def _prepare(
     torch.manual_seed(settings.seed)
     detector = build_detector(config, dataset.categories)
     device = _device(settings.device)
+    if device.type == "cpu":
+        keep_freed_memory()
     detector.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs lack it
     store = CheckpointStore(model_dir)
     try:

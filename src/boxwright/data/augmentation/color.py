@@ -14,8 +14,12 @@ from boxwright.types import Sample
 __all__ = ["DistortColor", "RandomBrightness", "RandomContrast", "RandomHue", "RandomSaturation"]
 
 
-def _with_pixels(sample: Sample, pixels: NDArray[np.float32]) -> Sample:
-    return replace(sample, image=np.clip(np.rint(pixels), 0, 255).astype(np.uint8))
+# What depends on a pixel's own level alone is looked up: a tenth of the time of the arithmetic.
+_LEVELS = np.arange(256, dtype=np.float32)
+
+
+def _rounded(pixels: NDArray[np.float32]) -> NDArray[np.uint8]:
+    return np.clip(np.rint(pixels), 0, 255).astype(np.uint8)
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,7 @@ class RandomBrightness:
             A new sample.
         """
         delta = np.float32(rng.uniform(-self.max_delta, self.max_delta) * 255)
-        return _with_pixels(sample, sample.image + delta)
+        return replace(sample, image=_rounded(_LEVELS + delta)[sample.image])
 
 
 @dataclass(frozen=True)
@@ -64,8 +68,13 @@ class RandomContrast:
         Returns:
             A new sample.
         """
-        mean = sample.image.mean((0, 1), dtype=np.float32)
-        return _with_pixels(sample, (sample.image - mean) * np.float32(rng.uniform(self.low, self.high)) + mean)
+        factor = np.float32(rng.uniform(self.low, self.high))
+        image = np.empty_like(sample.image)
+        for channel in range(image.shape[2]):
+            pixels = sample.image[..., channel]
+            mean = np.float32(pixels.mean())
+            image[..., channel] = _rounded((_LEVELS - mean) * factor + mean)[pixels]
+        return replace(sample, image=image)
 
 
 @dataclass(frozen=True)
@@ -95,7 +104,7 @@ class RandomSaturation:
         chroma = value - sample.image.min(-1, keepdims=True)
         # Saturation is chroma over value and ends at 1; the value itself stays.
         limit = np.divide(value, chroma, out=np.full_like(value, np.inf), where=chroma > 0)
-        return _with_pixels(sample, value - (value - sample.image) * np.minimum(factor, limit))
+        return replace(sample, image=_rounded(value - (value - sample.image) * np.minimum(factor, limit)))
 
 
 @dataclass(frozen=True)
