@@ -250,7 +250,8 @@ def main() -> None:
         if name in report:
             row = report[name]
             print(
-                f"{name:12} AP {row['AP']:.3f}  AP50 {row['AP50']:.3f}  {row['images']:.0f} images in {row['seconds']:.0f} s"
+                f"{name:12} AP {row['AP']:.3f}  AP50 {row['AP50']:.3f}  "
+                f"{row['images']:.0f} images in {row['seconds']:.0f} s"
             )
 
 

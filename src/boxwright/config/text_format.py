@@ -12,7 +12,7 @@ import re
 from typing import Any
 
 from lark import Lark, Token, Transformer
-from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken
+from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken, VisitError
 
 from boxwright.config.message import Enum, Message
 from boxwright.config.tree import Block, Items, Location, Pair, Scalar, Value
@@ -87,7 +87,10 @@ def parse_text(text: str, file: str) -> Block:
         raise _bad_character(text, file, error) from None
     except UnexpectedInput as error:  # pragma: no cover - lark has no third kind today
         raise Location(file, error.line, error.column).error("this is not text format") from None
-    return _ToTree(file).transform(tree)  # type: ignore[no-any-return]  # lark's transform is untyped
+    try:
+        return _ToTree(file).transform(tree)  # type: ignore[no-any-return]  # lark's transform is untyped
+    except VisitError as error:  # lark wraps what a rule raises
+        raise error.orig_exc from None
 
 
 def _names(expected: set[str]) -> str:

@@ -27,4 +27,4 @@ def keep_freed_memory() -> bool:
     if mallopt is None:
         return False
     settings = ((_MMAP_MAX, 0), (_TRIM_THRESHOLD, -1), (_TOP_PAD, 64 << 20))
-    return all([mallopt(name, value) == 1 for name, value in settings])
+    return sum(mallopt(name, value) for name, value in settings) == len(settings)

@@ -1,0 +1,110 @@
+"""The messages against the recorded schema: every one, every field."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from boxwright.config import messages as m
+from boxwright.config.message import Enum, Message, field_specs
+from tests.conftest import GOLDEN
+
+PACKAGE = "object_detection.protos."
+SCHEMA = json.loads((GOLDEN / "pipeline_schema.json").read_text())
+MESSAGES = {cls.proto_name: cls for cls in vars(m).values() if isinstance(cls, type) and issubclass(cls, Message)}
+EXTENSIONS = {
+    "InputReader": {"coco_input_reader", "voc_input_reader"},
+    "CocoInputReader": {"annotations", "image_folder", "load_masks"},
+    "VocInputReader": {"root", "image_set"},
+}
+KINDS = {"float": "float", "int32": "int", "uint32": "int", "bool": "bool", "string": "string"}
+
+
+def test_schema_has_all_messages_and_fields() -> None:
+    assert len(SCHEMA["messages"]) == 165
+    assert sum(len(fields) for fields in SCHEMA["messages"].values()) == 851
+    assert set(MESSAGES) - set(EXTENSIONS) | {"InputReader"} == {n.removeprefix(PACKAGE) for n in SCHEMA["messages"]}
+
+
+@pytest.mark.parametrize("name", SCHEMA["messages"])
+def test_fields_types_and_defaults(name: str) -> None:
+    short = name.removeprefix(PACKAGE)
+    message, fields = MESSAGES[short], SCHEMA["messages"][name]
+    specs = field_specs(message)
+    assert set(specs) == set(fields) | EXTENSIONS.get(short, set())
+    for field, recorded in fields.items():
+        spec, info = specs[field], message.model_fields[field]
+        assert spec.repeated == (recorded["label"] == "repeated"), field
+        _check_type(spec, recorded["type"])
+        if not spec.repeated and "default" in recorded:
+            default = info.default.name if isinstance(info.default, Enum) else info.default
+            wanted = recorded["default"]
+            if isinstance(info.default, Enum) and isinstance(wanted, int):
+                default = info.default.value
+            assert default == wanted, field
+        assert info.description, field
+
+
+def _check_type(spec: Any, recorded: str) -> None:
+    if recorded.startswith("enum:"):
+        assert spec.kind == "enum"
+        assert {k: v.value for k, v in spec.type.__members__.items()} == SCHEMA["enums"][recorded.removeprefix("enum:")]
+    elif recorded.startswith(PACKAGE):
+        assert spec.type.proto_name == recorded.removeprefix(PACKAGE)
+    else:
+        assert spec.kind == KINDS[recorded]
+
+
+def test_oneofs() -> None:
+    checked = 0
+    for name, fields in SCHEMA["messages"].items():
+        message = MESSAGES[name.removeprefix(PACKAGE)]
+        recorded: dict[str, set[str]] = {}
+        for field, entry in fields.items():
+            if "oneof" in entry:
+                recorded.setdefault(entry["oneof"], set()).add(field)
+        ours = {oneof: set(members) for oneof, members in message.oneofs.items()}
+        if message.proto_name == "InputReader":
+            ours["input_reader"] -= EXTENSIONS["InputReader"]
+        assert ours == recorded, name
+        checked += sum(map(len, recorded.values()))
+    assert checked == 104
+
+
+def test_presence_differs_from_default() -> None:
+    message = m.Ssd()
+    assert message.num_classes == 0
+    assert not message.has("num_classes")
+    assert m.Ssd(num_classes=0).has("num_classes")
+    assert m.Ssd(num_classes=0) != message
+
+
+def test_floats_are_single_precision() -> None:
+    assert m.L2Regularizer(weight=0.1).weight == 0.1
+    assert m.L2Regularizer(weight=0.100000001490116).weight == 0.1
+    assert m.L2Regularizer(weight=1e40).weight == float("inf")
+
+
+@pytest.mark.parametrize(
+    ("cls", "values"),
+    [
+        (m.Ssd, {"num_classes": "3"}),
+        (m.Ssd, {"num_classes": 2**31}),
+        (m.Ssd, {"numclasses": 3}),
+        (m.Ssd, {"freeze_batchnorm": 1}),
+        (m.BatchNonMaxSuppression, {"iou_threshold": 1.5}),
+        (m.FasterRcnnBoxCoder, {"y_scale": 0.0}),
+        (m.DetectionModel, {"ssd": m.Ssd(), "faster_rcnn": m.FasterRcnn()}),
+    ],
+)
+def test_python_values_are_checked(cls: type[Message], values: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        cls(**values)
+
+
+def test_every_class_has_its_own_name() -> None:
+    assert max(Counter(cls.proto_name for cls in MESSAGES.values()).values()) == 1

@@ -1,0 +1,184 @@
+"""The support table: whole, and true to the builders."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from boxwright.builders.detector import build_detector
+from boxwright.builders.evaluation import build_evaluation
+from boxwright.builders.input_reader import build_dataset
+from boxwright.builders.training import build_training
+from boxwright.config import Pipeline, load_config, parse_message
+from boxwright.config import messages as m
+from boxwright.config.message import Message
+from boxwright.config.support import HONOURED, NO_EFFECT, REFUSED, field_status, refuse_unsupported, report
+from boxwright.data.label_map import load_label_map
+from boxwright.errors import ConfigError
+from tests.conftest import SMALL_MODEL, SMALL_TRAINING, extra_folder
+
+MESSAGES = {cls.proto_name: cls for cls in vars(m).values() if isinstance(cls, type) and issubclass(cls, Message)}
+
+
+def test_every_field_has_a_status() -> None:
+    statuses = [field_status(name, field).verdict for name, cls in MESSAGES.items() for field in cls.model_fields]
+    assert len(statuses) == 851 + 7
+
+
+def test_the_table_names_only_what_exists() -> None:
+    for message, fields in HONOURED.items():
+        assert set(fields.split()) <= set(MESSAGES[message].model_fields), message
+    for key in [*NO_EFFECT, *(key for key in REFUSED if key not in MESSAGES)]:
+        message, field = key.rsplit(".", 1)
+        assert field in MESSAGES[message].model_fields, key
+        assert field not in HONOURED.get(message, "").split(), key
+    for fields in HONOURED.values():
+        assert len(fields.split()) == len(set(fields.split()))
+
+
+EVERY_HEAD = """
+box_predictor { convolutional_box_predictor {
+  conv_hyperparams { initializer { %s } regularizer { l1_regularizer { weight: 0.1 } } sync_batch_norm { } }
+  use_dropout: true use_depthwise: true box_encodings_clip_range { min: -1 max: 1 } } }
+"""
+
+
+def variants(shapes_data: Path) -> Iterator[str]:
+    """Configurations that, together, ask for everything that is honoured."""
+    readers = [
+        f'tf_record_input_reader {{ input_path: "{shapes_data}/val.record" }}',
+        f'coco_input_reader {{ annotations: "{shapes_data}/coco/instances.json" image_folder: "{shapes_data}/coco/images" }}',
+        f'voc_input_reader {{ root: "{shapes_data}/voc" image_set: "all" }}',
+    ]
+    rates = [
+        "constant_learning_rate { }",
+        "exponential_decay_learning_rate { }",
+        "manual_step_learning_rate { schedule { step: 3 learning_rate: 0.1 } }",
+        "cosine_decay_learning_rate { }",
+    ]
+    optimizers = [f"{kind} {{ learning_rate {{ {rate} }} }}" for kind in ("adam_optimizer", "momentum_optimizer", "rms_prop_optimizer") for rate in rates]
+    steps = " ".join(f"data_augmentation_options {{ {step} {{ }} }}" for step in HONOURED["PreprocessingStep"].split())
+    steps += """ data_augmentation_options { ssd_random_crop { operations {
+      min_aspect_ratio: 0.5 max_aspect_ratio: 2 min_area: 0.1 max_area: 1 } } }"""
+    initializers = [
+        "truncated_normal_initializer { }",
+        "random_normal_initializer { }",
+        "variance_scaling_initializer { }",
+        'keras_initializer_by_name: "he_normal"',
+    ]
+    anchors = [
+        "ssd_anchor_generator { num_layers: 2 aspect_ratios: 1.0 }",
+        "ssd_anchor_generator { num_layers: 2 aspect_ratios: 1.0 scales: [0.1, 0.4] height_stride: [16, 32] width_stride: [16, 32]"
+        " height_offset: [8, 16] width_offset: [8, 16] }",
+        "multiscale_anchor_generator { min_level: 4 max_level: 5 aspect_ratios: 1.0 }",
+    ]
+    losses = ["weighted_sigmoid { }", "weighted_softmax { }", "weighted_sigmoid_focal { alpha: 0.5 }"]
+    for number in range(12):
+        extractor = "fpn { min_level: 4 max_level: 5 }" if number % 2 else "num_layers: 2"
+        kind = "ssd_mobilenet_v2_fpn_keras" if number % 2 else "ssd_mobilenet_v1"
+        head = EVERY_HEAD % initializers[number % 4]
+        if number % 3 == 2:
+            head = """box_predictor { weight_shared_convolutional_box_predictor {
+              depth: 8 use_dropout: true use_depthwise: true box_encodings_clip_range { min: -1 max: 1 } } }"""
+            grid = anchors[2]
+        else:
+            grid = anchors[number % 3]
+        resizer = "keep_aspect_ratio_resizer { }" if number % 2 else "fixed_shape_resizer { height: 64 width: 64 }"
+        localization = "weighted_l2 { }" if number % 2 else "weighted_smooth_l1 { }"
+        yield f"""
+        model {{ ssd {{ num_classes: 4 image_resizer {{ {resizer} }}
+          feature_extractor {{ type: "{kind}" depth_multiplier: 0.1 min_depth: 8 {extractor}
+            override_base_feature_extractor_hyperparams: true
+            conv_hyperparams {{ regularizer {{ l2_regularizer {{ }} }} batch_norm {{ }} initializer {{ {initializers[number % 4]} }} }} }}
+          anchor_generator {{ {grid} }} {head}
+          box_coder {{ faster_rcnn_box_coder {{ }} }} similarity_calculator {{ iou_similarity {{ }} }}
+          matcher {{ argmax_matcher {{ }} }}
+          loss {{ classification_loss {{ {losses[number % 3]} }} localization_loss {{ {localization} }} hard_example_miner {{ }} }}
+          post_processing {{ batch_non_max_suppression {{ }} }} }} }}
+        train_config {{ num_steps: 5 {steps} optimizer {{ {optimizers[number]} }} }}
+        train_input_reader {{ label_map_path: "{shapes_data}/label_map.pbtxt" {readers[number % 3]} }}
+        eval_config {{ }}
+        eval_input_reader {{ label_map_path: "{shapes_data}/label_map.pbtxt" {readers[0]} }}
+        """
+
+
+def test_honoured_is_what_builders_read(shapes_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Watch every read of a field from the builders while they build everything; compare with the table."""
+    read: set[tuple[str, str]] = set()
+    plain = Message.__getattribute__
+
+    def watching(self: Message, name: str) -> object:
+        fields = type(self).model_fields
+        if name in fields:
+            caller = sys._getframe(1).f_code.co_filename
+            helper = caller.endswith("choice.py")
+            if "boxwright/builders" in caller or helper or caller.endswith("data/label_map.py"):
+                read.add((type(self).proto_name, name))
+        return plain(self, name)
+
+    configs = [parse_message(text, Pipeline) for text in variants(shapes_data)]
+    (tmp_path / "map.pbtxt").write_text('item { id: 1 name: "a" display_name: "A" keypoints { id: 0 label: "k" } }')
+    grid = parse_message("grid_anchor_generator { }", m.AnchorGenerator)
+    monkeypatch.setattr(Message, "__getattribute__", watching)
+    monkeypatch.setattr(Message, "has", lambda self, name: bool(getattr(self, name)) and name in self.model_fields_set)
+    from boxwright.builders.anchor_generator import build_anchor_generator
+
+    for config in configs:
+        config.train_config.fine_tune_checkpoint_type = ""  # type: ignore[union-attr]
+        build_detector(config)
+        build_training(config)
+        build_evaluation(config, config.eval_input_reader[0])
+        build_dataset(config.train_input_reader, "train_input_reader")
+    build_anchor_generator(grid)
+    load_label_map(tmp_path / "map.pbtxt")
+    # Read outside the builders: which readers there are, and whether the average is evaluated.
+    read |= {("TrainEvalPipelineConfig", "eval_input_reader")}
+    honoured = {(message, field) for message, fields in HONOURED.items() for field in fields.split()}
+    oneofs = {(cls.proto_name, name) for cls in MESSAGES.values() for members in cls.oneofs.values() for name in members}
+    assert honoured - read == set()
+    assert {item for item in read - honoured if item not in oneofs} == set()
+
+
+def test_report_classifies_and_locates() -> None:
+    config = parse_message(
+        "train_config {\n sync_replicas: true\n freeze_variables: 'x'\n bias_grad_multiplier: 0\n batch_size: 4 }\n"
+        "model { faster_rcnn { num_classes: 3 } }",
+        Pipeline,
+        file="f",
+    )
+    lines = {item.path: item for item in report(config)}
+    assert lines["train_config.sync_replicas"].status.verdict == "without effect"
+    assert str(lines["train_config.sync_replicas"]).startswith("f:2:2: train_config.sync_replicas: without effect")
+    assert lines["train_config.freeze_variables"].status.verdict == "refused"
+    assert lines["train_config.bias_grad_multiplier"].status.verdict == "honoured"
+    assert lines["train_config.batch_size"].status.verdict == "honoured"
+    assert lines["model.faster_rcnn.num_classes"].status.verdict == "refused"
+    with pytest.raises(ConfigError) as caught:
+        refuse_unsupported(config, "")
+    assert str(caught.value).count("refused") == 2
+
+
+def test_refused_field_stops_the_build() -> None:
+    config = parse_message(SMALL_MODEL.replace("num_classes: 4", "num_classes: 4 use_confidences_as_targets: true"), Pipeline)
+    with pytest.raises(ConfigError, match="model.ssd.use_confidences_as_targets: refused"):
+        build_detector(config)
+
+
+def test_real_configurations_are_classified() -> None:
+    folder = extra_folder("BOXWRIGHT_CONFIGS")
+    if folder is None:
+        pytest.skip("BOXWRIGHT_CONFIGS names no folder of pipeline.config files; the tests above cover the table")
+    files = sorted(folder.rglob("*.config"))
+    assert len(files) >= 104
+    for file in files:
+        found = list(report(load_config(file)))
+        assert len(found) > 20, file
+        assert all(item.location for item in found), file
+
+
+def test_small_configuration_is_fully_honoured() -> None:
+    found = list(report(parse_message(SMALL_MODEL + SMALL_TRAINING, Pipeline)))
+    assert {item.status.verdict for item in found} == {"honoured"}

@@ -1,0 +1,164 @@
+"""What the tests share: the recordings, and a small detector."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+@pytest.fixture(autouse=True)
+def _cache_in_tmp(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BOXWRIGHT_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+@dataclass(frozen=True)
+class Components:
+    """The recorded components, by id."""
+
+    cases: dict[str, dict[str, Any]]
+    arrays: Any
+
+    def of_kind(self, kind: str) -> list[dict[str, Any]]:
+        return [case for case in self.cases.values() if case["kind"] == kind]
+
+    def array(self, id: str, name: str) -> NDArray[Any]:
+        return np.asarray(self.arrays[f"{id}/{name}"])
+
+
+@pytest.fixture(scope="session")
+def components() -> Components:
+    cases = json.loads((GOLDEN / "components.json").read_text())
+    return Components({case["id"]: case for case in cases}, np.load(GOLDEN / "components.npz"))
+
+
+def xyxy(boxes: NDArray[Any]) -> torch.Tensor:
+    """Turn recorded ymin, xmin, ymax, xmax into our order."""
+    return torch.from_numpy(np.ascontiguousarray(boxes[..., [1, 0, 3, 2]]))
+
+
+def yxyx(boxes: torch.Tensor) -> NDArray[Any]:
+    return np.asarray(boxes.detach().numpy()[..., [1, 0, 3, 2]])
+
+
+def assert_close(actual: Any, expected: NDArray[Any], absolute: float = 1e-5, relative: float = 1e-4) -> None:
+    """Compare with the tolerance of the recordings."""
+    array = np.asarray(actual)
+    assert array.shape == expected.shape
+    np.testing.assert_allclose(array, expected, atol=absolute, rtol=relative)
+
+
+def extra_folder(variable: str) -> Path | None:
+    """Return the folder that an environment variable names; None where it is not set."""
+    value = os.environ.get(variable)
+    return Path(value) if value else None
+
+
+SMALL_MODEL = """
+model {
+  ssd {
+    num_classes: 4
+    image_resizer { fixed_shape_resizer { height: 64 width: 64 } }
+    feature_extractor {
+      type: "ssd_mobilenet_v2_fpn_keras"
+      depth_multiplier: 0.25
+      min_depth: 8
+      use_depthwise: true
+      override_base_feature_extractor_hyperparams: true
+      fpn { min_level: 3 max_level: 5 additional_layer_depth: 32 }
+      conv_hyperparams {
+        activation: RELU_6
+        regularizer { l2_regularizer { weight: 0.00004 } }
+        initializer { variance_scaling_initializer { factor: 2.0 mode: FAN_OUT } }
+        batch_norm { decay: 0.9 epsilon: 0.001 scale: true }
+      }
+    }
+    anchor_generator {
+      multiscale_anchor_generator { min_level: 3 max_level: 5 anchor_scale: 2.0 aspect_ratios: 1.0 scales_per_octave: 2 }
+    }
+    box_predictor {
+      weight_shared_convolutional_box_predictor {
+        depth: 32
+        num_layers_before_predictor: 1
+        kernel_size: 3
+        use_depthwise: true
+        share_prediction_tower: true
+        class_prediction_bias_init: -4.6
+        conv_hyperparams {
+          activation: RELU_6
+          initializer { random_normal_initializer { stddev: 0.01 } }
+          batch_norm { decay: 0.9 epsilon: 0.001 scale: true }
+        }
+      }
+    }
+    box_coder { faster_rcnn_box_coder { } }
+    similarity_calculator { iou_similarity { } }
+    matcher { argmax_matcher { matched_threshold: 0.5 unmatched_threshold: 0.5 force_match_for_each_row: true } }
+    encode_background_as_zeros: true
+    loss {
+      classification_loss { weighted_sigmoid_focal { gamma: 2.0 alpha: 0.25 } }
+      localization_loss { weighted_smooth_l1 { } }
+    }
+    post_processing {
+      batch_non_max_suppression { score_threshold: 0.01 iou_threshold: 0.5 max_detections_per_class: 20 max_total_detections: 50 }
+      score_converter: SIGMOID
+    }
+  }
+}
+"""
+
+SMALL_TRAINING = """
+train_config {
+  batch_size: 4
+  num_steps: 6
+  optimizer {
+    momentum_optimizer { learning_rate { constant_learning_rate { learning_rate: 0.01 } } }
+    use_moving_average: false
+  }
+  data_augmentation_options { random_horizontal_flip { } }
+}
+"""
+
+
+@pytest.fixture(scope="session")
+def shapes_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a little made-up data in all three formats."""
+    from boxwright.data.convert import write_coco, write_tfrecords, write_voc
+    from boxwright.data.shapes import ShapesDataset
+
+    folder = tmp_path_factory.mktemp("shapes")
+    dataset = ShapesDataset(12, seed=5, size=(64, 80))
+    write_tfrecords(dataset, folder / "train.record", num_shards=2)
+    write_tfrecords(ShapesDataset(6, seed=6, size=(64, 80)), folder / "val.record")
+    write_coco(dataset, folder / "coco" / "instances.json")
+    write_voc(dataset, folder / "voc")
+    return folder
+
+
+@pytest.fixture
+def small_config(shapes_data: Path, tmp_path: Path) -> Path:
+    """A whole configuration that trains in seconds."""
+    readers = f"""
+train_input_reader {{
+  label_map_path: "{shapes_data}/label_map.pbtxt"
+  tf_record_input_reader {{ input_path: "{shapes_data}/train.record-?????-of-00002" }}
+}}
+eval_config {{ batch_size: 2 num_visualizations: 2 }}
+eval_input_reader {{
+  label_map_path: "{shapes_data}/label_map.pbtxt"
+  shuffle: false
+  tf_record_input_reader {{ input_path: "{shapes_data}/val.record" }}
+}}
+"""
+    path = tmp_path / "pipeline.config"
+    path.write_text(SMALL_MODEL + SMALL_TRAINING + readers)
+    return path
