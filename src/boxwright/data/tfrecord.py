@@ -17,7 +17,7 @@ import tempfile
 import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import Literal
 
 import google_crc32c
 import numpy as np
@@ -32,6 +32,7 @@ Compression = Literal["auto", "none", "gzip", "zlib"]
 _HEADER = struct.Struct("<QI")
 _FOOTER = struct.Struct("<I")
 _SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})(.*)")
+_WILD_INDEX = re.compile(r"-[?*\[][^/]*$")
 _WBITS = {"gzip": 31, "zlib": 15}
 _CHUNK = 1 << 20
 
@@ -79,7 +80,7 @@ def expand_paths(patterns: Sequence[str]) -> list[Path]:
 
 
 def _check_shards(files: list[Path], pattern: str) -> None:
-    if not any(character in pattern for character in "*?["):
+    if not _WILD_INDEX.search(pattern):  # one shard named by its number is a choice, not a gap
         return
     sets: dict[tuple[str, int, str], set[int]] = {}
     for file in files:
@@ -96,7 +97,8 @@ def _check_shards(files: list[Path], pattern: str) -> None:
 class TFRecordFile:
     """One TFRecord file, readable at any record.
 
-    The file is opened anew in each process, so that a reader can be handed to workers.
+    It is opened for each read, which costs nothing beside decoding an image, so that nothing is left
+    open and a reader can be handed to workers.
     """
 
     def __init__(self, path: str | Path, compression: Compression = "auto") -> None:
@@ -116,14 +118,9 @@ class TFRecordFile:
             self._offsets = _load_index(self._plain, self.path)
         except OSError as error:
             raise DataError(f"{self.path}: {error.strerror or error}") from None
-        self._file: BinaryIO | None = None
-        self._pid = 0
 
     def __len__(self) -> int:
         return len(self._offsets)
-
-    def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_file": None, "_pid": 0}
 
     def __getitem__(self, index: int) -> bytes:
         """Read one record.
@@ -140,13 +137,12 @@ class TFRecordFile:
         """
         if not 0 <= index < len(self):
             raise IndexError(index)
-        if self._file is None or self._pid != os.getpid():
-            self._file, self._pid = self._plain.open("rb"), os.getpid()
         offset = int(self._offsets[index])
-        self._file.seek(offset)
-        length, _ = _HEADER.unpack(self._file.read(_HEADER.size))
-        data = self._file.read(length)
-        footer = self._file.read(_FOOTER.size)
+        with self._plain.open("rb") as file:
+            file.seek(offset)
+            length, _ = _HEADER.unpack(file.read(_HEADER.size))
+            data = file.read(length)
+            footer = file.read(_FOOTER.size)
         if len(footer) < _FOOTER.size:
             raise DataError(f"{self.path}: record {index} at byte {offset}: the file has become shorter while in use")
         if _FOOTER.unpack(footer)[0] != _masked_crc(data):

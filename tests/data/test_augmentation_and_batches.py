@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from boxwright.builders.augmentation import build_augmentation
+from boxwright.config import messages as m
+from boxwright.config import parse_message
+from boxwright.data.augmentation.color import RandomBrightness, RandomContrast, RandomSaturation
+from boxwright.data.augmentation.crop import RandomCrop, SsdRandomCrop, crop
+from boxwright.data.augmentation.flip import RandomHorizontalFlip, RandomRotation90, RandomVerticalFlip
+from boxwright.data.augmentation.transform import Chain
+from boxwright.data.batch import collate, make_example
+from boxwright.data.loader import StreamSettings, TrainingExamples, _keys, training_batches
+from boxwright.data.shapes import ShapesDataset
+from boxwright.errors import ConfigError
+from boxwright.preprocessing.image_resizer import FixedShapeResizer, KeepAspectRatioResizer
+from boxwright.types import Sample
+
+RNG = np.random.default_rng(0)
+
+
+def sample() -> Sample:
+    """A 6 × 10 image with a bright rectangle that its box and mask outline."""
+    image = np.zeros((6, 10, 3), np.uint8)
+    image[1:3, 2:6] = 200
+    mask = (image[..., 0] > 0).astype(np.uint8)
+    points = np.array([[[2, 1, 1], [6, 3, 1]]], np.float32)
+    return Sample(image, np.array([[2, 1, 6, 3]]), np.array([3]), masks=mask[None], keypoints=points)
+
+
+@pytest.mark.parametrize(
+    ("transform", "box", "first_point"),
+    [
+        (RandomHorizontalFlip(1.0), [4, 1, 8, 3], [8, 1, 1]),
+        (RandomHorizontalFlip(1.0, (1, 0)), [4, 1, 8, 3], [4, 3, 1]),
+        (RandomVerticalFlip(1.0), [2, 3, 6, 5], [2, 5, 1]),
+        (RandomRotation90(1.0), [1, 4, 3, 8], [1, 8, 1]),
+    ],
+)
+def test_flips_by_hand(transform: RandomHorizontalFlip, box: list[int], first_point: list[int]) -> None:
+    found = transform(sample(), RNG)
+    assert found.boxes.tolist() == [box]
+    assert found.keypoints is not None
+    assert found.keypoints[0, 0].tolist() == first_point
+    assert found.masks is not None
+    assert np.array_equal(found.masks[0] > 0, found.image[..., 0] > 0)
+    rows, columns = np.nonzero(found.masks[0])
+    assert [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1] == box
+
+
+def test_crop_by_hand() -> None:
+    found = crop(sample(), (4, 0, 10, 6), 0.5, clip_boxes=True)
+    assert found.boxes.tolist() == [[0, 1, 2, 3]]
+    assert found.keypoints is not None
+    assert found.keypoints[0, :, 2].tolist() == [0, 1]
+    assert crop(sample(), (4, 0, 10, 6), 0.5, clip_boxes=False).boxes.tolist() == [[-2, 1, 2, 3]]
+    assert len(crop(sample(), (4, 0, 10, 6), 0.51, clip_boxes=True).boxes) == 0
+    assert len(crop(sample(), (6, 0, 10, 6), 0.0, clip_boxes=True).boxes) == 0
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_random_crops_keep_boxes_on_their_objects(seed: int) -> None:
+    whole = ShapesDataset(30, seed=9)[seed]
+    found = SsdRandomCrop()(whole, np.random.default_rng(seed))
+    height, width = found.image.shape[:2]
+    assert height >= 1
+    assert width >= 1
+    assert (found.boxes >= 0).all()
+    assert (found.boxes <= [width, height, width, height]).all()
+    assert found.masks is not None
+    assert found.masks.shape[1:] == (height, width)
+    if len(found.boxes):
+        assert found.masks.sum() > 0
+
+
+def test_crop_of_an_image_without_objects_and_of_one_pixel() -> None:
+    empty = Sample(np.zeros((1, 1, 3), np.uint8), np.zeros((0, 4)), np.zeros(0))
+    for seed in range(20):
+        assert SsdRandomCrop()(empty, np.random.default_rng(seed)).image.shape == (1, 1, 3)
+
+
+def test_full_cover_keeps_the_object_whole() -> None:
+    for seed in range(20):
+        found = RandomCrop(min_object_covered=1.0, areas=(0.2, 1.0))(sample(), np.random.default_rng(seed))
+        assert found.masks is not None
+        assert found.masks.sum() == 8
+
+
+class Fixed:
+    """A generator whose every draw is the upper end."""
+
+    def uniform(self, low: float, high: float) -> float:
+        return high
+
+
+def test_colours_by_hand() -> None:
+    image = np.array([[[100, 50, 0], [200, 150, 250]]], np.uint8)
+    one = Sample(image, np.zeros((0, 4)), np.zeros(0))
+    assert RandomBrightness(0.2)(one, Fixed()).image[0, 0].tolist() == [151, 101, 51]  # type: ignore[arg-type]
+    contrast = RandomContrast(1.0, 2.0)(one, Fixed()).image  # type: ignore[arg-type]
+    assert contrast[0, :, 0].tolist() == [50, 250]
+    assert contrast[0, :, 2].tolist() == [0, 255]
+    saturation = RandomSaturation(1.0, 1.5)(one, Fixed()).image  # type: ignore[arg-type]
+    assert saturation[0, 0].tolist() == [100, 50, 0], "already full"
+    assert saturation[0, 1].tolist() == [175, 100, 250]
+
+
+def test_every_step_leaves_a_valid_sample() -> None:
+    text = """random_horizontal_flip random_vertical_flip random_rotation90 random_adjust_brightness random_adjust_contrast
+    random_adjust_hue random_adjust_saturation random_distort_color random_crop_image ssd_random_crop"""
+    steps = [parse_message(f"{name} {{ }}", m.PreprocessingStep) for name in text.split()]
+    chain = build_augmentation(steps)
+    assert len(chain.transforms) == 10
+    for index in range(10):
+        found = chain(ShapesDataset(10, seed=2)[index], np.random.default_rng(index))
+        assert found.image.dtype == np.uint8
+        assert found.image.flags.c_contiguous
+        assert len(found.boxes) == len(found.labels) == len(found.weights) == len(found.is_crowd)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("random_crop_image { min_area: 0.9 max_area: 0.5 }", "the least aspect ratio or area is over the largest"),
+        ("random_distort_color { color_ordering: 4 }", "expected 0 or 1"),
+        ("ssd_random_crop { operations { } }", "operations\\[0\\]"),
+        ("", "PreprocessingStep is empty"),
+    ],
+)
+def test_bad_steps(text: str, wanted: str) -> None:
+    with pytest.raises(ConfigError, match=wanted):
+        build_augmentation([parse_message(text, m.PreprocessingStep)])
+
+
+def test_examples_leave_out_what_cannot_be_learnt() -> None:
+    boxes = np.array([[0, 0, 10, 6], [2, 2, 2, 5], [-9, -9, -1, -1], [8, 4, 20, 20], [1, 1, 2, 2]], np.float32)
+    crowd = np.array([False, False, False, False, False])
+    one = Sample(np.zeros((6, 10, 3), np.uint8), boxes, np.arange(5), is_crowd=crowd)
+    example = make_example(one, FixedShapeResizer(12, 40))
+    assert example.labels.tolist() == [0, 3, 4], "without area, and outside, left out; crossing, clipped"
+    assert example.boxes.tolist() == [[0, 0, 40, 12], [32, 8, 40, 12], [4, 2, 8, 4]]
+    one.is_crowd[:] = True
+    assert len(make_example(one, FixedShapeResizer(12, 40)).boxes) == 0
+
+
+def test_collation_pads_boxes_and_images() -> None:
+    resizer = KeepAspectRatioResizer(8, 16)
+    examples = [
+        make_example(Sample(np.full((8, 8, 3), 9, np.uint8), np.array([[0, 0, 4, 4]] * 9), np.ones(9)), resizer),
+        make_example(Sample(np.full((8, 16, 3), 9, np.uint8), np.zeros((0, 4)), np.zeros(0)), resizer),
+    ]
+    batch = collate(examples)
+    assert batch.images.shape == (2, 3, 8, 16)
+    assert batch.images[0, 0, 0].tolist() == [9] * 8 + [0] * 8
+    assert batch.true_sizes.tolist() == [[8, 8], [8, 16]]
+    assert batch.targets.boxes.shape == (2, 16, 4)
+    assert batch.targets.valid.sum(1).tolist() == [9, 0]
+    assert collate(examples[1:]).targets.boxes.shape == (1, 0, 4)
+
+
+def test_stream_uses_each_sample_once_an_epoch_and_starts_anywhere() -> None:
+    settings = StreamSettings(batch_size=4, seed=3)
+    whole = _keys(10, settings, 0)
+    batches = [next(whole) for _ in range(10)]
+    keys = [key for batch in batches for key in batch]
+    for epoch in range(4):
+        assert sorted(i for e, i in keys if e == epoch) == list(range(10))
+    later = _keys(10, settings, 7)
+    assert [next(later) for _ in range(3)] == batches[7:]
+    assert [i for _, i in keys[:10]] != [i for _, i in keys[10:20]]
+    once = list(_keys(10, StreamSettings(batch_size=4, shuffle=False, num_epochs=1, every_nth=2), 0))
+    assert once == [[(0, 0), (0, 2), (0, 4), (0, 6)]]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_stream_is_the_same_whatever_the_workers(workers: int) -> None:
+    def images(count: int, start: int) -> list[torch.Tensor]:
+        augmentation = Chain((RandomHorizontalFlip(), SsdRandomCrop()))
+        examples = TrainingExamples(ShapesDataset(9, seed=1), augmentation, FixedShapeResizer(32, 32), seed=5)
+        stream = iter(training_batches(examples, StreamSettings(batch_size=2, seed=5, workers=count), start))
+        return [next(stream).images for _ in range(3)]
+
+    assert all(torch.equal(a, b) for a, b in zip(images(0, 2), images(workers, 2), strict=True))

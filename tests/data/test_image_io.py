@@ -1,0 +1,106 @@
+"""Images of every kind: defined behaviour."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from boxwright.data.image_io import decode_image, encode_png, read_image
+from boxwright.errors import DataError
+
+RAMP = (np.arange(6 * 8).reshape(6, 8) * 5).astype(np.uint8)
+
+
+def encoded(image: Image.Image, format: str = "PNG", **options: object) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, format=format, **options)  # type: ignore[arg-type]
+    return buffer.getvalue()
+
+
+def test_grey_becomes_three_equal_channels() -> None:
+    pixels = decode_image(encoded(Image.fromarray(RAMP)), "here")
+    assert pixels.shape == (6, 8, 3)
+    assert all(np.array_equal(pixels[..., c], RAMP) for c in range(3))
+
+
+def test_one_bit() -> None:
+    assert set(np.unique(decode_image(encoded(Image.fromarray(RAMP > 100)), "here"))) == {0, 255}
+
+
+def test_palette_with_transparency_keeps_its_colours() -> None:
+    image = Image.new("P", (3, 2))
+    image.putpalette([10, 20, 30, 200, 100, 50])
+    image.putpixel((1, 0), 1)
+    pixels = decode_image(encoded(image, transparency=1), "here")
+    assert pixels[0, 0].tolist() == [10, 20, 30]
+    assert pixels[0, 1].tolist() == [200, 100, 50]
+
+
+def test_alpha_is_dropped_not_blended() -> None:
+    pixels = decode_image(encoded(Image.new("RGBA", (2, 2), (9, 8, 7, 0))), "here")
+    assert pixels[0, 0].tolist() == [9, 8, 7]
+
+
+def test_cmyk() -> None:
+    pixels = decode_image(encoded(Image.new("CMYK", (4, 4), (255, 0, 0, 0)), "JPEG"), "here")
+    assert pixels.shape == (4, 4, 3)
+    assert pixels[0, 0, 0] < 40 < 200 < pixels[0, 0, 2]
+
+
+def test_sixteen_bits_keep_their_upper_half() -> None:
+    deep = RAMP.astype(np.uint16) * 256 + 77
+    pixels = decode_image(encoded(Image.fromarray(deep)), "here")
+    assert np.array_equal(pixels[..., 0], RAMP)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_exif(orientation: int) -> None:
+    """Stored pixels unless asked for upright, or unless the annotation's size says upright."""
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    data = encoded(Image.fromarray(np.stack([RAMP] * 3, -1)), exif=exif)
+    stored = decode_image(data, "here")
+    assert np.array_equal(stored[..., 0], RAMP)
+    upright = decode_image(data, "here", upright=True)
+    with Image.open(io.BytesIO(data)) as image:
+        from PIL import ImageOps
+
+        assert np.array_equal(upright, np.asarray(ImageOps.exif_transpose(image)))
+    turned = orientation in (5, 6, 7, 8)
+    assert decode_image(data, "here", declared=(8, 6)).shape[:2] == ((8, 6) if turned else (6, 8))
+    assert decode_image(data, "here", declared=(6, 8)).shape[:2] == (6, 8)
+
+
+def test_first_frame_of_an_animation() -> None:
+    frames = [Image.new("RGB", (3, 3), colour) for colour in ((255, 0, 0), (0, 255, 0))]
+    data = encoded(frames[0], "GIF", save_all=True, append_images=frames[1:])
+    assert decode_image(data, "here")[0, 0].tolist() == [255, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("data", "wanted"),
+    [
+        (b"", "the image is empty"),
+        (b"GIF? no", "not an image of a known format"),
+        (encode_png(RAMP)[:45], "cannot be decoded|not an image"),
+    ],
+)
+def test_bad_images(data: bytes, wanted: str) -> None:
+    with pytest.raises(DataError, match=wanted) as caught:
+        decode_image(data, "that.png")
+    assert "that.png" in str(caught.value)
+
+
+def test_truncated_jpeg() -> None:
+    data = encoded(Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8)), "JPEG")
+    with pytest.raises(DataError, match="cannot be decoded"):
+        decode_image(data[: len(data) // 2], "half.jpg")
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="No such file"):
+        read_image(tmp_path / "none.jpg")
