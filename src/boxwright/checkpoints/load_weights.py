@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -124,7 +125,7 @@ def _read(detector: Detector, source: Source) -> tuple[dict[str, Tensor], dict[s
     if path.suffix == ".safetensors":
         try:
             return load_file(path), {}
-        except (OSError, ValueError, RuntimeError) as error:
+        except (OSError, SafetensorError) as error:
             raise CheckpointError(f"{path}: not readable as safetensors: {error}") from None
     if not path.is_file():
         raise CheckpointError(f"{path}: no such checkpoint{_tensorflow_hint(path)}")

@@ -1,0 +1,51 @@
+"""The public surface, the sizes of things, what files may not say."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import boxwright as bw
+
+ROOT = Path(__file__).parent.parent
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+TABLES = ("config/messages/", "config/support.py")
+
+
+def test_exported_names_are_sorted_and_there() -> None:
+    assert bw.__all__ == sorted(bw.__all__)
+    assert all(hasattr(bw, name) for name in bw.__all__)
+    wanted = {"load_config", "build_detector", "load_weights", "train", "evaluate", "Detections"}
+    assert wanted <= set(bw.__all__)
+
+
+def test_there_are_sources() -> None:
+    assert len(SOURCES) > 100
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_sizes(path: Path) -> None:
+    """File ≤ 500 lines, class ≤ 300, function ≤ 60 without its docstring; tables apart."""
+    text = path.read_text()
+    if any(table in str(path) for table in TABLES):
+        return
+    assert len(text.splitlines()) <= 500
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ClassDef):
+            assert (node.end_lineno or 0) - node.lineno < 300, node.name
+        if isinstance(node, ast.FunctionDef):
+            first = node.body[0]
+            docstring = 0
+            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
+                docstring = (first.end_lineno or 0) - first.lineno + 1
+            assert (node.end_lineno or 0) - node.lineno + 1 - docstring <= 60, node.name
+
+
+def test_help_of_every_verb() -> None:
+    for verb in ("train", "evaluate", "predict", "demo", "convert", "inspect", "config"):
+        result = subprocess.run([sys.executable, "-m", "boxwright", verb, "--help"], capture_output=True, text=True, check=True)
+        assert "Usage" in result.stdout

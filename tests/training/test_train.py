@@ -1,0 +1,283 @@
+"""Runs: that they go on exactly, survive kills, and stop with one clear error."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import boxwright as bw
+from boxwright.checkpoints.store import CheckpointStore, read_checkpoint
+from boxwright.training.allocator import keep_freed_memory
+
+QUIET = {"evaluate": False, "workers": 0}
+
+
+def weights(model_dir: Path) -> dict[str, torch.Tensor]:
+    found = CheckpointStore(model_dir).latest()
+    assert found is not None
+    return dict(found[1]["network"])
+
+
+def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_resumed_run_ends_with_the_same_bits(small_config: Path, tmp_path: Path) -> None:
+    ema = ["train_config.optimizer.use_moving_average=true"]
+    config = bw.load_config(small_config, ema)
+    assert bw.train(config, tmp_path / "whole", bw.RunSettings(**QUIET)) == 6
+    part = bw.load_config(small_config, [*ema, "train_config.num_steps=2"])
+    bw.train(part, tmp_path / "parts", bw.RunSettings(**QUIET))
+    bw.train(config, tmp_path / "parts", bw.RunSettings(**QUIET, log_every_n=1))
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
+    whole, parts = (read_checkpoint(tmp_path / name / "ckpt-6.pt") for name in ("whole", "parts"))
+    assert same(whole["average"], parts["average"])
+
+
+def test_workers_change_nothing(small_config: Path, tmp_path: Path) -> None:
+    config = bw.load_config(small_config, ["train_config.num_steps=3"])
+    for workers in (0, 2):
+        bw.train(config, tmp_path / str(workers), bw.RunSettings(evaluate=False, workers=workers))
+    assert same(weights(tmp_path / "0"), weights(tmp_path / "2"))
+
+
+def test_run_leaves_log_configuration_and_metrics(small_config: Path, tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    config = bw.load_config(small_config)
+    messages: list[str] = []
+
+    class Listener:
+        def message(self, text: str) -> None:
+            messages.append(text)
+
+        def step(self, *arguments: Any) -> None:
+            pass
+
+        def evaluated(self, step: int, evaluation: Any) -> None:
+            messages.append(f"evaluated at {step}: {evaluation.metrics['DetectionBoxes_Precision/mAP']:.2f}")
+
+    bw.train(config, tmp_path / "m", bw.RunSettings(workers=0, log_every_n=2, checkpoint_every_n=4), Listener())
+    assert bw.load_config(tmp_path / "m" / "pipeline.config") == config
+    lines = [json.loads(line) for line in (tmp_path / "m" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2, 4, 4, 6, 6]
+    events = EventAccumulator(str(tmp_path / "m" / "train")).Reload()
+    wanted = {"Loss/localization_loss", "Loss/classification_loss", "Loss/regularization_loss", "Loss/total_loss"}
+    assert wanted | {"learning_rate", "steps_per_sec"} == set(events.Tags()["scalars"])
+    assert "train_input_images/0" in events.Tags()["images"]
+    evaluated = EventAccumulator(str(tmp_path / "m" / "eval")).Reload()
+    assert "DetectionBoxes_Precision/mAP" in evaluated.Tags()["scalars"]
+    assert [text[:14] for text in messages if text.startswith("evaluated")] == ["evaluated at 4", "evaluated at 6"]
+    assert [path.name for path in CheckpointStore(tmp_path / "m").paths()] == ["ckpt-4.pt", "ckpt-6.pt"]
+    metrics = bw.evaluate(config, tmp_path / "m")
+    assert set(metrics) >= {"DetectionBoxes_Precision/mAP", "DetectionBoxes_Recall/AR@100"}
+
+
+@pytest.mark.slow
+def test_learns_a_handful_of_images(small_config: Path, tmp_path: Path) -> None:
+    """A detector that is right reaches near perfection on the images it is trained on."""
+    config = bw.load_config(
+        small_config,
+        [
+            "train_config.num_steps=350",
+            "train_config.batch_size=6",
+            "train_config.data_augmentation_options=[]",
+            "train_config.optimizer={adam_optimizer{learning_rate{cosine_decay_learning_rate{"
+            "learning_rate_base:0.004 total_steps:350 warmup_steps:20 warmup_learning_rate:0.001}}} use_moving_average: false}",
+        ],
+    )
+    reader = config.eval_input_reader[0]
+    assert config.train_input_reader is not None
+    config.train_input_reader.tf_record_input_reader = reader.tf_record_input_reader
+    bw.train(config, tmp_path / "m", bw.RunSettings(**QUIET))
+    metrics = bw.evaluate(config, tmp_path / "m")
+    assert metrics["DetectionBoxes_Precision/mAP@.50IOU"] > 0.95
+
+
+def test_time_limit_saves_and_says_so(small_config: Path, tmp_path: Path) -> None:
+    config = bw.load_config(small_config, ["train_config.num_steps=100000"])
+    done = bw.train(config, tmp_path / "m", bw.RunSettings(**QUIET, max_seconds=0.5))
+    assert 0 < done < 100000
+    assert (tmp_path / "m" / f"ckpt-{done}.pt").is_file()
+
+
+def start(small_config: Path, model_dir: Path, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "boxwright", "train", "--pipeline_config_path", str(small_config)]
+    command += ["--model_dir", str(model_dir), "--no-evaluate", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ})
+
+
+def wait_for_checkpoint(model_dir: Path, process: subprocess.Popen[str], count: int = 1) -> None:
+    deadline = time.monotonic() + 120
+    while len(CheckpointStore(model_dir).paths()) < count:
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_ctrl_c_saves_first(small_config: Path, tmp_path: Path) -> None:
+    process = start(small_config, tmp_path / "m", "--num_train_steps", "100000", "--checkpoint_every_n", "3")
+    wait_for_checkpoint(tmp_path / "m", process)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    assert "interrupted: stopped after" in output
+    assert "Traceback" not in output
+    newest = CheckpointStore(tmp_path / "m").paths()[-1]
+    assert f"stopped after {read_checkpoint(newest)['step']} of" in output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("delay", [0.0, 0.013, 0.05, 0.21])
+def test_sigkill_leaves_a_run_that_goes_on_exactly(small_config: Path, tmp_path: Path, delay: float) -> None:
+    """Checkpoints are written at every step, so that the kill may well fall into one."""
+    model_dir = tmp_path / "killed"
+    process = start(small_config, model_dir, "--num_train_steps", "40", "--checkpoint_every_n", "1")
+    wait_for_checkpoint(model_dir, process, 2)
+    time.sleep(delay)
+    process.kill()
+    process.communicate()
+    for path in CheckpointStore(model_dir).paths():
+        read_checkpoint(path)
+    config = bw.load_config(small_config, ["train_config.num_steps=40"])
+    bw.train(config, model_dir, bw.RunSettings(**QUIET))
+    bw.train(config, tmp_path / "whole", bw.RunSettings(**QUIET))
+    assert same(weights(model_dir), weights(tmp_path / "whole"))
+
+
+def test_damaged_newest_checkpoint_falls_back(small_config: Path, tmp_path: Path) -> None:
+    config = bw.load_config(small_config)
+    bw.train(config, tmp_path / "m", bw.RunSettings(**QUIET, checkpoint_every_n=3))
+    newest = tmp_path / "m" / "ckpt-6.pt"
+    newest.write_bytes(newest.read_bytes()[:5000])
+    assert bw.train(config, tmp_path / "m", bw.RunSettings(**QUIET)) == 6
+    assert read_checkpoint(newest)["step"] == 6
+
+
+def test_not_finite_loss_stops_before_the_step(small_config: Path, tmp_path: Path) -> None:
+    rate = "train_config.optimizer.momentum_optimizer.learning_rate.constant_learning_rate.learning_rate=1e30"
+    config = bw.load_config(small_config, [rate])
+    with pytest.raises(bw.TrainingError, match=r"step \d: the loss is not finite: .*images") as caught:
+        bw.train(config, tmp_path / "m", bw.RunSettings(**QUIET))
+    assert "learning rate 1e+30" in str(caught.value)
+
+
+def test_other_classes_are_refused(small_config: Path, shapes_data: Path, tmp_path: Path) -> None:
+    config = bw.load_config(small_config, ["train_config.num_steps=1"])
+    bw.train(config, tmp_path / "m", bw.RunSettings(**QUIET))
+    text = (shapes_data / "label_map.pbtxt").read_text().replace("circle", "ring").replace("star", "sun")
+    (tmp_path / "other.pbtxt").write_text(text.replace('"square"', '"box"').replace('"triangle"', '"wedge"'))
+    other = bw.load_config(small_config, [f"train_input_reader.label_map_path={tmp_path}/other.pbtxt"])
+    with pytest.raises(bw.BoxwrightError, match="was trained on other classes"):
+        bw.train(other, tmp_path / "m", bw.RunSettings(**QUIET))
+    evaluation = bw.load_config(small_config, [f"eval_input_reader.label_map_path={tmp_path}/other.pbtxt"])
+    with pytest.raises(bw.ConfigError, match="is this the right label map"):
+        bw.evaluate(evaluation, tmp_path / "m")
+
+
+@pytest.mark.parametrize(
+    ("override", "wanted"),
+    [
+        ("train_config.num_steps=0", "say how long to train"),
+        ("train_config.batch_size=0", "at least 1"),
+        ("model.ssd.num_classes=2", "the label map goes up to id 4 \\(star\\); set it to 4"),
+        ("model.ssd.num_classes=0", "at least 1"),
+        ("train_input_reader.label_map_path=", "records name classes by number"),
+        ("train_input_reader.label_map_path=/none", "no such file"),
+        ("train_input_reader.tf_record_input_reader.input_path=/none", "no file matches"),
+        ("train_config.freeze_variables=x", "refused"),
+        ("model.ssd.feature_extractor.type=ssd_resnet50_v1_fpn_keras", "is not there yet.*known: ssd_mobilenet_v1"),
+        ("model.ssd.feature_extractor.type=timm/no_such_net", "timm/no_such_net"),
+        ("train_config.fine_tune_checkpoint=/none/ckpt", "no such checkpoint"),
+        ("train_config.fine_tune_checkpoint_type=half", "expected one of"),
+    ],
+)
+def test_unusable_configurations(small_config: Path, tmp_path: Path, override: str, wanted: str) -> None:
+    with pytest.raises(bw.BoxwrightError, match=wanted):
+        bw.train(bw.load_config(small_config, [override]), tmp_path / "m", bw.RunSettings(**QUIET))
+
+
+def test_fine_tuning_restores_and_reports(small_config: Path, tmp_path: Path) -> None:
+    config = bw.load_config(small_config, ["train_config.num_steps=2"])
+    bw.train(config, tmp_path / "first", bw.RunSettings(**QUIET))
+    detector, _, step = bw.restore_detector(tmp_path / "first")
+    assert step == 2
+    more = bw.load_config(small_config, ["model.ssd.num_classes=7"])
+    other = bw.build_detector(more)
+    with pytest.raises(bw.CheckpointError, match="scope 'full'"):
+        bw.load_weights(other, tmp_path / "first")
+    report = bw.load_weights(other, tmp_path / "first", scope="detection")
+    assert set(report.kept) == {"head.classes.1.weight", "head.classes.1.bias"}
+    assert "shape" in str(report)
+    assert torch.equal(other.network.state_dict()["head.boxes.1.weight"], detector.network.state_dict()["head.boxes.1.weight"])
+    report = bw.load_weights(other, tmp_path / "first" / "ckpt-2.pt", scope="classification")
+    assert all(name.startswith("backbone.") for name in report.restored)
+    tuned = bw.load_config(
+        small_config,
+        [f"train_config.fine_tune_checkpoint={tmp_path}/first", "train_config.fine_tune_checkpoint_type=full"],
+    )
+    bw.train(tuned, tmp_path / "second", bw.RunSettings(**QUIET))
+
+
+def test_safetensors(small_config: Path, tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    detector = bw.build_detector(bw.load_config(small_config))
+    save_file({k: v.contiguous() for k, v in detector.network.state_dict().items()}, tmp_path / "w.safetensors")
+    other = bw.build_detector(bw.load_config(small_config))
+    report = bw.load_weights(other, tmp_path / "w.safetensors")
+    assert not report.kept
+    (tmp_path / "bad.safetensors").write_bytes(b"no")
+    with pytest.raises(bw.CheckpointError, match="not readable as safetensors"):
+        bw.load_weights(other, tmp_path / "bad.safetensors")
+
+
+def test_full_disk_keeps_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = CheckpointStore(tmp_path)
+    store.save(1, {"x": torch.ones(3)})
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(bw.CheckpointError, match="No space left on device; earlier ones are intact"):
+        store.save(2, {"x": torch.ones(3)})
+    assert [path.name for path in tmp_path.iterdir()] == ["ckpt-1.pt"]
+    found = store.latest()
+    assert found is not None
+    assert found[1]["x"].tolist() == [1, 1, 1]
+
+
+def test_store_keeps_the_newest(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path, keep=2)
+    for step in (5, 10, 100):
+        store.save(step, {})
+    assert [path.name for path in store.paths()] == ["ckpt-10.pt", "ckpt-100.pt"]
+    for path in store.paths():
+        path.write_bytes(b"")
+    with pytest.raises(bw.CheckpointError, match="no checkpoint is readable"):
+        store.latest()
+    assert CheckpointStore(tmp_path / "none").latest() is None
+    np.save(tmp_path / "a.npy", np.zeros(1))
+    with pytest.raises(bw.CheckpointError, match="not a readable checkpoint"):
+        read_checkpoint(tmp_path / "a.npy")
+
+
+def test_unwritable_model_dir(small_config: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(bw.TrainingError, match="cannot be written to"):
+        bw.train(bw.load_config(small_config), tmp_path / "file", bw.RunSettings(**QUIET))
+
+
+def test_allocator_hint_is_taken_or_declined() -> None:
+    assert keep_freed_memory() in (True, False)
