@@ -40,12 +40,18 @@ def test_sizes(path: Path) -> None:
         if isinstance(node, ast.FunctionDef):
             first = node.body[0]
             docstring = 0
-            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
+            if (
+                isinstance(first, ast.Expr)
+                and isinstance(first.value, ast.Constant)
+                and isinstance(first.value.value, str)
+            ):
                 docstring = (first.end_lineno or 0) - first.lineno + 1
             assert (node.end_lineno or 0) - node.lineno + 1 - docstring <= 60, node.name
 
 
 def test_help_of_every_verb() -> None:
     for verb in ("train", "evaluate", "predict", "demo", "convert", "inspect", "config"):
-        result = subprocess.run([sys.executable, "-m", "boxwright", verb, "--help"], capture_output=True, text=True, check=True)
+        result = subprocess.run(
+            [sys.executable, "-m", "boxwright", verb, "--help"], capture_output=True, text=True, check=True
+        )
         assert "Usage" in result.stdout

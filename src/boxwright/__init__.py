@@ -1,13 +1,17 @@
 """Boxwright: object detectors described by one pipeline.config, on PyTorch."""
 
-from boxwright.builders.detector import build_detector
-from boxwright.checkpoints.load_weights import LoadReport, load_weights
-from boxwright.config import Pipeline, load_config
-from boxwright.errors import BoxwrightError, CheckpointError, ConfigError, DataError, TrainingError
-from boxwright.evaluation.evaluate import evaluate, restore_detector
-from boxwright.models.detector import Detector
-from boxwright.training.train import RunSettings, train
-from boxwright.types import Categories, Category, Detections, Predictions, Sample, Targets
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from boxwright.builders.detector import build_detector
+    from boxwright.checkpoints.load_weights import LoadReport, load_weights
+    from boxwright.config import Pipeline, load_config
+    from boxwright.errors import BoxwrightError, CheckpointError, ConfigError, DataError, TrainingError
+    from boxwright.evaluation.evaluate import evaluate, restore_detector
+    from boxwright.models.detector import Detector
+    from boxwright.training.train import RunSettings, train
+    from boxwright.types import Categories, Category, Detections, Predictions, Sample, Targets
 
 __all__ = [
     "BoxwrightError",
@@ -32,3 +36,23 @@ __all__ = [
     "restore_detector",
     "train",
 ]
+
+# Where each name lives. A name is imported when it is first asked for: torch and its libraries take
+# seconds, and reading a configuration needs none of them.
+_HOMES = {
+    "boxwright.builders.detector": ("build_detector",),
+    "boxwright.checkpoints.load_weights": ("LoadReport", "load_weights"),
+    "boxwright.config": ("Pipeline", "load_config"),
+    "boxwright.errors": ("BoxwrightError", "CheckpointError", "ConfigError", "DataError", "TrainingError"),
+    "boxwright.evaluation.evaluate": ("evaluate", "restore_detector"),
+    "boxwright.models.detector": ("Detector",),
+    "boxwright.training.train": ("RunSettings", "train"),
+    "boxwright.types": ("Categories", "Category", "Detections", "Predictions", "Sample", "Targets"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(module), name)
+    raise AttributeError(f"module 'boxwright' has no attribute {name!r}")

@@ -12,6 +12,7 @@ from PIL import Image, ImageDraw, ImageFont
 __all__ = ["colour_of", "contact_sheet", "draw_boxes", "side_by_side"]
 
 Colour = tuple[int, int, int]
+_LEAST_SIDE = 320
 
 
 def colour_of(label: int) -> Colour:
@@ -39,13 +40,14 @@ def draw_boxes(
         captions: N texts.
 
     Returns:
-        uint8 [H, W, 3], a new picture.
+        uint8 [H', W', 3], a new picture; small images are enlarged, for captions to be read.
     """
-    canvas = Image.fromarray(image)
+    zoom = max(-(-_LEAST_SIDE // min(image.shape[:2])), 1)
+    canvas = Image.fromarray(image).resize((image.shape[1] * zoom, image.shape[0] * zoom))
     draw = ImageDraw.Draw(canvas)
-    line = max(round(min(image.shape[:2]) / 200), 1)
-    font = ImageFont.load_default(size=max(min(image.shape[:2]) // 28, 9))
-    for box, label, caption in zip(np.asarray(boxes).tolist(), labels, captions, strict=True):
+    line = max(round(min(canvas.size) / 250), 1)
+    font = ImageFont.load_default(size=max(min(canvas.size) // 28, 9))
+    for box, label, caption in zip((np.asarray(boxes) * zoom).tolist(), labels, captions, strict=True):
         x_min, y_min, x_max, y_max = box
         if x_max < x_min or y_max < y_min:
             continue
@@ -56,19 +58,20 @@ def draw_boxes(
             width=line,
         )
         if caption:
-            _caption(draw, (x_min, y_min), caption, colour, font)
+            _caption(draw, (x_min, y_min), canvas.width, caption, colour, font)
     return np.asarray(canvas)
 
 
 def _caption(
     draw: ImageDraw.ImageDraw,
     corner: tuple[float, float],
+    width: int,
     text: str,
     colour: Colour,
     font: ImageFont.FreeTypeFont | ImageFont.ImageFont,
 ) -> None:
     left, top, right, bottom = draw.textbbox((0, 0), text, font=font)
-    x = corner[0]
+    x = max(min(corner[0], width - (right - left) - 4), 0)
     y = corner[1] - (bottom - top) - 3
     y = corner[1] + 1 if y < 0 else y
     draw.rectangle((x, y, x + right - left + 3, y + bottom - top + 3), fill=colour)

@@ -28,7 +28,7 @@ def overridden(*overrides: str) -> Pipeline:
         ("model.ssd.num_classes=3", "num_classes: 3"),
         ("eval_input_reader[1].label_map_path=/a b/c.pbtxt", 'label_map_path: "/a b/c.pbtxt"'),
         ("eval_input_reader.0.label_map_path='q'", 'label_map_path: "q"'),
-        ("train_input_reader.tf_record_input_reader.input_path=[\"u\", \"v\"]", 'input_path: "v"'),
+        ('train_input_reader.tf_record_input_reader.input_path=["u", "v"]', 'input_path: "v"'),
         ("train_input_reader.tf_record_input_reader.input_path=one", 'input_path: "one"'),
         ("train_config.freeze_variables[1]=c", 'freeze_variables: "c"'),
         ("train_config.freeze_variables[2]=c", 'freeze_variables: "c"'),
@@ -51,7 +51,9 @@ def test_setting_a_oneof_member_clears_the_other() -> None:
 
 
 def test_snippet_merges_as_protobuf_does() -> None:
-    config = overridden('train_config { batch_size: 2 freeze_variables: "c" optimizer { rms_prop_optimizer { epsilon: 0.1 } } }')
+    config = overridden(
+        'train_config { batch_size: 2 freeze_variables: "c" optimizer { rms_prop_optimizer { epsilon: 0.1 } } }'
+    )
     train = config.train_config
     assert train is not None
     assert train.batch_size == 2

@@ -59,7 +59,11 @@ def variants(shapes_data: Path) -> Iterator[str]:
         "manual_step_learning_rate { schedule { step: 3 learning_rate: 0.1 } }",
         "cosine_decay_learning_rate { }",
     ]
-    optimizers = [f"{kind} {{ learning_rate {{ {rate} }} }}" for kind in ("adam_optimizer", "momentum_optimizer", "rms_prop_optimizer") for rate in rates]
+    optimizers = [
+        f"{kind} {{ learning_rate {{ {rate} }} }}"
+        for kind in ("adam_optimizer", "momentum_optimizer", "rms_prop_optimizer")
+        for rate in rates
+    ]
     steps = " ".join(f"data_augmentation_options {{ {step} {{ }} }}" for step in HONOURED["PreprocessingStep"].split())
     steps += """ data_augmentation_options { ssd_random_crop { operations {
       min_aspect_ratio: 0.5 max_aspect_ratio: 2 min_area: 0.1 max_area: 1 } } }"""
@@ -137,7 +141,9 @@ def test_honoured_is_what_builders_read(shapes_data: Path, tmp_path: Path, monke
     # Read outside the builders: which readers there are, and whether the average is evaluated.
     read |= {("TrainEvalPipelineConfig", "eval_input_reader")}
     honoured = {(message, field) for message, fields in HONOURED.items() for field in fields.split()}
-    oneofs = {(cls.proto_name, name) for cls in MESSAGES.values() for members in cls.oneofs.values() for name in members}
+    oneofs = {
+        (cls.proto_name, name) for cls in MESSAGES.values() for members in cls.oneofs.values() for name in members
+    }
     assert honoured - read == set()
     assert {item for item in read - honoured if item not in oneofs} == set()
 
@@ -162,7 +168,9 @@ def test_report_classifies_and_locates() -> None:
 
 
 def test_refused_field_stops_the_build() -> None:
-    config = parse_message(SMALL_MODEL.replace("num_classes: 4", "num_classes: 4 use_confidences_as_targets: true"), Pipeline)
+    config = parse_message(
+        SMALL_MODEL.replace("num_classes: 4", "num_classes: 4 use_confidences_as_targets: true"), Pipeline
+    )
     with pytest.raises(ConfigError, match="model.ssd.use_confidences_as_targets: refused"):
         build_detector(config)
 

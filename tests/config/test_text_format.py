@@ -78,7 +78,9 @@ def test_round_trip(format: str) -> None:
     assert dump_message(again) == dump_message(config)
 
 
-@given(st.text(), st.floats(width=32, allow_nan=False), st.integers(-(2**31), 2**31 - 1), st.lists(st.text(), max_size=3))
+@given(
+    st.text(), st.floats(width=32, allow_nan=False), st.integers(-(2**31), 2**31 - 1), st.lists(st.text(), max_size=3)
+)
 def test_protobuf_reads_back_any_value(text: str, number: float, whole: int, texts: list[str]) -> None:
     try:
         text.encode(), [item.encode() for item in texts]

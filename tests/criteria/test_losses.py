@@ -94,7 +94,10 @@ def test_target_assigner(components: Components) -> None:
         ]
         count = max(map(len, rows[0]))
         targets = Targets(
-            torch.zeros(2, count, 4), torch.zeros(2, count, dtype=torch.int64), torch.zeros(2, count), torch.zeros(2, count) > 0
+            torch.zeros(2, count, 4),
+            torch.zeros(2, count, dtype=torch.int64),
+            torch.zeros(2, count),
+            torch.zeros(2, count) > 0,
         )
         for image, (boxes, classes, weights) in enumerate(zip(*rows, strict=True)):
             targets.boxes[image, : len(boxes)] = xyxy(boxes)
@@ -123,12 +126,17 @@ def test_target_assigner(components: Components) -> None:
 @pytest.mark.parametrize("padding", [0, 3], ids=["no rows", "padding only"])
 def test_criterion_on_images_without_objects(padding: int) -> None:
     """All anchors are background; the loss is finite and pulls every class logit down."""
-    assigner = TargetAssigner(ClassColumns(2, 1, 0.0), ArgmaxMatcher(force_match_for_each_row=True), FasterRcnnBoxCoder())
+    assigner = TargetAssigner(
+        ClassColumns(2, 1, 0.0), ArgmaxMatcher(force_match_for_each_row=True), FasterRcnnBoxCoder()
+    )
     criterion = SSDCriterion(assigner, SigmoidFocal(), SmoothL1(), LossNormalizer())
     logits = torch.zeros(2, 3, 3, requires_grad=True)
     anchors = torch.tensor([[0.0, 0, 8, 8], [8, 0, 16, 8], [0, 8, 8, 16]])
     targets = Targets(
-        torch.zeros(2, padding, 4), torch.zeros(2, padding, dtype=torch.int64), torch.zeros(2, padding), torch.zeros(2, padding) > 0
+        torch.zeros(2, padding, 4),
+        torch.zeros(2, padding, dtype=torch.int64),
+        torch.zeros(2, padding),
+        torch.zeros(2, padding) > 0,
     )
     losses = criterion(Predictions(torch.randn(2, 3, 4), logits, anchors), targets)
     assert losses["Loss/localization_loss"].item() == 0
@@ -141,7 +149,9 @@ def test_padding_changes_nothing() -> None:
     generator = torch.Generator().manual_seed(1)
     anchors = torch.tensor([[float(x), float(y), x + 8.0, y + 8.0] for x in range(0, 32, 4) for y in range(0, 32, 4)])
     predictions = Predictions(
-        torch.randn(1, len(anchors), 4, generator=generator), torch.randn(1, len(anchors), 4, generator=generator), anchors
+        torch.randn(1, len(anchors), 4, generator=generator),
+        torch.randn(1, len(anchors), 4, generator=generator),
+        anchors,
     )
     boxes, labels = torch.tensor([[[3.0, 3, 12, 12], [20, 16, 28, 30]]]), torch.tensor([[1, 2]])
     plain = Targets(boxes, labels, torch.ones(1, 2), torch.ones(1, 2) > 0)

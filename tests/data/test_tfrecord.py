@@ -33,7 +33,8 @@ def recorded(index: int, field: str) -> Any:
 
 
 @pytest.mark.parametrize(
-    "name", ["shapes.record", "shapes.record-?????-of-?????", "shapes.record@2", "shapes.gz.record", "shapes.zlib.record"]
+    "name",
+    ["shapes.record", "shapes.record-?????-of-?????", "shapes.record@2", "shapes.gz.record", "shapes.zlib.record"],
 )
 def test_decodes_to_what_tensorflow_decoded(name: str) -> None:
     dataset = TFRecordDataset([RECORDS / name], CATEGORIES, masks="png", num_keypoints=3)

@@ -137,7 +137,10 @@ def test_coco_labels_follow_a_label_map_by_name(tmp_path: Path) -> None:
         ({"images": []}, "no images"),
         ({"images": None}, "expected a list of objects under 'images'"),
         ({"images": [{"id": 7}]}, "images\\[0\\] has no file_name"),
-        ({"annotations": [{"id": 5, "image_id": 8, "category_id": 3, "bbox": [0, 0, 1, 1]}]}, "annotation 5: image_id 8"),
+        (
+            {"annotations": [{"id": 5, "image_id": 8, "category_id": 3, "bbox": [0, 0, 1, 1]}]},
+            "annotation 5: image_id 8",
+        ),
         ({"annotations": [{"id": 5, "image_id": 7, "category_id": 1, "bbox": [0, 0, 1, 1]}]}, "category_id 1 is not"),
         ({"annotations": [{"id": 5, "image_id": 7, "category_id": 3, "bbox": [0, 0, 1]}]}, "expected bbox"),
         ({"annotations": [{"id": 5, "image_id": 7, "category_id": 3, "bbox": [0, 0, 1, float("nan")]}]}, "not finite"),

@@ -77,7 +77,12 @@ def test_perfect_and_why_not() -> None:
 @pytest.mark.parametrize(
     ("sample", "found", "value", "wanted"),
     [
-        (Sample(np.zeros((9, 9, 3), np.uint8), np.zeros((0, 4)), np.zeros(0)), one([[0, 0, 5, 5]], [0.9]), -1, "none of the 1 images"),
+        (
+            Sample(np.zeros((9, 9, 3), np.uint8), np.zeros((0, 4)), np.zeros(0)),
+            one([[0, 0, 5, 5]], [0.9]),
+            -1,
+            "none of the 1 images",
+        ),
         (TRUTH, one([], []), 0, "no detection scored above"),
         (TRUTH, one([[30, 30, 40, 40]], [0.9]), 0, "overlaps an object of its class"),
         (TRUTH, one([[0, 0, 20, 20]], [0.9], label=1), 0, "overlaps an object of its class"),

@@ -16,7 +16,9 @@ from tests.conftest import SMALL_MODEL
 
 
 def config(kind: str) -> bw.Pipeline:
-    text = SMALL_MODEL.replace("ssd_mobilenet_v2_fpn_keras", kind).replace("depth_multiplier: 0.25", "depth_multiplier: 0.1")
+    text = SMALL_MODEL.replace("ssd_mobilenet_v2_fpn_keras", kind).replace(
+        "depth_multiplier: 0.25", "depth_multiplier: 0.1"
+    )
     if "fpn" not in kind:
         text = text.replace("fpn { min_level: 3 max_level: 5 additional_layer_depth: 32 }", "num_layers: 3")
     return parse_message(text, bw.Pipeline)
@@ -40,11 +42,18 @@ def test_trains_and_detects_on_nothing(kind: str, depthwise: bool) -> None:
     predictions = detector.predict(inputs)
     assert predictions.box_codes.shape[:2] == predictions.class_logits.shape[:2] == (2, len(predictions.anchors))
     assert predictions.class_logits.shape[2] == 5
-    nothing = Targets(torch.zeros(2, 0, 4), torch.zeros(2, 0, dtype=torch.int64), torch.zeros(2, 0), torch.zeros(2, 0) > 0)
+    nothing = Targets(
+        torch.zeros(2, 0, 4), torch.zeros(2, 0, dtype=torch.int64), torch.zeros(2, 0), torch.zeros(2, 0) > 0
+    )
     total = sum(detector.criterion(predictions, nothing).values()) + detector.regularization()
     total.backward()
     assert torch.isfinite(total)
-    images = [np.zeros((1, 1, 3), np.uint8), np.zeros((90, 3, 3), np.uint8), torch.zeros(3, 40, 30), np.zeros((8, 8), np.uint8)]
+    images = [
+        np.zeros((1, 1, 3), np.uint8),
+        np.zeros((90, 3, 3), np.uint8),
+        torch.zeros(3, 40, 30),
+        np.zeros((8, 8), np.uint8),
+    ]
     found = detector.detect(images)
     assert [one.image_size for one in found] == [(1, 1), (90, 3), (40, 30), (8, 8)]
     assert detector.training, "the mode is left as it was"

@@ -8,8 +8,8 @@ import torch
 from boxwright.builders.target_assigner import build_box_coder, build_matcher, build_similarity
 from boxwright.config import messages as m
 from boxwright.config import parse_message
-from boxwright.ops.boxes import box_area, clip_boxes, pairwise_iou
 from boxwright.ops.box_coder import FasterRcnnBoxCoder
+from boxwright.ops.boxes import box_area, clip_boxes, pairwise_iou
 from boxwright.ops.matcher import IGNORED, UNMATCHED, ArgmaxMatcher
 from boxwright.ops.nms import suppress_batch, suppress_classes
 from boxwright.ops.resize import resize_bilinear, resize_nearest

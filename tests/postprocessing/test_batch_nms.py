@@ -36,12 +36,16 @@ def test_recorded_post_processing(components: Components, case: str) -> None:
         assert_close(yxyx(found.boxes), expected)
 
 
-def exhaustive(boxes: torch.Tensor, scores: torch.Tensor, settings: BatchNms, window: torch.Tensor) -> list[tuple[float, int, int]]:
+def exhaustive(
+    boxes: torch.Tensor, scores: torch.Tensor, settings: BatchNms, window: torch.Tensor
+) -> list[tuple[float, int, int]]:
     """Suppress class by class over everything: TF's procedure, written out."""
     rows = []
     for label in range(scores.shape[1]):
         above = torch.nonzero(scores[:, label] > settings.score_threshold).flatten()
-        kept = above[nms(boxes[above], scores[above, label], settings.iou_threshold)][: settings.max_detections_per_class]
+        kept = above[nms(boxes[above], scores[above, label], settings.iou_threshold)][
+            : settings.max_detections_per_class
+        ]
         for anchor in kept.tolist():
             box = boxes[anchor].clamp(min=0)
             box = torch.minimum(box, window.flip(0).repeat(2))

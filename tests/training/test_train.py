@@ -219,7 +219,9 @@ def test_fine_tuning_restores_and_reports(small_config: Path, tmp_path: Path) ->
     report = bw.load_weights(other, tmp_path / "first", scope="detection")
     assert set(report.kept) == {"head.classes.1.weight", "head.classes.1.bias"}
     assert "shape" in str(report)
-    assert torch.equal(other.network.state_dict()["head.boxes.1.weight"], detector.network.state_dict()["head.boxes.1.weight"])
+    assert torch.equal(
+        other.network.state_dict()["head.boxes.1.weight"], detector.network.state_dict()["head.boxes.1.weight"]
+    )
     report = bw.load_weights(other, tmp_path / "first" / "ckpt-2.pt", scope="classification")
     assert all(name.startswith("backbone.") for name in report.restored)
     tuned = bw.load_config(

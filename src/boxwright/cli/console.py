@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn, track
 from rich.table import Table
 
-from boxwright.evaluation.evaluator import Evaluation
+if TYPE_CHECKING:
+    from boxwright.evaluation.evaluator import Evaluation
 
 __all__ = ["console", "ap_line", "count_progress", "metrics_table", "print_evaluation", "progress_bar"]
 

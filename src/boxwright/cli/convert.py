@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from boxwright.cli.console import console, count_progress
-from boxwright.data.convert import open_dataset, write_coco, write_tfrecords, write_voc
 
 __all__ = ["convert_command"]
 
@@ -36,6 +35,8 @@ def convert_command(
     masks: Annotated[bool, typer.Option("--masks", help="Convert masks too.")] = False,
 ) -> None:
     """Convert data among Pascal VOC, COCO and TFRecord. Images are copied byte for byte, boxes exactly."""
+    from boxwright.data.convert import open_dataset, write_coco, write_tfrecords, write_voc
+
     dataset = open_dataset(
         source, label_map=label_map, image_set=image_set, image_folder=image_folder, load_masks=masks
     )

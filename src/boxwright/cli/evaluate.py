@@ -8,9 +8,6 @@ from typing import Annotated
 import typer
 
 from boxwright.cli.console import ap_line, console, count_progress, print_evaluation
-from boxwright.config.load import load_config
-from boxwright.evaluation.evaluate import restore_detector, run_evaluation
-from boxwright.evaluation.evaluator import write_evaluation
 
 __all__ = ["evaluate_command"]
 
@@ -41,6 +38,10 @@ def evaluate_command(
     device: Annotated[str, typer.Option("--device", help="cpu or cuda.")] = "cpu",
 ) -> None:
     """Compute COCO's metrics, over all and for each class; draw truth beside detections."""
+    from boxwright.config.load import load_config
+    from boxwright.evaluation.evaluate import restore_detector, run_evaluation
+    from boxwright.evaluation.evaluator import write_evaluation
+
     source = pipeline_config_path or (
         model_dir / "pipeline.config" if model_dir.is_dir() else model_dir.parent / "pipeline.config"
     )

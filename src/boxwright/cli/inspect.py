@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
 import typer
-from numpy.typing import NDArray
-from PIL import Image
 from rich.table import Table
 
 from boxwright.cli.console import console, count_progress
-from boxwright.data.convert import open_dataset
-from boxwright.data.survey import Survey, survey_dataset
-from boxwright.drawing import contact_sheet, draw_boxes
-from boxwright.types import Categories, Sample
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from boxwright.data.survey import Survey
+    from boxwright.types import Categories, Sample
 
 __all__ = ["inspect_command"]
 
@@ -41,6 +41,12 @@ def inspect_command(
     pictures: Annotated[int, typer.Option("--pictures", min=1, help="How many images it shows.")] = 30,
 ) -> None:
     """Count images, sizes, classes and suspicious boxes; draw a contact sheet of images with their boxes."""
+    from PIL import Image
+
+    from boxwright.data.convert import open_dataset
+    from boxwright.data.survey import survey_dataset
+    from boxwright.drawing import contact_sheet
+
     dataset = open_dataset(data, label_map=label_map, image_set=image_set, image_folder=image_folder)
     survey, samples = survey_dataset(dataset, num_pictures=pictures, progress=count_progress("inspect"))
     _print(survey, dataset.categories)
@@ -51,6 +57,8 @@ def inspect_command(
 
 
 def _draw(sample: Sample, categories: Categories) -> NDArray[np.uint8]:
+    from boxwright.drawing import draw_boxes
+
     labels = sample.labels.tolist()
     return draw_boxes(sample.image, sample.boxes, labels, [categories.by_label(label).title for label in labels])
 

@@ -8,8 +8,6 @@ from typing import Annotated
 import typer
 
 from boxwright.cli.console import console, count_progress
-from boxwright.evaluation.evaluate import restore_detector
-from boxwright.inference.predict import find_images, predict_files
 
 __all__ = ["predict_command"]
 
@@ -26,6 +24,9 @@ def predict_command(
     device: Annotated[str, typer.Option("--device", help="cpu or cuda.")] = "cpu",
 ) -> None:
     """Detect objects in images: a picture of each, and COCO-style JSON."""
+    from boxwright.evaluation.evaluate import restore_detector
+    from boxwright.inference.predict import find_images, predict_files
+
     detector, _, _ = restore_detector(model_dir)
     detector.to(device)
     files = find_images(images)

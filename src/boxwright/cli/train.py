@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.progress import Progress, TaskID
 
 from boxwright.cli.console import console, print_evaluation, progress_bar
-from boxwright.config.load import load_config
-from boxwright.evaluation.evaluator import Evaluation
-from boxwright.training.train import RunSettings, train
+
+if TYPE_CHECKING:
+    from boxwright.evaluation.evaluator import Evaluation
 
 __all__ = ["Narrator", "train_command"]
 
@@ -102,6 +102,9 @@ def train_command(  # noqa: PLR0913  # the flags of the command
     device: Annotated[str, typer.Option("--device", help="cpu, cuda, or auto.")] = "auto",
 ) -> None:
     """Train a detector; run again to go on. Ctrl-C saves first."""
+    from boxwright.config.load import load_config
+    from boxwright.training.train import RunSettings, train
+
     overrides = list(set_ or [])
     if num_train_steps is not None:
         overrides.append(f"train_config.num_steps={num_train_steps}")

@@ -27,4 +27,5 @@ def keep_freed_memory() -> bool:
     if mallopt is None:
         return False
     settings = ((_MMAP_MAX, 0), (_TRIM_THRESHOLD, -1), (_TOP_PAD, 64 << 20))
-    return sum(mallopt(name, value) for name, value in settings) == len(settings)
+    taken: int = sum(mallopt(name, value) for name, value in settings)
+    return taken == len(settings)

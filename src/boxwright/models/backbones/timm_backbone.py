@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import timm
 import torch
 from torch import Tensor, nn
 
@@ -41,6 +40,8 @@ class TimmBackbone(nn.Module):
         Raises:
             ConfigError: For an unknown name, or one without maps of these strides.
         """
+        import timm  # takes a second, and only these backbones need it
+
         super().__init__()
         try:
             self.body = timm.create_model(name, pretrained=pretrained, features_only=True)

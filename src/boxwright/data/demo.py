@@ -1,0 +1,54 @@
+"""The demo's data: shapes as TFRecords, with a label map and a configuration that trains on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from importlib import resources
+from pathlib import Path
+
+from PIL import Image
+
+from boxwright.config.load import dump_message, load_config
+from boxwright.data.convert import write_tfrecords
+from boxwright.data.shapes import ShapesDataset
+from boxwright.drawing import contact_sheet, draw_boxes
+
+__all__ = ["write_demo_data"]
+
+
+def write_demo_data(
+    out: Path, train_images: int, val_images: int, progress: Callable[[Iterable[int]], Iterable[int]]
+) -> Path:
+    """Write the shapes as TFRecords with their label map, a contact sheet, and a configuration.
+
+    Args:
+        out: The demo's folder.
+        train_images: Images for training.
+        val_images: Images for evaluation; of another seed, so none is seen in training.
+        progress: Wraps indices, to show how far it is.
+
+    Returns:
+        The configuration's path.
+    """
+    data = out / "data"
+    training, held_out = ShapesDataset(train_images, seed=0), ShapesDataset(val_images, seed=1)
+    write_tfrecords(training, data / "train.record", num_shards=2, progress=progress)
+    write_tfrecords(held_out, data / "val.record", progress=progress)
+    samples = [training[index] for index in range(min(20, train_images))]
+    names = [item.name for item in training.categories]
+    pictures = [draw_boxes(s.image, s.boxes, s.labels.tolist(), [names[label] for label in s.labels]) for s in samples]
+    Image.fromarray(contact_sheet(pictures, [s.id for s in samples])).save(data / "contact-sheet.png")
+    asset = resources.files("boxwright") / "assets" / "shapes.config"
+    with resources.as_file(asset) as path:
+        config = load_config(
+            path,
+            [
+                f"train_input_reader.label_map_path={data / 'label_map.pbtxt'}",
+                f"train_input_reader.tf_record_input_reader.input_path={data / 'train.record-?????-of-00002'}",
+                f"eval_input_reader.label_map_path={data / 'label_map.pbtxt'}",
+                f"eval_input_reader.tf_record_input_reader.input_path={data / 'val.record'}",
+            ],
+        )
+    target = out / "pipeline.config"
+    target.write_text(dump_message(config), encoding="utf-8")
+    return target

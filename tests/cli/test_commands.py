@@ -1,0 +1,130 @@
+"""The commands as a user runs them: results, and errors of one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from boxwright.cli.console import console
+from boxwright.cli.main import app, main
+from boxwright.errors import BoxwrightError
+from tests.conftest import SMALL_MODEL
+
+RUNNER = CliRunner()
+
+
+def run(*arguments: object, status: int = 0) -> str:
+    with console.capture() as captured:
+        result = RUNNER.invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == status, (result.output, result.exception)
+    return captured.get() + result.output
+
+
+@pytest.mark.parametrize("format", ["text", "yaml", "json"])
+def test_config_show(small_config: Path, tmp_path: Path, format: str) -> None:
+    first = run("config", "show", small_config, "--format", format, "--set", "train_config.batch_size=9")
+    assert "9" in first
+    suffix = {"text": "config"}.get(format, format)
+    (tmp_path / f"again.{suffix}").write_text(first)
+    assert run("config", "show", tmp_path / f"again.{suffix}", "--format", format) == first
+
+
+def test_config_check(small_config: Path, tmp_path: Path) -> None:
+    assert "0 without effect, 0 refused" in run("config", "check", small_config)
+    (tmp_path / "b.config").write_text("train_config {\n sync_replicas: true freeze_variables: 'x' }")
+    output = run("config", "check", tmp_path / "b.config", status=1)
+    assert "b.config:2:2: train_config.sync_replicas: without effect: of TF1's training" in output
+    assert "train_config.freeze_variables: refused: not supported yet" in output
+    assert "3 fields set: 1 honoured, 1 without effect, 1 refused" in output
+
+
+def test_config_fields() -> None:
+    output = run("config", "fields", "train_config.batch_size")
+    assert "32" in output
+    assert "honoured" in output
+    assert "num_classes" in run("config", "fields", "Ssd")
+    assert "train_input_reader" in run("config", "fields")
+    with pytest.raises(BoxwrightError, match="did you mean batch_size"):
+        RUNNER.invoke(app, ["config", "fields", "train_config.batchsize"], catch_exceptions=False)
+
+
+def test_train_evaluate_predict(small_config: Path, shapes_data: Path, tmp_path: Path) -> None:
+    model_dir = tmp_path / "model"
+    output = run("train", "--pipeline_config_path", small_config, "--model_dir", model_dir, "--num_train_steps", 2, "--workers", 0)
+    assert "saved" in output
+    assert "evaluation at step 2" in output
+    again = run("train", "--config", small_config, "--model_dir", model_dir, "--num_train_steps", 2, "--workers", 0)
+    assert "already trained for 2 of 2 steps" in again
+    more = run("train", "--config", small_config, "--model_dir", model_dir, "--num_train_steps", 3, "--workers", 0, "--no-evaluate")
+    assert "going on from" in more
+    output = run("evaluate", "--model_dir", model_dir, "--out", tmp_path / "eval", "--set", "eval_config.num_visualizations=3")
+    last = output.strip().splitlines()[-1].split()
+    assert last[0] == "AP"
+    assert last[2] == "AP50"
+    metrics = json.loads((tmp_path / "eval" / "metrics.json").read_text())
+    assert "DetectionBoxes_PerformanceByCategory/mAP/circle" in metrics
+    assert len(list((tmp_path / "eval" / "pictures").glob("*.png"))) == 3
+    for row in json.loads((tmp_path / "eval" / "detections.json").read_text()):
+        assert set(row) == {"image_id", "category_id", "bbox", "score"}
+    images = sorted((shapes_data / "voc" / "JPEGImages").glob("*.jpg"))
+    output = run("predict", images[0], shapes_data / "voc" / "JPEGImages", "--model_dir", model_dir, "--out", tmp_path / "p", "--min_score", 0)
+    assert f"in {len(images) + 1} images" in output
+    assert len(list((tmp_path / "p").glob("*.png"))) == len(images) + 1
+    rows = json.loads((tmp_path / "p" / "detections.json").read_text())
+    assert {row["category_name"] for row in rows} <= {"circle", "square", "triangle", "star"}
+
+
+def test_convert_and_inspect(shapes_data: Path, tmp_path: Path) -> None:
+    assert "12 images, 4 classes" in run("convert", shapes_data / "voc", tmp_path / "r" / "a.record", "--num-shards", 3)
+    assert len(list((tmp_path / "r").glob("a.record-*-of-00003"))) == 3
+    run("convert", f"{tmp_path}/r/a.record@3", tmp_path / "c" / "c.json")
+    run("convert", tmp_path / "c" / "c.json", tmp_path / "v")
+    output = run("inspect", tmp_path / "v", "--sheet", tmp_path / "sheet.png", "--pictures", 5)
+    assert "12 images" in output
+    assert "suspicious boxes: " in output
+    assert (tmp_path / "sheet.png").stat().st_size > 1000
+
+
+def test_demo_data_only(tmp_path: Path) -> None:
+    output = run("demo", "--out", tmp_path / "d", "--data-only", "--train-images", 4, "--val-images", 2)
+    assert "configuration:" in output
+    assert "0 without effect, 0 refused" in run("config", "check", tmp_path / "d" / "pipeline.config")
+    assert (tmp_path / "d" / "data" / "contact-sheet.png").is_file()
+
+
+def test_demo_trains_and_ends_with_the_ap_line(tmp_path: Path) -> None:
+    output = run("demo", "--out", tmp_path / "d", "--train-images", 20, "--val-images", 4, "--num_train_steps", 2)
+    lines = output.strip().splitlines()
+    assert lines[-1].startswith("AP ")
+    assert "AP50" in lines[-1]
+    assert any(line.startswith("$ boxwright train --pipeline_config_path") for line in lines)
+    assert any("pictures, truth beside detections:" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        (["config", "show", "none.config"], "error: none.config: no such file"),
+        (["train", "--config", "bad.config", "--model_dir", "m"], "did you mean num_classes?"),
+        (["evaluate", "--model_dir", "nothing"], "error: "),
+        (["predict", "nothing.jpg", "--model_dir", "m", "--out", "o"], "error: m: "),
+        (["convert", "nothing", "x.json"], "error: nothing: TFRecords name classes by number"),
+        (["inspect", "."], "error: .: no annotations"),
+    ],
+)
+def test_errors_are_one_line_and_status_one(
+    arguments: list[str], wanted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bad.config").write_text(SMALL_MODEL.replace("num_classes", "numclasses"))
+    monkeypatch.setattr("sys.argv", ["boxwright", *arguments])
+    with console.capture() as captured, pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 1
+    output = captured.get().strip()
+    assert wanted in output
+    assert "Traceback" not in output
+    assert len(output.splitlines()) == 1
