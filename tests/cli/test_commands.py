@@ -53,14 +53,37 @@ def test_config_fields() -> None:
 
 def test_train_evaluate_predict(small_config: Path, shapes_data: Path, tmp_path: Path) -> None:
     model_dir = tmp_path / "model"
-    output = run("train", "--pipeline_config_path", small_config, "--model_dir", model_dir, "--num_train_steps", 2, "--workers", 0)
+    output = run(
+        "train",
+        "--pipeline_config_path",
+        small_config,
+        "--model_dir",
+        model_dir,
+        "--num_train_steps",
+        2,
+        "--workers",
+        0,
+    )
     assert "saved" in output
     assert "evaluation at step 2" in output
     again = run("train", "--config", small_config, "--model_dir", model_dir, "--num_train_steps", 2, "--workers", 0)
     assert "already trained for 2 of 2 steps" in again
-    more = run("train", "--config", small_config, "--model_dir", model_dir, "--num_train_steps", 3, "--workers", 0, "--no-evaluate")
+    more = run(
+        "train",
+        "--config",
+        small_config,
+        "--model_dir",
+        model_dir,
+        "--num_train_steps",
+        3,
+        "--workers",
+        0,
+        "--no-evaluate",
+    )
     assert "going on from" in more
-    output = run("evaluate", "--model_dir", model_dir, "--out", tmp_path / "eval", "--set", "eval_config.num_visualizations=3")
+    output = run(
+        "evaluate", "--model_dir", model_dir, "--out", tmp_path / "eval", "--set", "eval_config.num_visualizations=3"
+    )
     last = output.strip().splitlines()[-1].split()
     assert last[0] == "AP"
     assert last[2] == "AP50"
@@ -70,7 +93,17 @@ def test_train_evaluate_predict(small_config: Path, shapes_data: Path, tmp_path:
     for row in json.loads((tmp_path / "eval" / "detections.json").read_text()):
         assert set(row) == {"image_id", "category_id", "bbox", "score"}
     images = sorted((shapes_data / "voc" / "JPEGImages").glob("*.jpg"))
-    output = run("predict", images[0], shapes_data / "voc" / "JPEGImages", "--model_dir", model_dir, "--out", tmp_path / "p", "--min_score", 0)
+    output = run(
+        "predict",
+        images[0],
+        shapes_data / "voc" / "JPEGImages",
+        "--model_dir",
+        model_dir,
+        "--out",
+        tmp_path / "p",
+        "--min_score",
+        0,
+    )
     assert f"in {len(images) + 1} images" in output
     assert len(list((tmp_path / "p").glob("*.png"))) == len(images) + 1
     rows = json.loads((tmp_path / "p" / "detections.json").read_text())

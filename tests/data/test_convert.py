@@ -86,6 +86,16 @@ def test_records_need_a_label_map(tmp_path: Path) -> None:
         open_dataset(tmp_path / "a.record")
 
 
+def test_a_label_map_of_other_classes_is_not_overwritten(tmp_path: Path) -> None:
+    write_tfrecords(ShapesDataset(1), tmp_path / "a.record")
+    write_tfrecords(ShapesDataset(1), tmp_path / "again.record")
+    text = (tmp_path / "label_map.pbtxt").read_text()
+    (tmp_path / "label_map.pbtxt").write_text(text.replace("circle", "ring"))
+    with pytest.raises(DataError, match="has other classes"):
+        write_tfrecords(ShapesDataset(1), tmp_path / "b.record")
+    assert not (tmp_path / "b.record").exists()
+
+
 def test_survey_finds_suspicious_boxes(tmp_path: Path) -> None:
     write_voc(ShapesDataset(2, seed=1, size=(50, 60)), tmp_path)
     first, second = sorted((tmp_path / "Annotations").glob("*.xml"))

@@ -49,7 +49,8 @@ def open_dataset(
 
     Args:
         path: A VOC folder, a COCO JSON file, or a TFRecord path, glob or `name@count`.
-        label_map: The classes; TFRecords need it, unless `label_map.pbtxt` lies beside them.
+        label_map: The classes; without, `label_map.pbtxt` in the VOC folder or beside the TFRecords,
+            which the latter need.
         image_set: For VOC, a list in `ImageSets/Main`.
         image_folder: For COCO, where the images are.
         load_masks: Whether samples carry masks.
@@ -61,16 +62,16 @@ def open_dataset(
         DataError: Where the data cannot be opened, or a label map is needed.
     """
     kind = detect_format(path)
+    beside = (Path(path) if kind == "voc" else Path(path).parent) / "label_map.pbtxt"
+    if label_map is None and kind != "coco" and beside.is_file():
+        label_map = beside
     categories = load_label_map(label_map) if label_map else None
     if kind == "voc":
         return VocDataset(path, image_set, categories)
     if kind == "coco":
         return CocoDataset(path, image_folder, categories, load_masks=load_masks)
     if categories is None:
-        beside = Path(path).parent / "label_map.pbtxt"
-        if not beside.is_file():
-            raise DataError(f"{path}: TFRecords name classes by number; say which with --label-map FILE")
-        categories = load_label_map(beside)
+        raise DataError(f"{path}: TFRecords name classes by number; say which with --label-map FILE")
     return TFRecordDataset([path], categories, masks="png" if load_masks else "none")
 
 
@@ -91,9 +92,13 @@ def write_tfrecords(
 
     Returns:
         The files.
+
+    Raises:
+        DataError: Where a label map of other classes lies there already.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
+    _write_label_map(dataset.categories, path.parent / "label_map.pbtxt")
     names = (
         [path]
         if num_shards == 1
@@ -111,7 +116,6 @@ def write_tfrecords(
         write_records(name, records(stop - start))
     for _ in indices:  # lets a progress bar see the end
         pass
-    write_label_map(dataset.categories, path.parent / "label_map.pbtxt")
     return names
 
 
@@ -164,6 +168,7 @@ def write_voc(dataset: Dataset, path: str | Path, *, progress: Progress = _all) 
     annotations, images, lists = path / "Annotations", path / "JPEGImages", path / "ImageSets" / "Main"
     for folder in (annotations, images, lists):
         folder.mkdir(parents=True, exist_ok=True)
+    _write_label_map(dataset.categories, path / "label_map.pbtxt")
     stems = []
     for index in progress(range(len(dataset))):
         sample, (data, name) = dataset[index], dataset.encoded(index)
@@ -172,8 +177,19 @@ def write_voc(dataset: Dataset, path: str | Path, *, progress: Progress = _all) 
         write_voc_annotation(sample, name, dataset.categories, annotations / f"{stem}.xml")
         stems.append(stem)
     (lists / "all.txt").write_text("\n".join(stems) + "\n", encoding="utf-8")
-    write_label_map(dataset.categories, path / "label_map.pbtxt")
     return path
+
+
+def _write_label_map(categories: Categories, path: Path) -> None:
+    """Write a label map, but never over one of other classes: data beside it would change their meaning."""
+    if path.is_file():
+        there = [(item.id, item.name) for item in load_label_map(path)]
+        if there != [(item.label + 1, item.name) for item in categories]:
+            raise DataError(
+                f"{path} is there already and has other classes; name it with --label-map, or write to another folder"
+            )
+        return
+    write_label_map(categories, path)
 
 
 def _write_image(folder: Path, name: str, data: bytes, index: int) -> str:
