@@ -114,7 +114,7 @@ def detection_rows(detections: Detections, image_id: str, dataset: Dataset) -> l
 
 def _picture(sample: Sample, found: Detections, dataset: Dataset, plan: EvaluationPlan) -> NDArray[np.uint8]:
     right = draw_detections(sample.image, found, plan.min_score, plan.max_boxes)
-    return side_by_side(draw_truth(sample, dataset), right, ("truth", f"detections, score ≥ {plan.min_score:g}"))
+    return side_by_side(draw_truth(sample, dataset), right, ("truth", f"detections, score {plan.min_score:g} or more"))
 
 
 def draw_truth(sample: Sample, dataset: Dataset) -> NDArray[np.uint8]:
