@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from boxwright.cli.console import console
+from boxwright.cli.console import console, errors
 from boxwright.cli.main import app, main
 from boxwright.errors import BoxwrightError
 from tests.conftest import SMALL_MODEL
@@ -142,19 +142,28 @@ def test_demo_trains_and_ends_with_the_ap_line(tmp_path: Path) -> None:
     [
         (["config", "show", "none.config"], "error: none.config: no such file"),
         (["train", "--config", "bad.config", "--model_dir", "m"], "did you mean num_classes?"),
-        (["evaluate", "--model_dir", "nothing"], "error: "),
+        (["evaluate", "--model_dir", "nothing"], "error: nothing: no such folder or checkpoint"),
         (["predict", "nothing.jpg", "--model_dir", "m", "--out", "o"], "error: m: "),
         (["convert", "nothing", "x.json"], "error: nothing: TFRecords name classes by number"),
         (["inspect", "."], "error: .: no annotations"),
+        (["train", "--config", "good.config", "--model_dir", "m", "--device", "warp"], "device 'warp' cannot be used"),
+        (["inspect", "voc", "--sheet", "no/such/folder/x.png"], "error: no/such/folder/x.png: No such file"),
     ],
 )
 def test_errors_are_one_line_and_status_one(
-    arguments: list[str], wanted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    arguments: list[str],
+    wanted: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    small_config: Path,
+    shapes_data: Path,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bad.config").write_text(SMALL_MODEL.replace("num_classes", "numclasses"))
+    (tmp_path / "good.config").write_text(small_config.read_text())
+    (tmp_path / "voc").symlink_to(shapes_data / "voc")
     monkeypatch.setattr("sys.argv", ["boxwright", *arguments])
-    with console.capture() as captured, pytest.raises(SystemExit) as stopped:
+    with errors.capture() as captured, pytest.raises(SystemExit) as stopped:
         main()
     assert stopped.value.code == 1
     output = captured.get().strip()

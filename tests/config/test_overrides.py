@@ -80,6 +80,7 @@ def test_replacing_an_item_keeps_its_place() -> None:
         ("model.ssd.num_classes.x=3", "it has no fields"),
         ("train_config[0].batch_size=3", "is not a list"),
         ("train_config.batch_size[0]=3", "is not a list"),
+        ('train_config.fine_tune_checkpoint="a" batch_size: 3', "expected one value, found more after it: batch_size"),
         ("nonsense", "expected path=value"),
         ("train_config { batch_size: }", "expected"),
         ("a=1", "unknown field of TrainEvalPipelineConfig"),

@@ -122,6 +122,9 @@ ERRORS = [
     ("model", "the file ends after 'model', where a value was expected"),
     ("train_config { batch_size: 1x }", "malformed number '1x'"),
     ("train_config { batch_size: 3 @ }", "unexpected character '@'"),
+    ("train_config { fine_tune_checkpoint: '\\U00110000' }", "is no character"),
+    ("train_config { fine_tune_checkpoint: '\\ud800' }", "is no character"),
+    ("train_config { #\x0b\n   @ }", "f:2:4: unexpected character '@'"),
     ("[object_detection.protos.ext] { }", "f:1:1: expected a field name"),
 ]
 
@@ -151,6 +154,8 @@ def test_truncation_anywhere_is_one_line_or_a_valid_file(cut: int) -> None:
         ("a.yaml", "model: [\n", "this is not yaml"),
         ("a.json", '{"model": {"ssd": {"num_classes": "x"}}}', "a.json:1:"),
         ("a.json", "[]", "expected a mapping"),
+        ("a.yaml", "train_config:\n  fine_tune_checkpoint: null\n", "found null; leave the field out"),
+        ("a.yaml", "model: &a\n  ssd: *a\n", "contains itself"),
         ("a.json", '{\t"model":\t{"ssd":{}}, "model": {}}', "given twice"),
     ],
 )

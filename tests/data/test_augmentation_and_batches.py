@@ -125,7 +125,7 @@ def test_every_step_leaves_a_valid_sample() -> None:
     [
         ("random_crop_image { min_area: 0.9 max_area: 0.5 }", "the least aspect ratio or area is over the largest"),
         ("random_distort_color { color_ordering: 4 }", "expected 0 or 1"),
-        ("ssd_random_crop { operations { } }", "operations\\[0\\]"),
+        ("ssd_random_crop { operations { } }", "SSDRandomCropOperation: aspect ratios and areas above 0"),
         ("", "PreprocessingStep is empty"),
     ],
 )

@@ -15,6 +15,8 @@ from boxwright.data.voc import VocDataset
 from boxwright.errors import DataError
 from tests.conftest import extra_folder
 
+pytestmark = pytest.mark.filterwarnings("ignore:masks are left out")
+
 
 def same(first: Dataset, second: Dataset) -> int:
     """Assert equal images, boxes, classes and flags; count the boxes."""
@@ -67,6 +69,41 @@ def test_round_trip_of_real_data(tmp_path: Path) -> None:
         pytest.skip("BOXWRIGHT_DATA names no folder with bccd; the made-up data above covers the path")
     dataset = VocDataset(folder / "bccd", "test")
     assert round_trip(dataset, tmp_path) == sum(len(dataset[i].boxes) for i in range(len(dataset)))
+
+
+def test_an_image_turned_by_exif_keeps_its_boxes(tmp_path: Path) -> None:
+    """Annotated upright, stored lying: every format gives the same picture and boxes."""
+    from PIL import Image
+
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    (tmp_path / "v" / "JPEGImages").mkdir(parents=True)
+    (tmp_path / "v" / "Annotations").mkdir()
+    Image.new("RGB", (100, 60), (9, 99, 9)).save(tmp_path / "v" / "JPEGImages" / "a.jpg", exif=exif)
+    (tmp_path / "v" / "Annotations" / "a.xml").write_text(
+        "<annotation><filename>a.jpg</filename><size><width>60</width><height>100</height></size><object><name>o</name>"
+        "<bndbox><xmin>10</xmin><ymin>20</ymin><xmax>50</xmax><ymax>90</ymax></bndbox></object></annotation>"
+    )
+    start = VocDataset(tmp_path / "v")
+    assert start[0].image.shape == (100, 60, 3)
+    assert round_trip(start, tmp_path) == 1
+
+
+def test_names_that_clash_in_voc(tmp_path: Path) -> None:
+    first = ShapesDataset(2, seed=1)
+    write_coco(first, tmp_path / "c" / "c.json")
+    text = (tmp_path / "c" / "c.json").read_text().replace("shapes-000001.jpg", "shapes-000000.png")
+    (tmp_path / "c" / "c.json").write_text(text)
+    (tmp_path / "c" / "images" / "shapes-000001.jpg").rename(tmp_path / "c" / "images" / "shapes-000000.png")
+    write_voc(open_dataset(tmp_path / "c" / "c.json"), tmp_path / "v")
+    again = VocDataset(tmp_path / "v")
+    assert len(again) == 2
+    assert sum(len(again[i].boxes) for i in range(2)) == len(first[0].boxes) + len(first[1].boxes)
+
+
+def test_what_a_format_cannot_hold_is_said(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="masks are left out: VOC has no place for them"):
+        write_voc(ShapesDataset(1, seed=1), tmp_path)
 
 
 def test_masks_survive(tmp_path: Path) -> None:

@@ -178,11 +178,39 @@ def test_paths(tmp_path: Path) -> None:
         expand_paths([])
 
 
+def test_the_index_is_not_found_by_the_users_own_glob(tmp_path: Path) -> None:
+    for shard in range(2):
+        write_records(tmp_path / f"a.record-{shard:05d}-of-00002", [b"x"])
+    for _ in range(2):
+        assert [len(TFRecordFile(path)) for path in expand_paths([f"{tmp_path}/a.record-*"])] == [1, 1]
+
+
+def test_index_lives_in_the_cache_where_the_folder_is_read_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import boxwright.data.tfrecord as module
+
+    write_records(tmp_path / "a.record", [b"x"])
+    save = module._save_index
+    monkeypatch.setattr(module, "_save_index", lambda path, index: path.parent != tmp_path and save(path, index))
+    monkeypatch.setenv("BOXWRIGHT_CACHE", str(tmp_path / "cache"))
+    assert len(TFRecordFile(tmp_path / "a.record")) == 1
+    assert len(list((tmp_path / "cache").glob("*.index.npy"))) == 1
+
+
+def test_gzip_of_several_streams_is_read_whole(tmp_path: Path) -> None:
+    write_records(tmp_path / "a", [b"one"], "gzip")
+    write_records(tmp_path / "b", [b"two", b"three"], "gzip")
+    (tmp_path / "c").write_bytes((tmp_path / "a").read_bytes() + (tmp_path / "b").read_bytes())
+    file = TFRecordFile(tmp_path / "c")
+    assert [file[i] for i in range(len(file))] == [b"one", b"two", b"three"]
+
+
 def test_index_is_kept_and_renewed(tmp_path: Path) -> None:
     path = tmp_path / "a.record"
     write_records(path, [b"one", b"two"])
     assert [TFRecordFile(path)[i] for i in range(2)] == [b"one", b"two"]
-    index = tmp_path / "a.record.index.npy"
+    index = tmp_path / ".a.record.index.npy"
     assert index.is_file()
     index.write_bytes(b"rubbish")
     assert len(TFRecordFile(path)) == 2

@@ -126,6 +126,12 @@ def test_coco(tmp_path: Path) -> None:
     assert empty.masks.shape == (0, 6, 8)
 
 
+def test_coco_nulls_are_absent(tmp_path: Path) -> None:
+    images = [{"id": 7, "file_name": "a.png", "height": None, "width": None}]
+    rows = [{**CONTENT["annotations"][0], "area": None}]
+    assert CocoDataset(coco(tmp_path, images=images, annotations=rows))[0].areas.tolist() == [12]
+
+
 def test_coco_labels_follow_a_label_map_by_name(tmp_path: Path) -> None:
     categories = Categories((Category(4, 5, "cat"), Category(0, 1, "dog")))
     assert CocoDataset(coco(tmp_path), categories=categories)[0].labels.tolist() == [0, 4]
@@ -146,6 +152,9 @@ def test_coco_labels_follow_a_label_map_by_name(tmp_path: Path) -> None:
         ({"annotations": [{"id": 5, "image_id": 7, "category_id": 3, "bbox": [0, 0, 1, float("nan")]}]}, "not finite"),
         ({"categories": [{"id": 3, "name": "cat"}, {"id": 3, "name": "dog"}]}, "two categories have the id 3"),
         ({"categories": []}, "no classes"),
+        ({"categories": [{"id": "x", "name": "cat"}]}, "category id 'x' is not a number"),
+        ({"images": [{"id": [7], "file_name": "a.png"}]}, "images\\[0\\].id: expected a number"),
+        ({"images": [CONTENT["images"][0]] * 2}, "two images have the same id"),
     ],
 )
 def test_bad_coco(tmp_path: Path, changes: dict[str, Any], wanted: str) -> None:
@@ -160,9 +169,10 @@ def test_bad_coco_files_and_masks(tmp_path: Path) -> None:
     (tmp_path / "y.json").write_text("[]")
     with pytest.raises(DataError, match="found a list"):
         CocoDataset(tmp_path / "y.json")
-    rows = [{**CONTENT["annotations"][1], "segmentation": {"size": [5, 5], "counts": [0, 25]}}]
-    with pytest.raises(DataError, match="segmentation cannot be decoded"):
-        CocoDataset(coco(tmp_path, annotations=rows), load_masks=True)[0]
+    for segmentation in ({"size": [5, 5], "counts": [0, 25]}, [[1, 2]], [[]], {"size": [6, 8]}):
+        rows = [{**CONTENT["annotations"][1], "segmentation": segmentation}]
+        with pytest.raises(DataError, match="segmentation cannot be decoded"):
+            CocoDataset(coco(tmp_path, annotations=rows), load_masks=True)[0]
     (tmp_path / "a.png").unlink()
     with pytest.raises(DataError, match="No such file"):
         CocoDataset(tmp_path / "c.json")[0]

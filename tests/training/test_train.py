@@ -104,6 +104,85 @@ def test_learns_a_handful_of_images(small_config: Path, tmp_path: Path) -> None:
     assert metrics["DetectionBoxes_Precision/mAP@.50IOU"] > 0.95
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_damaged_record_is_one_clear_error(
+    small_config: Path, shapes_data: Path, tmp_path: Path, workers: int
+) -> None:
+    data = bytearray((shapes_data / "val.record").read_bytes())
+    data[200] ^= 1
+    (tmp_path / "bad.record").write_bytes(data)
+    path = f"train_input_reader.tf_record_input_reader.input_path={tmp_path}/bad.record"
+    with pytest.raises(bw.DataError, match="record 0 at byte 0: checksum") as caught:
+        bw.train(bw.load_config(small_config, [path]), tmp_path / "m", bw.RunSettings(evaluate=False, workers=workers))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "wanted"),
+    [
+        ("model.ssd.feature_extractor.depth_multiplier=0.5", "another network .*; use another model_dir"),
+        ("train_config.optimizer.adam_optimizer={learning_rate{constant_learning_rate{}}}", "used Momentum, .* Adam"),
+    ],
+)
+def test_a_run_does_not_go_on_as_another(small_config: Path, tmp_path: Path, override: str, wanted: str) -> None:
+    config = bw.load_config(small_config, ["train_config.num_steps=1"])
+    bw.train(config, tmp_path / "m", bw.RunSettings(**QUIET))
+    with pytest.raises(bw.CheckpointError, match=wanted):
+        bw.train(bw.load_config(small_config, [override]), tmp_path / "m", bw.RunSettings(**QUIET))
+    assert bw.load_config(tmp_path / "m" / "pipeline.config") == config, "the refused configuration is not kept"
+
+
+def test_resuming_follows_the_configuration(small_config: Path, tmp_path: Path) -> None:
+    """A momentum or an average that is changed on the way is what counts from there on."""
+    from boxwright.builders.training import build_training
+    from boxwright.training.state import new_state
+
+    bw.train(bw.load_config(small_config, ["train_config.num_steps=1"]), tmp_path / "m", bw.RunSettings(**QUIET))
+    found = CheckpointStore(tmp_path / "m").latest()
+    assert found is not None
+    changed = bw.load_config(
+        small_config,
+        [
+            "train_config.optimizer.momentum_optimizer.momentum_optimizer_value=0.5",
+            "train_config.optimizer.use_moving_average=true",
+        ],
+    )
+    state = new_state(bw.build_detector(changed), build_training(changed))
+    state.restore(found[1])
+    assert state.optimizer.param_groups[0]["momentum"] == 0.5
+    assert state.average is not None
+    assert same(state.average.shadow, {k: v for k, v in found[1]["network"].items() if k in state.average.shadow})
+
+
+def test_resume_is_exact_with_dropout(small_config: Path, tmp_path: Path) -> None:
+    dropout = ["model.ssd.box_predictor.weight_shared_convolutional_box_predictor.use_dropout=true"]
+    config = bw.load_config(small_config, [*dropout, "train_config.num_steps=4"])
+    settings = bw.RunSettings(evaluate=False, workers=1)
+    bw.train(config, tmp_path / "whole", settings)
+    bw.train(bw.load_config(small_config, [*dropout, "train_config.num_steps=2"]), tmp_path / "parts", settings)
+    bw.train(config, tmp_path / "parts", settings)
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
+
+
+def test_mistakes_in_evaluation_show_at_the_start(small_config: Path, tmp_path: Path) -> None:
+    for override, wanted in (
+        ("eval_config.metrics_set=no_such_metrics", "'no_such_metrics' is not supported"),
+        ("eval_input_reader.tf_record_input_reader.input_path=/none", "no file matches"),
+        ("graph_rewriter { quantization { delay: 5 } }", "graph_rewriter: refused"),
+    ):
+        with pytest.raises(bw.BoxwrightError, match=wanted):
+            bw.train(bw.load_config(small_config, [override]), tmp_path / "m", bw.RunSettings(workers=0))
+    assert not (tmp_path / "m").exists()
+
+
+def test_every_evaluation_reader_is_evaluated(small_config: Path, shapes_data: Path, tmp_path: Path) -> None:
+    more = f'eval_input_reader {{ voc_input_reader {{ root: "{shapes_data}/voc" }} label_map_path: "{shapes_data}/label_map.pbtxt" }}'
+    config = bw.load_config(small_config, [more, "train_config.num_steps=1"])
+    bw.train(config, tmp_path / "m", bw.RunSettings(workers=0))
+    assert (tmp_path / "m" / "eval").is_dir()
+    assert (tmp_path / "m" / "eval_1").is_dir()
+
+
 def test_time_limit_saves_and_says_so(small_config: Path, tmp_path: Path) -> None:
     config = bw.load_config(small_config, ["train_config.num_steps=100000"])
     done = bw.train(config, tmp_path / "m", bw.RunSettings(**QUIET, max_seconds=0.5))
@@ -160,7 +239,8 @@ def test_damaged_newest_checkpoint_falls_back(small_config: Path, tmp_path: Path
     bw.train(config, tmp_path / "m", bw.RunSettings(**QUIET, checkpoint_every_n=3))
     newest = tmp_path / "m" / "ckpt-6.pt"
     newest.write_bytes(newest.read_bytes()[:5000])
-    assert bw.train(config, tmp_path / "m", bw.RunSettings(**QUIET)) == 6
+    with pytest.warns(UserWarning, match="taking the one before"):
+        assert bw.train(config, tmp_path / "m", bw.RunSettings(**QUIET)) == 6
     assert read_checkpoint(newest)["step"] == 6
 
 
@@ -267,7 +347,7 @@ def test_store_keeps_the_newest(tmp_path: Path) -> None:
     assert [path.name for path in store.paths()] == ["ckpt-10.pt", "ckpt-100.pt"]
     for path in store.paths():
         path.write_bytes(b"")
-    with pytest.raises(bw.CheckpointError, match="no checkpoint is readable"):
+    with pytest.warns(UserWarning, match="taking the one before"), pytest.raises(bw.CheckpointError, match="no checkpoint is readable"):
         store.latest()
     assert CheckpointStore(tmp_path / "none").latest() is None
     np.save(tmp_path / "a.npy", np.zeros(1))

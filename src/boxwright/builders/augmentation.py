@@ -40,6 +40,8 @@ def _crop(config: m.RandomCropImage | m.SSDRandomCropOperation) -> RandomCrop:
             f"{config.proto_name}: the least aspect ratio or area is over the largest "
             f"({config.min_aspect_ratio} and {config.max_aspect_ratio}, {config.min_area} and {config.max_area})"
         )
+    if config.min_aspect_ratio <= 0 or config.max_area <= 0:
+        raise ConfigError(f"{config.proto_name}: aspect ratios and areas above 0 are needed")
     return RandomCrop(
         min_object_covered=config.min_object_covered,
         aspect_ratios=(config.min_aspect_ratio, config.max_aspect_ratio),
@@ -53,9 +55,6 @@ def _crop(config: m.RandomCropImage | m.SSDRandomCropOperation) -> RandomCrop:
 def _ssd_crop(config: m.SSDRandomCrop) -> Transform:
     if not config.operations:
         return SsdRandomCrop()
-    for number, operation in enumerate(config.operations):
-        if operation.min_aspect_ratio <= 0 or operation.max_area <= 0:
-            raise ConfigError(f"ssd_random_crop.operations[{number}]: aspect ratios and areas are needed, found 0")
     return SsdRandomCrop(tuple(_crop(operation) for operation in config.operations))
 
 

@@ -18,12 +18,13 @@ from boxwright.types import Categories
 __all__ = ["build_categories", "build_dataset"]
 
 
-def build_dataset(config: m.InputReader | None, path: str) -> Dataset:
+def build_dataset(config: m.InputReader | None, path: str, categories: Categories | None = None) -> Dataset:
     """Open the data that a reader describes.
 
     Args:
         config: The message, or None where it is missing.
         path: Where it sits, for errors.
+        categories: The classes, where the reader names no label map.
 
     Returns:
         The data set.
@@ -33,7 +34,7 @@ def build_dataset(config: m.InputReader | None, path: str) -> Dataset:
     """
     reader = require(config, path)
     refuse_unsupported(reader, path)
-    categories = load_label_map(reader.label_map_path) if reader.label_map_path else None
+    categories = load_label_map(reader.label_map_path) if reader.label_map_path else categories
     return build_chosen(reader, "input_reader", _READERS, categories)
 
 

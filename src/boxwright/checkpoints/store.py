@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,7 @@ class CheckpointStore:
         """
         path = self.folder / f"ckpt-{step}.pt"
         write_atomically({"format": _FORMAT, "step": step, **content}, path)
-        for old in self.paths()[: -self.keep]:
+        for old in [*self.paths()[: -self.keep], *self.folder.glob(".ckpt-*.partial")]:
             old.unlink(missing_ok=True)
         return path
 
@@ -122,6 +123,7 @@ class CheckpointStore:
                 return path, read_checkpoint(path)
             except CheckpointError as error:
                 errors.append(str(error))
+                warnings.warn(f"{error}; taking the one before", stacklevel=2)
         if errors:
             raise CheckpointError("no checkpoint is readable:\n" + "\n".join(errors))
         return None

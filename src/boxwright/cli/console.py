@@ -13,9 +13,10 @@ from rich.table import Table
 if TYPE_CHECKING:
     from boxwright.evaluation.evaluator import Evaluation
 
-__all__ = ["console", "ap_line", "count_progress", "metrics_table", "print_evaluation", "progress_bar"]
+__all__ = ["console", "errors", "ap_line", "count_progress", "metrics_table", "print_evaluation", "progress_bar"]
 
 console = Console(highlight=False, soft_wrap=True)
+errors = Console(highlight=False, soft_wrap=True, stderr=True)
 T = TypeVar("T")
 
 

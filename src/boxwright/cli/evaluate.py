@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from boxwright.cli.console import ap_line, console, count_progress, print_evaluation
+from boxwright.errors import CheckpointError
 
 __all__ = ["evaluate_command"]
 
@@ -34,21 +35,25 @@ def evaluate_command(
         list[str] | None,
         typer.Option("--set", help="Change the configuration, as in --set eval_config.num_visualizations=50."),
     ] = None,
-    reader: Annotated[int, typer.Option("--reader", help="Which of the configuration's eval_input_readers.")] = 0,
+    reader: Annotated[
+        int, typer.Option("--reader", min=0, help="Which of the configuration's eval_input_readers.")
+    ] = 0,
     device: Annotated[str, typer.Option("--device", help="cpu or cuda.")] = "cpu",
 ) -> None:
     """Compute COCO's metrics, over all and for each class; draw truth beside detections."""
     from boxwright.config.load import load_config
     from boxwright.evaluation.evaluate import restore_detector, run_evaluation
     from boxwright.evaluation.evaluator import write_evaluation
+    from boxwright.models.detector import usable_device
 
+    if not model_dir.exists():
+        raise CheckpointError(f"{model_dir}: no such folder or checkpoint")
     source = pipeline_config_path or (
         model_dir / "pipeline.config" if model_dir.is_dir() else model_dir.parent / "pipeline.config"
     )
     config = load_config(source, [*(set_ or []), "eval_config.include_metrics_per_category=true"])
-    use_average = bool(config.eval_config and config.eval_config.use_moving_averages)
-    detector, _, step = restore_detector(model_dir, use_average=use_average)
-    detector.to(device)
+    detector, _, step = restore_detector(model_dir, config=config)
+    detector.to(usable_device(device))
     evaluation = run_evaluation(config, detector, reader, lambda items, title: count_progress(title)(items))
     folder = out or (model_dir if model_dir.is_dir() else model_dir.parent) / "eval"
     write_evaluation(evaluation, folder)

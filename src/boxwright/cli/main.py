@@ -8,7 +8,7 @@ import warnings
 import typer
 
 from boxwright.cli import config, convert, demo, evaluate, inspect, predict, train
-from boxwright.cli.console import console
+from boxwright.cli.console import console, errors
 from boxwright.errors import BoxwrightError
 
 __all__ = ["app", "main"]
@@ -30,7 +30,7 @@ app.add_typer(config.app, name="config")
 
 
 def _show_warning(message: Warning | str, *_: object) -> None:
-    console.print(f"warning: {message}", style="yellow", markup=False)
+    errors.print(f"warning: {message}", style="yellow", markup=False)
 
 
 def main() -> None:
@@ -39,7 +39,10 @@ def main() -> None:
     try:
         app()
     except BoxwrightError as error:
-        console.print(f"error: {error}", style="red", markup=False)
+        errors.print(f"error: {error}", style="red", markup=False)
+        sys.exit(1)
+    except OSError as error:  # a target that cannot be written, a disk that is full
+        errors.print(f"error: {error.filename or ''}: {error.strerror or error}", style="red", markup=False)
         sys.exit(1)
     except KeyboardInterrupt:
         console.print("interrupted")

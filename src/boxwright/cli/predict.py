@@ -26,9 +26,10 @@ def predict_command(
     """Detect objects in images: a picture of each, and COCO-style JSON."""
     from boxwright.evaluation.evaluate import restore_detector
     from boxwright.inference.predict import find_images, predict_files
+    from boxwright.models.detector import usable_device
 
     detector, _, _ = restore_detector(model_dir)
-    detector.to(device)
+    detector.to(usable_device(device))
     files = find_images(images)
     rows = predict_files(detector, files, out, min_score=min_score, progress=count_progress("predict"))
     console.print(f"{len(rows)} objects in {len(files)} images; pictures and detections.json: {out}", markup=False)

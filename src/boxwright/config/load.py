@@ -134,7 +134,10 @@ def _parse_yaml(text: str, file: str, format: Format) -> Block:
         raise Location(file, 1, 1).error(f"this is not {format}: {error}") from None
     if node is None:
         return Block((), Location(file, 1, 1))
-    value = _from_yaml(node, file)
+    try:
+        value = _from_yaml(node, file)
+    except RecursionError:
+        raise Location(file, 1, 1).error("an alias contains itself, or values are nested too deeply") from None
     if not isinstance(value, Block):
         raise value.location.error("expected a mapping of field names to values")
     return value
@@ -152,5 +155,7 @@ def _from_yaml(node: yaml.Node, file: str) -> Value:
         return Block(tuple(pairs), where)
     if isinstance(node, yaml.SequenceNode):
         return Items(tuple(_from_yaml(item, file) for item in node.value), where)
+    if node.tag == "tag:yaml.org,2002:null":
+        raise where.error("expected a value, found null; leave the field out instead")
     # Quotes are how JSON writes enums and infinities, so a quoted scalar is no more than bare.
     return Scalar("bare", node.value, where)

@@ -117,5 +117,8 @@ def _read(text: str, spec: FieldSpec, location: Location) -> Value:
     stripped = text.strip()
     if spec.kind == "message" or stripped[:1] in ("[", '"', "'"):
         colon = "" if stripped[:1] in "{<" else ":"
-        return parse_text(f"value{colon} {stripped}", location.file).pairs[0].value
+        pairs = parse_text(f"value{colon} {stripped}", location.file).pairs
+        if len(pairs) != 1:
+            raise ConfigError(f"{location.file}: expected one value, found more after it: {pairs[1].name}")
+        return pairs[0].value
     return Scalar("bare", stripped, location)

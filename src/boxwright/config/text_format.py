@@ -91,6 +91,8 @@ def parse_text(text: str, file: str) -> Block:
         return _ToTree(file).transform(tree)  # type: ignore[no-any-return]  # lark's transform is untyped
     except VisitError as error:  # lark wraps what a rule raises
         raise error.orig_exc from None
+    except RecursionError:
+        raise Location(file, 1, 1).error("messages are nested too deeply") from None
 
 
 def _names(expected: set[str]) -> str:
@@ -99,7 +101,7 @@ def _names(expected: set[str]) -> str:
 
 
 def _bad_character(text: str, file: str, error: UnexpectedCharacters) -> ConfigError:
-    line = text.splitlines()[error.line - 1]
+    line = text.split("\n")[error.line - 1]
     rest = line[error.column - 1 :]
     where = Location(file, error.line, error.column)
     if rest[0] in "\"'":
@@ -192,7 +194,10 @@ def _unescape(body: str, location: Location) -> str:
         if hexadecimal:
             return bytes([int(hexadecimal, 16)])
         if short or long:
-            return chr(int(short or long, 16)).encode()
+            code = int(short or long, 16)
+            if code > 0x10FFFF or 0xD800 <= code <= 0xDFFF:
+                raise location.error(f"escape '{match.group()}' is no character")
+            return chr(code).encode()
         if simple not in _SIMPLE_ESCAPES:
             raise location.error(f"unknown escape '\\{simple}' in a string")
         return bytes([_SIMPLE_ESCAPES[simple]])
@@ -204,7 +209,7 @@ def _unescape(body: str, location: Location) -> str:
         end = match.end()
     try:
         return b"".join([*parts, body[end:].encode()]).decode()
-    except UnicodeDecodeError:
+    except UnicodeError:
         raise location.error("this string is not UTF-8 once its escapes are read") from None
 
 

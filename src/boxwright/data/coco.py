@@ -112,12 +112,12 @@ class CocoDataset:
             DataError: Where the image cannot be read or a mask cannot be decoded.
         """
         row = self._images[index]
-        declared = (int(row["height"]), int(row["width"])) if "height" in row and "width" in row else None
+        declared = (int(row["height"]), int(row["width"])) if row.get("height") and row.get("width") else None
         image = read_image(self._image_path(index), declared=declared)
         rows = self._annotations[row["id"]]
         boxes = np.array([annotation["bbox"] for annotation in rows], np.float64).reshape(-1, 4)
         boxes[:, 2:] += boxes[:, :2]
-        areas = [float(a["area"]) if "area" in a else a["bbox"][2] * a["bbox"][3] for a in rows]
+        areas = [float(a["area"]) if a.get("area") is not None else a["bbox"][2] * a["bbox"][3] for a in rows]
         return Sample(
             image=image,
             boxes=boxes.astype(np.float32),
@@ -138,7 +138,7 @@ class CocoDataset:
                 raise DataError(f"{self.path}: annotation {annotation.get('id')} has no segmentation")
             try:
                 masks[number] = _decode_mask(segmentation, size)
-            except (TypeError, ValueError, KeyError, IndexError) as error:
+            except Exception as error:  # noqa: BLE001  # pycocotools raises plain Exceptions
                 raise DataError(
                     f"{self.path}: annotation {annotation.get('id')}: segmentation cannot be decoded: {error}"
                 ) from None
@@ -180,11 +180,19 @@ def _list(content: dict[str, Any], key: str, path: Path) -> list[dict[str, Any]]
         missing = [name for name in needed if name not in row]
         if missing:
             raise DataError(f"{path}: {key}[{number}] has no {missing[0]}")
+        for name in ("id", "image_id", "category_id"):
+            if not isinstance(row.get(name, 0), int | str):
+                raise DataError(f"{path}: {key}[{number}].{name}: expected a number, found {row[name]!r}")
+    if key == "images" and len({row["id"] for row in rows}) < len(rows):
+        raise DataError(f"{path}: two images have the same id")
     return rows
 
 
 def _categories(rows: list[dict[str, Any]], path: Path) -> Categories:
     try:
+        bad = next((row["id"] for row in rows if not str(row["id"]).isdigit()), None)
+        if bad is not None:
+            raise DataError(f"category id {bad!r} is not a number")
         ordered = sorted(rows, key=lambda row: int(row["id"]))
         return Categories(tuple(Category(n, int(row["id"]), str(row["name"])) for n, row in enumerate(ordered)))
     except DataError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -15,7 +16,7 @@ from boxwright.data.tfrecord import write_records
 from boxwright.data.tfrecord_dataset import TFRecordDataset
 from boxwright.data.voc import VocDataset, write_voc_annotation
 from boxwright.errors import DataError
-from boxwright.types import Categories
+from boxwright.types import Categories, Sample
 
 __all__ = ["DataFormat", "detect_format", "open_dataset", "write_coco", "write_tfrecords", "write_voc"]
 
@@ -138,6 +139,7 @@ def write_coco(dataset: Dataset, path: str | Path, *, progress: Progress = _all)
     for index in progress(range(len(dataset))):
         sample, (data, name) = dataset[index], dataset.encoded(index)
         name = _write_image(folder, name, data, index)
+        _warn_of_loss(sample, {"keypoints": sample.keypoints is not None}, "COCO")
         height, width = sample.image.shape[:2]
         images.append({"id": index + 1, "file_name": name, "height": height, "width": width})
         for number, label in enumerate(sample.labels.tolist()):
@@ -169,15 +171,26 @@ def write_voc(dataset: Dataset, path: str | Path, *, progress: Progress = _all) 
     for folder in (annotations, images, lists):
         folder.mkdir(parents=True, exist_ok=True)
     _write_label_map(dataset.categories, path / "label_map.pbtxt")
-    stems = []
+    stems: list[str] = []
     for index in progress(range(len(dataset))):
         sample, (data, name) = dataset[index], dataset.encoded(index)
+        if Path(name).stem in stems:  # a.jpg and a.png would share an annotation
+            name = f"{index:06d}-{Path(name).name}"
         name = _write_image(images, name, data, index)
         stem = Path(name).stem
+        _warn_of_loss(sample, {"masks": sample.masks is not None, "crowds": bool(sample.is_crowd.any())}, "VOC")
+        sample = sample.keep(~sample.is_crowd)
         write_voc_annotation(sample, name, dataset.categories, annotations / f"{stem}.xml")
         stems.append(stem)
     (lists / "all.txt").write_text("\n".join(stems) + "\n", encoding="utf-8")
     return path
+
+
+def _warn_of_loss(sample: Sample, kinds: dict[str, bool], target: str) -> None:
+    """Warn of what a format cannot hold; Python shows each text once."""
+    kinds |= {"weights": bool((sample.weights != 1).any()), "group_of marks": bool(sample.group_of.any())}
+    for kind in (kind for kind, present in kinds.items() if present):
+        warnings.warn(f"{kind} are left out: {target} has no place for them", stacklevel=3)
 
 
 def _write_label_map(categories: Categories, path: Path) -> None:
@@ -194,10 +207,10 @@ def _write_label_map(categories: Categories, path: Path) -> None:
 
 def _write_image(folder: Path, name: str, data: bytes, index: int) -> str:
     """Write an image; a name that another image has already gets its index in front."""
-    name = Path(name).name
-    target = folder / name
-    if target.exists() and target.read_bytes() != data:
-        name = f"{index:06d}-{name}"
-        target = folder / name
-    target.write_bytes(data)
+    name = original = Path(name).name
+    attempt = 0
+    while (folder / name).exists() and (folder / name).read_bytes() != data:
+        name = f"{index:06d}-{original}" if not attempt else f"{index:06d}-{attempt}-{original}"
+        attempt += 1
+    (folder / name).write_bytes(data)
     return name

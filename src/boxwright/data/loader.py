@@ -6,6 +6,7 @@ so the stream is the same whatever the number of workers, and can begin at any s
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -15,8 +16,9 @@ import torch
 from torch.utils.data import DataLoader
 
 from boxwright.data.augmentation.transform import Transform
-from boxwright.data.batch import Example, Resizer, collate, make_example
+from boxwright.data.batch import Batch, Example, Resizer, collate, make_example
 from boxwright.data.dataset import Dataset
+from boxwright.errors import BoxwrightError
 
 __all__ = ["StreamSettings", "TrainingExamples", "training_batches"]
 
@@ -44,7 +46,7 @@ class StreamSettings:
     workers: int = 1
 
 
-class TrainingExamples(torch.utils.data.Dataset[Example]):
+class TrainingExamples(torch.utils.data.Dataset[Example | BoxwrightError]):
     """Augmented, resized examples by (epoch, index)."""
 
     def __init__(self, dataset: Dataset, augmentation: Transform, resizer: Resizer, seed: int) -> None:
@@ -61,18 +63,21 @@ class TrainingExamples(torch.utils.data.Dataset[Example]):
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def __getitem__(self, key: Key) -> Example:
+    def __getitem__(self, key: Key) -> Example | BoxwrightError:
         """Prepare one example.
 
         Args:
             key: (epoch, index).
 
         Returns:
-            The example.
+            The example, or the error that says why there is none.
         """
         epoch, index = key
         rng = np.random.default_rng([self.seed, epoch, index])
-        return make_example(self.augmentation(self.dataset[index], rng), self.resizer)
+        try:
+            return make_example(self.augmentation(self.dataset[index], rng), self.resizer)
+        except BoxwrightError as error:  # raised by a worker, it would arrive wrapped in a traceback
+            return error
 
 
 def _keys(count: int, settings: StreamSettings, start: int) -> Iterator[list[Key]]:
@@ -94,6 +99,17 @@ def _keys(count: int, settings: StreamSettings, start: int) -> Iterator[list[Key
         skip, epoch = 0, epoch + 1
 
 
+def _collate_or_error(examples: list[Example | BoxwrightError]) -> Batch | BoxwrightError:
+    error = next((example for example in examples if isinstance(example, BoxwrightError)), None)
+    return error or collate([example for example in examples if isinstance(example, Example)])
+
+
+def _leave_signals_to_the_parent(_: int) -> None:
+    """Ctrl-C reaches all processes of a terminal; the parent saves, and ends its workers itself."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 class _Batches:
     """The keys as the batch sampler that PyTorch's loader wants."""
 
@@ -113,13 +129,17 @@ def training_batches(examples: TrainingExamples, settings: StreamSettings, start
         start: The first batch to yield, for going on after a stop.
 
     Returns:
-        A loader whose items are `Batch`; without end, unless `num_epochs` is set.
+        A loader whose items are `Batch`, or the error that a sample met; without end, unless
+        `num_epochs` is set.
     """
     return DataLoader(
         examples,
         batch_sampler=_Batches(len(examples), settings, start),
-        collate_fn=collate,
+        collate_fn=_collate_or_error,
         num_workers=settings.workers,
+        # Of its own, so that starting a loader draws nothing from the process's generator.
+        generator=torch.Generator(),
+        worker_init_fn=_leave_signals_to_the_parent,
         pin_memory=torch.cuda.is_available(),
         prefetch_factor=3 if settings.workers else None,
     )

@@ -119,7 +119,7 @@ def decode_example(
     encoded = features.get("image/encoded")
     if not encoded:
         raise DataError(f"{where}: no image/encoded; found {', '.join(sorted(features)) or 'no features'}")
-    image = decode_image(encoded[0], f"{where}: image/encoded")
+    image = decode_image(encoded[0], f"{where}: image/encoded", declared=_declared_size(features))
     height, width = image.shape[:2]
     corners = [_floats(features, f"image/object/bbox/{side}") for side in ("xmin", "ymin", "xmax", "ymax")]
     if len({len(side) for side in corners}) > 1:
@@ -142,6 +142,11 @@ def decode_example(
         filename=_text(features, "image/filename"),
     )
     return sample.keep(labels >= 0) if (labels < 0).any() else sample
+
+
+def _declared_size(features: Mapping[str, Sequence[Any]]) -> tuple[int, int] | None:
+    height, width = features.get("image/height"), features.get("image/width")
+    return (int(height[0]), int(width[0])) if height and width else None
 
 
 def _floats(features: Mapping[str, Sequence[Any]], key: str) -> NDArray[np.float32]:

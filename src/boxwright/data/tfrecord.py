@@ -46,11 +46,9 @@ def cache_folder() -> Path:
     """Return the folder for what can be made again: `BOXWRIGHT_CACHE`, or `~/.cache/boxwright`.
 
     Returns:
-        The folder, which exists.
+        The folder, which need not exist.
     """
-    folder = Path(os.environ.get("BOXWRIGHT_CACHE") or Path.home() / ".cache" / "boxwright")
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+    return Path(os.environ.get("BOXWRIGHT_CACHE") or Path.home() / ".cache" / "boxwright")
 
 
 def expand_paths(patterns: Sequence[str]) -> list[Path]:
@@ -69,7 +67,9 @@ def expand_paths(patterns: Sequence[str]) -> list[Path]:
     for pattern in patterns:
         shards = re.fullmatch(r"(.*)@(\d+)", pattern)
         wanted = f"{shards[1]}-?????-of-{int(shards[2]):05d}" if shards else pattern
-        found = sorted(Path(path) for path in glob.glob(wanted)) or [p for p in [Path(wanted)] if p.is_file()]
+        found = sorted(Path(path) for path in glob.glob(wanted) if not path.endswith(".partial")) or [
+            p for p in [Path(wanted)] if p.is_file()
+        ]
         if not found:
             raise DataError(f"no file matches {wanted!r}")
         _check_shards(found, wanted)
@@ -178,12 +178,16 @@ def _unpack(path: Path, kind: str) -> Path:
     target = cache_folder() / f"{path.name}.{digest}.record"
     if target.exists():
         return target
+    target.parent.mkdir(parents=True, exist_ok=True)
     unpacker = zlib.decompressobj(wbits=_WBITS[kind])
     with path.open("rb") as source, tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as plain:
         try:
             while chunk := source.read(_CHUNK):
-                plain.write(unpacker.decompress(chunk))
-            plain.write(unpacker.flush())
+                while chunk:
+                    if unpacker.eof:  # streams may follow each other in one file
+                        unpacker = zlib.decompressobj(wbits=_WBITS[kind])
+                    plain.write(unpacker.decompress(chunk))
+                    chunk = unpacker.unused_data
             if not unpacker.eof:
                 raise DataError(
                     f"{path}: the {kind.upper()} stream is cut off at byte {source.tell()} (record unknown)"
@@ -201,27 +205,28 @@ def _unpack(path: Path, kind: str) -> Path:
 def _load_index(plain: Path, path: Path) -> NDArray[np.int64]:
     """Return the records' offsets, from the index file where it is of this very file."""
     size, mtime = _stamp(plain)
-    beside = plain.with_name(plain.name + ".index.npy")
+    # Hidden, so that no glob over the records finds it.
+    beside = plain.with_name(f".{plain.name}.index.npy")
     digest = hashlib.sha256(str(plain.resolve()).encode()).hexdigest()[:24]
-    candidates = [beside, cache_folder() / f"{digest}.index.npy"]
-    for candidate in candidates:
-        if candidate.exists():
-            try:
-                stored = np.load(candidate)
-            except (ValueError, EOFError, OSError):
-                continue
-            if stored.dtype == np.int64 and len(stored) >= 2 and tuple(stored[:2]) == (size, mtime):
-                return np.asarray(stored[2:])
+    places = (beside, cache_folder() / f"{digest}.index.npy")
+    for place in places:
+        try:
+            stored = np.load(place)
+        except (ValueError, EOFError, OSError):
+            continue
+        if stored.dtype == np.int64 and len(stored) >= 2 and tuple(stored[:2]) == (size, mtime):
+            return np.asarray(stored[2:])
     offsets = _scan(plain, path, size)
-    for candidate in candidates:
-        if _save_index(candidate, np.concatenate([np.array([size, mtime], np.int64), offsets])):
-            break
+    index = np.concatenate([np.array([size, mtime], np.int64), offsets])
+    if not _save_index(beside, index):
+        _save_index(places[1], index)
     return offsets
 
 
 def _save_index(path: Path, index: NDArray[np.int64]) -> bool:
     try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".npy", delete=False) as file:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", suffix=".partial", delete=False) as file:
             np.save(file, index)
         Path(file.name).replace(path)
     except OSError:  # a read-only folder: the index can live in the cache, or be made again

@@ -19,13 +19,16 @@ __all__ = ["evaluate", "restore_detector", "run_evaluation"]
 
 
 def restore_detector(
-    checkpoint: str | Path, *, use_average: bool = False
+    checkpoint: str | Path, *, config: m.TrainEvalPipelineConfig | None = None, use_average: bool | None = None
 ) -> tuple[Detector, m.TrainEvalPipelineConfig, int]:
     """Rebuild a detector from a checkpoint alone: it holds configuration, classes and weights.
 
     Args:
         checkpoint: A checkpoint, or a model folder, whose newest is taken.
-        use_average: Whether to take the moving average of the weights.
+        config: A configuration whose model is taken instead of the checkpoint's own, to change
+            post-processing, say; its network must be the same.
+        use_average: Whether to take the moving average of the weights; None leaves that to the
+            configuration's `eval_config.use_moving_averages`.
 
     Returns:
         The detector in evaluation mode, its configuration, and the steps it was trained.
@@ -34,6 +37,8 @@ def restore_detector(
         CheckpointError: Where there is no checkpoint, or no average in it.
     """
     path = Path(checkpoint)
+    if not path.exists():
+        raise CheckpointError(f"{path}: no such folder or checkpoint")
     if path.is_dir():
         found = CheckpointStore(path).latest()
         if found is None:
@@ -41,10 +46,16 @@ def restore_detector(
         path, content = found
     else:
         content = read_checkpoint(path)
-    config = parse_message(content["config"], m.TrainEvalPipelineConfig, file=str(path))
+    own = parse_message(content["config"], m.TrainEvalPipelineConfig, file=str(path))
+    config = own if config is None or config.model is None else config
     categories = Categories.from_list(content["categories"]) if content["categories"] else None
     detector = build_detector(config, categories)
-    detector.network.load_state_dict(content["network"])
+    try:
+        detector.network.load_state_dict(content["network"])
+    except RuntimeError:
+        raise CheckpointError(f"{path}: its network is not the one that the configuration describes") from None
+    if use_average is None:
+        use_average = bool(config.eval_config and config.eval_config.use_moving_averages)
     if use_average:
         if not content["average"]:
             raise CheckpointError(f"{path}: eval_config.use_moving_averages is set, but the run kept no average")
@@ -74,7 +85,7 @@ def run_evaluation(
             f"eval_input_reader[{number}] is missing; the configuration has {len(config.eval_input_reader)}"
         )
     reader = config.eval_input_reader[number]
-    dataset = build_dataset(reader, f"eval_input_reader[{number}]")
+    dataset = build_dataset(reader, f"eval_input_reader[{number}]", detector.categories)
     check_same_classes(detector.categories, dataset.categories)
     return evaluate_detector(detector, dataset, build_evaluation(config, reader), progress)
 
@@ -103,13 +114,11 @@ def evaluate(config: m.TrainEvalPipelineConfig, model_dir: str | Path) -> dict[s
     """Evaluate the newest checkpoint of a run on the first evaluation reader.
 
     Args:
-        config: The configuration; its readers and `eval_config` are used, the network is the
-            checkpoint's.
+        config: The configuration; its network must be the checkpoint's.
         model_dir: The run's folder.
 
     Returns:
         TF's metric names to values.
     """
-    use_average = bool(config.eval_config and config.eval_config.use_moving_averages)
-    detector, _, _ = restore_detector(model_dir, use_average=use_average)
+    detector, _, _ = restore_detector(model_dir, config=config)
     return run_evaluation(config, detector).metrics

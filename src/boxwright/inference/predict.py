@@ -89,6 +89,8 @@ def predict_files(
             rows += _rows(found, number, file)
             name = file.stem if file.stem not in taken else f"{file.stem}-{number}"
             taken.add(name)
+            if any((out / f"{name}.png").resolve() == other.resolve() for other in files):
+                raise DataError(f"{out / name}.png is one of the images; write to another folder")
             Image.fromarray(draw_detections(image, found, min_score, max_boxes)).save(out / f"{name}.png")
     finally:
         (out / "detections.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")

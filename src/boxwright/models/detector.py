@@ -14,11 +14,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from boxwright.errors import ConfigError
 from boxwright.models.layers import regularization_loss
 from boxwright.preprocessing.preprocessor import Preprocessor
 from boxwright.types import Categories, Detections, Predictions, Targets
 
-__all__ = ["Criterion", "Detector", "Postprocessor"]
+__all__ = ["Criterion", "Detector", "Postprocessor", "usable_device"]
 
 
 class Criterion(Protocol):
@@ -197,3 +198,22 @@ def _to_image(found: Detections, image: Tensor) -> Detections:
     true_height, true_width = found.image_size
     scale = torch.tensor([width / true_width, height / true_height] * 2, device=found.boxes.device)
     return replace(found, boxes=found.boxes * scale, image_size=(height, width))
+
+
+def usable_device(name: str) -> torch.device:
+    """Name a device, and make sure that it can be used.
+
+    Args:
+        name: Such as "cpu" or "cuda:1".
+
+    Returns:
+        The device.
+
+    Raises:
+        ConfigError: Where there is none of that name.
+    """
+    try:
+        torch.empty(0, device=name)
+        return torch.device(name)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(f"device {name!r} cannot be used: {str(error).splitlines()[0]}") from None

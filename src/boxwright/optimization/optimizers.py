@@ -48,7 +48,8 @@ class _Optimizer(torch.optim.Optimizer):
 
     def _slot(self, parameters: list[Tensor], name: str) -> list[Tensor]:
         for parameter in parameters:
-            self.state[parameter].setdefault(name, torch.zeros_like(parameter))
+            if name not in self.state[parameter]:
+                self.state[parameter][name] = torch.zeros_like(parameter)
         return [self.state[parameter][name] for parameter in parameters]
 
     def _count(self, parameters: list[Tensor]) -> int:

@@ -27,7 +27,7 @@ class TrainingLog:
             model_dir: The run's folder.
         """
         self._train = SummaryWriter(str(model_dir / "train"))
-        self._eval: SummaryWriter | None = None
+        self._eval: dict[int, SummaryWriter] = {}
         self._folder = model_dir
         self._lines = (model_dir / "metrics.jsonl").open("a", encoding="utf-8")
 
@@ -38,8 +38,8 @@ class TrainingLog:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._train.close()
-        if self._eval is not None:
-            self._eval.close()
+        for writer in self._eval.values():
+            writer.close()
         self._lines.close()
 
     def scalars(self, step: int, values: dict[str, float]) -> None:
@@ -53,21 +53,26 @@ class TrainingLog:
             self._train.add_scalar(tag, value, step)
         self._line(step, values)
 
-    def evaluation(self, step: int, metrics: dict[str, float], pictures: dict[str, NDArray[np.uint8]]) -> None:
-        """Log numbers and pictures of an evaluation, under `eval/`.
+    def evaluation(
+        self, step: int, metrics: dict[str, float], pictures: dict[str, NDArray[np.uint8]], number: int = 0
+    ) -> None:
+        """Log numbers and pictures of an evaluation, under `eval/` (`eval_1/` for the second reader, …).
 
         Args:
             step: Steps done.
             metrics: Metric name to value.
             pictures: Image id to picture.
+            number: Which evaluation reader.
         """
-        if self._eval is None:
-            self._eval = SummaryWriter(str(self._folder / "eval"))
+        name = f"eval_{number}" if number else "eval"
+        if number not in self._eval:
+            self._eval[number] = SummaryWriter(str(self._folder / name))
+        writer = self._eval[number]
         for tag, value in metrics.items():
-            self._eval.add_scalar(tag, value, step)
+            writer.add_scalar(tag, value, step)
         for number, picture in enumerate(pictures.values()):
-            self._eval.add_image(f"Detections_Left_Groundtruth_Right/{number}", picture, step, dataformats="HWC")
-        self._eval.flush()
+            writer.add_image(f"Detections_Left_Groundtruth_Right/{number}", picture, step, dataformats="HWC")
+        writer.flush()
         self._line(step, metrics)
 
     def images(self, step: int, batch: Batch, categories: Categories | None) -> None:

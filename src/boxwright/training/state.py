@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from boxwright.builders.training import TrainingPlan
+from boxwright.errors import CheckpointError
 from boxwright.models.detector import Detector
 from boxwright.optimization.moving_average import MovingAverage
 
@@ -43,11 +44,13 @@ class TrainingState:
         return {
             "network": self.detector.network.state_dict(),
             "optimizer": self.optimizer.state_dict(),
+            "optimizer_kind": type(self.optimizer).__name__,
             "average": self.average.shadow if self.average else {},
             "categories": categories.to_list() if categories else [],
             "config": config_text,
             # Dropout draws from the process's generator; all other randomness is counted.
             "generator": torch.get_rng_state(),
+            "cuda_generators": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
         }
 
     def restore(self, content: dict[str, Any]) -> None:
@@ -55,13 +58,31 @@ class TrainingState:
 
         Args:
             content: What it holds.
+
+        Raises:
+            CheckpointError: Where it is of another network or optimizer.
         """
-        self.detector.network.load_state_dict(content["network"])
-        self.optimizer.load_state_dict(content["optimizer"])
-        if self.average is not None and content["average"]:
-            self.average.load(content["average"])
+        settings = [{k: v for k, v in group.items() if k != "params"} for group in self.optimizer.param_groups]
+        if content["optimizer_kind"] != type(self.optimizer).__name__:
+            raise CheckpointError(
+                f"the run so far used {content['optimizer_kind']}, the configuration asks for "
+                f"{type(self.optimizer).__name__}; use another model_dir"
+            )
+        try:
+            self.detector.network.load_state_dict(content["network"])
+            self.optimizer.load_state_dict(content["optimizer"])
+        except (RuntimeError, ValueError) as error:
+            first = str(error).splitlines()[1].strip() if "\n" in str(error) else str(error)
+            raise CheckpointError(f"the checkpoint is of another network ({first}); use another model_dir") from None
+        for group, wanted in zip(self.optimizer.param_groups, settings, strict=True):
+            group.update(wanted)  # what the configuration says now, not what it said then
+        if self.average is not None:
+            names = dict(self.detector.network.named_parameters())
+            self.average.load(content["average"] or {name: names[name].detach() for name in self.average.shadow})
         self.step = int(content["step"])
         torch.set_rng_state(content["generator"])
+        if content["cuda_generators"] and torch.cuda.is_available():
+            torch.cuda.set_rng_state_all(content["cuda_generators"])
 
 
 def new_state(detector: Detector, plan: TrainingPlan) -> TrainingState:

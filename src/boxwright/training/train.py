@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,18 +14,21 @@ from typing import Any, Protocol
 import torch
 
 from boxwright.builders.detector import build_detector
+from boxwright.builders.evaluation import build_evaluation
 from boxwright.builders.input_reader import build_dataset
 from boxwright.builders.training import TrainingPlan, build_training
 from boxwright.checkpoints.load_weights import load_weights
 from boxwright.checkpoints.store import CheckpointStore
 from boxwright.config import messages as m
 from boxwright.config.load import dump_message
-from boxwright.config.support import report
+from boxwright.config.support import refuse_unsupported, report
+from boxwright.data.batch import Batch
 from boxwright.data.dataset import Dataset
 from boxwright.data.loader import TrainingExamples, training_batches
 from boxwright.errors import BoxwrightError, TrainingError
-from boxwright.evaluation.evaluate import run_evaluation
+from boxwright.evaluation.evaluate import check_same_classes, run_evaluation
 from boxwright.evaluation.evaluator import Evaluation
+from boxwright.models.detector import usable_device
 from boxwright.training.allocator import keep_freed_memory
 from boxwright.training.log import TrainingLog
 from boxwright.training.state import TrainingState, new_state
@@ -125,6 +128,7 @@ def train(
             finite.
     """
     settings, observer = settings or RunSettings(), observer or _Silent()
+    refuse_unsupported(config, "")
     plan = build_training(config, workers=settings.workers, seed=settings.seed)
     for found in report(config):
         if found.worth_saying:
@@ -152,12 +156,9 @@ def _prepare(
     if device.type == "cpu":
         keep_freed_memory()
     detector.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs lack it
+    if settings.evaluate:
+        _check_evaluation(config, dataset)
     store = CheckpointStore(model_dir)
-    try:
-        store.folder.mkdir(parents=True, exist_ok=True)
-        (store.folder / "pipeline.config").write_text(dump_message(config), encoding="utf-8")
-    except OSError as error:
-        raise TrainingError(f"{store.folder}: cannot be written to: {error.strerror or error}") from None
     found = store.latest()
     if found is None and plan.fine_tune.source:
         observer.message(
@@ -168,9 +169,29 @@ def _prepare(
         _check_same_classes(found[1], dataset, found[0])
         state.restore(found[1])
         observer.message(f"going on from {found[0]}, step {state.step}")
+    _write_config(config, store.folder)
     if settings.compile:
         detector.network.compile()
     return state, store
+
+
+def _check_evaluation(config: m.TrainEvalPipelineConfig, training: Dataset) -> None:
+    """Open what is evaluated on, so that a mistake in it shows now and not after hours."""
+    for number, reader in enumerate(config.eval_input_reader):
+        build_evaluation(config, reader)
+        dataset = build_dataset(reader, f"eval_input_reader[{number}]", training.categories)
+        check_same_classes(training.categories, dataset.categories)
+
+
+def _write_config(config: m.TrainEvalPipelineConfig, folder: Path) -> None:
+    """Write the configuration as run; it replaces an earlier one whole or not at all."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        partial = folder / ".pipeline.config.partial"
+        partial.write_text(dump_message(config), encoding="utf-8")
+        partial.replace(folder / "pipeline.config")
+    except OSError as error:
+        raise TrainingError(f"{folder}: cannot be written to: {error.strerror or error}") from None
 
 
 def _check_same_classes(content: dict[str, Any], dataset: Dataset, path: Path) -> None:
@@ -179,7 +200,24 @@ def _check_same_classes(content: dict[str, Any], dataset: Dataset, path: Path) -
 
 
 def _device(name: str) -> torch.device:
-    return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return usable_device(name)
+
+
+def _checked(batches: Iterable[Batch | BoxwrightError]) -> Iterator[Batch]:
+    """Raise what a worker met, in this process; say so where one died."""
+    stream = iter(batches)
+    while True:
+        try:
+            batch = next(stream, None)
+        except RuntimeError as error:
+            raise TrainingError(f"a data worker died: {error}") from None
+        if batch is None:
+            return
+        if isinstance(batch, BoxwrightError):
+            raise batch
+        yield batch
 
 
 @contextmanager
@@ -232,7 +270,7 @@ class _Run:
         began, saved = time.monotonic(), -1
         clock, since = time.monotonic(), state.step
         state.detector.train()
-        for batch in batches:
+        for batch in _checked(batches):
             if saved < 0 and state.step == since:
                 self.log.images(state.step, batch, state.detector.categories)
             values = training_step(state, batch, self.plan)
@@ -243,35 +281,37 @@ class _Run:
                 self.observer.step(state.step, total, values, rate * self.plan.stream.batch_size)
                 clock, since = time.monotonic(), state.step
             if last or state.step % self.settings.checkpoint_every_n == 0:
-                saved = self._checkpoint()
+                saved = self._checkpoint(stop_requested)
+                last = last or stop_requested()
                 clock, since = time.monotonic(), state.step
             if last:
                 break
         if saved != state.step:
-            self._checkpoint()
+            self._checkpoint(stop_requested)
         self._say_why_it_ended(stop_requested(), self._time_is_up(began))
 
     def _time_is_up(self, began: float) -> bool:
         return 0 < self.settings.max_seconds <= time.monotonic() - began
 
-    def _checkpoint(self) -> int:
-        """Save, then evaluate where that is asked for."""
+    def _checkpoint(self, stop_requested: Callable[[], bool]) -> int:
+        """Save, then evaluate where that is asked for and nobody waits for the end."""
         path = self.store.save(self.state.step, self.state.content(dump_message(self.config)))
         self.observer.message(f"saved {path}")
-        if self.settings.evaluate and self.config.eval_input_reader:
-            self._evaluate()
+        for number in range(len(self.config.eval_input_reader) if self.settings.evaluate else 0):
+            if not stop_requested():
+                self._evaluate(number)
         return self.state.step
 
-    def _evaluate(self) -> None:
+    def _evaluate(self, number: int) -> None:
         detector, average = self.state.detector, self.state.average
         use_average = bool(self.config.eval_config and self.config.eval_config.use_moving_averages)
         own = {name: p.detach().clone() for name, p in detector.network.named_parameters()}
         if use_average and average is not None:
             detector.network.load_state_dict(average.shadow, strict=False)
-        evaluation = run_evaluation(self.config, detector)
+        evaluation = run_evaluation(self.config, detector, number)
         detector.network.load_state_dict(own, strict=False)
         detector.train()
-        self.log.evaluation(self.state.step, evaluation.metrics, evaluation.pictures)
+        self.log.evaluation(self.state.step, evaluation.metrics, evaluation.pictures, number)
         self.observer.evaluated(self.state.step, evaluation)
 
     def _say_why_it_ended(self, stopped: bool, time_is_up: bool) -> None:
