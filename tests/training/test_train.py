@@ -347,7 +347,10 @@ def test_store_keeps_the_newest(tmp_path: Path) -> None:
     assert [path.name for path in store.paths()] == ["ckpt-10.pt", "ckpt-100.pt"]
     for path in store.paths():
         path.write_bytes(b"")
-    with pytest.warns(UserWarning, match="taking the one before"), pytest.raises(bw.CheckpointError, match="no checkpoint is readable"):
+    with (
+        pytest.warns(UserWarning, match="taking the one before"),
+        pytest.raises(bw.CheckpointError, match="no checkpoint is readable"),
+    ):
         store.latest()
     assert CheckpointStore(tmp_path / "none").latest() is None
     np.save(tmp_path / "a.npy", np.zeros(1))
