@@ -8,6 +8,7 @@ from boxwright.config import messages as m
 from boxwright.config import parse_message
 from boxwright.errors import ConfigError
 from boxwright.optimization.moving_average import MovingAverage
+from boxwright.optimization.optimizers import Optimizer
 from tests.conftest import Components, assert_close
 
 
@@ -27,7 +28,7 @@ def test_recorded_trajectories(components: Components) -> None:
     for case in cases:
         plan = build_optimizer(parse_message(case["text"], m.Optimizer))
         weight = torch.nn.Parameter(torch.from_numpy(components.array(case["id"], "in/initial").copy()))
-        optimizer = plan.make([weight])
+        optimizer = Optimizer([weight], plan.rule)
         gradients = components.array(case["id"], "in/gradients")
         expected = components.array(case["id"], "out/trajectory")
         for step, (gradient, wanted) in enumerate(zip(gradients, expected, strict=True)):

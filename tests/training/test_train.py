@@ -135,6 +135,7 @@ def test_a_run_does_not_go_on_as_another(small_config: Path, tmp_path: Path, ove
 def test_resuming_follows_the_configuration(small_config: Path, tmp_path: Path) -> None:
     """A momentum or an average that is changed on the way is what counts from there on."""
     from boxwright.builders.training import build_training
+    from boxwright.optimization.optimizers import Momentum
     from boxwright.training.state import new_state
 
     bw.train(bw.load_config(small_config, ["train_config.num_steps=1"]), tmp_path / "m", bw.RunSettings(**QUIET))
@@ -149,7 +150,7 @@ def test_resuming_follows_the_configuration(small_config: Path, tmp_path: Path) 
     )
     state = new_state(bw.build_detector(changed), build_training(changed))
     state.restore(found[1])
-    assert state.optimizer.param_groups[0]["momentum"] == 0.5
+    assert state.optimizer.rule == Momentum(0.5)
     assert state.average is not None
     assert same(state.average.shadow, {k: v for k, v in found[1]["network"].items() if k in state.average.shadow})
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
-
-import torch
-from torch import Tensor
 
 from boxwright.builders.choice import build_chosen, require
 from boxwright.config import messages as m
 from boxwright.errors import ConfigError
-from boxwright.optimization.optimizers import Adam, Momentum, RMSProp
+from boxwright.optimization.optimizers import Adam, Momentum, RMSProp, UpdateRule
 from boxwright.optimization.schedules import Constant, CosineDecay, ExponentialDecay, ManualSteps, Schedule
 
 __all__ = ["OptimizerPlan", "build_optimizer", "build_schedule"]
@@ -23,12 +20,12 @@ class OptimizerPlan:
     """How weights are trained.
 
     Attributes:
-        make: Makes the optimizer of some parameters.
+        rule: How parameters follow their gradients.
         schedule: The learning rate at each step.
         average_decay: The decay of the weights' moving average; None for none.
     """
 
-    make: Callable[[Iterable[Tensor]], torch.optim.Optimizer]
+    rule: UpdateRule
     schedule: Schedule
     average_decay: float | None
 
@@ -45,33 +42,30 @@ def build_optimizer(config: m.Optimizer) -> OptimizerPlan:
     Raises:
         ConfigError: For an empty message, or a schedule that cannot be.
     """
-    make, learning_rate = build_chosen(config, "optimizer", _OPTIMIZERS)
+    rule, learning_rate = build_chosen(config, "optimizer", _OPTIMIZERS)
     return OptimizerPlan(
-        make=make,
+        rule=rule,
         schedule=build_schedule(require(learning_rate, "optimizer's learning_rate")),
         average_decay=config.moving_average_decay if config.use_moving_average else None,
     )
 
 
-_Plan = tuple[Callable[[Iterable[Tensor]], torch.optim.Optimizer], m.LearningRate | None]
+_RuleAndRate = tuple[UpdateRule, m.LearningRate | None]
 
 
-def _momentum(config: m.MomentumOptimizer) -> _Plan:
-    momentum = config.momentum_optimizer_value
-    return lambda parameters: Momentum(parameters, momentum=momentum), config.learning_rate
+def _momentum(config: m.MomentumOptimizer) -> _RuleAndRate:
+    return Momentum(config.momentum_optimizer_value), config.learning_rate
 
 
-def _rms_prop(config: m.RMSPropOptimizer) -> _Plan:
-    momentum, decay, epsilon = config.momentum_optimizer_value, config.decay, config.epsilon
-    return lambda parameters: RMSProp(parameters, momentum=momentum, decay=decay, epsilon=epsilon), config.learning_rate
+def _rms_prop(config: m.RMSPropOptimizer) -> _RuleAndRate:
+    return RMSProp(config.momentum_optimizer_value, config.decay, config.epsilon), config.learning_rate
 
 
-def _adam(config: m.AdamOptimizer) -> _Plan:
-    epsilon = config.epsilon
-    return lambda parameters: Adam(parameters, epsilon=epsilon), config.learning_rate
+def _adam(config: m.AdamOptimizer) -> _RuleAndRate:
+    return Adam(config.epsilon), config.learning_rate
 
 
-_OPTIMIZERS: dict[str, Callable[[Any], _Plan]] = {
+_OPTIMIZERS: dict[str, Callable[[Any], _RuleAndRate]] = {
     "momentum_optimizer": _momentum,
     "rms_prop_optimizer": _rms_prop,
     "adam_optimizer": _adam,

@@ -7,28 +7,51 @@ its epsilon before the bias correction, RMSProp adds it under the root.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
-__all__ = ["Adam", "Momentum", "RMSProp"]
+__all__ = ["Adam", "Momentum", "Optimizer", "RMSProp", "UpdateRule"]
+
+Tensors = list[Tensor]
 
 
-class _Optimizer(torch.optim.Optimizer):
-    """Applies one function to all parameters with gradients and their state, tensor lists at a time."""
+class UpdateRule(Protocol):
+    """How parameters follow their gradients.
 
-    slots: tuple[str, ...] = ()
+    Attributes:
+        slots: Names of what is remembered of each parameter; all start at 0.
+    """
 
-    def __init__(self, parameters: Iterable[Tensor], lr: float, **settings: float) -> None:
+    slots: ClassVar[tuple[str, ...]]
+
+    def __call__(self, parameters: Tensors, gradients: Tensors, slots: list[Tensors], rate: float, count: int) -> None:
+        """Update parameters and slots, in place.
+
+        Args:
+            parameters: What changes.
+            gradients: Their gradients.
+            slots: For each name of `slots`, one tensor a parameter.
+            rate: The learning rate.
+            count: Updates done before.
+        """
+        ...
+
+
+class Optimizer(torch.optim.Optimizer):
+    """Applies an update rule to all parameters with gradients, tensor lists at a time."""
+
+    def __init__(self, parameters: Iterable[Tensor], rule: UpdateRule) -> None:
         """Set up.
 
         Args:
-            parameters: What to train.
-            lr: The rate, until a schedule sets another.
-            **settings: What the update needs.
+            parameters: What to train; the rate is `param_groups[…]["lr"]`, 0 until it is set.
+            rule: How.
         """
-        super().__init__(parameters, {"lr": lr, **settings})
+        super().__init__(parameters, {"lr": 0.0})
+        self.rule = rule
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
@@ -39,173 +62,111 @@ class _Optimizer(torch.optim.Optimizer):
         """
         for group in self.param_groups:
             parameters = [p for p in group["params"] if p.grad is not None]
-            if not parameters:
-                continue
-            gradients = [p.grad for p in parameters]
-            lists = [self._slot(parameters, name) for name in self.slots]
-            count = self._count(parameters)
-            self.update(parameters, gradients, lists, group, count)
+            if parameters:
+                slots = [self._slot(parameters, name) for name in self.rule.slots]
+                self.rule(parameters, [p.grad for p in parameters], slots, group["lr"], self._count(parameters))
 
-    def _slot(self, parameters: list[Tensor], name: str) -> list[Tensor]:
+    def _slot(self, parameters: Tensors, name: str) -> Tensors:
         for parameter in parameters:
             if name not in self.state[parameter]:
                 self.state[parameter][name] = torch.zeros_like(parameter)
         return [self.state[parameter][name] for parameter in parameters]
 
-    def _count(self, parameters: list[Tensor]) -> int:
+    def _count(self, parameters: Tensors) -> int:
         """Count the updates, this one not included; the same for all parameters of a group."""
-        count = 0
+        count = int(self.state[parameters[0]].get("count", 0))
         for parameter in parameters:
-            count = self.state[parameter].get("count", 0)
             self.state[parameter]["count"] = count + 1
         return count
 
-    def update(
-        self,
-        parameters: list[Tensor],
-        gradients: list[Tensor],
-        slots: list[list[Tensor]],
-        group: dict[str, Any],
-        count: int,
-    ) -> None:
-        """Update parameters in place.
 
-        Args:
-            parameters: What changes.
-            gradients: Their gradients.
-            slots: For each name of `slots`, one state a parameter.
-            group: The settings.
-            count: Updates done before.
+@dataclass(frozen=True)
+class Momentum:
+    """v ← m·v + lr·g; p ← p − v.
 
-        Raises:
-            NotImplementedError: In this base.
-        """
-        raise NotImplementedError
+    Attributes:
+        momentum: m.
+    """
 
+    momentum: float = 0.9
+    slots: ClassVar[tuple[str, ...]] = ("momentum",)
 
-class Momentum(_Optimizer):
-    """v ← m·v + lr·g; p ← p − v."""
-
-    slots = ("momentum",)
-
-    def __init__(self, parameters: Iterable[Tensor], lr: float = 0.0, momentum: float = 0.9) -> None:
-        """Set up.
-
-        Args:
-            parameters: What to train.
-            lr: The rate.
-            momentum: m.
-        """
-        super().__init__(parameters, lr, momentum=momentum)
-
-    def update(
-        self,
-        parameters: list[Tensor],
-        gradients: list[Tensor],
-        slots: list[list[Tensor]],
-        group: dict[str, Any],
-        count: int,
-    ) -> None:
-        """Update parameters in place.
+    def __call__(self, parameters: Tensors, gradients: Tensors, slots: list[Tensors], rate: float, count: int) -> None:
+        """Update, as `UpdateRule` says.
 
         Args:
             parameters: What changes.
             gradients: Their gradients.
             slots: The accumulators.
-            group: The settings.
+            rate: lr.
             count: Updates done before.
         """
         (velocity,) = slots
-        torch._foreach_mul_(velocity, group["momentum"])
-        torch._foreach_add_(velocity, gradients, alpha=group["lr"])
+        torch._foreach_mul_(velocity, self.momentum)
+        torch._foreach_add_(velocity, gradients, alpha=rate)
         torch._foreach_sub_(parameters, velocity)
 
 
-class RMSProp(_Optimizer):
-    """s ← 0.9·s + 0.1·g²; v ← m·v + lr·g/√(s + ε); p ← p − v, with lr divided by 1 + decay·step.
+@dataclass(frozen=True)
+class RMSProp:
+    """s ← 0.9·s + 0.1·g²; v ← m·v + lr·g/√(s + ε); p ← p − v, with lr divided by 1 + decay·count.
 
     TF2's object detection hands the field `decay` to Keras as a decay of the rate, not of the
     average of squares as TF1 did; Keras's average has 0.9 always.
+
+    Attributes:
+        momentum: m.
+        decay: How fast the rate falls.
+        epsilon: ε.
     """
 
-    slots = ("squares", "momentum")
+    momentum: float = 0.9
+    decay: float = 0.0
+    epsilon: float = 1.0
+    slots: ClassVar[tuple[str, ...]] = ("squares", "momentum")
 
-    def __init__(
-        self,
-        parameters: Iterable[Tensor],
-        lr: float = 0.0,
-        momentum: float = 0.9,
-        decay: float = 0.0,
-        epsilon: float = 1.0,
-    ) -> None:
-        """Set up.
-
-        Args:
-            parameters: What to train.
-            lr: The rate.
-            momentum: m.
-            decay: How fast the rate falls.
-            epsilon: ε.
-        """
-        super().__init__(parameters, lr, momentum=momentum, decay=decay, epsilon=epsilon)
-
-    def update(
-        self,
-        parameters: list[Tensor],
-        gradients: list[Tensor],
-        slots: list[list[Tensor]],
-        group: dict[str, Any],
-        count: int,
-    ) -> None:
-        """Update parameters in place.
+    def __call__(self, parameters: Tensors, gradients: Tensors, slots: list[Tensors], rate: float, count: int) -> None:
+        """Update, as `UpdateRule` says.
 
         Args:
             parameters: What changes.
             gradients: Their gradients.
             slots: The averages of squares, and the accumulators.
-            group: The settings.
+            rate: lr.
             count: Updates done before.
         """
         squares, velocity = slots
         torch._foreach_mul_(squares, 0.9)
         torch._foreach_addcmul_(squares, gradients, gradients, value=0.1)
-        divisor = torch._foreach_add(squares, group["epsilon"])
+        divisor = torch._foreach_add(squares, self.epsilon)
         torch._foreach_sqrt_(divisor)
-        torch._foreach_mul_(velocity, group["momentum"])
-        torch._foreach_addcdiv_(velocity, gradients, divisor, value=group["lr"] / (1 + group["decay"] * count))
+        torch._foreach_mul_(velocity, self.momentum)
+        torch._foreach_addcdiv_(velocity, gradients, divisor, value=rate / (1 + self.decay * count))
         torch._foreach_sub_(parameters, velocity)
 
 
-class Adam(_Optimizer):
-    """Adam with ε outside the bias correction: p ← p − lr·√(1−β₂ᵗ)/(1−β₁ᵗ)·m/(√v + ε)."""
+@dataclass(frozen=True)
+class Adam:
+    """m ← β₁·m + (1−β₁)·g; v ← β₂·v + (1−β₂)·g²; p ← p − lr·√(1−β₂ᵗ)/(1−β₁ᵗ)·m/(√v + ε).
 
-    slots = ("mean", "squares")
+    β₁ is 0.9 and β₂ 0.999, as the configuration has no field for them; ε stands outside the bias
+    correction.
 
-    def __init__(self, parameters: Iterable[Tensor], lr: float = 0.0, epsilon: float = 1e-8) -> None:
-        """Set up; β₁ is 0.9 and β₂ 0.999, as the configuration has no field for them.
+    Attributes:
+        epsilon: ε.
+    """
 
-        Args:
-            parameters: What to train.
-            lr: The rate.
-            epsilon: ε.
-        """
-        super().__init__(parameters, lr, epsilon=epsilon)
+    epsilon: float = 1e-8
+    slots: ClassVar[tuple[str, ...]] = ("mean", "squares")
 
-    def update(
-        self,
-        parameters: list[Tensor],
-        gradients: list[Tensor],
-        slots: list[list[Tensor]],
-        group: dict[str, Any],
-        count: int,
-    ) -> None:
-        """Update parameters in place.
+    def __call__(self, parameters: Tensors, gradients: Tensors, slots: list[Tensors], rate: float, count: int) -> None:
+        """Update, as `UpdateRule` says.
 
         Args:
             parameters: What changes.
             gradients: Their gradients.
             slots: The averages of gradients and of squares.
-            group: The settings.
+            rate: lr.
             count: Updates done before.
         """
         mean, squares = slots
@@ -213,6 +174,6 @@ class Adam(_Optimizer):
         torch._foreach_mul_(squares, 0.999)
         torch._foreach_addcmul_(squares, gradients, gradients, value=0.001)
         divisor = torch._foreach_sqrt(squares)
-        torch._foreach_add_(divisor, group["epsilon"])
-        rate = group["lr"] * (1 - 0.999 ** (count + 1)) ** 0.5 / (1 - 0.9 ** (count + 1))
-        torch._foreach_addcdiv_(parameters, mean, divisor, value=-rate)
+        torch._foreach_add_(divisor, self.epsilon)
+        corrected = rate * (1 - 0.999 ** (count + 1)) ** 0.5 / (1 - 0.9 ** (count + 1))
+        torch._foreach_addcdiv_(parameters, mean, divisor, value=-corrected)

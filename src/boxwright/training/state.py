@@ -11,6 +11,7 @@ from boxwright.builders.training import TrainingPlan
 from boxwright.errors import CheckpointError
 from boxwright.models.detector import Detector
 from boxwright.optimization.moving_average import MovingAverage
+from boxwright.optimization.optimizers import Optimizer
 
 __all__ = ["TrainingState", "new_state"]
 
@@ -27,7 +28,7 @@ class TrainingState:
     """
 
     detector: Detector
-    optimizer: torch.optim.Optimizer
+    optimizer: Optimizer
     average: MovingAverage | None
     step: int = 0
 
@@ -44,7 +45,7 @@ class TrainingState:
         return {
             "network": self.detector.network.state_dict(),
             "optimizer": self.optimizer.state_dict(),
-            "optimizer_kind": type(self.optimizer).__name__,
+            "optimizer_kind": type(self.optimizer.rule).__name__,
             "average": self.average.shadow if self.average else {},
             "categories": categories.to_list() if categories else [],
             "config": config_text,
@@ -62,11 +63,10 @@ class TrainingState:
         Raises:
             CheckpointError: Where it is of another network or optimizer.
         """
-        settings = [{k: v for k, v in group.items() if k != "params"} for group in self.optimizer.param_groups]
-        if content["optimizer_kind"] != type(self.optimizer).__name__:
+        if content["optimizer_kind"] != type(self.optimizer.rule).__name__:
             raise CheckpointError(
                 f"the run so far used {content['optimizer_kind']}, the configuration asks for "
-                f"{type(self.optimizer).__name__}; use another model_dir"
+                f"{type(self.optimizer.rule).__name__}; use another model_dir"
             )
         try:
             self.detector.network.load_state_dict(content["network"])
@@ -74,8 +74,6 @@ class TrainingState:
         except (RuntimeError, ValueError) as error:
             first = str(error).splitlines()[1].strip() if "\n" in str(error) else str(error)
             raise CheckpointError(f"the checkpoint is of another network ({first}); use another model_dir") from None
-        for group, wanted in zip(self.optimizer.param_groups, settings, strict=True):
-            group.update(wanted)  # what the configuration says now, not what it said then
         if self.average is not None:
             names = dict(self.detector.network.named_parameters())
             self.average.load(content["average"] or {name: names[name].detach() for name in self.average.shadow})
@@ -98,4 +96,4 @@ def new_state(detector: Detector, plan: TrainingPlan) -> TrainingState:
     trainable = [p for p in detector.network.parameters() if p.requires_grad]
     decay = plan.optimizer.average_decay
     average = None if decay is None else MovingAverage(detector.network, decay)
-    return TrainingState(detector, plan.optimizer.make(trainable), average)
+    return TrainingState(detector, Optimizer(trainable, plan.optimizer.rule), average)
