@@ -117,6 +117,21 @@ def test_a_damaged_record_is_one_clear_error(
     assert "\n" not in str(caught.value)
 
 
+def test_an_error_on_the_way_keeps_the_steps_so_far(small_config: Path, shapes_data: Path, tmp_path: Path) -> None:
+    """Of six records the last is damaged; batches of two, in order: two steps are good."""
+    data = bytearray((shapes_data / "val.record").read_bytes())
+    data[-200] ^= 1
+    (tmp_path / "bad.record").write_bytes(data)
+    overrides = [
+        f"train_input_reader.tf_record_input_reader.input_path={tmp_path}/bad.record",
+        "train_input_reader.shuffle=false",
+        "train_config.batch_size=2",
+    ]
+    with pytest.raises(bw.DataError, match="record 5 at byte"):
+        bw.train(bw.load_config(small_config, overrides), tmp_path / "m", bw.RunSettings(**QUIET))
+    assert [path.name for path in CheckpointStore(tmp_path / "m").paths()] == ["ckpt-2.pt"]
+
+
 @pytest.mark.parametrize(
     ("override", "wanted"),
     [

@@ -25,7 +25,7 @@ from boxwright.config.support import refuse_unsupported, report
 from boxwright.data.batch import Batch
 from boxwright.data.dataset import Dataset
 from boxwright.data.loader import TrainingExamples, training_batches
-from boxwright.errors import BoxwrightError, TrainingError
+from boxwright.errors import BoxwrightError, DataError, TrainingError
 from boxwright.evaluation.evaluate import check_same_classes, run_evaluation
 from boxwright.evaluation.evaluator import Evaluation
 from boxwright.models.detector import usable_device
@@ -137,7 +137,11 @@ def train(
     state, store = _prepare(config, plan, dataset, model_dir, settings, observer)
     with TrainingLog(store.folder) as log, _stop_requests() as stop_requested:
         run = _Run(config, plan, settings, state, store, log, observer)
-        run.loop(dataset, stop_requested)
+        try:
+            run.loop(dataset, stop_requested)
+        except (DataError, TrainingError):
+            run.save_before_stopping()
+            raise
     return state.step
 
 
@@ -269,10 +273,12 @@ class _Run:
         batches = training_batches(examples, self.plan.stream, start=state.step)
         began, saved = time.monotonic(), -1
         clock, since = time.monotonic(), state.step
+        pictures_due = True
         state.detector.train()
         for batch in _checked(batches):
-            if saved < 0 and state.step == since:
+            if pictures_due:
                 self.log.images(state.step, batch, state.detector.categories)
+                pictures_due = False
             values = training_step(state, batch, self.plan)
             last = state.step >= total or stop_requested() or self._time_is_up(began)
             if state.step % self.settings.log_every_n == 0 or last or state.step == 1:
@@ -282,7 +288,7 @@ class _Run:
                 clock, since = time.monotonic(), state.step
             if last or state.step % self.settings.checkpoint_every_n == 0:
                 saved = self._checkpoint(stop_requested)
-                last = last or stop_requested()
+                last, pictures_due = last or stop_requested(), True
                 clock, since = time.monotonic(), state.step
             if last:
                 break
@@ -295,12 +301,20 @@ class _Run:
 
     def _checkpoint(self, stop_requested: Callable[[], bool]) -> int:
         """Save, then evaluate where that is asked for and nobody waits for the end."""
-        path = self.store.save(self.state.step, self.state.content(dump_message(self.config)))
-        self.observer.message(f"saved {path}")
+        self._save()
         for number in range(len(self.config.eval_input_reader) if self.settings.evaluate else 0):
             if not stop_requested():
                 self._evaluate(number)
         return self.state.step
+
+    def _save(self) -> None:
+        path = self.store.save(self.state.step, self.state.content(dump_message(self.config)))
+        self.observer.message(f"saved {path}")
+
+    def save_before_stopping(self) -> None:
+        """Keep the steps since the last checkpoint when an error ends the run; weights are those before it."""
+        if self.state.step and not (self.store.folder / f"ckpt-{self.state.step}.pt").exists():
+            self._save()
 
     def _evaluate(self, number: int) -> None:
         detector, average = self.state.detector, self.state.average
