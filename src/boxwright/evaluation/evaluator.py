@@ -17,9 +17,9 @@ from boxwright.data.dataset import Dataset
 from boxwright.drawing import draw_boxes, side_by_side
 from boxwright.evaluation.coco_metrics import CocoMetrics
 from boxwright.models.detector import Detector
-from boxwright.types import Detections, Sample
+from boxwright.types import Categories, Detections, Sample
 
-__all__ = ["Evaluation", "draw_detections", "draw_truth", "evaluate_detector", "write_evaluation"]
+__all__ = ["Evaluation", "detection_rows", "draw_detections", "draw_truth", "evaluate_detector", "write_evaluation"]
 
 Progress = Callable[[Iterable[int], str], Iterable[int]]
 
@@ -70,7 +70,7 @@ def evaluate_detector(
         found = detector.detect([sample.image for sample in samples])
         for index, sample, detections in zip(batch, samples, found, strict=True):
             metrics.add(sample, detections)
-            rows += detection_rows(detections, sample.id, dataset)
+            rows += detection_rows(detections, sample.id, dataset.categories)
             if index in drawn:
                 pictures[sample.id or str(index)] = _picture(sample, detections, dataset, plan)
     values = metrics.compute(per_category=plan.per_category)
@@ -88,13 +88,13 @@ def _batches(indices: Iterable[int], size: int) -> Iterator[list[int]]:
         yield batch
 
 
-def detection_rows(detections: Detections, image_id: str, dataset: Dataset) -> list[dict[str, Any]]:
+def detection_rows(detections: Detections, image_id: str, categories: Categories | None) -> list[dict[str, Any]]:
     """Write detections as rows of COCO's results file.
 
     Args:
         detections: The detections of one image.
         image_id: Its id; a number where it reads as one.
-        dataset: The data, for category ids.
+        categories: The classes, for their ids; without, ids are labels plus 1.
 
     Returns:
         One row a detection.
@@ -104,7 +104,7 @@ def detection_rows(detections: Detections, image_id: str, dataset: Dataset) -> l
     return [
         {
             "image_id": identity,
-            "category_id": dataset.categories.by_label(label).id,
+            "category_id": categories.by_label(label).id if categories else label + 1,
             "bbox": [round(v, 3) for v in (box[0], box[1], box[2] - box[0], box[3] - box[1])],
             "score": round(score, 6),
         }

@@ -11,8 +11,9 @@ from PIL import Image
 
 from boxwright.data.image_io import read_image
 from boxwright.errors import DataError
-from boxwright.evaluation.evaluator import draw_detections
+from boxwright.evaluation.evaluator import detection_rows, draw_detections
 from boxwright.models.detector import Detector
+from boxwright.types import Detections
 
 __all__ = ["find_images", "predict_files"]
 
@@ -97,20 +98,8 @@ def predict_files(
     return rows
 
 
-def _rows(found: Any, number: int, file: Path) -> list[dict[str, Any]]:
-    categories = found.categories
-    rows = []
-    for box, score, label, name in zip(
-        found.boxes.double().tolist(), found.scores.tolist(), found.labels.tolist(), found.names(), strict=True
-    ):
-        rows.append(
-            {
-                "image_id": number,
-                "file_name": str(file),
-                "category_id": categories.by_label(label).id if categories else label + 1,
-                "category_name": name,
-                "bbox": [round(v, 3) for v in (box[0], box[1], box[2] - box[0], box[3] - box[1])],
-                "score": round(score, 6),
-            }
-        )
-    return rows
+def _rows(found: Detections, number: int, file: Path) -> list[dict[str, Any]]:
+    rows = detection_rows(found, str(number), found.categories)
+    return [
+        {**row, "file_name": str(file), "category_name": name} for row, name in zip(rows, found.names(), strict=True)
+    ]
