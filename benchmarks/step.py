@@ -80,7 +80,9 @@ def ours(kind: str, size: int, head: str, extra: str, device: str) -> Model:
         images, boxes = samples(batch, size, device)
         labels = torch.ones(batch, 8, dtype=torch.int64, device=device)
         targets = Targets(boxes, labels, torch.ones(batch, 8, device=device), labels > 0)
-        losses = detector.criterion(detector.predict(detector.preprocessor.normalize(images)), targets)
+        losses = detector.criterion(
+            detector.predict(detector.preprocessor.normalize(images, torch.full((batch, 2), size))), targets
+        )
         optimizer.zero_grad(set_to_none=True)
         torch.autograd.backward(sum(losses.values()))
         optimizer.step()

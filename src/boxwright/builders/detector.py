@@ -6,7 +6,7 @@ from boxwright.builders.anchor_generator import build_anchor_generator
 from boxwright.builders.box_predictor import build_box_predictor
 from boxwright.builders.choice import build_chosen, require
 from boxwright.builders.feature_extractor import build_feature_extractor
-from boxwright.builders.image_resizer import build_image_resizer
+from boxwright.builders.image_resizer import build_image_resizer, image_channels
 from boxwright.builders.losses import build_criterion
 from boxwright.builders.post_processing import build_postprocessor
 from boxwright.builders.target_assigner import build_target_assigner
@@ -49,8 +49,10 @@ def _ssd(config: m.Ssd, categories: Categories | None) -> Detector:
     _check_classes(config, categories)
     background = int(config.add_background_class)
     columns = ClassColumns(config.num_classes, background, 0.0 if config.encode_background_as_zeros else 1.0)
+    resizer = require(config.image_resizer, "model.ssd.image_resizer")
+    extraction = require(config.feature_extractor, "model.ssd.feature_extractor")
     extractor = build_feature_extractor(
-        require(config.feature_extractor, "model.ssd.feature_extractor"), frozen_norm=config.freeze_batchnorm
+        extraction, frozen_norm=config.freeze_batchnorm, image_channels=image_channels(resizer)
     )
     anchors = build_anchor_generator(require(config.anchor_generator, "model.ssd.anchor_generator"))
     head = build_box_predictor(
@@ -63,8 +65,8 @@ def _ssd(config: m.Ssd, categories: Categories | None) -> Detector:
     assigner = build_target_assigner(config, columns)
     post_processing = require(config.post_processing, "model.ssd.post_processing")
     return Detector(
-        Preprocessor(build_image_resizer(require(config.image_resizer, "model.ssd.image_resizer"))),
-        SSD(extractor.backbone, extractor.neck, head, anchors),
+        Preprocessor(build_image_resizer(resizer), extractor.scaling),
+        SSD(extractor.backbone, extractor.neck, head, anchors, pad_to_multiple=extraction.pad_to_multiple),
         build_criterion(config, assigner),
         build_postprocessor(post_processing, assigner.box_coder, background),
         num_classes=config.num_classes,

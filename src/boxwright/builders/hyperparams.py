@@ -13,7 +13,7 @@ from boxwright.config.message import Message
 from boxwright.errors import ConfigError
 from boxwright.models.layers import BatchNormSettings, ConvSettings, KernelRule, Regularizer
 
-__all__ = ["build_backbone_settings", "build_conv_settings"]
+__all__ = ["build_backbone_settings", "build_conv_settings", "variance_scaling"]
 
 Initialize = Callable[[Tensor], object]
 
@@ -90,37 +90,52 @@ def _random_normal(config: m.RandomNormalInitializer) -> Initialize:
 
 
 def _variance_scaling(config: m.VarianceScalingInitializer) -> Initialize:
-    """Scale by fans, as `tf.keras.initializers.VarianceScaling`."""
+    if not config.uniform:
+        return variance_scaling(config.factor, config.mode.name)
 
     def initialize(kernel: Tensor) -> object:
-        fan_in, fan_out = nn.init._calculate_fan_in_and_fan_out(kernel)
-        fans = {"FAN_IN": fan_in, "FAN_OUT": fan_out, "FAN_AVG": (fan_in + fan_out) / 2}
-        variance = config.factor / fans[config.mode.name]
-        if config.uniform:
-            return nn.init.uniform_(kernel, -math.sqrt(3 * variance), math.sqrt(3 * variance))
+        limit = math.sqrt(3 * config.factor / _fan(kernel, config.mode.name))
+        return nn.init.uniform_(kernel, -limit, limit)
+
+    return initialize
+
+
+def variance_scaling(factor: float, mode: str) -> Initialize:
+    """Make an initializer whose variance follows from the kernel's shape: a normal, cut at two deviations.
+
+    Args:
+        factor: Multiplies the variance.
+        mode: FAN_IN, FAN_OUT or FAN_AVG: what divides it.
+
+    Returns:
+        Fills a kernel, in place.
+    """
+
+    def initialize(kernel: Tensor) -> object:
         # Cutting at two deviations shrinks the spread by this factor.
-        stddev = math.sqrt(variance) / 0.87962566103423978
+        stddev = math.sqrt(factor / _fan(kernel, mode)) / 0.87962566103423978
         return nn.init.trunc_normal_(kernel, 0.0, stddev, -2 * stddev, 2 * stddev)
 
     return initialize
 
 
+def _fan(kernel: Tensor, mode: str) -> float:
+    fan_in, fan_out = nn.init._calculate_fan_in_and_fan_out(kernel)
+    return {"FAN_IN": fan_in, "FAN_OUT": fan_out, "FAN_AVG": (fan_in + fan_out) / 2}[mode]
+
+
 _KERAS: dict[str, Initialize] = {
     "glorot_uniform": nn.init.xavier_uniform_,
-    "glorot_normal": lambda kernel: _variance_scaling(_scaling(1.0, "FAN_AVG"))(kernel),
-    "he_normal": lambda kernel: _variance_scaling(_scaling(2.0, "FAN_IN"))(kernel),
+    "glorot_normal": variance_scaling(1.0, "FAN_AVG"),
+    "he_normal": variance_scaling(2.0, "FAN_IN"),
     "he_uniform": lambda kernel: nn.init.kaiming_uniform_(kernel, nonlinearity="relu"),
-    "lecun_normal": lambda kernel: _variance_scaling(_scaling(1.0, "FAN_IN"))(kernel),
+    "lecun_normal": variance_scaling(1.0, "FAN_IN"),
     "random_normal": lambda kernel: nn.init.normal_(kernel, 0.0, 0.05),
     "truncated_normal": lambda kernel: nn.init.trunc_normal_(kernel, 0.0, 0.05, -0.1, 0.1),
     "zeros": nn.init.zeros_,
     "ones": nn.init.ones_,
     "orthogonal": nn.init.orthogonal_,
 }
-
-
-def _scaling(factor: float, mode: str) -> m.VarianceScalingInitializer:
-    return m.VarianceScalingInitializer(factor=factor, mode=m.VarianceScalingInitializerMode[mode])
 
 
 def _by_keras_name(name: str) -> Initialize:

@@ -7,12 +7,25 @@ from collections.abc import Callable
 from boxwright.builders.choice import build_chosen
 from boxwright.config import messages as m
 from boxwright.errors import ConfigError
-from boxwright.ops.resize import resize_bilinear, resize_nearest
-from boxwright.preprocessing.image_resizer import FixedShapeResizer, ImageResizer, KeepAspectRatioResizer, Resize
+from boxwright.ops.resize import resize_area, resize_bicubic, resize_bilinear, resize_nearest
+from boxwright.preprocessing.image_resizer import (
+    ConditionalShapeResizer,
+    FixedShapeResizer,
+    IdentityResizer,
+    ImageResizer,
+    KeepAspectRatioResizer,
+    PadToMultipleResizer,
+    Resize,
+)
 
-__all__ = ["build_image_resizer"]
+__all__ = ["build_image_resizer", "image_channels"]
 
-_METHODS: dict[str, Resize] = {"BILINEAR": resize_bilinear, "NEAREST_NEIGHBOR": resize_nearest}
+_METHODS: dict[str, Resize] = {
+    "BILINEAR": resize_bilinear,
+    "NEAREST_NEIGHBOR": resize_nearest,
+    "BICUBIC": resize_bicubic,
+    "AREA": resize_area,
+}
 
 
 def build_image_resizer(config: m.ImageResizer) -> ImageResizer:
@@ -30,11 +43,21 @@ def build_image_resizer(config: m.ImageResizer) -> ImageResizer:
     return build_chosen(config, "image_resizer_oneof", _RESIZERS)
 
 
-def _method(config: m.FixedShapeResizer | m.KeepAspectRatioResizer) -> Resize:
-    name = config.resize_method.name
-    if name not in _METHODS:
-        raise ConfigError(f"resize_method {name} is not supported; supported: {', '.join(_METHODS)}")
-    return _METHODS[name]
+def image_channels(config: m.ImageResizer) -> int:
+    """Tell how many channels images have after resizing.
+
+    Args:
+        config: The message.
+
+    Returns:
+        1 where the resizer makes them grey, else 3.
+    """
+    chosen = config.which("image_resizer_oneof")
+    return 1 if chosen and getattr(getattr(config, chosen), "convert_to_grayscale", False) else 3
+
+
+def _method(config: m.FixedShapeResizer | m.KeepAspectRatioResizer | m.ConditionalShapeResizer) -> Resize:
+    return _METHODS[config.resize_method.name]
 
 
 def _fixed_shape(config: m.FixedShapeResizer) -> ImageResizer:
@@ -49,6 +72,11 @@ def _keep_aspect_ratio(config: m.KeepAspectRatioResizer) -> ImageResizer:
             f"keep_aspect_ratio_resizer: min_dimension {config.min_dimension} is over "
             f"max_dimension {config.max_dimension}"
         )
+    if config.per_channel_pad_value and len(config.per_channel_pad_value) != 3:
+        raise ConfigError(
+            f"keep_aspect_ratio_resizer.per_channel_pad_value: expected 3 numbers, "
+            f"found {len(config.per_channel_pad_value)}"
+        )
     return KeepAspectRatioResizer(
         min_dimension=config.min_dimension,
         max_dimension=config.max_dimension,
@@ -59,7 +87,23 @@ def _keep_aspect_ratio(config: m.KeepAspectRatioResizer) -> ImageResizer:
     )
 
 
+def _conditional(config: m.ConditionalShapeResizer) -> ImageResizer:
+    if config.condition.name == "INVALID" or config.size_threshold < 1:
+        raise ConfigError("conditional_shape_resizer: expected condition GREATER or SMALLER, and a positive threshold")
+    shrink = config.condition.name == "GREATER"
+    return ConditionalShapeResizer(config.size_threshold, shrink, _method(config), config.convert_to_grayscale)
+
+
+def _pad_to_multiple(config: m.PadToMultipleResizer) -> ImageResizer:
+    if config.multiple < 1:
+        raise ConfigError(f"pad_to_multiple_resizer.multiple: expected at least 1, found {config.multiple}")
+    return PadToMultipleResizer(config.multiple, config.convert_to_grayscale)
+
+
 _RESIZERS: dict[str, Callable[..., ImageResizer]] = {
     "fixed_shape_resizer": _fixed_shape,
     "keep_aspect_ratio_resizer": _keep_aspect_ratio,
+    "identity_resizer": lambda _: IdentityResizer(),
+    "conditional_shape_resizer": _conditional,
+    "pad_to_multiple_resizer": _pad_to_multiple,
 }

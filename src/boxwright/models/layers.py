@@ -23,6 +23,7 @@ __all__ = [
     "ConvSettings",
     "FrozenStatisticsBatchNorm2d",
     "KernelRule",
+    "MaxPool2d",
     "Regularizer",
     "conv_norm_act",
     "full_conv",
@@ -33,7 +34,7 @@ __all__ = [
     "separable_conv",
 ]
 
-Padding = Literal["same", "explicit"]
+Padding = Literal["same", "explicit"] | int
 
 Activation = str
 _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
@@ -103,10 +104,29 @@ class KernelRule:
     Attributes:
         initialize: Fills a kernel, in place; Keras's default is Glorot's uniform.
         regularizer: The penalty.
+        bias_regularizer: The penalty on the bias, where there is one.
     """
 
     initialize: Callable[[Tensor], object] = _glorot
     regularizer: Regularizer = Regularizer()
+    bias_regularizer: Regularizer = Regularizer()
+
+    def apply(self, conv: Conv2d) -> Conv2d:
+        """Fill a layer and put its price on it; a bias starts at 0.
+
+        Args:
+            conv: The layer, changed in place.
+
+        Returns:
+            The same layer.
+        """
+        with torch.no_grad():
+            # Keras counts the channels of a depthwise kernel as inputs, PyTorch as outputs.
+            self.initialize(conv.weight.transpose(0, 1) if conv.groups > 1 else conv.weight)
+            if conv.bias is not None:
+                conv.bias.zero_()
+        conv.regularizer, conv.bias_regularizer = self.regularizer, self.bias_regularizer
+        return conv
 
 
 @dataclass(frozen=True)
@@ -143,10 +163,11 @@ class Conv2d(nn.Conv2d):
 
     With "same" padding the output has ceil(size / stride) pixels and the padding's odd pixel lies
     below and right. With "explicit" padding it is the same whatever the size: (k - 1) // 2 before
-    and the rest after.
+    and the rest after. A number pads by so many pixels on every side.
     """
 
     regularizer: Regularizer
+    bias_regularizer: Regularizer
 
     def __init__(
         self,
@@ -158,8 +179,9 @@ class Conv2d(nn.Conv2d):
         groups: int = 1,
         bias: bool = False,
         padding: Padding = "same",
+        dilation: int = 1,
     ) -> None:
-        """Make the layer; `initialize_conv` fills it.
+        """Make the layer; a `KernelRule` fills it.
 
         Args:
             in_channels: Channels in.
@@ -168,20 +190,24 @@ class Conv2d(nn.Conv2d):
             stride: The stride in both directions.
             groups: As PyTorch's.
             bias: Whether a bias is learnt.
-            padding: "same" or "explicit".
+            padding: "same", "explicit", or pixels on every side.
+            dilation: Distance between the kernel's taps.
         """
-        symmetric = stride == 1 and kernel_size % 2 == 1
+        # A kernel of side 1 looks at no neighbour, whatever the stride.
+        symmetric = (stride == 1 and kernel_size % 2 == 1) or kernel_size == 1
+        pixels = padding if isinstance(padding, int) else dilation * (kernel_size // 2)
         super().__init__(
             in_channels,
             out_channels,
             kernel_size,
             stride=stride,
-            padding=kernel_size // 2 if symmetric or padding == "explicit" else 0,
+            padding=pixels if symmetric or padding != "same" else 0,
             groups=groups,
             bias=bias,
+            dilation=dilation,
         )
         self.pad_by_size = not symmetric and padding == "same"
-        self.regularizer = Regularizer()
+        self.regularizer, self.bias_regularizer = Regularizer(), Regularizer()
 
     def forward(self, input: Tensor) -> Tensor:
         """Convolve.
@@ -193,10 +219,40 @@ class Conv2d(nn.Conv2d):
             [B, C', ceil(H / stride), ceil(W / stride)].
         """
         if self.pad_by_size:
-            kernel, stride = self.kernel_size[0], self.stride[0]
-            pad_h, pad_w = (max((-(-size // stride) - 1) * stride + kernel - size, 0) for size in input.shape[-2:])
-            input = F.pad(input, (pad_w // 2, pad_w - pad_w // 2, pad_h // 2, pad_h - pad_h // 2))
+            input = F.pad(input, _same_padding(input, self.kernel_size[0], self.stride[0]))
         return super().forward(input)
+
+
+class MaxPool2d(nn.Module):
+    """Maximum over windows, with TF's SAME padding."""
+
+    def __init__(self, kernel_size: int, stride: int) -> None:
+        """Make the layer.
+
+        Args:
+            kernel_size: The side of a window.
+            stride: The stride in both directions.
+        """
+        super().__init__()
+        self.kernel_size, self.stride = kernel_size, stride
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Pool.
+
+        Args:
+            input: [B, C, H, W].
+
+        Returns:
+            [B, C, ceil(H / stride), ceil(W / stride)].
+        """
+        padded = F.pad(input, _same_padding(input, self.kernel_size, self.stride), value=-torch.inf)
+        return F.max_pool2d(padded, self.kernel_size, self.stride)
+
+
+def _same_padding(input: Tensor, kernel_size: int, stride: int) -> tuple[int, int, int, int]:
+    """Compute TF's SAME padding, in the order of `F.pad`: left, right, above, below."""
+    height, width = (max((-(-size // stride) - 1) * stride + kernel_size - size, 0) for size in input.shape[-2:])
+    return width // 2, width - width // 2, height // 2, height - height // 2
 
 
 class FrozenStatisticsBatchNorm2d(nn.BatchNorm2d):
@@ -267,18 +323,13 @@ def make_conv(
         stride: The stride.
         groups: As PyTorch's.
         bias: Whether a bias is learnt; it starts at 0.
-        padding: "same" or "explicit".
+        padding: "same", "explicit", or pixels on every side.
 
     Returns:
         The layer.
     """
     conv = Conv2d(in_channels, out_channels, kernel_size, stride=stride, groups=groups, bias=bias, padding=padding)
-    with torch.no_grad():
-        rule.initialize(conv.weight)
-        if conv.bias is not None:
-            conv.bias.zero_()
-    conv.regularizer = rule.regularizer
-    return conv
+    return rule.apply(conv)
 
 
 def full_conv(
@@ -368,7 +419,7 @@ def conv_norm_act(
 
 
 def regularization_loss(network: nn.Module) -> Tensor:
-    """Sum the penalties of all kernels of a network.
+    """Sum the penalties of all kernels and biases of a network.
 
     Args:
         network: Any module.
@@ -376,7 +427,11 @@ def regularization_loss(network: nn.Module) -> Tensor:
     Returns:
         A scalar; 0 where nothing is penalized.
     """
-    penalties = [
-        m.regularizer(m.weight) for m in network.modules() if isinstance(m, Conv2d) and m.regularizer != Regularizer()
+    convs = [module for module in network.modules() if isinstance(module, Conv2d)]
+    penalties = [conv.regularizer(conv.weight) for conv in convs if conv.regularizer != Regularizer()]
+    penalties += [
+        conv.bias_regularizer(conv.bias)
+        for conv in convs
+        if conv.bias is not None and conv.bias_regularizer != Regularizer()
     ]
     return torch.stack(penalties).sum() if penalties else torch.zeros(())

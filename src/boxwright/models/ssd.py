@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from boxwright.anchors.grid import AnchorGenerator
 from boxwright.types import Predictions
@@ -17,7 +18,15 @@ __all__ = ["SSD"]
 class SSD(nn.Module):
     """Backbone, neck, head: one look at the image predicts every box."""
 
-    def __init__(self, backbone: nn.Module, neck: nn.Module, head: nn.Module, anchors: AnchorGenerator) -> None:
+    def __init__(
+        self,
+        backbone: nn.Module,
+        neck: nn.Module,
+        head: nn.Module,
+        anchors: AnchorGenerator,
+        *,
+        pad_to_multiple: int = 1,
+    ) -> None:
         """Assemble the network.
 
         Args:
@@ -25,12 +34,15 @@ class SSD(nn.Module):
             neck: Feature maps to the maps that are predicted from.
             head: Those maps to box codes [B, A, …] and class logits [B, A, C].
             anchors: Lays anchors over those maps, in the order of the head's rows.
+            pad_to_multiple: Inputs are padded with 0 below and right until both sides are multiples
+                of it; anchors are laid as if they were not.
         """
         super().__init__()
         self.backbone = backbone
         self.neck = neck
         self.head = head
         self.anchors = anchors
+        self.pad_to_multiple = pad_to_multiple
 
     def forward(self, inputs: Tensor) -> Predictions:
         """Predict.
@@ -41,8 +53,11 @@ class SSD(nn.Module):
         Returns:
             Box codes and class logits for every anchor, with the anchors.
         """
-        maps = self.neck(self.backbone(inputs))
+        height, width = inputs.shape[-2:]
+        below, right = -height % self.pad_to_multiple, -width % self.pad_to_multiple
+        padded = F.pad(inputs, (0, right, 0, below)) if below or right else inputs
+        maps = self.neck(self.backbone(padded))
         box_codes, class_logits = self.head(maps)
         sizes = [(level.shape[-2], level.shape[-1]) for level in maps]
-        anchors = torch.cat(self.anchors(sizes, (inputs.shape[-2], inputs.shape[-1])))
+        anchors = torch.cat(self.anchors(sizes, (height, width)))
         return Predictions(box_codes, class_logits, anchors.to(inputs.device), tuple(maps))

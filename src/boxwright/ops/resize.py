@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["resize_bilinear", "resize_nearest"]
+__all__ = ["resize_area", "resize_bicubic", "resize_bilinear", "resize_nearest"]
 
 
 def resize_bilinear(image: Tensor, height: int, width: int) -> Tensor:
@@ -62,3 +62,73 @@ def resize_nearest(image: Tensor, height: int, width: int) -> Tensor:
         source = torch.arange(size, dtype=torch.float32, device=image.device) * (length / size)
         image = image.index_select(dim, source.floor().long().clamp_(max=length - 1))
     return image
+
+
+def resize_bicubic(image: Tensor, height: int, width: int) -> Tensor:
+    """Resize bicubically, as `tf.compat.v1.image.resize_bicubic(align_corners=False)`.
+
+    Keys's cubic with a = -0.75, coefficients taken from a table of 1024 steps, and edge pixels
+    repeated. The result may overshoot the range of the image.
+
+    Args:
+        image: [..., H, W, C], of any dtype.
+        height: The new height.
+        width: The new width.
+
+    Returns:
+        float32 [..., height, width, C].
+    """
+    for dim, size in ((-3, height), (-2, width)):
+        length = image.shape[dim]
+        source = torch.arange(size, dtype=torch.float32, device=image.device) * (length / size)
+        base = source.floor()
+        fraction = ((source - base) * _CUBIC_STEPS).round() / _CUBIC_STEPS
+        weights = [_cubic(fraction + 1), _cubic(fraction), _cubic(1 - fraction), _cubic(2 - fraction)]
+        shape = [1] * image.ndim
+        shape[dim] = size
+        total: Tensor | None = None
+        for shift, weight in enumerate(weights, start=-1):
+            pixels = image.index_select(dim, (base.long() + shift).clamp(0, length - 1)).float()
+            term = pixels * weight.reshape(shape)
+            total = term if total is None else total + term
+        image = image.float() if total is None else total
+    return image.float()
+
+
+_CUBIC_STEPS = 1024
+_CUBIC_A = -0.75
+
+
+def _cubic(distance: Tensor) -> Tensor:
+    """Weigh a pixel by its distance, 0 to 2 (Keys, 1981)."""
+    a, x = _CUBIC_A, distance
+    near = ((a + 2) * x - (a + 3)) * x * x + 1
+    far = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
+    return torch.where(x <= 1, near, far)
+
+
+def resize_area(image: Tensor, height: int, width: int) -> Tensor:
+    """Average the pixels that each new pixel covers, as `tf.compat.v1.image.resize_area`.
+
+    Args:
+        image: [..., H, W, C], of any dtype.
+        height: The new height.
+        width: The new width.
+
+    Returns:
+        float32 [..., height, width, C].
+    """
+    result = image.float()
+    for dim, size in ((-3, height), (-2, width)):
+        shares = _coverage(result.shape[dim], size).to(result)
+        result = torch.tensordot(shares, result, dims=([1], [result.ndim + dim])).movedim(0, dim)
+    return result
+
+
+def _coverage(length: int, size: int) -> Tensor:
+    """Tell which share of each new pixel each old one is, [size, length]."""
+    edges = torch.arange(size + 1, dtype=torch.float64) * (length / size)
+    pixels = torch.arange(length, dtype=torch.float64)
+    overlap = torch.minimum(edges[1:, None], pixels + 1) - torch.maximum(edges[:-1, None], pixels)
+    overlap = overlap.clamp(min=0)
+    return overlap / overlap.sum(1, keepdim=True)

@@ -15,9 +15,19 @@ from torch import Tensor
 
 from boxwright.ops.resize import resize_bilinear
 
-__all__ = ["FixedShapeResizer", "ImageResizer", "KeepAspectRatioResizer", "to_grayscale"]
+__all__ = [
+    "GRAY_WEIGHTS",
+    "ConditionalShapeResizer",
+    "FixedShapeResizer",
+    "IdentityResizer",
+    "ImageResizer",
+    "KeepAspectRatioResizer",
+    "PadToMultipleResizer",
+    "to_grayscale",
+]
 
 Resize = Callable[[Tensor, int, int], Tensor]
+GRAY_WEIGHTS = (0.2989, 0.5870, 0.1140)
 
 
 class ImageResizer(Protocol):
@@ -39,6 +49,11 @@ class ImageResizer(Protocol):
         """The (height, width) of every result, or None where it follows the image."""
         ...
 
+    @property
+    def pad_value(self) -> tuple[float, ...]:
+        """The padding's colour, one number a channel; empty for 0."""
+        ...
+
 
 def to_grayscale(image: Tensor) -> Tensor:
     """Turn RGB into one channel, as `tf.image.rgb_to_grayscale`.
@@ -49,7 +64,7 @@ def to_grayscale(image: Tensor) -> Tensor:
     Returns:
         float [H, W, 1].
     """
-    weights = torch.tensor([0.2989, 0.5870, 0.1140], dtype=image.dtype, device=image.device)
+    weights = torch.tensor(GRAY_WEIGHTS, dtype=image.dtype, device=image.device)
     return (image * weights).sum(-1, keepdim=True)
 
 
@@ -73,6 +88,11 @@ class FixedShapeResizer:
     def output_size(self) -> tuple[int, int]:
         """The (height, width) of every result."""
         return self.height, self.width
+
+    @property
+    def pad_value(self) -> tuple[float, ...]:
+        """There is no padding."""
+        return ()
 
     def __call__(self, image: Tensor) -> tuple[Tensor, tuple[int, int]]:
         """Stretch.
@@ -112,6 +132,13 @@ class KeepAspectRatioResizer:
         """The (height, width) of every result where images are padded, else None."""
         return (self.max_dimension, self.max_dimension) if self.pad_to_max_dimension else None
 
+    @property
+    def pad_value(self) -> tuple[float, ...]:
+        """The padding's colour; grey where images become so, as that is done last."""
+        if self.convert_to_grayscale and self.per_channel_pad_value:
+            return (sum(w * v for w, v in zip(GRAY_WEIGHTS, self.per_channel_pad_value, strict=True)),)
+        return self.per_channel_pad_value
+
     def new_size(self, height: int, width: int) -> tuple[int, int]:
         """Compute the size before padding, in float32 and rounding half to even, as TF does.
 
@@ -150,3 +177,110 @@ class KeepAspectRatioResizer:
         padded = padded.repeat(self.max_dimension, self.max_dimension, 1)
         padded[: image.shape[0], : image.shape[1]] = image
         return padded
+
+
+@dataclass(frozen=True)
+class IdentityResizer:
+    """Leave every image as it is."""
+
+    @property
+    def output_size(self) -> None:
+        """The size follows the image."""
+        return None
+
+    @property
+    def pad_value(self) -> tuple[float, ...]:
+        """There is no padding."""
+        return ()
+
+    def __call__(self, image: Tensor) -> tuple[Tensor, tuple[int, int]]:
+        """Return the image.
+
+        Args:
+            image: [H, W, C].
+
+        Returns:
+            float32 [H, W, C], and (H, W).
+        """
+        return image.float(), (image.shape[0], image.shape[1])
+
+
+@dataclass(frozen=True)
+class ConditionalShapeResizer:
+    """Scale only images whose longer side is over, or whose shorter side is under, a threshold.
+
+    Attributes:
+        threshold: The longer side's limit, or the shorter side's aim, in pixels.
+        shrink: Whether large images are made smaller; else small ones are made larger.
+        resize: The interpolation.
+        convert_to_grayscale: Whether the result has one channel.
+    """
+
+    threshold: int
+    shrink: bool = True
+    resize: Resize = resize_bilinear
+    convert_to_grayscale: bool = False
+
+    @property
+    def output_size(self) -> None:
+        """The size follows the image."""
+        return None
+
+    @property
+    def pad_value(self) -> tuple[float, ...]:
+        """There is no padding."""
+        return ()
+
+    def __call__(self, image: Tensor) -> tuple[Tensor, tuple[int, int]]:
+        """Scale, where the condition holds.
+
+        Args:
+            image: [H, W, C].
+
+        Returns:
+            float32 [H', W', C or 1], and (H', W').
+        """
+        sides = np.array(image.shape[:2], np.float32)
+        side = sides.max() if self.shrink else sides.min()
+        if side > self.threshold if self.shrink else side < self.threshold:
+            height, width = (max(int(v), 1) for v in np.rint(sides * (np.float32(self.threshold) / side)))
+            image = self.resize(image, height, width)
+        size = (image.shape[0], image.shape[1])
+        return (to_grayscale(image.float()) if self.convert_to_grayscale else image.float()), size
+
+
+@dataclass(frozen=True)
+class PadToMultipleResizer:
+    """Pad below and right with 0 so that both sides are multiples of a number.
+
+    Attributes:
+        multiple: The number.
+        convert_to_grayscale: Whether the result has one channel.
+    """
+
+    multiple: int = 1
+    convert_to_grayscale: bool = False
+
+    @property
+    def output_size(self) -> None:
+        """The size follows the image."""
+        return None
+
+    @property
+    def pad_value(self) -> tuple[float, ...]:
+        """The padding is 0."""
+        return ()
+
+    def __call__(self, image: Tensor) -> tuple[Tensor, tuple[int, int]]:
+        """Pad.
+
+        Args:
+            image: [H, W, C].
+
+        Returns:
+            float32 [H', W', C or 1], and (H, W).
+        """
+        height, width = image.shape[:2]
+        below, right = -height % self.multiple, -width % self.multiple
+        padded = torch.nn.functional.pad(image.float(), (0, 0, 0, right, 0, below))
+        return (to_grayscale(padded) if self.convert_to_grayscale else padded), (height, width)

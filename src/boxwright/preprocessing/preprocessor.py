@@ -10,9 +10,57 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from boxwright.preprocessing.image_resizer import ImageResizer
+from boxwright.preprocessing.image_resizer import GRAY_WEIGHTS, ImageResizer
 
-__all__ = ["Preprocessor"]
+__all__ = ["IMAGENET", "MINUS_ONE_TO_ONE", "VGG_MEAN", "PixelScaling", "Preprocessor"]
+
+
+@dataclass(frozen=True)
+class PixelScaling:
+    """What becomes of pixel values: `value × scale + offset`, for red, green and blue.
+
+    Attributes:
+        scale: Multiplies values of 0..255.
+        offset: Added after that.
+    """
+
+    scale: tuple[float, float, float]
+    offset: tuple[float, float, float]
+
+    @classmethod
+    def standardize(cls, mean: tuple[float, ...], deviation: tuple[float, ...]) -> PixelScaling:
+        """Subtract a mean and divide by a deviation, both of values in 0..1.
+
+        Args:
+            mean: Of red, green and blue.
+            deviation: Of red, green and blue.
+
+        Returns:
+            The scaling.
+        """
+        red, green, blue = (1 / (255 * d) for d in deviation)
+        shift_red, shift_green, shift_blue = (-m / d for m, d in zip(mean, deviation, strict=True))
+        return cls((red, green, blue), (shift_red, shift_green, shift_blue))
+
+    def __call__(self, pixels: Tensor) -> Tensor:
+        """Scale.
+
+        Args:
+            pixels: [B, C, H, W] in 0..255, of any dtype; one channel stands for what RGB became.
+
+        Returns:
+            float32 [B, C, H, W].
+        """
+        scale, offset = pixels.new_tensor(self.scale, dtype=torch.float32), torch.tensor(self.offset)
+        if pixels.shape[1] == 1:
+            # TF scales RGB, then makes it grey; both are linear.
+            scale, offset = scale[:1], (offset * torch.tensor(GRAY_WEIGHTS)).sum(0, keepdim=True)
+        return pixels.float() * scale[:, None, None] + offset.to(pixels.device)[:, None, None]
+
+
+MINUS_ONE_TO_ONE = PixelScaling((2 / 255, 2 / 255, 2 / 255), (-1.0, -1.0, -1.0))
+VGG_MEAN = PixelScaling((1.0, 1.0, 1.0), (-123.68, -116.779, -103.939))
+IMAGENET = PixelScaling.standardize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
 @dataclass(frozen=True)
@@ -21,13 +69,11 @@ class Preprocessor:
 
     Attributes:
         resizer: Brings an image to size.
-        scale: Multiplies pixel values of 0..255.
-        offset: Added after that.
+        scaling: Scales pixel values.
     """
 
     resizer: ImageResizer
-    scale: float = 2.0 / 255.0
-    offset: float = -1.0
+    scaling: PixelScaling = MINUS_ONE_TO_ONE
 
     def __call__(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Preprocess images of one size.
@@ -41,16 +87,27 @@ class Preprocessor:
         """
         resized = [self.resizer(image) for image in images]
         pixels = torch.stack([image for image, _ in resized])
-        sizes = torch.tensor([size for _, size in resized], dtype=torch.int64, device=images.device)
-        return self.normalize(pixels.permute(0, 3, 1, 2)), sizes
+        sizes = torch.tensor([size for _, size in resized], dtype=torch.int64)
+        return self.normalize(pixels.permute(0, 3, 1, 2), sizes), sizes.to(images.device)
 
-    def normalize(self, pixels: Tensor) -> Tensor:
+    def normalize(self, pixels: Tensor, true_sizes: Tensor) -> Tensor:
         """Scale pixel values of images that have their size already.
+
+        The padding is not scaled, as TF pads after scaling: it is 0, or the resizer's colour.
 
         Args:
             pixels: [B, C, H, W] in 0..255, of any dtype.
+            true_sizes: int64 [B, 2]; the (height, width) in each that is image and not padding.
 
         Returns:
             float32 [B, C, H, W], channels last in memory.
         """
-        return (pixels.float() * self.scale + self.offset).contiguous(memory_format=torch.channels_last)
+        scaled = self.scaling(pixels)
+        height, width = pixels.shape[-2:]
+        if bool((true_sizes.cpu() < torch.tensor([height, width])).any()):
+            sizes = true_sizes.to(pixels.device)[:, :, None, None]
+            rows = torch.arange(height, device=pixels.device)[:, None] < sizes[:, 0]
+            columns = torch.arange(width, device=pixels.device) < sizes[:, 1]
+            colour = torch.tensor(self.resizer.pad_value or (0.0,), device=pixels.device)
+            scaled = torch.where((rows & columns)[:, None], scaled, colour[:, None, None])
+        return scaled.contiguous(memory_format=torch.channels_last)

@@ -7,14 +7,19 @@ TF2 names a variable by the path of attributes that leads to it. The paths below
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from torch import nn
 
 from boxwright.errors import CheckpointError
+from boxwright.models.backbones.efficientnet import EfficientNet
+from boxwright.models.backbones.mobilenet_v1 import MobileNetV1
+from boxwright.models.backbones.mobilenet_v2 import MobileNetV2
+from boxwright.models.backbones.resnet_v1 import Bottleneck, ResNetV1
 from boxwright.models.heads.convolutional import ConvolutionalHead
 from boxwright.models.heads.weight_shared import Tower, WeightSharedHead
+from boxwright.models.necks.bifpn import BiFpn, BiFpnNode
 from boxwright.models.necks.fpn import FeaturePyramid
 from boxwright.models.necks.multi_resolution import MultiResolutionFeatureMaps
 from boxwright.models.ssd import SSD
@@ -60,6 +65,9 @@ def ssd_variables(network: SSD) -> dict[str, TfVariable]:
         prefix = f"{names[id(module)]}."
         if isinstance(module, nn.Conv2d):
             found |= _conv(module, prefix, path)
+        elif isinstance(module, BiFpnNode):
+            if module.weights is not None:
+                found[f"{prefix}weights"] = TfVariable(f"model/{path}{_SUFFIX}")
         else:
             learnt = [name for name in _NORM if "running" in name or getattr(module, name).requires_grad]
             found |= {prefix + name: TfVariable(f"model/{path}/{_NORM[name]}{_SUFFIX}") for name in learnt}
@@ -79,61 +87,111 @@ def _conv(module: nn.Conv2d, prefix: str, path: str) -> dict[str, TfVariable]:
 
 
 def _layers(network: SSD) -> Named:
-    extractor = "_feature_extractor"
-    backbone = [m for m in network.backbone.modules() if isinstance(m, nn.Conv2d | nn.BatchNorm2d)]
-    for number, module in enumerate(backbone):
-        yield module, f"{extractor}/classification_backbone/layer_with_weights-{number}"
-    if isinstance(network.neck, MultiResolutionFeatureMaps):
-        first = len(network.neck.channels) - len(network.neck.extra)
-        for number, layer in enumerate(network.neck.extra, start=first):
-            yield from _sequence(layer, f"{extractor}/feature_map_generator/convolutions/{number}")
-    elif isinstance(network.neck, FeaturePyramid):
-        yield from _pyramid(network.neck, extractor)
-    else:
-        raise CheckpointError(f"no TF2 names are known for a neck of type {type(network.neck).__name__}")
-    yield from _head(network.head)
+    parts = ((network.backbone, _BACKBONES), (network.neck, _NECKS), (network.head, _HEADS))
+    for module, table in parts:
+        name = next((name for kind, name in table.items() if isinstance(module, kind)), None)
+        if name is None:
+            raise CheckpointError(f"no TF2 names are known for a {type(module).__name__}")
+        yield from name(module)
 
 
-def _pyramid(neck: FeaturePyramid, extractor: str) -> Named:
+def _in_order(backbone: nn.Module, model: str = "classification_backbone") -> Named:
+    """Number the layers of a Keras model as they are listed."""
+    layers = [module for module in backbone.modules() if isinstance(module, nn.Conv2d | nn.BatchNorm2d)]
+    for number, module in enumerate(layers):
+        yield module, f"_feature_extractor/{model}/layer_with_weights-{number}"
+
+
+def _efficientnet(backbone: nn.Module) -> Named:
+    yield from _in_order(backbone, "_efficientnet")
+
+
+def _resnet(backbone: ResNetV1) -> Named:
+    """Number the layers of Keras's ResNet, which sorts those of a projecting block by their depth."""
+    layers = list(backbone.stem)
+    for block in (module for module in backbone.modules() if isinstance(module, Bottleneck)):
+        layers += [*block.reduce, *block.convolve]
+        if isinstance(block.shortcut, nn.Sequential):
+            layers += [block.shortcut[0], block.expand[0], block.shortcut[1], block.expand[1]]
+        else:
+            layers += [*block.expand]
+    yield from _in_order(nn.Sequential(*layers))
+
+
+def _extra_maps(neck: MultiResolutionFeatureMaps) -> Named:
+    first = len(neck.channels) - len(neck.extra)
+    for number, layer in enumerate(neck.extra, start=first):
+        yield from _sequence(layer, f"_feature_extractor/feature_map_generator/convolutions/{number}")
+
+
+def _pyramid(neck: FeaturePyramid) -> Named:
     top, *laterals = reversed(list(neck.laterals))
-    path = f"{extractor}/_fpn_features_generator"
+    path = "_feature_extractor/_fpn_features_generator"
     yield top, f"{path}/top_layers/0"
     for number, (lateral, smooth) in enumerate(zip(laterals, reversed(list(neck.smooth)), strict=True)):
         yield lateral, f"{path}/residual_blocks/{number}/0"
         yield from _sequence(smooth, f"{path}/conv_layers/{number}")
     for number, layer in enumerate(neck.extra):
-        yield from _sequence(layer, f"{extractor}/_coarse_feature_layers/{number}")
+        yield from _sequence(layer, f"_feature_extractor/_coarse_feature_layers/{number}")
 
 
-def _head(head: nn.Module) -> Named:
-    predictor = "_box_predictor"
-    boxes = f"{predictor}/_prediction_heads/box_encodings"
-    classes = f"{predictor}/_prediction_heads/class_predictions_with_background"
-    if isinstance(head, ConvolutionalHead):
-        for level, layers in enumerate(zip(head.shared, head.boxes, head.classes, strict=True)):
-            yield from _sequence(layers[0], f"{predictor}/_shared_nets/{level}")
-            yield from _sequence(layers[1], f"{boxes}/{level}/_box_encoder_layers")
-            yield from _sequence(layers[2], f"{classes}/{level}/_class_predictor_layers")
-    elif isinstance(head, WeightSharedHead):
-        yield from _sequence(nn.Sequential(head.boxes), f"{predictor}/_box_prediction_head/_box_encoder_layers")
-        yield from _sequence(nn.Sequential(head.classes), f"{classes}/_class_predictor_layers")
-        shared = head.class_tower is None
-        yield from _tower(
-            head.box_tower, predictor, "PredictionTower" if shared else "BoxPredictionTower", "box_encodings"
-        )
-        if head.class_tower is not None:
-            yield from _tower(head.class_tower, predictor, "ClassPredictionTower", "class_predictions_with_background")
+def _bifpn(neck: BiFpn) -> Named:
+    path = "_feature_extractor/_bifpn_stage"
+    for number, extra in enumerate(neck.extra):
+        yield from _sequence(extra, f"{path}/node_input_blocks/{number}/0/1")
+    nodes = (module for module in neck.nodes if isinstance(module, BiFpnNode))
+    for number, node in enumerate(nodes, start=len(neck.extra)):
+        for position, layers in enumerate(node.resample):
+            yield from _sequence(layers, f"{path}/node_input_blocks/{number}/{position}/1")
+        yield node, f"{path}/node_combine_op/{number}/bifpn_combine_weights"
+        block = f"{path}/node_post_combine_block/{number}"
+        yield from _separable(node.conv, f"{block}/1")
+        yield node.norm, f"{block}/2"
+
+
+def _convolutional(head: ConvolutionalHead) -> Named:
+    for level, layers in enumerate(zip(head.shared, head.boxes, head.classes, strict=True)):
+        yield from _sequence(layers[0], f"_box_predictor/_shared_nets/{level}")
+        yield from _sequence(layers[1], f"{_BOXES}/{level}/_box_encoder_layers")
+        yield from _sequence(layers[2], f"{_CLASSES}/{level}/_class_predictor_layers")
+
+
+def _weight_shared(head: WeightSharedHead) -> Named:
+    yield from _sequence(nn.Sequential(head.boxes), "_box_predictor/_box_prediction_head/_box_encoder_layers")
+    yield from _sequence(nn.Sequential(head.classes), f"{_CLASSES}/_class_predictor_layers")
+    if head.class_tower is None:
+        yield from _tower(head.box_tower, "PredictionTower", "box_encodings")
     else:
-        raise CheckpointError(f"no TF2 names are known for a head of type {type(head).__name__}")
+        yield from _tower(head.box_tower, "BoxPredictionTower", "box_encodings")
+        yield from _tower(head.class_tower, "ClassPredictionTower", "class_predictions_with_background")
 
 
-def _tower(tower: Tower, predictor: str, scope: str, head: str) -> Named:
+def _tower(tower: Tower, scope: str, head: str) -> Named:
     for number, conv in enumerate(tower.convs):
-        yield from _separable(conv, f"{predictor}/_head_scope_conv_layers/{scope}/{number}")
+        yield from _separable(conv, f"_box_predictor/_head_scope_conv_layers/{scope}/{number}")
     for position, norm in enumerate(tower.norms):
         level, number = divmod(position, len(tower.convs))
         if isinstance(norm, nn.BatchNorm2d):
-            yield norm, f"{predictor}/_base_tower_layers_for_heads/{head}/{level}/{3 * number + 1}"
+            yield norm, f"_box_predictor/_base_tower_layers_for_heads/{head}/{level}/{3 * number + 1}"
+
+
+_BOXES = "_box_predictor/_prediction_heads/box_encodings"
+_CLASSES = "_box_predictor/_prediction_heads/class_predictions_with_background"
+_BACKBONES: dict[type[nn.Module], Callable[..., Named]] = {
+    MobileNetV1: _in_order,
+    MobileNetV2: _in_order,
+    ResNetV1: _resnet,
+    EfficientNet: _efficientnet,
+}
+_NECKS: dict[type[nn.Module], Callable[..., Named]] = {
+    MultiResolutionFeatureMaps: _extra_maps,
+    FeaturePyramid: _pyramid,
+    BiFpn: _bifpn,
+}
+_HEADS: dict[type[nn.Module], Callable[..., Named]] = {
+    ConvolutionalHead: _convolutional,
+    WeightSharedHead: _weight_shared,
+}
 
 
 def _sequence(module: nn.Module, path: str) -> Named:

@@ -26,7 +26,7 @@ def compute_losses(state: TrainingState, batch: Batch, plan: TrainingPlan) -> di
     """
     detector = state.detector
     device = next(detector.parameters()).device
-    inputs = detector.preprocessor.normalize(batch.images.to(device, non_blocking=True))
+    inputs = detector.preprocessor.normalize(batch.images.to(device, non_blocking=True), batch.true_sizes)
     with torch.autocast(device.type, torch.bfloat16, enabled=plan.bfloat16):
         predictions = detector.predict(inputs)
     losses = detector.criterion(predictions, batch.targets.to(device))

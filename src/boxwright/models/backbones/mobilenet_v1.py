@@ -46,6 +46,8 @@ class MobileNetV1(nn.Module):
         depth_multiplier: float = 1.0,
         min_depth: int = 8,
         padding: Padding = "same",
+        narrow: bool = False,
+        in_channels: int = 3,
     ) -> None:
         """Build the network up to the last tap.
 
@@ -55,17 +57,20 @@ class MobileNetV1(nn.Module):
             depth_multiplier: Multiplies channels.
             min_depth: The least channels of any layer.
             padding: "same" or "explicit".
+            narrow: Whether the last two blocks have 512 and 256 channels, as under TF's FPNLite.
+            in_channels: Channels of the image.
         """
         super().__init__()
+        layout = (*_BLOCKS[:11], (512, 2), (256, 1)) if narrow else _BLOCKS
 
         def depth(channels: int) -> int:
             return max(int(channels * depth_multiplier), min_depth)
 
         self.taps = tuple(taps)
         channels = depth(32)
-        self.stem = conv_norm_act(3, channels, 3, settings, stride=2, padding=padding)
+        self.stem = conv_norm_act(in_channels, channels, 3, settings, stride=2, padding=padding)
         blocks = []
-        for wanted, stride in _BLOCKS[: max(taps)]:
+        for wanted, stride in layout[: max(taps)]:
             blocks.append(
                 nn.Sequential(
                     conv_norm_act(channels, channels, 3, settings, stride=stride, depthwise=True, padding=padding),
@@ -74,13 +79,13 @@ class MobileNetV1(nn.Module):
             )
             channels = depth(wanted)
         self.blocks = nn.ModuleList(blocks)
-        self.channels = tuple(depth(_BLOCKS[tap - 1][0]) for tap in taps)
+        self.channels = tuple(depth(layout[tap - 1][0]) for tap in taps)
 
     def forward(self, inputs: Tensor) -> list[Tensor]:
         """Compute the tapped feature maps.
 
         Args:
-            inputs: float [B, 3, H, W] in -1..1.
+            inputs: float [B, C, H, W] in -1..1.
 
         Returns:
             One map a tap, finest first.

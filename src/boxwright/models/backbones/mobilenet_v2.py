@@ -95,6 +95,7 @@ class MobileNetV2(nn.Module):
         depth_multiplier: float = 1.0,
         min_depth: int = 8,
         padding: Padding = "same",
+        in_channels: int = 3,
     ) -> None:
         """Build the network.
 
@@ -105,11 +106,12 @@ class MobileNetV2(nn.Module):
             depth_multiplier: Multiplies channels.
             min_depth: The least channels of any layer, expansions excepted.
             padding: "same" or "explicit".
+            in_channels: Channels of the image.
         """
         super().__init__()
         self.taps = tuple(taps)
         channels = max(_divisible(32 * depth_multiplier), min_depth)
-        self.stem = conv_norm_act(3, channels, 3, settings, stride=2, padding=padding)
+        self.stem = conv_norm_act(in_channels, channels, 3, settings, stride=2, padding=padding)
         blocks, widths = [], {}
         for number, (expansion, wanted, stride) in enumerate(_BLOCKS):
             expanded = channels * expansion
@@ -127,7 +129,7 @@ class MobileNetV2(nn.Module):
         """Compute the tapped feature maps.
 
         Args:
-            inputs: float [B, 3, H, W] in -1..1.
+            inputs: float [B, C, H, W] in -1..1.
 
         Returns:
             One map a tap, in the order of the taps.

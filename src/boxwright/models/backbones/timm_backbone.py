@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from boxwright.errors import ConfigError
@@ -19,15 +18,11 @@ __all__ = ["TimmBackbone"]
 class TimmBackbone(nn.Module):
     """The feature pyramid of a timm network.
 
-    Inputs arrive scaled to -1..1, as for the other backbones, and are brought to the mean and
-    deviation that the network was trained with.
-
     Attributes:
         channels: Channels of each map that `forward` returns.
+        mean: Of red, green and blue in 0..1, which inputs are to have subtracted.
+        deviation: Of red, green and blue in 0..1, by which they are to be divided.
     """
-
-    mean: Tensor
-    std: Tensor
 
     def __init__(self, name: str, *, strides: Sequence[int], pretrained: bool = False) -> None:
         """Make the network.
@@ -56,21 +51,17 @@ class TimmBackbone(nn.Module):
         self.levels = tuple(len(reductions) - 1 - reductions[::-1].index(stride) for stride in strides)
         self.channels = tuple(info.channels()[level] for level in self.levels)
         data: dict[str, Any] = getattr(self.body, "pretrained_cfg", None) or {}
-        self.register_buffer(
-            "mean", torch.tensor(data.get("mean", (0.485, 0.456, 0.406))).view(3, 1, 1), persistent=False
-        )
-        self.register_buffer(
-            "std", torch.tensor(data.get("std", (0.229, 0.224, 0.225))).view(3, 1, 1), persistent=False
-        )
+        self.mean = tuple(data.get("mean", (0.485, 0.456, 0.406)))
+        self.deviation = tuple(data.get("std", (0.229, 0.224, 0.225)))
 
     def forward(self, inputs: Tensor) -> list[Tensor]:
         """Compute the feature maps.
 
         Args:
-            inputs: float [B, 3, H, W] in -1..1.
+            inputs: float [B, 3, H, W], standardized.
 
         Returns:
             One map a stride, finest first.
         """
-        maps = self.body(((inputs + 1) / 2 - self.mean) / self.std)
+        maps = self.body(inputs)
         return [maps[level] for level in self.levels]

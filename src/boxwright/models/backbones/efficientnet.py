@@ -1,0 +1,160 @@
+"""EfficientNet B0 to B7 (Tan and Le, 2019, table 1), as TF's EfficientDet taps it.
+
+TF takes its levels from blocks of fixed number, whatever the depth: level 3 is the second block of
+stage 2 also where that stage has six. What lies after the last tap is never computed.
+
+Dimensions: B batch, C channels, H W grid.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from torch import Tensor, nn
+from torchvision.ops import StochasticDepth
+
+from boxwright.models.layers import ConvSettings, conv_norm_act, make_activation, make_conv
+
+__all__ = ["EFFICIENTNETS", "EfficientNet", "MBConv"]
+
+# Name → (width, depth).
+EFFICIENTNETS = {
+    "b0": (1.0, 1.0),
+    "b1": (1.0, 1.1),
+    "b2": (1.1, 1.2),
+    "b3": (1.2, 1.4),
+    "b4": (1.4, 1.8),
+    "b5": (1.6, 2.2),
+    "b6": (1.8, 2.6),
+    "b7": (2.0, 3.1),
+}
+# (channels, kernel, repeats, expansion, stride) of the stages 0 to 6.
+_STAGES = (
+    (16, 3, 1, 1, 1),
+    (24, 3, 2, 6, 2),
+    (40, 5, 2, 6, 2),
+    (80, 3, 3, 6, 2),
+    (112, 5, 3, 6, 1),
+    (192, 5, 4, 6, 2),
+    (320, 3, 1, 6, 1),
+)
+# Pyramid level → (stage, block).
+_TAPS = {1: (0, 0), 2: (1, 1), 3: (2, 1), 4: (4, 2), 5: (6, 0)}
+_SQUEEZE = 0.25
+_DROP_RATE = 0.2
+
+
+@dataclass(frozen=True)
+class _Block:
+    """One block of the network: where it is, and what it does."""
+
+    place: tuple[int, int]
+    in_channels: int
+    out_channels: int
+    kernel_size: int
+    expansion: int
+    stride: int
+    drop_rate: float
+
+
+def _round_channels(channels: int, width: float) -> int:
+    """Round to a multiple of 8, but never below 90 % of the value."""
+    wanted = channels * width
+    rounded = max(8, int(wanted + 4) // 8 * 8)
+    return rounded + 8 if rounded < 0.9 * wanted else rounded
+
+
+def _blocks(width: float, depth: float) -> Iterator[_Block]:
+    # TF counts the blocks of B0 when it spreads the drop rate, so that it grows past 0.2 in deeper ones.
+    base = sum(repeats for _, _, repeats, _, _ in _STAGES)
+    channels, number = _round_channels(32, width), 0
+    for stage, (wanted, kernel_size, repeats, expansion, stride) in enumerate(_STAGES):
+        out = _round_channels(wanted, width)
+        for position in range(math.ceil(depth * repeats)):
+            step = stride if position == 0 else 1
+            yield _Block((stage, position), channels, out, kernel_size, expansion, step, _DROP_RATE * number / base)
+            channels, number = out, number + 1
+
+
+class MBConv(nn.Module):
+    """Expand, convolve each channel, reweigh channels (squeeze and excite), project."""
+
+    def __init__(self, block: _Block, settings: ConvSettings) -> None:
+        """Build the block.
+
+        Args:
+            block: Its sizes.
+            settings: Convolutions.
+        """
+        super().__init__()
+        expanded = block.in_channels * block.expansion
+        squeezed = max(1, int(block.in_channels * _SQUEEZE))
+        same = block.stride == 1 and block.in_channels == block.out_channels
+        self.expand = conv_norm_act(block.in_channels, expanded, 1, settings) if block.expansion > 1 else nn.Identity()
+        self.depthwise = conv_norm_act(
+            expanded, expanded, block.kernel_size, settings, stride=block.stride, depthwise=True
+        )
+        self.squeeze = make_conv(expanded, squeezed, 1, settings.kernel, bias=True)
+        self.excite = make_conv(squeezed, expanded, 1, settings.kernel, bias=True)
+        self.activation = make_activation(settings.activation)
+        self.project = conv_norm_act(expanded, block.out_channels, 1, replace(settings, activation="NONE"))
+        self.drop = StochasticDepth(block.drop_rate, "row") if same else None
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Compute the block.
+
+        Args:
+            inputs: [B, C, H, W].
+
+        Returns:
+            [B, C', H', W'].
+        """
+        features = self.depthwise(self.expand(inputs))
+        gate = self.excite(self.activation(self.squeeze(features.mean((2, 3), keepdim=True)))).sigmoid()
+        outputs: Tensor = self.project(features * gate)
+        return outputs if self.drop is None else self.drop(outputs) + inputs
+
+
+class EfficientNet(nn.Module):
+    """A stem and as many blocks as the last level needs.
+
+    Attributes:
+        channels: Channels of each map that `forward` returns.
+    """
+
+    def __init__(
+        self, width: float, depth: float, settings: ConvSettings, *, levels: Sequence[int] = (3, 4, 5)
+    ) -> None:
+        """Build the network.
+
+        Args:
+            width: Multiplies channels.
+            depth: Multiplies the blocks of each stage.
+            settings: Convolutions.
+            levels: Pyramid levels to return (1 to 5), finest first.
+        """
+        super().__init__()
+        last = _TAPS[max(levels)]
+        blocks = [block for block in _blocks(width, depth) if block.place <= last]
+        self.taps = tuple([block.place for block in blocks].index(_TAPS[level]) for level in levels)
+        self.stem = conv_norm_act(3, _round_channels(32, width), 3, settings, stride=2)
+        self.blocks = nn.ModuleList([MBConv(block, settings) for block in blocks])
+        self.channels = tuple(blocks[tap].out_channels for tap in self.taps)
+
+    def forward(self, inputs: Tensor) -> list[Tensor]:
+        """Compute the tapped feature maps.
+
+        Args:
+            inputs: float [B, 3, H, W], normalized as for ImageNet.
+
+        Returns:
+            One map a level, finest first.
+        """
+        features, outputs = self.stem(inputs), []
+        for number, block in enumerate(self.blocks):
+            features = block(features)
+            if number in self.taps:
+                outputs.append(features)
+        return outputs

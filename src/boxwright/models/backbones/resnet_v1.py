@@ -1,0 +1,124 @@
+"""ResNet-50, 101 and 152, first version (He et al., 2016, table 1), as Keras lays them out.
+
+A block's stride is that of its first 1×1 convolution and of its shortcut.
+
+Dimensions: B batch, C channels, H W grid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from torch import Tensor, nn
+
+from boxwright.models.layers import ConvSettings, MaxPool2d, conv_norm_act, make_activation
+
+__all__ = ["RESNET_BLOCKS", "Bottleneck", "ResNetV1"]
+
+RESNET_BLOCKS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
+_WIDTHS = (64, 128, 256, 512)
+_EXPANSION = 4
+
+
+class Bottleneck(nn.Module):
+    """1×1, 3×3, 1×1, added to the input or, where shapes differ, to a projection of it."""
+
+    def __init__(
+        self, in_channels: int, width: int, out_channels: int, stride: int, settings: ConvSettings, *, project: bool
+    ) -> None:
+        """Build the block.
+
+        Args:
+            in_channels: Channels in.
+            width: Channels between.
+            out_channels: Channels out.
+            stride: Stride of the first convolution and of the projection.
+            settings: Convolutions.
+            project: Whether the shortcut is a convolution.
+        """
+        super().__init__()
+        linear = replace(settings, activation="NONE")
+        self.reduce = conv_norm_act(in_channels, width, 1, settings, stride=stride)
+        self.convolve = conv_norm_act(width, width, 3, settings)
+        self.expand = conv_norm_act(width, out_channels, 1, linear)
+        self.shortcut = conv_norm_act(in_channels, out_channels, 1, linear, stride=stride) if project else nn.Identity()
+        self.activation = make_activation(settings.activation)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Compute the block.
+
+        Args:
+            inputs: [B, C, H, W].
+
+        Returns:
+            [B, C', H', W'].
+        """
+        outputs: Tensor = self.activation(self.expand(self.convolve(self.reduce(inputs))) + self.shortcut(inputs))
+        return outputs
+
+
+class ResNetV1(nn.Module):
+    """A 7×7 stem and four stages of bottlenecks.
+
+    Attributes:
+        channels: Channels of each map that `forward` returns.
+    """
+
+    def __init__(
+        self,
+        blocks: Sequence[int],
+        settings: ConvSettings,
+        *,
+        levels: Sequence[int] = (3, 4, 5),
+        depth_multiplier: float = 1.0,
+        min_depth: int = 8,
+        in_channels: int = 3,
+    ) -> None:
+        """Build the whole network.
+
+        Args:
+            blocks: Bottlenecks of each stage.
+            settings: Convolutions; they never learn a bias.
+            levels: Pyramid levels to return (2 to 5): maps of stride 2 to that power.
+            depth_multiplier: Multiplies channels.
+            min_depth: The least channels of any layer.
+            in_channels: Channels of the image.
+        """
+        super().__init__()
+        settings = replace(settings, force_bias=False)
+
+        def depth(channels: int) -> int:
+            return max(int(channels * depth_multiplier), min_depth)
+
+        self.levels = tuple(levels)
+        channels = depth(64)
+        self.stem = conv_norm_act(in_channels, channels, 7, settings, stride=2, padding="explicit")
+        self.pool = MaxPool2d(3, 2)
+        stages = []
+        for number, (count, width) in enumerate(zip(blocks, _WIDTHS, strict=True)):
+            out = depth(width * _EXPANSION)
+            stage = []
+            for position in range(count):
+                stride = 2 if number > 0 and position == 0 else 1
+                stage.append(Bottleneck(channels, depth(width), out, stride, settings, project=position == 0))
+                channels = out
+            stages.append(nn.Sequential(*stage))
+        self.stages = nn.ModuleList(stages)
+        self.channels = tuple(depth(_WIDTHS[level - 2] * _EXPANSION) for level in levels)
+
+    def forward(self, inputs: Tensor) -> list[Tensor]:
+        """Compute the feature maps of the wanted levels.
+
+        Args:
+            inputs: float [B, C, H, W].
+
+        Returns:
+            One map a level, finest first.
+        """
+        features, outputs = self.pool(self.stem(inputs)), []
+        for level, stage in enumerate(self.stages, start=2):
+            features = stage(features)
+            if level in self.levels:
+                outputs.append(features)
+        return outputs
