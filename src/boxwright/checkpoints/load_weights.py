@@ -5,25 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-import numpy as np
-import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 
-from boxwright.checkpoints.store import CheckpointStore, read_checkpoint
+from boxwright.checkpoints.sources import SourceWeights, read_source
 from boxwright.errors import CheckpointError
 from boxwright.models.detector import Detector
-from boxwright.models.ssd import SSD
-from boxwright.tensorflow.variable_names import ssd_variables
 
 __all__ = ["LoadReport", "Scope", "Source", "load_weights"]
 
 Scope = Literal["full", "detection", "classification"]
-Source = str | Path | Mapping[str, NDArray[np.float32]]
+Source = str | Path | Mapping[str, NDArray[Any]]
+
+# Scope → the parts of the network that it may leave fresh, and where.
+_PREDICTORS = ("head.classes.", "head.boxes.")
+_BEYOND_BACKBONE = ("neck.", "head.")
 
 
 @dataclass(frozen=True)
@@ -31,126 +29,115 @@ class LoadReport:
     """What a load did.
 
     Attributes:
-        restored: Names of our tensors that were restored.
-        kept: Names that kept their fresh values, each with the reason.
+        restored: Our names of the tensors that were restored, each with the source's name.
+        kept: Our names of those that kept their fresh values, each with the reason.
         unused: Names in the source that were not used, each with the reason.
     """
 
-    restored: tuple[str, ...]
+    restored: dict[str, str]
     kept: dict[str, str]
     unused: dict[str, str]
 
     def __str__(self) -> str:
+        rows = [("", "tensors", "of", "reason")]
+        for title, items in (("restored", dict.fromkeys(self.restored, "")), ("reset", self.kept)):
+            for (part, reason), names in _grouped(items).items():
+                rows.append((title, str(len(names)), f"{part} ({names[0]}{', …' if len(names) > 1 else ''})", reason))
+        for (_, reason), names in _grouped(self.unused, parts=False).items():
+            rows.append(("unused", str(len(names)), f"source ({names[0]}{', …' if len(names) > 1 else ''})", reason))
+        widths = [max(len(row[column]) for row in rows) for column in range(3)]
         lines = [
-            f"{len(self.restored)} tensors restored, {len(self.kept)} kept fresh, "
-            f"{len(self.unused)} of the source unused"
+            f"{title:<{widths[0]}}  {count:>{widths[1]}}  {what:<{widths[2]}}  {reason}".rstrip()
+            for title, count, what, reason in rows
         ]
-        for title, items in (("kept fresh", self.kept), ("unused", self.unused)):
-            reasons: dict[str, list[str]] = {}
-            for name, reason in items.items():
-                reasons.setdefault(reason, []).append(name)
-            lines += [f"  {title}: {len(names)} ({names[0]}, …): {reason}" for reason, names in reasons.items()]
-        return "\n".join(lines)
+        head = f"{len(self.restored)} tensors restored, {len(self.kept)} reset, {len(self.unused)} of the source unused"
+        return "\n".join([head, *lines])
 
 
-def load_weights(detector: Detector, source: Source, scope: Scope = "full") -> LoadReport:
+def _grouped(items: Mapping[str, str], *, parts: bool = True) -> dict[tuple[str, str], list[str]]:
+    groups: dict[tuple[str, str], list[str]] = {}
+    for name, reason in items.items():
+        groups.setdefault((name.split(".")[0] if parts else "", reason), []).append(name)
+    return groups
+
+
+def load_weights(
+    detector: Detector, source: Source, scope: Scope = "full", *, use_average: bool = False, min_share: float = 1.0
+) -> LoadReport:
     """Load weights into a detector.
 
     Args:
-        detector: The detector, changed in place.
-        source: A checkpoint of ours (a file, or a model folder, whose newest is taken), a
-            `.safetensors` file with our names, or a mapping from TF2 checkpoint keys to arrays in
-            TensorFlow's layout.
-        scope: "full" wants every tensor, and of the same shape. "detection" leaves fresh what
-            belongs to the class predictor where its shape differs. "classification" restores the
-            backbone alone.
+        detector: The detector, changed in place, or left as it was where the load fails.
+        source: A TF2 checkpoint (prefix, folder, or SavedModel), a checkpoint of ours (a file, or a
+            run's folder, whose newest is taken), a `.safetensors` file with our names, or a mapping
+            from TF2 checkpoint keys to arrays in TensorFlow's layout.
+        scope: "full" wants every tensor, and of the same shape. "detection" leaves fresh a class or
+            box predictor of which a shape differs, as where the classes are others. "classification"
+            restores the backbone alone.
+        use_average: Whether to take moving averages of the weights, which the source must have.
+        min_share: The share of the tensors that the scope wants which must be restored.
 
     Returns:
-        What was restored and what was not.
+        What was restored and what was not; it prints as a table.
 
     Raises:
         CheckpointError: Where the source cannot be read, or lacks what the scope wants.
     """
-    state = {name: value for name, value in detector.network.state_dict().items() if "num_batches_tracked" not in name}
-    values, origin = _read(detector, source)
-    kept: dict[str, str] = {}
-    restored: dict[str, Tensor] = {}
-    for name, current in state.items():
-        reason = _reason_to_keep(name, current, values, scope)
-        if reason is None:
-            restored[name] = values[name].to(current)
-        else:
-            kept[name] = reason
-    unused = {
-        name: "no tensor of that name" if name not in state else kept[name] for name in values if name not in restored
-    }
-    report = LoadReport(tuple(restored), kept, {origin.get(name, name): reason for name, reason in unused.items()})
-    _check(report, scope)
-    detector.network.load_state_dict(restored, strict=False)
+    network = detector.network
+    weights = read_source(network, source, use_average=use_average)
+    wanted = _learnt(network)
+    kept = _kept(wanted, weights, scope)
+    restored = {name: weights.values[name].to(value) for name, value in wanted.items() if name not in kept}
+    unused = dict(weights.unused)
+    for name in weights.values:
+        if name not in restored:
+            unused[weights.names.get(name, name)] = kept.get(name, "the network has no such tensor")
+    report = LoadReport({name: weights.names.get(name, name) for name in restored}, kept, unused)
+    _check(report, scope, min_share)
+    network.load_state_dict(restored, strict=False)
     return report
 
 
-def _reason_to_keep(name: str, current: Tensor, values: Mapping[str, Tensor], scope: Scope) -> str | None:
-    if scope == "classification" and not name.startswith("backbone."):
-        return "not of the backbone, which scope 'classification' is about"
-    if name not in values:
-        return "not in the source"
-    if values[name].shape != current.shape:
-        return f"shape {list(values[name].shape)} in the source, {list(current.shape)} here"
-    return None
+def _learnt(network: nn.Module) -> dict[str, Tensor]:
+    """List what a source must have: not the gains and biases of normalization that never change."""
+    fixed = {
+        f"{prefix}.{name}"
+        for prefix, module in network.named_modules()
+        if isinstance(module, nn.BatchNorm2d)
+        for name, parameter in module.named_parameters(recurse=False)
+        if not parameter.requires_grad
+    }
+    state = network.state_dict()
+    return {n: v for n, v in state.items() if n not in fixed and not n.endswith("num_batches_tracked")}
 
 
-def _check(report: LoadReport, scope: Scope) -> None:
+def _kept(wanted: Mapping[str, Tensor], weights: SourceWeights, scope: Scope) -> dict[str, str]:
+    kept: dict[str, str] = {}
+    for name, current in wanted.items():
+        if scope == "classification" and name.startswith(_BEYOND_BACKBONE):
+            kept[name] = "scope 'classification' is about the backbone"
+        elif name not in weights.values:
+            kept[name] = "not in the source"
+        elif weights.values[name].shape != current.shape:
+            kept[name] = f"shape {list(weights.values[name].shape)} in the source, {list(current.shape)} here"
+    if scope == "detection":
+        # A predictor is restored whole or not at all: half of one is of no use.
+        for predictor in _PREDICTORS:
+            if any(name.startswith(predictor) for name in kept):
+                kept |= {
+                    n: "of a predictor of other shape" for n in wanted if n.startswith(predictor) and n not in kept
+                }
+    return kept
+
+
+def _check(report: LoadReport, scope: Scope, min_share: float) -> None:
     """Refuse a load that left out what the scope promises."""
-    allowed = {"full": (), "detection": ("head.classes",), "classification": ("neck.", "head.")}[scope]
+    allowed = {"full": (), "detection": _PREDICTORS, "classification": _BEYOND_BACKBONE}[scope]
     missing = {name: reason for name, reason in report.kept.items() if not name.startswith(allowed)}
-    if missing:
-        name, reason = next(iter(missing.items()))
+    promised = len(report.restored) + len(missing)
+    if not report.restored or len(report.restored) < min_share * promised:
+        name, reason = next(iter((missing or report.kept).items()), ("nothing", "the network is empty"))
         raise CheckpointError(
-            f"scope '{scope}': {len(missing)} of {len(missing) + len(report.restored)} tensors cannot be restored; "
-            f"the first is {name}: {reason}"
+            f"scope '{scope}': {len(missing)} of {promised} tensors cannot be restored; "
+            f"the first is {name}: {reason}\n{report}"
         )
-
-
-def _read(detector: Detector, source: Source) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return the source's tensors by our names, and what each was called there."""
-    if isinstance(source, Mapping):
-        return _from_tensorflow(detector, source)
-    path = Path(source)
-    if path.is_dir():
-        found = CheckpointStore(path).latest()
-        if found is None:
-            raise CheckpointError(f"{path}: no ckpt-*.pt in this folder{_tensorflow_hint(path)}")
-        return dict(found[1]["network"]), {}
-    if path.suffix == ".safetensors":
-        try:
-            return load_file(path), {}
-        except (OSError, SafetensorError) as error:
-            raise CheckpointError(f"{path}: not readable as safetensors: {error}") from None
-    if not path.is_file():
-        raise CheckpointError(f"{path}: no such checkpoint{_tensorflow_hint(path)}")
-    return dict(read_checkpoint(path)["network"]), {}
-
-
-def _tensorflow_hint(path: Path) -> str:
-    if list(path.parent.glob(f"{path.name}*.index")) or (path.is_dir() and list(path.glob("*.index"))):
-        return "; there is a TensorFlow checkpoint, which cannot be read from disk yet"
-    return ""
-
-
-def _from_tensorflow(
-    detector: Detector, source: Mapping[str, NDArray[np.float32]]
-) -> tuple[dict[str, Tensor], dict[str, str]]:
-    if not isinstance(detector.network, SSD):
-        raise CheckpointError(f"no TF2 names are known for a {type(detector.network).__name__}")
-    variables = ssd_variables(detector.network)
-    values = {}
-    for name, variable in variables.items():
-        if variable.key in source:
-            array = np.asarray(source[variable.key])
-            values[name] = torch.from_numpy(
-                np.ascontiguousarray(array.transpose(variable.axes) if variable.axes else array)
-            )
-    known = {variable.key for variable in variables.values()}
-    values |= {key: torch.empty(0) for key in source if key not in known}
-    return values, {name: variable.key for name, variable in variables.items()}

@@ -14,11 +14,18 @@ __all__ = ["convert_command"]
 
 def convert_command(
     source: Annotated[
-        str, typer.Argument(help="A VOC folder, a COCO .json, or TFRecords: a file, a quoted glob, or name@10.")
+        str,
+        typer.Argument(
+            help="Data: a VOC folder, a COCO .json, or TFRecords: a file, a quoted glob, or name@10. "
+            "Or weights: a run's folder or checkpoint, a TF2 checkpoint or a SavedModel."
+        ),
     ],
     target: Annotated[
         Path,
-        typer.Argument(help="What to write: *.json for COCO, *.record or *.tfrecord for TFRecord, else a VOC folder."),
+        typer.Argument(
+            help="What to write. For data: *.json for COCO, *.record or *.tfrecord for TFRecord, else a VOC folder. "
+            "For weights: *.safetensors, else the prefix of a TF2 checkpoint, such as out/ckpt-1."
+        ),
     ],
     label_map: Annotated[
         Path | None,
@@ -33,8 +40,20 @@ def convert_command(
     image_folder: Annotated[Path | None, typer.Option("--image-folder", help="For COCO: where the images are.")] = None,
     num_shards: Annotated[int, typer.Option("--num-shards", min=1, help="For TFRecord: how many files.")] = 1,
     masks: Annotated[bool, typer.Option("--masks", help="Convert masks too.")] = False,
+    pipeline_config_path: Annotated[
+        Path | None,
+        typer.Option("--pipeline_config_path", "--config", help="For weights of TF2: the model's configuration."),
+    ] = None,
 ) -> None:
-    """Convert data among Pascal VOC, COCO and TFRecord. Images are copied byte for byte, boxes exactly."""
+    """Convert data among Pascal VOC, COCO and TFRecord, or weights to a TF2 checkpoint or safetensors.
+
+    Images are copied byte for byte, boxes and weights exactly.
+    """
+    from boxwright.checkpoints.sources import is_tensorflow
+
+    if source.endswith(".pt") or is_tensorflow(source) or any(Path(source).glob("ckpt-*.pt")):
+        _convert_weights(Path(source), target, pipeline_config_path)
+        return
     from boxwright.data.convert import open_dataset, write_coco, write_tfrecords, write_voc
 
     dataset = open_dataset(
@@ -48,3 +67,17 @@ def convert_command(
     else:
         write_voc(dataset, target, progress=progress)
     console.print(f"{len(dataset)} images, {len(dataset.categories)} classes: {target}", markup=False)
+
+
+def _convert_weights(source: Path, target: Path, pipeline_config_path: Path | None) -> None:
+    from boxwright.checkpoints.export_weights import write_safetensors, write_tensorflow_checkpoint
+    from boxwright.config.load import load_config
+    from boxwright.evaluation.evaluate import restore_detector
+
+    config = load_config(pipeline_config_path) if pipeline_config_path else None
+    detector, _, step = restore_detector(source, config=config)
+    if target.suffix == ".safetensors":
+        write_safetensors(detector, target)
+    else:
+        write_tensorflow_checkpoint(detector, target, step=step)
+    console.print(f"{len(list(detector.network.parameters()))} parameters at step {step}: {target}", markup=False)

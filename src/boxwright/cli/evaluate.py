@@ -15,7 +15,12 @@ __all__ = ["evaluate_command"]
 
 def evaluate_command(
     model_dir: Annotated[
-        Path, typer.Option("--model_dir", "--checkpoint", help="A run's folder, or one of its checkpoints.")
+        Path,
+        typer.Option(
+            "--model_dir",
+            "--checkpoint",
+            help="A run's folder, one of its checkpoints, or a TF2 checkpoint or SavedModel.",
+        ),
     ],
     pipeline_config_path: Annotated[
         Path | None,
@@ -41,12 +46,13 @@ def evaluate_command(
     device: Annotated[str, typer.Option("--device", help="cpu or cuda.")] = "cpu",
 ) -> None:
     """Compute COCO's metrics, over all and for each class; draw truth beside detections."""
+    from boxwright.checkpoints.sources import is_tensorflow
     from boxwright.config.load import load_config
     from boxwright.evaluation.evaluate import restore_detector, run_evaluation
     from boxwright.evaluation.evaluator import write_evaluation
     from boxwright.models.detector import usable_device
 
-    if not model_dir.exists():
+    if not model_dir.exists() and not is_tensorflow(model_dir):
         raise CheckpointError(f"{model_dir}: no such folder or checkpoint")
     source = pipeline_config_path or (
         model_dir / "pipeline.config" if model_dir.is_dir() else model_dir.parent / "pipeline.config"

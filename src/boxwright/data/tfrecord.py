@@ -19,11 +19,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
-import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.errors import DataError
+from boxwright.tensorflow.crc import masked_crc
 
 __all__ = ["Compression", "TFRecordFile", "cache_folder", "expand_paths", "write_records"]
 
@@ -35,11 +35,6 @@ _SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})(.*)")
 _WILD_INDEX = re.compile(r"-[?*\[][^/]*$")
 _WBITS = {"gzip": 31, "zlib": 15}
 _CHUNK = 1 << 20
-
-
-def _masked_crc(data: bytes) -> int:
-    crc = google_crc32c.value(data)
-    return int((((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF)
 
 
 def cache_folder() -> Path:
@@ -145,7 +140,7 @@ class TFRecordFile:
             footer = file.read(_FOOTER.size)
         if len(footer) < _FOOTER.size:
             raise DataError(f"{self.path}: record {index} at byte {offset}: the file has become shorter while in use")
-        if _FOOTER.unpack(footer)[0] != _masked_crc(data):
+        if _FOOTER.unpack(footer)[0] != masked_crc(data):
             raise DataError(
                 f"{self.path}: record {index} at byte {offset}: checksum of its {length} bytes does not match; "
                 "the file is damaged"
@@ -158,7 +153,7 @@ def _detect(path: Path) -> Literal["none", "gzip", "zlib"]:
         head = file.read(_HEADER.size)
     if not head:
         return "none"
-    if len(head) == _HEADER.size and _HEADER.unpack(head)[1] == _masked_crc(head[:8]):
+    if len(head) == _HEADER.size and _HEADER.unpack(head)[1] == masked_crc(head[:8]):
         return "none"
     if head[:2] == b"\x1f\x8b":
         return "gzip"
@@ -246,7 +241,7 @@ def _scan(plain: Path, path: Path, size: int) -> NDArray[np.int64]:
                     f"{at}: the file ends after {len(header)} of {_HEADER.size} header bytes; it is cut off"
                 )
             length, crc = _HEADER.unpack(header)
-            if crc != _masked_crc(header[:8]):
+            if crc != masked_crc(header[:8]):
                 hint = "; is it a TFRecord, and not packed in another way?" if not offsets else "; the file is damaged"
                 raise DataError(f"{at}: checksum of the record's length does not match{hint}")
             end = offset + _HEADER.size + length + _FOOTER.size
@@ -280,7 +275,7 @@ def write_records(
     with partial.open("wb") as file:
         for record in records:
             header = struct.pack("<Q", len(record))
-            data = b"".join([header, _FOOTER.pack(_masked_crc(header)), record, _FOOTER.pack(_masked_crc(record))])
+            data = b"".join([header, _FOOTER.pack(masked_crc(header)), record, _FOOTER.pack(masked_crc(record))])
             file.write(packer.compress(data) if packer else data)
             count += 1
         if packer:

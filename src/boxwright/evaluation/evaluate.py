@@ -7,12 +7,17 @@ from pathlib import Path
 from boxwright.builders.detector import build_detector
 from boxwright.builders.evaluation import build_evaluation
 from boxwright.builders.input_reader import build_dataset
+from boxwright.checkpoints.load_weights import load_weights
+from boxwright.checkpoints.sources import is_tensorflow
 from boxwright.checkpoints.store import CheckpointStore, read_checkpoint
 from boxwright.config import messages as m
-from boxwright.config.load import parse_message
+from boxwright.config.load import load_config, parse_message
+from boxwright.data.label_map import load_label_map
 from boxwright.errors import CheckpointError, ConfigError
 from boxwright.evaluation.evaluator import Evaluation, Progress, _silent, evaluate_detector
 from boxwright.models.detector import Detector
+from boxwright.tensorflow.bundle import Bundle
+from boxwright.tensorflow.object_graph import ATTRIBUTE
 from boxwright.types import Categories
 
 __all__ = ["evaluate", "restore_detector", "run_evaluation"]
@@ -21,10 +26,15 @@ __all__ = ["evaluate", "restore_detector", "run_evaluation"]
 def restore_detector(
     checkpoint: str | Path, *, config: m.TrainEvalPipelineConfig | None = None, use_average: bool | None = None
 ) -> tuple[Detector, m.TrainEvalPipelineConfig, int]:
-    """Rebuild a detector from a checkpoint alone: it holds configuration, classes and weights.
+    """Rebuild a detector from a checkpoint.
+
+    Ours holds configuration, classes and weights. One of TF2 holds weights alone: its configuration
+    is the one given, or `pipeline.config` in its folder or up to two above, as TF exports it; its
+    classes are those of the label map that the configuration names, where that file exists.
 
     Args:
-        checkpoint: A checkpoint, or a model folder, whose newest is taken.
+        checkpoint: A checkpoint of ours, a run's folder (whose newest is taken), a TF2 checkpoint
+            (prefix or folder), or a SavedModel's folder.
         config: A configuration whose model is taken instead of the checkpoint's own, to change
             post-processing, say; its network must be the same.
         use_average: Whether to take the moving average of the weights; None leaves that to the
@@ -37,12 +47,14 @@ def restore_detector(
         CheckpointError: Where there is no checkpoint, or no average in it.
     """
     path = Path(checkpoint)
+    if is_tensorflow(path):
+        return _restore_tensorflow(path, config, use_average)
     if not path.exists():
         raise CheckpointError(f"{path}: no such folder or checkpoint")
     if path.is_dir():
         found = CheckpointStore(path).latest()
         if found is None:
-            raise CheckpointError(f"{path}: no checkpoint (ckpt-*.pt) in this folder")
+            raise CheckpointError(f"{path}: no checkpoint in this folder, neither ckpt-*.pt nor *.index of TensorFlow")
         path, content = found
     else:
         content = read_checkpoint(path)
@@ -54,13 +66,45 @@ def restore_detector(
         detector.network.load_state_dict(content["network"])
     except RuntimeError:
         raise CheckpointError(f"{path}: its network is not the one that the configuration describes") from None
-    if use_average is None:
-        use_average = bool(config.eval_config and config.eval_config.use_moving_averages)
-    if use_average:
+    if _wants_average(config, use_average):
         if not content["average"]:
             raise CheckpointError(f"{path}: eval_config.use_moving_averages is set, but the run kept no average")
         detector.network.load_state_dict(content["average"], strict=False)
     return detector.eval(), config, int(content["step"])
+
+
+def _wants_average(config: m.TrainEvalPipelineConfig, use_average: bool | None) -> bool:
+    if use_average is not None:
+        return use_average
+    return bool(config.eval_config and config.eval_config.use_moving_averages)
+
+
+def _restore_tensorflow(
+    path: Path, config: m.TrainEvalPipelineConfig | None, use_average: bool | None
+) -> tuple[Detector, m.TrainEvalPipelineConfig, int]:
+    bundle = Bundle(path)
+    if config is None or config.model is None:
+        folder = bundle.prefix.parent
+        candidates = [above / "pipeline.config" for above in (folder, folder.parent, folder.parent.parent)]
+        found = next((candidate for candidate in candidates if candidate.is_file()), None)
+        if found is None:
+            raise CheckpointError(
+                f"{path}: a TensorFlow checkpoint holds weights alone, and there is no pipeline.config beside or "
+                "above it; name one by --pipeline_config_path"
+            )
+        config = load_config(found)
+    detector = build_detector(config, _label_map(config))
+    load_weights(detector, bundle.prefix, use_average=_wants_average(config, use_average))
+    step = next((int(bundle[key]) for key in ("step" + ATTRIBUTE, "global_step" + ATTRIBUTE) if key in bundle), 0)
+    return detector.eval(), config, step
+
+
+def _label_map(config: m.TrainEvalPipelineConfig) -> Categories | None:
+    """Read the classes, for names only: a detector works without."""
+    readers = [*config.eval_input_reader, *([config.train_input_reader] if config.train_input_reader else [])]
+    paths = [Path(reader.label_map_path) for reader in readers if reader.label_map_path]
+    found = next((path for path in paths if path.is_file()), None)
+    return None if found is None else load_label_map(found)
 
 
 def run_evaluation(

@@ -24,12 +24,15 @@ from boxwright.models.necks.fpn import FeaturePyramid
 from boxwright.models.necks.multi_resolution import MultiResolutionFeatureMaps
 from boxwright.models.ssd import SSD
 
-__all__ = ["TfVariable", "ssd_variables"]
+__all__ = ["SHARED_LAYERS", "TfVariable", "ssd_variables"]
 
 _SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
 _NORM = {"weight": "gamma", "bias": "beta", "running_mean": "moving_mean", "running_var": "moving_variance"}
 _CONV_AXES = (3, 2, 0, 1)  # [h, w, in, out] → [out, in, h, w]
 _DEPTHWISE_AXES = (2, 3, 0, 1)  # [h, w, in, 1] → [in, 1, h, w]
+
+# Paths under which TF keeps the same layers once more.
+SHARED_LAYERS = {"_feature_extractor/_efficientnet/": "_feature_extractor/classification_backbone/"}
 
 Named = Iterator[tuple[nn.Module, str]]
 

@@ -1,0 +1,69 @@
+"""Writing a detector's weights for others: a TF2 checkpoint, or safetensors."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+from safetensors.torch import save
+
+from boxwright.errors import CheckpointError
+from boxwright.models.detector import Detector
+from boxwright.tensorflow.bundle_writer import write_bundle
+from boxwright.tensorflow.object_graph import ATTRIBUTE
+from boxwright.tensorflow.variables import to_tensorflow
+
+__all__ = ["write_safetensors", "write_tensorflow_checkpoint"]
+
+
+def write_tensorflow_checkpoint(detector: Detector, prefix: str | Path, *, step: int = 0) -> Path:
+    """Write a checkpoint as TF2's `tf.train.Checkpoint(model=…, step=…)` would.
+
+    TensorFlow restores it, as `load_weights` does; it holds no optimizer.
+
+    Args:
+        detector: The detector.
+        prefix: Where, such as `folder/ckpt-1`.
+        step: Steps it was trained.
+
+    Returns:
+        The prefix.
+
+    Raises:
+        CheckpointError: Where TF has no such network, or the disk is full.
+    """
+    arrays, aliases = to_tensorflow(detector.network)
+    counters = {"step": step, "save_counter": 1}
+    numbers = {f"{name}{ATTRIBUTE}": np.array(value, np.int64) for name, value in counters.items()}
+    return write_bundle(prefix, {**arrays, **numbers}, aliases)
+
+
+def write_safetensors(detector: Detector, path: str | Path) -> Path:
+    """Write the weights under our names.
+
+    Args:
+        detector: The detector.
+        path: The file.
+
+    Returns:
+        The file.
+
+    Raises:
+        CheckpointError: Where it cannot be written.
+    """
+    path = Path(path)
+    state = detector.network.state_dict()
+    tensors = {n: v.contiguous() for n, v in state.items() if not n.endswith("num_batches_tracked")}
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with partial.open("wb") as file:
+            file.write(save(tensors))
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise CheckpointError(f"{path}: the weights could not be written: {error}") from None
+    return path

@@ -1,0 +1,99 @@
+"""Where weights come from: our checkpoints, safetensors, TF2 checkpoints and SavedModels, mappings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from boxwright.checkpoints.store import CheckpointStore, read_checkpoint
+from boxwright.errors import CheckpointError
+from boxwright.tensorflow.bundle import Bundle
+from boxwright.tensorflow.variables import from_tensorflow
+
+__all__ = ["SourceWeights", "is_tensorflow", "read_source"]
+
+
+@dataclass(frozen=True)
+class SourceWeights:
+    """What a source has for a network.
+
+    Attributes:
+        values: Tensors by our names.
+        names: What the source calls each of them; empty where that is our name.
+        unused: The source's names of what the network has no use for, each with the reason.
+    """
+
+    values: dict[str, Tensor]
+    names: dict[str, str] = field(default_factory=dict)
+    unused: dict[str, str] = field(default_factory=dict)
+
+
+def is_tensorflow(source: str | Path) -> bool:
+    """Tell whether a path means a checkpoint of TensorFlow.
+
+    Args:
+        source: A prefix, an index, or a folder.
+
+    Returns:
+        Whether there is an index; a folder with checkpoints of ours counts as ours.
+    """
+    path = Path(source)
+    if path.is_dir():
+        ours = any(path.glob("ckpt-*.pt"))
+        return not ours and (any(path.glob("*.index")) or (path / "variables" / "variables.index").is_file())
+    return path.suffix == ".index" or path.with_name(f"{path.name}.index").is_file()
+
+
+def read_source(
+    network: nn.Module, source: str | Path | Mapping[str, NDArray[Any]], *, use_average: bool = False
+) -> SourceWeights:
+    """Read a source's weights by our names.
+
+    Args:
+        network: The network that they are for.
+        source: As `load_weights` takes it.
+        use_average: Whether to take moving averages of the weights.
+
+    Returns:
+        The weights.
+
+    Raises:
+        CheckpointError: Where the source cannot be read, or has no averages.
+    """
+    if isinstance(source, Mapping):
+        return SourceWeights(*from_tensorflow(network, source, use_average=use_average))
+    path = Path(source)
+    if is_tensorflow(path):
+        return SourceWeights(*from_tensorflow(network, Bundle(path), use_average=use_average))
+    if path.suffix == ".safetensors":
+        if use_average:
+            raise CheckpointError(f"{path}: moving averages are asked for, but safetensors files have none")
+        try:
+            return SourceWeights(load_file(path))
+        except (OSError, SafetensorError) as error:
+            raise CheckpointError(f"{path}: not readable as safetensors: {error}") from None
+    return SourceWeights(_ours(path, use_average))
+
+
+def _ours(path: Path, use_average: bool) -> dict[str, Tensor]:
+    if path.is_dir():
+        found = CheckpointStore(path).latest()
+        if found is None:
+            raise CheckpointError(f"{path}: no checkpoint in this folder, neither ckpt-*.pt nor *.index of TensorFlow")
+        path, content = found
+    elif path.is_file():
+        content = read_checkpoint(path)
+    else:
+        near = sorted(found.name for found in path.parent.glob(f"{path.name}*"))[:3] if path.parent.is_dir() else []
+        raise CheckpointError(f"{path}: no such checkpoint{'; there is ' + ', '.join(near) if near else ''}")
+    if use_average and not content["average"]:
+        raise CheckpointError(f"{path}: moving averages are asked for, but the run kept none")
+    values = {name: value for name, value in content["network"].items() if "num_batches_tracked" not in name}
+    return {**values, **(content["average"] if use_average else {})}

@@ -1,0 +1,323 @@
+"""TensorFlow's checkpoint bundles, read without TensorFlow.
+
+A bundle is `PREFIX.index`, a table of what there is, and `PREFIX.data-00000-of-00001` and so on, the
+bytes. A SavedModel's `variables/variables` is one too.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import numpy as np
+from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
+
+from boxwright.errors import CheckpointError
+from boxwright.tensorflow.crc import mask_crc
+from boxwright.tensorflow.object_graph import GRAPH_KEY, ObjectGraph
+from boxwright.tensorflow.protos import BundleEntry, BundleHeader, ObjectGraphProto
+from boxwright.tensorflow.sstable import read_table, read_varint
+
+__all__ = ["DTYPES", "Bundle", "TensorEntry", "find_bundle"]
+
+# Numbers of types.proto; bfloat16 has no NumPy type, and is read as float32 without loss.
+DTYPES: dict[int, str] = {
+    1: "float32",
+    2: "float64",
+    3: "int32",
+    4: "uint8",
+    5: "int16",
+    6: "int8",
+    7: "string",
+    8: "complex64",
+    9: "int64",
+    10: "bool",
+    11: "int8",
+    12: "uint8",
+    13: "int32",
+    14: "bfloat16",
+    15: "int16",
+    16: "uint16",
+    17: "uint16",
+    18: "complex128",
+    19: "float16",
+    22: "uint32",
+    23: "uint64",
+}
+_STATE = re.compile(r'^\s*model_checkpoint_path:\s*"(.*)"', re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class TensorEntry:
+    """What the index says of one tensor.
+
+    Attributes:
+        dtype: Its type's name, as in `DTYPES`.
+        shape: Its shape.
+        slices: Where it is stored in slices, the (start, length) of each dimension of each slice; a
+            length of -1 is the whole dimension.
+        shard: Number of the data file.
+        offset: Its first byte in there.
+        size: Its bytes.
+        crc: Masked CRC-32C of the bytes.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    slices: tuple[tuple[tuple[int, int], ...], ...] = ()
+    shard: int = 0
+    offset: int = 0
+    size: int = 0
+    crc: int = 0
+
+
+class Bundle(Mapping[str, "NDArray[Any]"]):
+    """A checkpoint on disk; each tensor is read, and its checksum checked, when it is asked for.
+
+    As a mapping its keys are those of all numeric tensors, in order.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        """Read the index.
+
+        Args:
+            path: As `find_bundle` takes it.
+
+        Raises:
+            CheckpointError: Where there is no bundle, its index is damaged, or a data file is missing.
+        """
+        self.prefix = find_bundle(path)
+        index = self.prefix.with_name(f"{self.prefix.name}.index")
+        table = read_table(index.read_bytes(), str(index))
+        try:
+            header = BundleHeader.FromString(table.pop(b"", b""))
+            self._raw = {key: _entry(value) for key, value in table.items()}
+        except (DecodeError, KeyError) as error:
+            raise CheckpointError(f"{index}: an entry is not as TensorFlow writes it: {error!r}") from None
+        if header.num_shards < 1:
+            raise CheckpointError(f"{index}: not the index of a checkpoint: it has no header")
+        self._big_endian = header.endianness == 1
+        self._shards = [
+            self.prefix.with_name(f"{self.prefix.name}.data-{number:05d}-of-{header.num_shards:05d}")
+            for number in range(header.num_shards)
+        ]
+        missing = [shard.name for shard in self._shards if not shard.is_file()]
+        if missing:
+            raise CheckpointError(
+                f"{self.prefix}: {len(missing)} of {header.num_shards} data files missing: {', '.join(missing[:3])}"
+            )
+        # Keys of slices start with a byte that no name has.
+        self._names = {key.decode(): key for key in self._raw if not key.startswith(b"\0")}
+        self.entries = {name: self._raw[key] for name, key in self._names.items()}
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name, entry in self.entries.items() if entry.dtype != "string")
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __getitem__(self, key: str) -> NDArray[Any]:
+        if key not in self.entries or self.entries[key].dtype == "string":
+            raise KeyError(key)
+        entry = self.entries[key]
+        if not entry.slices:
+            return self._array(key, entry)
+        whole = np.zeros(entry.shape, _numpy_dtype(entry.dtype, False))
+        for extent in entry.slices:
+            name = slice_key(key, extent)
+            if name not in self._raw:
+                raise CheckpointError(f"{self.prefix}: {key}: the slice {extent} is missing")
+            place = tuple(slice(start, None if length < 0 else start + length) for start, length in extent)
+            whole[place] = self._array(key, self._raw[name])
+        return whole
+
+    @property
+    def is_object_based(self) -> bool:
+        """Whether TF2 wrote it; TF1's checkpoints have no graph of objects."""
+        return GRAPH_KEY in self.entries
+
+    def graph(self) -> ObjectGraph:
+        """Read the graph of objects.
+
+        Returns:
+            The graph.
+
+        Raises:
+            CheckpointError: Where there is none, as in checkpoints of TF1.
+        """
+        if not self.is_object_based:
+            some = next(iter(self), "nothing")
+            raise CheckpointError(
+                f"{self.prefix}: a checkpoint of TensorFlow 1 (variables by name, such as {some}); "
+                "only checkpoints of TensorFlow 2 are read"
+            )
+        (data,) = self.strings(GRAPH_KEY)
+        try:
+            return ObjectGraph(ObjectGraphProto.FromString(data))
+        except DecodeError:
+            raise CheckpointError(f"{self.prefix}: its graph of objects is damaged") from None
+
+    def strings(self, key: str) -> list[bytes]:
+        """Read a tensor of strings.
+
+        Args:
+            key: Its key.
+
+        Returns:
+            Its elements, flat.
+
+        Raises:
+            CheckpointError: Where the bytes are damaged.
+        """
+        entry = self.entries[key]
+        data = self._bytes(key, entry)
+        try:
+            lengths, position, crc = [], 0, 0
+            for _ in range(int(np.prod(entry.shape))):
+                length, position = read_varint(data, position)
+                lengths.append(length)
+                crc = google_crc32c.extend(crc, struct.pack("<I" if length < 1 << 32 else "<Q", length))
+        except ValueError as error:
+            raise CheckpointError(f"{self.prefix}: {key}: {error}") from None
+        checksum, body = data[position : position + 4], data[position + 4 :]
+        whole = google_crc32c.extend(google_crc32c.extend(crc, checksum), body)
+        if checksum != struct.pack("<I", mask_crc(crc)) or mask_crc(whole) != entry.crc or len(body) != sum(lengths):
+            raise CheckpointError(f"{self.prefix}: {key}: damaged: its checksum does not hold")
+        ends = np.cumsum([0, *lengths]).tolist()
+        return [body[start:end] for start, end in pairwise(ends)]
+
+    def verify(self) -> list[str]:
+        """Read every tensor and check it.
+
+        Returns:
+            What is wrong; nothing where all is well.
+        """
+        problems = []
+        for key, entry in self.entries.items():
+            try:
+                _ = self.strings(key) if entry.dtype == "string" else self[key]
+            except CheckpointError as error:
+                problems.append(str(error))
+        return problems
+
+    def _array(self, key: str, entry: TensorEntry) -> NDArray[Any]:
+        data = self._bytes(key, entry)
+        if mask_crc(int(google_crc32c.value(data))) != entry.crc:
+            raise CheckpointError(f"{self.prefix}: {key}: damaged: its checksum does not hold")
+        dtype = _numpy_dtype(entry.dtype, self._big_endian)
+        if len(data) != int(np.prod(entry.shape)) * (2 if entry.dtype == "bfloat16" else dtype.itemsize):
+            raise CheckpointError(f"{self.prefix}: {key}: {len(data)} bytes do not fit shape {list(entry.shape)}")
+        if entry.dtype == "bfloat16":
+            halves = np.frombuffer(data, np.dtype("u2").newbyteorder(">" if self._big_endian else "<"))
+            return (halves.astype(np.uint32) << 16).view(np.float32).reshape(entry.shape)
+        return np.frombuffer(data, dtype).reshape(entry.shape).astype(dtype.newbyteorder("="))
+
+    def _bytes(self, key: str, entry: TensorEntry) -> bytes:
+        if entry.shard >= len(self._shards):
+            raise CheckpointError(f"{self.prefix}: {key} lies in data file {entry.shard} of {len(self._shards)}")
+        path = self._shards[entry.shard]
+        with path.open("rb") as file:
+            file.seek(entry.offset)
+            data = file.read(entry.size)
+        if len(data) != entry.size:
+            raise CheckpointError(
+                f"{path}: cut off: {key} ends at byte {entry.offset + entry.size}, the file at {path.stat().st_size}"
+            )
+        return data
+
+
+def _numpy_dtype(name: str, big_endian: bool) -> np.dtype[Any]:
+    return np.dtype("float32" if name == "bfloat16" else name).newbyteorder(">" if big_endian else "<")
+
+
+def _entry(data: bytes) -> TensorEntry:
+    proto = BundleEntry.FromString(data)
+    return TensorEntry(
+        dtype=DTYPES[proto.dtype],
+        shape=tuple(dim.size for dim in proto.shape.dim),
+        slices=tuple(tuple((extent.start, extent.length or -1) for extent in part.extent) for part in proto.slices),
+        shard=proto.shard_id,
+        offset=proto.offset,
+        size=proto.size,
+        crc=proto.crc32c,
+    )
+
+
+def slice_key(name: str, extent: tuple[tuple[int, int], ...]) -> bytes:
+    """Return the key under which a slice of a tensor is stored (TensorFlow's ordered code).
+
+    Args:
+        name: The tensor's key.
+        extent: (start, length) of each dimension; -1 is the whole dimension.
+
+    Returns:
+        The key.
+    """
+    escaped = name.encode().replace(b"\0", b"\0\xff").replace(b"\xff", b"\xff\0")
+    parts = [_ordered_unsigned(0), escaped, b"\0\x01", _ordered_unsigned(len(extent))]
+    parts += [_ordered_signed(value) for pair in extent for value in pair]
+    return b"".join(parts)
+
+
+def _ordered_unsigned(value: int) -> bytes:
+    body = value.to_bytes((value.bit_length() + 7) // 8, "big")
+    return bytes([len(body)]) + body
+
+
+def _ordered_signed(value: int) -> bytes:
+    """Write a number so that bytes sort as numbers do: its length in leading ones, then its bits."""
+    magnitude = value if value >= 0 else ~value
+    length = magnitude.bit_length() // 7 + 1
+    # The first `length` bits tell the length, and one more the sign.
+    header = ((1 << length) - 1) << (8 * length - length)
+    positive = header | magnitude
+    code = positive if value >= 0 else positive ^ ((1 << (8 * length)) - 1)
+    return code.to_bytes(length, "big")
+
+
+def find_bundle(path: str | Path) -> Path:
+    """Find the checkpoint that a path means.
+
+    Args:
+        path: A prefix (`…/ckpt-0`), its `.index` file, a folder with checkpoints (the one that its
+            `checkpoint` file names, else the newest), or a SavedModel's folder.
+
+    Returns:
+        The prefix.
+
+    Raises:
+        CheckpointError: Where there is none, with what was found instead.
+    """
+    path = Path(path)
+    if path.name.endswith(".index"):
+        path = path.with_name(path.name.removesuffix(".index"))
+    if path.is_dir():
+        return _in_folder(path)
+    if not path.with_name(f"{path.name}.index").is_file():
+        near = sorted(path.parent.glob("*.index"))[:3] if path.parent.is_dir() else []
+        there = f"; there is {', '.join(found.name for found in near)}" if near else ""
+        raise CheckpointError(f"{path}: no such checkpoint: {path.name}.index is missing{there}")
+    return path
+
+
+def _in_folder(folder: Path) -> Path:
+    if (folder / "variables" / "variables.index").is_file():
+        return folder / "variables" / "variables"
+    state = folder / "checkpoint"
+    if state.is_file():
+        named = _STATE.search(state.read_text(errors="replace"))
+        # A folder that was moved may name an absolute path that is gone; its last part still holds.
+        for candidate in (folder / named[1], folder / Path(named[1]).name) if named else ():
+            if candidate.with_name(f"{candidate.name}.index").is_file():
+                return candidate
+    found = sorted(folder.glob("*.index"), key=lambda file: [*map(int, re.findall(r"\d+", file.stem))])
+    if not found:
+        raise CheckpointError(f"{folder}: no TensorFlow checkpoint (*.index) in this folder")
+    return found[-1].with_name(found[-1].name.removesuffix(".index"))

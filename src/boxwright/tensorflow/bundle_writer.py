@@ -1,0 +1,106 @@
+"""Writing checkpoints that TensorFlow 2 restores."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import numpy as np
+from numpy.typing import NDArray
+
+from boxwright.errors import CheckpointError
+from boxwright.tensorflow.bundle import DTYPES
+from boxwright.tensorflow.crc import mask_crc, masked_crc
+from boxwright.tensorflow.object_graph import ATTRIBUTE, GRAPH_KEY, build_graph
+from boxwright.tensorflow.protos import BundleEntry, BundleHeader
+from boxwright.tensorflow.sstable import write_table, write_varint
+
+__all__ = ["write_bundle"]
+
+_STRING = 7
+
+
+def write_bundle(prefix: str | Path, tensors: Mapping[str, NDArray[Any]], aliases: Mapping[str, str]) -> Path:
+    """Write a TF2 checkpoint of one shard, and the `checkpoint` file that names it.
+
+    Files appear under their names only when they are whole; the index last.
+
+    Args:
+        prefix: Where, such as `folder/ckpt-1`.
+        tensors: Keys (each ending in `/.ATTRIBUTES/VARIABLE_VALUE`) to arrays.
+        aliases: Path of an object that is reached another way, to the path where it is.
+
+    Returns:
+        The prefix.
+
+    Raises:
+        CheckpointError: Where a key or a type cannot be written, or the disk is full.
+    """
+    prefix = Path(prefix)
+    wrong = next((key for key in tensors if not key.endswith(ATTRIBUTE)), None)
+    if wrong is not None:
+        raise CheckpointError(f"{prefix}: {wrong} is no key of a variable")
+    data = bytearray()
+    table = {b"": _header()}
+    numbers = {
+        np.dtype(name): number for number, name in sorted(DTYPES.items(), reverse=True) if name not in _NOT_NUMPY
+    }
+    for key in sorted(tensors):
+        array: NDArray[Any] = np.asarray(tensors[key])
+        if array.dtype not in numbers:
+            raise CheckpointError(f"{prefix}: {key}: type {array.dtype} cannot be written")
+        body = array.tobytes()
+        entry = BundleEntry(dtype=numbers[array.dtype], offset=len(data), size=len(body), crc32c=masked_crc(body))
+        for side in array.shape:
+            entry.shape.dim.add(size=side)
+        entry.shape.SetInParent()
+        table[key.encode()] = entry.SerializeToString()
+        data += body
+    graph = build_graph(sorted(tensors), aliases).SerializeToString()
+    table[GRAPH_KEY.encode()] = _append_string(data, graph)
+    try:
+        prefix.parent.mkdir(parents=True, exist_ok=True)
+        _write(prefix.with_name(f"{prefix.name}.data-00000-of-00001"), bytes(data))
+        _write(prefix.with_name(f"{prefix.name}.index"), write_table(table))
+        state = f'model_checkpoint_path: "{prefix.name}"\nall_model_checkpoint_paths: "{prefix.name}"\n'
+        _write(prefix.with_name("checkpoint"), state.encode())
+    except OSError as error:
+        raise CheckpointError(f"{prefix}: the checkpoint could not be written: {error}") from None
+    return prefix
+
+
+_NOT_NUMPY = ("string", "bfloat16")
+
+
+def _header() -> bytes:
+    header = BundleHeader(num_shards=1)
+    header.version.producer = 1
+    return bytes(header.SerializeToString())
+
+
+def _append_string(data: bytearray, text: bytes) -> bytes:
+    """Append a scalar string: its length, a checksum of that, its bytes; return the entry."""
+    crc = google_crc32c.value(struct.pack("<I", len(text)))
+    checksum = struct.pack("<I", mask_crc(crc))
+    body = write_varint(len(text)) + checksum + text
+    whole = google_crc32c.extend(google_crc32c.extend(crc, checksum), text)
+    entry = BundleEntry(dtype=_STRING, offset=len(data), size=len(body), crc32c=mask_crc(whole))
+    entry.shape.SetInParent()
+    data += body
+    return bytes(entry.SerializeToString())
+
+
+def _write(path: Path, data: bytes) -> None:
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        with partial.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)

@@ -1,0 +1,101 @@
+"""TF2's object graph: which variable of a checkpoint is reached by which path of attributes.
+
+One variable may be reached by several paths (EfficientDet's backbone is an attribute twice) and is
+stored once, so a path is looked up by walking the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from boxwright.tensorflow.protos import ObjectGraphProto
+
+__all__ = ["ATTRIBUTE", "GRAPH_KEY", "ObjectGraph", "build_graph"]
+
+GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
+ATTRIBUTE = "/.ATTRIBUTES/VARIABLE_VALUE"
+
+
+def _escape(name: str) -> str:
+    return name.replace(".", "..").replace("/", ".S")
+
+
+class ObjectGraph:
+    """A parsed graph."""
+
+    def __init__(self, proto: Any) -> None:
+        """Index the children of every node.
+
+        Args:
+            proto: An `ObjectGraphProto`.
+        """
+        self._children = [{_escape(child.local_name): child.node_id for child in node.children} for node in proto.nodes]
+        self._keys = [
+            next((a.checkpoint_key for a in node.attributes if a.name == "VARIABLE_VALUE"), None)
+            for node in proto.nodes
+        ]
+        self._slots = {
+            (slot.original_variable_node_id, slot.slot_name): slot.slot_variable_node_id
+            for node in proto.nodes
+            for slot in node.slot_variables
+        }
+
+    def resolve(self, path: str, slot: str = "") -> str | None:
+        """Find the key of a variable.
+
+        Args:
+            path: Names of attributes from the root, with slashes between.
+            slot: The name of an optimizer's slot of that variable, such as "average"; empty for
+                the variable itself.
+
+        Returns:
+            The key under which the checkpoint has it; None where there is none.
+        """
+        node = 0
+        for name in path.split("/"):
+            found = self._children[node].get(name) if node < len(self._children) else None
+            if found is None:
+                return None
+            node = found
+        if slot:
+            found = self._slots.get((node, slot))
+            if found is None:
+                return None
+            node = found
+        return self._keys[node]
+
+
+def build_graph(keys: Iterable[str], aliases: Mapping[str, str]) -> Any:
+    """Write the graph of a checkpoint: a tree of its keys' paths, with second ways to some nodes.
+
+    Args:
+        keys: Keys of variables, each ending in `ATTRIBUTE`.
+        aliases: Path of a node that is reached another way, to the path where it is.
+
+    Returns:
+        An `ObjectGraphProto`.
+    """
+    graph = ObjectGraphProto()
+    graph.nodes.add()
+    numbers: dict[str, int] = {"": 0}
+
+    def node(path: str) -> int:
+        if path not in numbers:
+            parent, _, name = path.rpartition("/")
+            above = node(parent)
+            numbers[path] = len(graph.nodes)
+            graph.nodes.add()
+            graph.nodes[above].children.add(node_id=numbers[path], local_name=name)
+        return numbers[path]
+
+    for key in keys:
+        path = key.removesuffix(ATTRIBUTE)
+        graph.nodes[node(path)].attributes.add(
+            name="VARIABLE_VALUE", full_name=path.rpartition("/")[2], checkpoint_key=key
+        )
+    for alias, path in aliases.items():
+        parent, _, name = alias.rpartition("/")
+        if path in numbers and alias not in numbers:
+            graph.nodes[node(parent)].children.add(node_id=numbers[path], local_name=name)
+    return graph

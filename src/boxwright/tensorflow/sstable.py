@@ -1,0 +1,180 @@
+"""TensorFlow's sorted string tables: the `.index` file of a checkpoint.
+
+A table is blocks of sorted (key, value) pairs, each followed by a type byte and a masked CRC, then an
+index block that has each block's place, then a footer. Within a block a key states only what differs
+from the key before. (The format is LevelDB's, with TensorFlow's checksums.)
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+
+from boxwright.errors import CheckpointError
+from boxwright.tensorflow.crc import masked_crc
+
+__all__ = ["read_table", "read_varint", "write_table", "write_varint"]
+
+_MAGIC = 0xDB4775248B80FB57
+_FOOTER_SIZE = 48
+_TRAILER_SIZE = 5
+_BLOCK_SIZE = 4096
+_RESTART_EVERY = 16
+
+
+def read_varint(data: bytes, position: int) -> tuple[int, int]:
+    """Read a number of seven bits a byte, lowest first.
+
+    Args:
+        data: Bytes.
+        position: Where the number starts.
+
+    Returns:
+        The number, and where it ends.
+
+    Raises:
+        ValueError: Where the bytes end within the number, or it is over 64 bits.
+    """
+    value = 0
+    for shift in range(0, 70, 7):
+        if position >= len(data):
+            raise ValueError("the data end within a number")
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+    raise ValueError("a number is longer than 64 bits")
+
+
+def write_varint(value: int) -> bytes:
+    """Invert `read_varint`.
+
+    Args:
+        value: A number, not negative.
+
+    Returns:
+        Its bytes.
+    """
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def read_table(data: bytes, where: str) -> dict[bytes, bytes]:
+    """Read a whole table.
+
+    Args:
+        data: The file.
+        where: Its name, for errors.
+
+    Returns:
+        Key to value, in order.
+
+    Raises:
+        CheckpointError: Where the bytes are no table, or are damaged, with the byte.
+    """
+    if len(data) < _FOOTER_SIZE or struct.unpack("<Q", data[-8:])[0] != _MAGIC:
+        raise CheckpointError(
+            f"{where}: not the index of a TensorFlow checkpoint, or cut off: its last 8 bytes are not the format's mark"
+        )
+    try:
+        footer = data[-_FOOTER_SIZE:]
+        _, position = _read_handle(footer, 0)
+        index, _ = _read_handle(footer, position)
+        table: dict[bytes, bytes] = {}
+        for _, handle in _entries(_block(data, index, where)):
+            table.update(_entries(_block(data, _read_handle(handle, 0)[0], where)))
+    except (ValueError, struct.error, IndexError) as error:
+        raise CheckpointError(f"{where}: the table is damaged: {error}") from None
+    return table
+
+
+def _read_handle(data: bytes, position: int) -> tuple[tuple[int, int], int]:
+    offset, position = read_varint(data, position)
+    size, position = read_varint(data, position)
+    return (offset, size), position
+
+
+def _block(data: bytes, handle: tuple[int, int], where: str) -> bytes:
+    offset, size = handle
+    end = offset + size
+    if end + _TRAILER_SIZE > len(data):
+        raise CheckpointError(f"{where}: cut off: a block ends at byte {end}, the file at {len(data)}")
+    kind = data[end]
+    if struct.unpack("<I", data[end + 1 : end + _TRAILER_SIZE])[0] != masked_crc(data[offset : end + 1]):
+        raise CheckpointError(f"{where}: damaged: the checksum of the block at byte {offset} does not hold")
+    if kind != 0:
+        raise CheckpointError(
+            f"{where}: the block at byte {offset} is compressed, which TensorFlow's checkpoints are not"
+        )
+    return data[offset:end]
+
+
+def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
+    (restarts,) = struct.unpack("<I", block[-4:])
+    end = len(block) - 4 * (restarts + 1)
+    position, key = 0, b""
+    while position < end:
+        shared, position = read_varint(block, position)
+        fresh, position = read_varint(block, position)
+        length, position = read_varint(block, position)
+        if shared > len(key) or position + fresh + length > end:
+            raise ValueError("an entry is longer than its block")
+        key = key[:shared] + block[position : position + fresh]
+        position += fresh
+        yield key, block[position : position + length]
+        position += length
+
+
+def write_table(items: Mapping[bytes, bytes]) -> bytes:
+    """Write a table.
+
+    Args:
+        items: Key to value, in any order.
+
+    Returns:
+        The file.
+    """
+    out = bytearray()
+    index: list[tuple[bytes, bytes]] = []
+    pending: list[tuple[bytes, bytes]] = []
+
+    def flush() -> None:
+        if pending:
+            index.append((pending[-1][0], _append_block(out, pending)))
+            pending.clear()
+
+    for key in sorted(items):
+        pending.append((key, items[key]))
+        if sum(len(k) + len(v) for k, v in pending) > _BLOCK_SIZE:
+            flush()
+    flush()
+    meta = _append_block(out, [])
+    handles = meta + _append_block(out, index)
+    return bytes(out) + handles.ljust(_FOOTER_SIZE - 8, b"\0") + struct.pack("<Q", _MAGIC)
+
+
+def _append_block(out: bytearray, items: list[tuple[bytes, bytes]]) -> bytes:
+    """Append a block to the file; return its handle."""
+    block, restarts, before = bytearray(), [0], b""
+    for number, (key, value) in enumerate(items):
+        shared = 0
+        if number % _RESTART_EVERY == 0:
+            if number:
+                restarts.append(len(block))
+        else:
+            while shared < min(len(before), len(key)) and before[shared] == key[shared]:
+                shared += 1
+        block += (
+            write_varint(shared) + write_varint(len(key) - shared) + write_varint(len(value)) + key[shared:] + value
+        )
+        before = key
+    block += b"".join(struct.pack("<I", restart) for restart in restarts) + struct.pack("<I", len(restarts))
+    handle = write_varint(len(out)) + write_varint(len(block))
+    block.append(0)
+    out += block + struct.pack("<I", masked_crc(bytes(block)))
+    return handle
