@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all check clean
+.PHONY: help install demo test test-all parity check clean
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1\t/' | expand -t 14
@@ -27,6 +27,9 @@ test: install    ## the tests, without those marked slow
 
 test-all: install ## every test
 	$(BIN)/python -m pytest
+
+parity: install  ## every recording in the folder that BOXWRIGHT_GOLDEN names, or in the one shipped
+	$(BIN)/python -m pytest tests/parity
 
 check: install   ## lint, types, layers, docstrings
 	$(BIN)/ruff check .

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from boxwright.errors import DataError
 
-__all__ = ["Categories", "Category", "Detections", "Predictions", "Sample", "Targets"]
+__all__ = ["Categories", "Category", "Detections", "Predictions", "RawDetections", "Sample", "Targets"]
 
 
 @dataclass(frozen=True)
@@ -214,12 +214,20 @@ class Targets:
         labels: int64 [B, G], 0-based; 0 where padded.
         weights: float32 [B, G]; 0 where padded.
         valid: bool [B, G]; False where padded.
+        keypoints: float32 [B, G, P, 2], x and y in pixels of the network's input, NaN where not known;
+            or None.
+        confidences: float32 [B, G, K]; how sure it is that an object is (above 0) or is not (below 0) of
+            a class, 0 where nothing is said; or None.
+        annotated: bool [B]; False for images that nobody looked at, which no loss counts; or None for all.
     """
 
     boxes: Tensor
     labels: Tensor
     weights: Tensor
     valid: Tensor
+    keypoints: Tensor | None = None
+    confidences: Tensor | None = None
+    annotated: Tensor | None = None
 
     def to(self, device: torch.device | str) -> Targets:
         """Move to a device.
@@ -230,7 +238,8 @@ class Targets:
         Returns:
             Targets there.
         """
-        return Targets(*(getattr(self, f.name).to(device, non_blocking=True) for f in fields(self)))
+        known = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
+        return Targets(**{name: value.to(device, non_blocking=True) for name, value in known.items()})
 
 
 @dataclass(frozen=True)
@@ -242,12 +251,33 @@ class Predictions:
         class_logits: float [B, A, C]; C is K, or K + 1 where column 0 is background.
         anchors: float32 [A, 4], xyxy in pixels of the network's input.
         feature_maps: The maps that the heads saw, finest first, each [B, C, H, W].
+        input_size: (height, width) of the network's input, the unit in which boxes are coded.
+        levels: int64 [A]; which of the feature maps each anchor belongs to, or None where not known.
+        masks: float [B, A, h, w] or [B, A, K, h, w], where a head predicts them; or None.
     """
 
     box_codes: Tensor
     class_logits: Tensor
     anchors: Tensor
     feature_maps: tuple[Tensor, ...] = ()
+    input_size: tuple[int, int] = (1, 1)
+    levels: Tensor | None = None
+    masks: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class RawDetections:
+    """Every anchor of a batch decoded, before anything is dropped (TF's `raw_detection_…`).
+
+    Attributes:
+        boxes: float32 [B, A, 4], xyxy in pixels of the network's input, not clipped.
+        scores: float32 [B, A, C]; background first where there is one.
+        levels: int64 [A]; which feature map each anchor belongs to, or None.
+    """
+
+    boxes: Tensor
+    scores: Tensor
+    levels: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -262,6 +292,8 @@ class Detections:
         categories: The classes that the labels name.
         anchor_indices: int64 [D]; the anchor that each detection came from.
         multiclass_scores: float32 [D, C]; all scores of that anchor, background first where there is one.
+        keypoints: float32 [D, P, 2], x and y in pixels of the image as it was given.
+        masks: float32 [D, …], as the head predicted them for that anchor.
     """
 
     boxes: Tensor
@@ -271,6 +303,8 @@ class Detections:
     categories: Categories | None = None
     anchor_indices: Tensor | None = None
     multiclass_scores: Tensor | None = None
+    keypoints: Tensor | None = None
+    masks: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.boxes)
@@ -287,7 +321,7 @@ class Detections:
         keep = self.scores >= score
         optional = {
             name: value[keep]
-            for name in ("anchor_indices", "multiclass_scores")
+            for name in ("anchor_indices", "multiclass_scores", "keypoints", "masks")
             if (value := getattr(self, name)) is not None
         }
         return replace(self, boxes=self.boxes[keep], scores=self.scores[keep], labels=self.labels[keep], **optional)
@@ -309,8 +343,8 @@ class Detections:
         Returns:
             `detection_boxes` float32 [D, 4] as ymin, xmin, ymax, xmax in 0..1 of the image,
             `detection_scores` float32 [D], `detection_classes` float32 [D] (1-based), and
-            `num_detections` float32 []; with `detection_multiclass_scores` and
-            `detection_anchor_indices` where they are known.
+            `num_detections` float32 []; with `detection_multiclass_scores`, `detection_keypoints` (y, x
+            in 0..1), `detection_masks` and `detection_anchor_indices` where they are known.
         """
         height, width = self.image_size
         boxes = self.boxes.cpu().numpy()[:, [1, 0, 3, 2]] / np.array([height, width, height, width], np.float32)
@@ -322,6 +356,11 @@ class Detections:
         }
         if self.multiclass_scores is not None:
             result["detection_multiclass_scores"] = self.multiclass_scores.cpu().numpy()
+        if self.keypoints is not None:
+            keypoints = self.keypoints.cpu().numpy()[..., [1, 0]] / np.array([height, width], np.float32)
+            result["detection_keypoints"] = keypoints.astype(np.float32)
+        if self.masks is not None:
+            result["detection_masks"] = self.masks.cpu().numpy().astype(np.float32)
         if self.anchor_indices is not None:
             result["detection_anchor_indices"] = self.anchor_indices.cpu().numpy().astype(np.float32)
         return result

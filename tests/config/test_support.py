@@ -42,7 +42,7 @@ def test_the_table_names_only_what_exists() -> None:
 EVERY_HEAD = """
 box_predictor { convolutional_box_predictor {
   conv_hyperparams { initializer { %s } regularizer { l1_regularizer { weight: 0.1 } } sync_batch_norm { } }
-  use_dropout: true use_depthwise: true box_encodings_clip_range { min: -1 max: 1 } } }
+  use_dropout: true box_code_size: CODE use_depthwise: true box_encodings_clip_range { min: -1 max: 1 } } }
 """
 
 
@@ -78,31 +78,80 @@ def variants(shapes_data: Path) -> Iterator[str]:
         "ssd_anchor_generator { num_layers: 2 aspect_ratios: 1.0 scales: [0.1, 0.4] height_stride: [16, 32] width_stride: [16, 32]"
         " height_offset: [8, 16] width_offset: [8, 16] }",
         "multiscale_anchor_generator { min_level: 4 max_level: 5 aspect_ratios: 1.0 }",
+        "flexible_grid_anchor_generator { anchor_grid { base_sizes: 32 aspect_ratios: 1 height_stride: 16 width_stride: 16 }"
+        " anchor_grid { base_sizes: [64, 90] aspect_ratios: 1 height_stride: 32 width_stride: 32 } }",
     ]
-    losses = ["weighted_sigmoid { }", "weighted_softmax { }", "weighted_sigmoid_focal { alpha: 0.5 }"]
-    for number in range(12):
+    losses = [
+        "weighted_sigmoid { }",
+        "weighted_softmax { }",
+        "weighted_sigmoid_focal { alpha: 0.5 }",
+        "weighted_logits_softmax { }",
+        "bootstrapped_sigmoid { }",
+        "penalty_reduced_logistic_focal_loss { }",
+        "weighted_dice_classification_loss { }",
+    ]
+    selections = [
+        "hard_example_miner { }",
+        "random_example_sampler { }",
+        "",
+        "expected_loss_weights: EXPECTED_SAMPLING",
+    ]
+    localizations = [f"{name} {{ }}" for name in HONOURED["LocalizationLoss"].split()]
+    resizers = [
+        "keep_aspect_ratio_resizer { }",
+        "fixed_shape_resizer { height: 64 width: 64 }",
+        "conditional_shape_resizer { }",
+        "pad_to_multiple_resizer { }",
+        "identity_resizer { }",
+    ]
+    coders = ["faster_rcnn_box_coder { }", "keypoint_box_coder { num_keypoints: 2 }", "mean_stddev_box_coder { }"]
+    coders += ["square_box_coder { }"]
+    similarities = [f"{name} {{ }}" for name in HONOURED["RegionSimilarityCalculator"].split()]
+    suppressions = ["", "use_class_agnostic_nms: true", "soft_nms_sigma: 0.5"]
+    suppressions += ["use_combined_nms: true change_coordinate_frame: false"]
+    curve = "x_y_pairs { x_y_pair { x: 0 y: 0 } }"
+    calibrations = [
+        "",
+        f"calibration_config {{ function_approximation {{ {curve} }} }}",
+        "calibration_config { class_id_function_approximations { class_id_xy_pairs_map { key: 1 value "
+        f"{{ {curve.removeprefix('x_y_pairs { ').removesuffix(' }')} }} }} }} }}",
+        "calibration_config { sigmoid_calibration { sigmoid_parameters { } } }",
+        "calibration_config { class_id_sigmoid_calibrations { class_id_sigmoid_parameters_map { key: 1 value { } } } }",
+        "calibration_config { temperature_scaling_calibration { scaler: 2 } }",
+    ]
+    for number in range(28):
         extractor = "fpn { min_level: 4 max_level: 5 }" if number % 2 else "num_layers: 2"
         kind = "ssd_mobilenet_v2_fpn_keras" if number % 2 else "ssd_mobilenet_v1"
-        head = EVERY_HEAD % initializers[number % 4]
+        depth = "depth_multiplier: 0.1 override_base_feature_extractor_hyperparams: true"
+        if number == 27:
+            kind, extractor = "ssd_efficientnet-b0_bifpn_keras", "bifpn { min_level: 4 max_level: 5 num_iterations: 1 }"
+            depth = ""
+        code_size = (4, 8, 4, 3)[number % 4]
+        head = (EVERY_HEAD % initializers[number % 4]).replace("CODE", str(code_size))
         if number % 3 == 2:
             head = """box_predictor { weight_shared_convolutional_box_predictor {
-              depth: 8 use_dropout: true use_depthwise: true box_encodings_clip_range { min: -1 max: 1 } } }"""
+              depth: 8 use_dropout: true box_code_size: CODE use_depthwise: true box_encodings_clip_range { min: -1 max: 1 } } }""".replace(
+                "CODE", str(code_size)
+            )
             grid = anchors[2]
         else:
-            grid = anchors[number % 3]
-        resizer = "keep_aspect_ratio_resizer { }" if number % 2 else "fixed_shape_resizer { height: 64 width: 64 }"
-        localization = "weighted_l2 { }" if number % 2 else "weighted_smooth_l1 { }"
+            grid = anchors[number % 4 if number % 4 != 2 else 3]
+        loss = losses[number % 7]
+        selection = selections[number % 4]
+        if ("focal {" in loss and "miner" in selection) or "dice" in loss:
+            selection = ""
         yield f"""
-        model {{ ssd {{ num_classes: 4 image_resizer {{ {resizer} }}
-          feature_extractor {{ type: "{kind}" depth_multiplier: 0.1 min_depth: 8 {extractor}
-            override_base_feature_extractor_hyperparams: true
+        model {{ ssd {{ num_classes: 4 image_resizer {{ {resizers[number % 5]} }}
+          add_background_class: {str(number % 2 == 0).lower()}
+          feature_extractor {{ type: "{kind}" min_depth: 8 {depth} {extractor}
             conv_hyperparams {{ regularizer {{ l2_regularizer {{ }} }} batch_norm {{ }} initializer {{ {initializers[number % 4]} }} }} }}
           anchor_generator {{ {grid} }} {head}
-          box_coder {{ faster_rcnn_box_coder {{ }} }} similarity_calculator {{ iou_similarity {{ }} }}
-          matcher {{ argmax_matcher {{ }} }}
-          loss {{ classification_loss {{ {losses[number % 3]} }} localization_loss {{ {localization} }} hard_example_miner {{ }} }}
-          post_processing {{ batch_non_max_suppression {{ }} }} }} }}
-        train_config {{ num_steps: 5 {steps} optimizer {{ {optimizers[number]} }} }}
+          box_coder {{ {coders[number % 4]} }} similarity_calculator {{ {similarities[number % 4]} }}
+          matcher {{ {"bipartite_matcher" if number % 5 == 0 else "argmax_matcher"} {{ }} }}
+          use_confidences_as_targets: {str(number % 6 == 0).lower()}
+          loss {{ classification_loss {{ {loss} }} localization_loss {{ {localizations[number % 5]} }} {selection} }}
+          post_processing {{ batch_non_max_suppression {{ {suppressions[number % 4]} }} {calibrations[number % 6]} }} }} }}
+        train_config {{ num_steps: 5 {steps} optimizer {{ {optimizers[number % 12]} }} }}
         train_input_reader {{ label_map_path: "{shapes_data}/label_map.pbtxt" {readers[number % 3]} }}
         eval_config {{ }}
         eval_input_reader {{ label_map_path: "{shapes_data}/label_map.pbtxt" {readers[0]} }}
@@ -168,10 +217,8 @@ def test_report_classifies_and_locates() -> None:
 
 
 def test_refused_field_stops_the_build() -> None:
-    config = parse_message(
-        SMALL_MODEL.replace("num_classes: 4", "num_classes: 4 use_confidences_as_targets: true"), Pipeline
-    )
-    with pytest.raises(ConfigError, match="model.ssd.use_confidences_as_targets: refused"):
+    config = parse_message(SMALL_MODEL.replace("num_classes: 4", "num_classes: 4 mask_head_config { }"), Pipeline)
+    with pytest.raises(ConfigError, match="model.ssd.mask_head_config: refused"):
         build_detector(config)
 
 

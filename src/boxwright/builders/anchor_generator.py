@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from boxwright.anchors.flexible_grid import AnchorGrid, FlexibleGridAnchorGenerator
 from boxwright.anchors.grid import AnchorGenerator, GridAnchorGenerator
 from boxwright.anchors.multiscale import MultiscaleAnchorGenerator
 from boxwright.anchors.ssd import SsdAnchorGenerator
@@ -83,8 +84,34 @@ def _multiscale(config: m.MultiscaleAnchorGenerator) -> AnchorGenerator:
     )
 
 
+def _flexible(config: m.FlexibleGridAnchorGenerator) -> AnchorGenerator:
+    grids = []
+    for number, grid in enumerate(config.anchor_grid):
+        sizes, ratios = list(grid.base_sizes), list(grid.aspect_ratios)
+        count = max(len(sizes), len(ratios))
+        if not sizes or not ratios or {len(sizes), len(ratios)} - {1, count}:
+            raise ConfigError(
+                f"flexible_grid_anchor_generator.anchor_grid[{number}]: expected as many base_sizes as aspect_ratios, "
+                f"or one of either, found {len(sizes)} and {len(ratios)}"
+            )
+        if not grid.height_stride or not grid.width_stride:
+            raise ConfigError(
+                f"flexible_grid_anchor_generator.anchor_grid[{number}]: set height_stride and width_stride"
+            )
+        grids.append(
+            AnchorGrid(
+                tuple(sizes if len(sizes) == count else sizes * count),
+                tuple(ratios if len(ratios) == count else ratios * count),
+                (grid.height_stride, grid.width_stride),
+                (grid.height_offset, grid.width_offset),
+            )
+        )
+    return FlexibleGridAnchorGenerator(tuple(grids))
+
+
 _GENERATORS: dict[str, Callable[..., AnchorGenerator]] = {
     "grid_anchor_generator": _grid,
     "ssd_anchor_generator": _ssd,
     "multiscale_anchor_generator": _multiscale,
+    "flexible_grid_anchor_generator": _flexible,
 }

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
-from torch import nn
 
 from boxwright.builders.choice import build_chosen
 from boxwright.builders.hyperparams import build_conv_settings
@@ -17,7 +16,9 @@ from boxwright.models.heads.outputs import HeadOutput
 from boxwright.models.heads.weight_shared import TowerShape, WeightSharedHead
 from boxwright.models.layers import KernelRule
 
-__all__ = ["build_box_predictor"]
+__all__ = ["Head", "build_box_predictor"]
+
+Head = ConvolutionalHead | WeightSharedHead
 
 
 def build_box_predictor(
@@ -26,7 +27,7 @@ def build_box_predictor(
     anchors_per_location: Sequence[int],
     columns: int,
     frozen_norm: bool,
-) -> nn.Module:
+) -> Head:
     """Build a head.
 
     Args:
@@ -57,7 +58,7 @@ def _convolutional(
     anchors_per_location: Sequence[int],
     columns: int,
     frozen_norm: bool,
-) -> nn.Module:
+) -> Head:
     clip = config.box_encodings_clip_range
     output = HeadOutput(
         columns=columns,
@@ -84,7 +85,7 @@ def _weight_shared(
     anchors_per_location: Sequence[int],
     columns: int,
     frozen_norm: bool,
-) -> nn.Module:
+) -> Head:
     if len(set(anchors_per_location)) > 1:
         raise ConfigError(
             "weight_shared_convolutional_box_predictor needs as many anchors at every level, "
@@ -116,7 +117,7 @@ def _weight_shared(
     return WeightSharedHead(in_channels, anchors_per_location[0], output, shape, settings, last)
 
 
-_PREDICTORS: dict[str, Callable[..., nn.Module]] = {
+_PREDICTORS: dict[str, Callable[..., Head]] = {
     "convolutional_box_predictor": _convolutional,
     "weight_shared_convolutional_box_predictor": _weight_shared,
 }

@@ -46,9 +46,8 @@ def build_detector(
 
 
 def _ssd(config: m.Ssd, categories: Categories | None) -> Detector:
-    _check_classes(config, categories)
-    background = int(config.add_background_class)
-    columns = ClassColumns(config.num_classes, background, 0.0 if config.encode_background_as_zeros else 1.0)
+    columns = _columns(config)
+    _check_classes(config, columns, categories)
     resizer = require(config.image_resizer, "model.ssd.image_resizer")
     extraction = require(config.feature_extractor, "model.ssd.feature_extractor")
     extractor = build_feature_extractor(
@@ -63,23 +62,38 @@ def _ssd(config: m.Ssd, categories: Categories | None) -> Detector:
         config.freeze_batchnorm,
     )
     assigner = build_target_assigner(config, columns)
+    if head.output.code_size != assigner.box_coder.code_size:
+        raise ConfigError(
+            f"box_predictor: box_code_size is {head.output.code_size}, but the box coder writes "
+            f"{assigner.box_coder.code_size} numbers; set it to that"
+        )
     post_processing = require(config.post_processing, "model.ssd.post_processing")
     return Detector(
         Preprocessor(build_image_resizer(resizer), extractor.scaling),
         SSD(extractor.backbone, extractor.neck, head, anchors, pad_to_multiple=extraction.pad_to_multiple),
         build_criterion(config, assigner),
-        build_postprocessor(post_processing, assigner.box_coder, background),
-        num_classes=config.num_classes,
+        build_postprocessor(post_processing, assigner.box_coder, columns.background),
+        num_classes=columns.num_classes,
         categories=categories,
     )
 
 
-def _check_classes(config: m.Ssd, categories: Categories | None) -> None:
-    if config.num_classes < 1:
+def _columns(config: m.Ssd) -> ClassColumns:
+    if config.add_background_class and config.explicit_background_class:
+        raise ConfigError("model.ssd: add_background_class and explicit_background_class exclude each other")
+    background = int(config.add_background_class or config.explicit_background_class)
+    # An explicit background is one of the classes that are counted.
+    foreground = config.num_classes - int(config.explicit_background_class)
+    return ClassColumns(foreground, background, 0.0 if config.encode_background_as_zeros else 1.0)
+
+
+def _check_classes(config: m.Ssd, columns: ClassColumns, categories: Categories | None) -> None:
+    if columns.num_classes < 1:
         raise ConfigError(f"model.ssd.num_classes: expected at least 1, found {config.num_classes}")
-    if categories is not None and categories.num_slots > config.num_classes:
+    if categories is not None and categories.num_slots > columns.num_classes:
         last = categories.items[-1]
+        wanted = categories.num_slots + config.num_classes - columns.num_classes
         raise ConfigError(
             f"model.ssd.num_classes is {config.num_classes}, but the label map goes up to id {last.id} ({last.name}); "
-            f"set it to {categories.num_slots}"
+            f"set it to {wanted}"
         )

@@ -8,15 +8,28 @@ from typing import Any
 from boxwright.builders.choice import build_chosen, require
 from boxwright.config import messages as m
 from boxwright.criteria.classification_losses import (
+    BootstrappedSigmoid,
     ClassificationLoss,
+    Dice,
+    PenaltyReducedFocal,
     SigmoidCrossEntropy,
     SigmoidFocal,
+    SoftmaxAgainstLogits,
     SoftmaxCrossEntropy,
 )
+from boxwright.criteria.example_sampler import BalancedSampler
+from boxwright.criteria.expected_weights import Balance, ExpectedSampling, ExpectedWeights, ReweightUnmatched
 from boxwright.criteria.hard_example_miner import HardExampleMiner
-from boxwright.criteria.localization_losses import LocalizationLoss, SmoothL1, SquaredError
+from boxwright.criteria.localization_losses import (
+    AbsoluteError,
+    GeneralizedIouLoss,
+    IouLoss,
+    LocalizationLoss,
+    SmoothL1,
+    SquaredError,
+)
 from boxwright.criteria.ssd import LossNormalizer, SSDCriterion
-from boxwright.criteria.target_assigner import TargetAssigner
+from boxwright.criteria.target_assigner import Assigner
 from boxwright.errors import ConfigError
 
 __all__ = [
@@ -27,7 +40,7 @@ __all__ = [
 ]
 
 
-def build_criterion(config: m.Ssd, assigner: TargetAssigner) -> SSDCriterion:
+def build_criterion(config: m.Ssd, assigner: Assigner) -> SSDCriterion:
     """Build the criterion of an SSD.
 
     Args:
@@ -39,6 +52,7 @@ def build_criterion(config: m.Ssd, assigner: TargetAssigner) -> SSDCriterion:
     """
     loss = require(config.loss, "model.ssd.loss")
     miner = loss.hard_example_miner
+    _check_selection(loss)
     return SSDCriterion(
         assigner=assigner,
         classification=build_classification_loss(
@@ -54,7 +68,45 @@ def build_criterion(config: m.Ssd, assigner: TargetAssigner) -> SSDCriterion:
         miner=None
         if miner is None
         else build_hard_example_miner(miner, loss.classification_weight, loss.localization_weight),
+        sampler=_sampler(loss.random_example_sampler),
+        expected=_expected(loss),
     )
+
+
+def _check_selection(loss: m.Loss) -> None:
+    """Refuse what cannot choose among anchors."""
+    chosen = loss.classification_loss.which("classification_loss") if loss.classification_loss else None
+    expected = loss.expected_loss_weights.name != "NONE"
+    if loss.hard_example_miner is not None and chosen == "weighted_sigmoid_focal":
+        raise ConfigError("loss.hard_example_miner: focal loss weighs hard examples itself; remove one of the two")
+    if chosen == "weighted_dice_classification_loss" and (loss.hard_example_miner is not None or expected):
+        raise ConfigError(
+            "weighted_dice_classification_loss judges all anchors of an image together; "
+            "remove hard_example_miner and expected_loss_weights"
+        )
+    if loss.hard_example_miner is not None and expected:
+        raise ConfigError(
+            "loss.expected_loss_weights takes the place of loss.hard_example_miner; remove one of the two"
+        )
+
+
+def _sampler(config: m.RandomExampleSampler | None) -> BalancedSampler | None:
+    if config is None:
+        return None
+    if not 0 < config.positive_sample_fraction <= 1:
+        raise ConfigError(
+            "random_example_sampler.positive_sample_fraction: expected more than 0 and at most 1, "
+            f"found {config.positive_sample_fraction}"
+        )
+    return BalancedSampler(config.positive_sample_fraction)
+
+
+def _expected(loss: m.Loss) -> ExpectedWeights | None:
+    name = loss.expected_loss_weights.name
+    if name == "NONE":
+        return None
+    balance = Balance(loss.min_num_negative_samples, loss.desired_negative_sampling_ratio)
+    return ExpectedSampling(balance) if name == "EXPECTED_SAMPLING" else ReweightUnmatched(balance)
 
 
 def build_classification_loss(config: m.ClassificationLoss) -> ClassificationLoss:
@@ -79,10 +131,22 @@ def _softmax(config: m.WeightedSoftmaxClassificationLoss) -> ClassificationLoss:
     return SoftmaxCrossEntropy(config.logit_scale)
 
 
+def _softmax_against_logits(config: m.WeightedSoftmaxClassificationAgainstLogitsLoss) -> ClassificationLoss:
+    if config.logit_scale == 0:
+        raise ConfigError("weighted_logits_softmax.logit_scale divides the logits; it cannot be 0")
+    return SoftmaxAgainstLogits(config.logit_scale)
+
+
 _CLASSIFICATION: dict[str, Callable[[Any], ClassificationLoss]] = {
     "weighted_sigmoid": lambda _: SigmoidCrossEntropy(),
     "weighted_sigmoid_focal": _focal,
     "weighted_softmax": _softmax,
+    "weighted_logits_softmax": _softmax_against_logits,
+    "bootstrapped_sigmoid": lambda config: BootstrappedSigmoid(config.alpha, config.hard_bootstrap),
+    "penalty_reduced_logistic_focal_loss": lambda config: PenaltyReducedFocal(config.alpha, config.beta),
+    "weighted_dice_classification_loss": lambda config: Dice(
+        config.squared_normalization, config.is_prediction_probability
+    ),
 }
 
 
@@ -101,6 +165,9 @@ def build_localization_loss(config: m.LocalizationLoss) -> LocalizationLoss:
 _LOCALIZATION: dict[str, Callable[[Any], LocalizationLoss]] = {
     "weighted_smooth_l1": lambda config: SmoothL1(config.delta),
     "weighted_l2": lambda _: SquaredError(),
+    "weighted_iou": lambda _: IouLoss(),
+    "weighted_giou": lambda _: GeneralizedIouLoss(),
+    "l1_localization_loss": lambda _: AbsoluteError(),
 }
 
 

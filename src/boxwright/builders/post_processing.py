@@ -7,11 +7,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from boxwright.builders.choice import require
+from boxwright.builders.choice import build_chosen, require
 from boxwright.config import messages as m
 from boxwright.errors import ConfigError
-from boxwright.ops.box_coder import FasterRcnnBoxCoder
-from boxwright.postprocessing.batch_nms import BatchNms
+from boxwright.ops.box_coder import BoxCoder
+from boxwright.postprocessing.batch_nms import BatchNms, ClassAgnosticNms, CombinedNms, Nms, SoftNms
+from boxwright.postprocessing.calibration import ByColumn, Calibration, PiecewiseLinear, SigmoidCurve
 from boxwright.postprocessing.score_converters import ScoreConverter, identity, softmax
 from boxwright.postprocessing.ssd import SSDPostprocessor
 
@@ -24,7 +25,7 @@ _CONVERTERS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def build_postprocessor(config: m.PostProcessing, box_coder: FasterRcnnBoxCoder, background: int) -> SSDPostprocessor:
+def build_postprocessor(config: m.PostProcessing, box_coder: BoxCoder, background: int) -> SSDPostprocessor:
     """Build a postprocessor.
 
     Args:
@@ -53,10 +54,46 @@ def build_score_converter(config: m.PostProcessing) -> ScoreConverter:
     """
     if config.logit_scale == 0:
         raise ConfigError("post_processing.logit_scale divides the logits; it cannot be 0")
-    return ScoreConverter(_CONVERTERS[config.score_converter.name], config.logit_scale)
+    convert = _CONVERTERS[config.score_converter.name]
+    calibration = config.calibration_config
+    if calibration is None:
+        return ScoreConverter(convert, config.logit_scale)
+    if calibration.temperature_scaling_calibration is not None:
+        # The one calibration that comes before the conversion.
+        scaler = calibration.temperature_scaling_calibration.scaler
+        if scaler <= 0:
+            raise ConfigError(f"temperature_scaling_calibration.scaler: expected more than 0, found {scaler}")
+        return ScoreConverter(convert, config.logit_scale * scaler)
+    return ScoreConverter(convert, config.logit_scale, build_chosen(calibration, "calibrator", _CALIBRATIONS))
 
 
-def build_nms(config: m.BatchNonMaxSuppression) -> BatchNms:
+def _curve(config: m.XYPairs | None) -> PiecewiseLinear:
+    points = [] if config is None else [(pair.x, pair.y) for pair in config.x_y_pair]
+    if not points:
+        raise ConfigError("calibration_config: a curve needs at least one x_y_pair")
+    x, y = zip(*points, strict=True)
+    if list(x) != sorted(x):
+        raise ConfigError(f"calibration_config: the x of a curve's points must rise, found {list(x)}")
+    return PiecewiseLinear(x, y)
+
+
+def _sigmoid(config: m.SigmoidParameters | None) -> SigmoidCurve:
+    return SigmoidCurve() if config is None else SigmoidCurve(config.a, config.b)
+
+
+_CALIBRATIONS: dict[str, Callable[..., Calibration]] = {
+    "function_approximation": lambda config: _curve(config.x_y_pairs),
+    "class_id_function_approximations": lambda config: ByColumn(
+        {entry.key: _curve(entry.value) for entry in config.class_id_xy_pairs_map}
+    ),
+    "sigmoid_calibration": lambda config: _sigmoid(config.sigmoid_parameters),
+    "class_id_sigmoid_calibrations": lambda config: ByColumn(
+        {entry.key: _sigmoid(entry.value) for entry in config.class_id_sigmoid_parameters_map}
+    ),
+}
+
+
+def build_nms(config: m.BatchNonMaxSuppression) -> Nms:
     """Build batch NMS.
 
     Args:
@@ -66,13 +103,39 @@ def build_nms(config: m.BatchNonMaxSuppression) -> BatchNms:
         The suppression.
 
     Raises:
-        ConfigError: Where an image could keep fewer detections than a class.
+        ConfigError: For settings that contradict each other.
     """
-    if config.max_detections_per_class > config.max_total_detections:
-        raise ConfigError(
-            f"batch_non_max_suppression: max_detections_per_class {config.max_detections_per_class} is over "
-            f"max_total_detections {config.max_total_detections}"
+    _check_nms(config)
+    if config.use_class_agnostic_nms:
+        return ClassAgnosticNms(config.score_threshold, config.iou_threshold, config.max_total_detections)
+    if config.soft_nms_sigma > 0:
+        return SoftNms(
+            config.soft_nms_sigma, config.score_threshold, config.max_detections_per_class, config.max_total_detections
         )
-    return BatchNms(
+    nms = BatchNms(
         config.score_threshold, config.iou_threshold, config.max_detections_per_class, config.max_total_detections
     )
+    return CombinedNms(nms) if config.use_combined_nms else nms
+
+
+def _check_nms(config: m.BatchNonMaxSuppression) -> None:
+    """Refuse what TF refuses, when it builds or when it runs."""
+    soft = config.soft_nms_sigma != 0
+    wrong = {
+        f"max_detections_per_class {config.max_detections_per_class} is over max_total_detections "
+        f"{config.max_total_detections}": config.max_detections_per_class > config.max_total_detections,
+        f"iou_threshold {config.iou_threshold} is not in 0..1": not 0 <= config.iou_threshold <= 1,
+        f"soft_nms_sigma {config.soft_nms_sigma} is below 0": config.soft_nms_sigma < 0,
+        "soft_nms_sigma and use_hard_nms exclude each other": soft and config.use_hard_nms,
+        "soft_nms_sigma and use_static_shapes exclude each other": soft and config.use_static_shapes,
+        "soft_nms_sigma and use_class_agnostic_nms exclude each other": soft and config.use_class_agnostic_nms,
+        f"max_classes_per_detection {config.max_classes_per_detection}: TensorFlow supports only 1": (
+            config.use_class_agnostic_nms and config.max_classes_per_detection > 1
+        ),
+        "use_combined_nms excludes use_class_agnostic_nms, soft_nms_sigma and change_coordinate_frame (which is true "
+        "unless set)": config.use_combined_nms
+        and (config.use_class_agnostic_nms or soft or config.change_coordinate_frame),
+    }
+    for problem, found in wrong.items():
+        if found:
+            raise ConfigError(f"batch_non_max_suppression: {problem}")

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from torch import Tensor
-
 from boxwright.builders.choice import build_chosen, require
 from boxwright.config import messages as m
-from boxwright.criteria.target_assigner import ClassColumns, TargetAssigner
+from boxwright.criteria.target_assigner import Assigner, ClassColumns, ConfidenceTargetAssigner, TargetAssigner
 from boxwright.errors import ConfigError
-from boxwright.ops.box_coder import FasterRcnnBoxCoder
-from boxwright.ops.boxes import pairwise_iou
-from boxwright.ops.matcher import ArgmaxMatcher
+from boxwright.ops.box_coder import (
+    BoxCoder,
+    FasterRcnnBoxCoder,
+    KeypointBoxCoder,
+    MeanStddevBoxCoder,
+    SquareBoxCoder,
+)
+from boxwright.ops.boxes import pairwise_ioa, pairwise_iou
+from boxwright.ops.matcher import ArgmaxMatcher, BipartiteMatcher, Matcher
+from boxwright.ops.similarity import Similarity, ThresholdedIou, negative_squared_distance
 
 __all__ = ["build_box_coder", "build_matcher", "build_similarity", "build_target_assigner"]
 
 
-def build_target_assigner(config: m.Ssd, columns: ClassColumns) -> TargetAssigner:
+def build_target_assigner(config: m.Ssd, columns: ClassColumns) -> Assigner:
     """Build the target assigner of an SSD.
 
     Args:
@@ -27,16 +32,19 @@ def build_target_assigner(config: m.Ssd, columns: ClassColumns) -> TargetAssigne
     Returns:
         The assigner.
     """
-    return TargetAssigner(
+    assigner = TargetAssigner(
         columns=columns,
         matcher=build_matcher(require(config.matcher, "model.ssd.matcher")),
         box_coder=build_box_coder(require(config.box_coder, "model.ssd.box_coder")),
         similarity=build_similarity(require(config.similarity_calculator, "model.ssd.similarity_calculator")),
         negative_class_weight=config.negative_class_weight,
     )
+    if config.use_confidences_as_targets:
+        return ConfidenceTargetAssigner(assigner, config.implicit_example_weight)
+    return assigner
 
 
-def build_box_coder(config: m.BoxCoder) -> FasterRcnnBoxCoder:
+def build_box_coder(config: m.BoxCoder) -> BoxCoder:
     """Build a box coder.
 
     Args:
@@ -45,14 +53,36 @@ def build_box_coder(config: m.BoxCoder) -> FasterRcnnBoxCoder:
     Returns:
         The coder.
     """
-    return build_chosen(config, "box_coder_oneof", {"faster_rcnn_box_coder": _faster_rcnn})
+    return build_chosen(config, "box_coder_oneof", _BOX_CODERS)
 
 
 def _faster_rcnn(config: m.FasterRcnnBoxCoder) -> FasterRcnnBoxCoder:
     return FasterRcnnBoxCoder(config.y_scale, config.x_scale, config.height_scale, config.width_scale)
 
 
-def build_matcher(config: m.Matcher) -> ArgmaxMatcher:
+def _keypoint(config: m.KeypointBoxCoder) -> BoxCoder:
+    if config.num_keypoints < 1:
+        raise ConfigError(f"keypoint_box_coder.num_keypoints: expected at least 1, found {config.num_keypoints}")
+    return KeypointBoxCoder(
+        config.num_keypoints, config.y_scale, config.x_scale, config.height_scale, config.width_scale
+    )
+
+
+def _mean_stddev(config: m.MeanStddevBoxCoder) -> BoxCoder:
+    if config.stddev <= 0:
+        raise ConfigError(f"mean_stddev_box_coder.stddev: expected more than 0, found {config.stddev}")
+    return MeanStddevBoxCoder(config.stddev)
+
+
+_BOX_CODERS: dict[str, Callable[..., BoxCoder]] = {
+    "faster_rcnn_box_coder": _faster_rcnn,
+    "keypoint_box_coder": _keypoint,
+    "mean_stddev_box_coder": _mean_stddev,
+    "square_box_coder": lambda config: SquareBoxCoder(config.y_scale, config.x_scale, config.length_scale),
+}
+
+
+def build_matcher(config: m.Matcher) -> Matcher:
     """Build a matcher.
 
     Args:
@@ -64,10 +94,11 @@ def build_matcher(config: m.Matcher) -> ArgmaxMatcher:
     Raises:
         ConfigError: For thresholds that contradict each other.
     """
-    return build_chosen(config, "matcher_oneof", {"argmax_matcher": _argmax})
+    matchers = {"argmax_matcher": _argmax, "bipartite_matcher": lambda _: BipartiteMatcher()}
+    return build_chosen(config, "matcher_oneof", matchers)
 
 
-def _argmax(config: m.ArgMaxMatcher) -> ArgmaxMatcher:
+def _argmax(config: m.ArgMaxMatcher) -> Matcher:
     if config.ignore_thresholds:
         return ArgmaxMatcher(None, force_match_for_each_row=config.force_match_for_each_row)
     matched, unmatched = config.matched_threshold, config.unmatched_threshold
@@ -81,7 +112,7 @@ def _argmax(config: m.ArgMaxMatcher) -> ArgmaxMatcher:
     return ArgmaxMatcher(matched, unmatched, config.negatives_lower_than_unmatched, config.force_match_for_each_row)
 
 
-def build_similarity(config: m.RegionSimilarityCalculator) -> Callable[[Tensor, Tensor], Tensor]:
+def build_similarity(config: m.RegionSimilarityCalculator) -> Similarity:
     """Build a similarity between boxes.
 
     Args:
@@ -90,4 +121,12 @@ def build_similarity(config: m.RegionSimilarityCalculator) -> Callable[[Tensor, 
     Returns:
         A function of boxes [B, G, 4] and anchors [A, 4] that returns [B, G, A].
     """
-    return build_chosen(config, "region_similarity", {"iou_similarity": lambda _: pairwise_iou})
+    return build_chosen(config, "region_similarity", _SIMILARITIES)
+
+
+_SIMILARITIES: dict[str, Callable[..., Similarity]] = {
+    "iou_similarity": lambda _: pairwise_iou,
+    "ioa_similarity": lambda _: pairwise_ioa,
+    "neg_sq_dist_similarity": lambda _: negative_squared_distance,
+    "thresholded_iou_similarity": lambda config: ThresholdedIou(config.iou_threshold),
+}

@@ -1,7 +1,8 @@
 """Classification losses over anchors.
 
-Each takes logits and targets of every class, and a weight for each anchor, and returns one loss
-for each anchor: summing, mining and normalising are the criterion's business.
+Each takes logits and targets of every class, and a weight for each anchor (or for each of its
+columns), and returns one loss for each anchor: summing, mining and normalising are the criterion's
+business.
 
 Dimensions: B batch, A anchors, C columns (classes, and background where there is one).
 """
@@ -15,7 +16,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = ["ClassificationLoss", "SigmoidCrossEntropy", "SigmoidFocal", "SoftmaxCrossEntropy"]
+__all__ = [
+    "BootstrappedSigmoid",
+    "ClassificationLoss",
+    "Dice",
+    "PenaltyReducedFocal",
+    "SigmoidCrossEntropy",
+    "SigmoidFocal",
+    "SoftmaxAgainstLogits",
+    "SoftmaxCrossEntropy",
+]
 
 
 class ClassificationLoss(Protocol):
@@ -27,7 +37,7 @@ class ClassificationLoss(Protocol):
         Args:
             logits: float [B, A, C].
             targets: float [B, A, C] in 0..1; at most one column is 1 in a hard target.
-            weights: float [B, A].
+            weights: float [B, A] or [B, A, C].
 
         Returns:
             float [B, A].
@@ -45,12 +55,12 @@ class SigmoidCrossEntropy:
         Args:
             logits: float [B, A, C].
             targets: float [B, A, C].
-            weights: float [B, A].
+            weights: float [B, A] or [B, A, C].
 
         Returns:
             float [B, A].
         """
-        return F.binary_cross_entropy_with_logits(logits, targets, reduction="none").sum(-1) * weights
+        return _weigh(F.binary_cross_entropy_with_logits(logits, targets, reduction="none"), weights)
 
 
 @dataclass(frozen=True)
@@ -71,7 +81,7 @@ class SigmoidFocal:
         Args:
             logits: float [B, A, C].
             targets: float [B, A, C].
-            weights: float [B, A].
+            weights: float [B, A] or [B, A, C].
 
         Returns:
             float [B, A].
@@ -83,7 +93,7 @@ class SigmoidFocal:
         loss = cross_entropy * (error * error if self.gamma == 2.0 else error**self.gamma)
         if self.alpha is not None:
             loss = loss * (1 - self.alpha + (2 * self.alpha - 1) * targets)
-        return loss.sum(-1) * weights
+        return _weigh(loss, weights)
 
 
 @dataclass(frozen=True)
@@ -102,10 +112,139 @@ class SoftmaxCrossEntropy:
         Args:
             logits: float [B, A, C].
             targets: float [B, A, C]; rows that sum to 0 cost nothing.
-            weights: float [B, A].
+            weights: float [B, A] or [B, A, C].
 
         Returns:
             float [B, A].
         """
         log_probabilities = F.log_softmax(logits / self.logit_scale, dim=-1)
-        return -(log_probabilities * targets).sum(-1) * weights
+        return -(log_probabilities * targets).sum(-1) * _per_anchor(weights)
+
+
+@dataclass(frozen=True)
+class SoftmaxAgainstLogits:
+    """Cross entropy of all columns together, where targets are logits too.
+
+    Attributes:
+        logit_scale: Divides the logits of predictions and targets.
+    """
+
+    logit_scale: float = 1.0
+
+    def __call__(self, logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        """Compute.
+
+        Args:
+            logits: float [B, A, C].
+            targets: float [B, A, C]; logits, such as another network's.
+            weights: float [B, A] or [B, A, C].
+
+        Returns:
+            float [B, A].
+        """
+        wanted = torch.softmax(targets / self.logit_scale, dim=-1)
+        return -(F.log_softmax(logits / self.logit_scale, dim=-1) * wanted).sum(-1) * _per_anchor(weights)
+
+
+@dataclass(frozen=True)
+class BootstrappedSigmoid:
+    """Sigmoid cross entropy that partly believes the prediction (Reed et al., 2014, section 3.3).
+
+    Attributes:
+        alpha: How much the targets are believed; the prediction is believed by the rest.
+        hard: Whether the prediction is rounded to 0 or 1 before it is believed.
+    """
+
+    alpha: float
+    hard: bool = False
+
+    def __call__(self, logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        """Compute.
+
+        Args:
+            logits: float [B, A, C].
+            targets: float [B, A, C].
+            weights: float [B, A] or [B, A, C].
+
+        Returns:
+            float [B, A].
+        """
+        probability = torch.sigmoid(logits)
+        believed = (probability > 0.5).to(logits.dtype) if self.hard else probability
+        mixed = self.alpha * targets + (1 - self.alpha) * believed
+        return _weigh(F.binary_cross_entropy_with_logits(logits, mixed, reduction="none"), weights)
+
+
+@dataclass(frozen=True)
+class PenaltyReducedFocal:
+    """Focal loss for targets that fall off around objects (CornerNet, equation 1; CenterNet, equation 1).
+
+    Only a target of exactly 1 is positive; near it, negatives cost less.
+
+    Attributes:
+        alpha: How fast the weight of easy columns falls.
+        beta: How fast the cost of negatives falls near objects.
+        clip: Probabilities stay so far from 0 and 1.
+    """
+
+    alpha: float = 2.0
+    beta: float = 4.0
+    clip: float = 1e-4
+
+    def __call__(self, logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        """Compute.
+
+        Args:
+            logits: float [B, A, C].
+            targets: float [B, A, C] in 0..1.
+            weights: float [B, A] or [B, A, C].
+
+        Returns:
+            float [B, A].
+        """
+        probability = torch.sigmoid(logits).clamp(self.clip, 1 - self.clip)
+        positive = (1 - probability) ** self.alpha * probability.log()
+        negative = (1 - targets) ** self.beta * probability**self.alpha * (1 - probability).log()
+        return _weigh(-torch.where(targets == 1, positive, negative), weights)
+
+
+@dataclass(frozen=True)
+class Dice:
+    """One minus twice the overlap of prediction and target over their sum, for each class of an image.
+
+    A class whose targets and weights are all 0 costs 1: the sum is taken as at least 1.
+
+    Attributes:
+        squared: Whether predictions and targets are squared first.
+        from_probabilities: Whether predictions are probabilities rather than logits.
+    """
+
+    squared: bool = False
+    from_probabilities: bool = False
+
+    def __call__(self, logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        """Compute.
+
+        Args:
+            logits: float [B, A, C].
+            targets: float [B, A, C].
+            weights: float [B, A] or [B, A, C].
+
+        Returns:
+            float [B, C]: the anchors of an image are judged together.
+        """
+        found = logits if self.from_probabilities else torch.sigmoid(logits)
+        power = 2 if self.squared else 1
+        each = weights if weights.ndim == logits.ndim else weights[..., None]
+        found, wanted = found**power * each, targets**power * each
+        both = (found * wanted).sum(1)
+        return 1 - 2 * both / (found.sum(1) + wanted.sum(1)).clamp(min=1.0)
+
+
+def _weigh(losses: Tensor, weights: Tensor) -> Tensor:
+    """Sum over columns, [B, A]; a weight for a whole anchor is applied after the sum, which is cheaper."""
+    return (losses * weights).sum(-1) if weights.ndim == losses.ndim else losses.sum(-1) * weights
+
+
+def _per_anchor(weights: Tensor) -> Tensor:
+    return weights.mean(-1) if weights.ndim == 3 else weights

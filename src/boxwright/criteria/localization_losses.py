@@ -11,21 +11,29 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = ["LocalizationLoss", "SmoothL1", "SquaredError"]
+from boxwright.ops.boxes import box_area
+
+__all__ = ["AbsoluteError", "GeneralizedIouLoss", "IouLoss", "LocalizationLoss", "SmoothL1", "SquaredError"]
 
 
 class LocalizationLoss(Protocol):
     """A loss for each anchor."""
 
-    def __call__(self, codes: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+    @property
+    def of_boxes(self) -> bool:
+        """Whether boxes (xyxy) are compared, rather than their codes."""
+        ...
+
+    def __call__(self, codes: Tensor, targets: Tensor, weights: Tensor, /) -> Tensor:
         """Compute.
 
         Args:
-            codes: float [B, A, S].
-            targets: float [B, A, S].
+            codes: float [B, A, S], or boxes [B, A, 4].
+            targets: float, the same shape.
             weights: float [B, A].
 
         Returns:
@@ -37,6 +45,11 @@ class LocalizationLoss(Protocol):
 @dataclass(frozen=True)
 class SquaredError:
     """Half the squared weighted difference; the weight is squared with it, as in TensorFlow's."""
+
+    @property
+    def of_boxes(self) -> bool:
+        """Codes are compared."""
+        return False
 
     def __call__(self, codes: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """Compute.
@@ -54,6 +67,29 @@ class SquaredError:
 
 
 @dataclass(frozen=True)
+class AbsoluteError:
+    """The sum of absolute differences."""
+
+    @property
+    def of_boxes(self) -> bool:
+        """Codes are compared."""
+        return False
+
+    def __call__(self, codes: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        """Compute.
+
+        Args:
+            codes: float [B, A, S].
+            targets: float [B, A, S].
+            weights: float [B, A].
+
+        Returns:
+            float [B, A].
+        """
+        return (codes - targets).abs().sum(-1) * weights
+
+
+@dataclass(frozen=True)
 class SmoothL1:
     """Huber's loss: quadratic up to `delta`, linear with slope `delta` beyond.
 
@@ -62,6 +98,11 @@ class SmoothL1:
     """
 
     delta: float = 1.0
+
+    @property
+    def of_boxes(self) -> bool:
+        """Codes are compared."""
+        return False
 
     def __call__(self, codes: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """Compute.
@@ -75,3 +116,64 @@ class SmoothL1:
             float [B, A].
         """
         return F.huber_loss(codes, targets, reduction="none", delta=self.delta).sum(-1) * weights
+
+
+@dataclass(frozen=True)
+class IouLoss:
+    """One minus intersection over union; 1 for boxes that do not meet."""
+
+    @property
+    def of_boxes(self) -> bool:
+        """Boxes are compared."""
+        return True
+
+    def __call__(self, boxes: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        """Compute.
+
+        Args:
+            boxes: float [..., 4], xyxy.
+            targets: float [..., 4], xyxy.
+            weights: float [...].
+
+        Returns:
+            float [...].
+        """
+        intersection, union, _ = _overlap(boxes, targets)
+        iou = torch.where(intersection > 0, intersection / torch.where(intersection > 0, union, 1.0), 0.0)
+        return (1 - iou) * weights
+
+
+@dataclass(frozen=True)
+class GeneralizedIouLoss:
+    """One minus generalized intersection over union (Rezatofighi et al., 2019, algorithm 1)."""
+
+    @property
+    def of_boxes(self) -> bool:
+        """Boxes are compared."""
+        return True
+
+    def __call__(self, boxes: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        """Compute.
+
+        Args:
+            boxes: float [..., 4], xyxy.
+            targets: float [..., 4], xyxy.
+            weights: float [...].
+
+        Returns:
+            float [...]; in 0..2 for boxes that are not turned inside out, times the weight.
+        """
+        intersection, union, hull = _overlap(boxes, targets)
+        iou = torch.where(union == 0, 0.0, intersection / torch.where(union == 0, 1.0, union))
+        # TF's rule for two boxes without extent: nothing is gained or lost.
+        outside = torch.where(hull > 0, (hull - union) / torch.where(hull > 0, hull, 1.0), iou)
+        return (1 - (iou - outside)) * weights
+
+
+def _overlap(boxes: Tensor, others: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return areas of intersection, union and hull of pairs of boxes, [...]."""
+    low, high = torch.maximum(boxes[..., :2], others[..., :2]), torch.minimum(boxes[..., 2:], others[..., 2:])
+    intersection = (high - low).clamp(min=0).prod(-1)
+    union = box_area(boxes) + box_area(others) - intersection
+    first, last = torch.minimum(boxes[..., :2], others[..., :2]), torch.maximum(boxes[..., 2:], others[..., 2:])
+    return intersection, union, (last - first).prod(-1)

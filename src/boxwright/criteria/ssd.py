@@ -5,15 +5,17 @@ Dimensions: B batch, A anchors.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from boxwright.criteria.classification_losses import ClassificationLoss
+from boxwright.criteria.example_sampler import BalancedSampler
+from boxwright.criteria.expected_weights import ExpectedWeights
 from boxwright.criteria.hard_example_miner import HardExampleMiner
 from boxwright.criteria.localization_losses import LocalizationLoss
-from boxwright.criteria.target_assigner import TargetAssigner
+from boxwright.criteria.target_assigner import AnchorTargets, Assigner
 from boxwright.types import Predictions, Targets
 
 __all__ = ["LossNormalizer", "SSDCriterion"]
@@ -43,16 +45,20 @@ class SSDCriterion:
     Attributes:
         assigner: Decides what each anchor should predict.
         classification: The loss of class logits.
-        localization: The loss of box codes.
+        localization: The loss of box codes, or of the boxes that they stand for.
         normalizer: Weights and divisors.
-        miner: Chooses the anchors that count, or None for all.
+        miner: Chooses the anchors that count by their losses, or None for all.
+        sampler: Chooses anchors at random before that, or None for all.
+        expected: Weighs anchors as sampling would on average; then nothing is mined. None for no weights.
     """
 
-    assigner: TargetAssigner
+    assigner: Assigner
     classification: ClassificationLoss
     localization: LocalizationLoss
     normalizer: LossNormalizer
     miner: HardExampleMiner | None = None
+    sampler: BalancedSampler | None = None
+    expected: ExpectedWeights | None = None
 
     def __call__(self, predictions: Predictions, targets: Targets) -> dict[str, Tensor]:
         """Compute the losses of a batch.
@@ -64,18 +70,78 @@ class SSDCriterion:
         Returns:
             `Loss/localization_loss` and `Loss/classification_loss`, scalars.
         """
-        assigned = self.assigner(predictions.anchors, targets)
+        anchors = predictions.anchors
+        if not self.assigner.unit_free:
+            anchors, targets = _in_units_of_input(predictions, targets)
+        assigned = self.assigner(anchors, targets)
+        if self.sampler is not None:
+            assigned = self._sampled(assigned, self.sampler)
+        # The divisor counts images that nobody looked at too, as TF's does.
+        divisor = assigned.box_weights.sum().clamp(min=1.0) if self.normalizer.by_num_matches else torch.ones(())
         class_logits, box_codes = predictions.class_logits.float(), predictions.box_codes.float()
+        if targets.annotated is not None:
+            class_logits, box_codes, assigned = _only_annotated(class_logits, box_codes, assigned, targets.annotated)
         class_losses = self.classification(class_logits, assigned.classes, assigned.class_weights)
-        box_losses = self.localization(box_codes, assigned.box_codes, assigned.box_weights)
-        if self.miner is not None:
-            boxes = self.assigner.box_coder.decode(box_codes.detach(), predictions.anchors)
+        box_losses = self._box_losses(box_codes, assigned, anchors)
+        if self.expected is not None:
+            matched, unmatched = self.expected(
+                assigned.classes[..., self.assigner.columns.background :].sum(-1), assigned.match
+            )
+            nothing = self.assigner.columns.unmatched(assigned.classes).expand_as(assigned.classes)
+            against_nothing = self.classification(class_logits, nothing, assigned.class_weights)
+            class_losses = matched * class_losses + unmatched * against_nothing
+            box_losses = box_losses * matched
+        elif self.miner is not None:
+            boxes = self.assigner.box_coder.decode(box_codes.detach(), anchors)
             chosen = self.miner(class_losses, box_losses, boxes, assigned.match)
             class_losses, box_losses = class_losses * chosen, box_losses * chosen
         rules = self.normalizer
-        divisor = assigned.box_weights.sum().clamp(min=1.0) if rules.by_num_matches else torch.ones(())
         box_divisor = divisor * self.assigner.box_coder.code_size if rules.by_code_size else divisor
         return {
             "Loss/localization_loss": rules.localization_weight / box_divisor * box_losses.sum(),
             "Loss/classification_loss": rules.classification_weight / divisor * class_losses.sum(),
         }
+
+    def _sampled(self, assigned: AnchorTargets, sampler: BalancedSampler) -> AnchorTargets:
+        weights = assigned.class_weights
+        candidates = (weights if weights.ndim == 2 else weights.mean(-1)) > 0
+        positive = (assigned.classes[..., self.assigner.columns.background :] > 0).any(-1)
+        chosen = sampler(positive, candidates)
+        return replace(
+            assigned,
+            box_weights=assigned.box_weights * chosen,
+            class_weights=weights * (chosen if weights.ndim == 2 else chosen[..., None]),
+        )
+
+    def _box_losses(self, codes: Tensor, assigned: AnchorTargets, anchors: Tensor) -> Tensor:
+        wanted = assigned.box_codes
+        if self.localization.of_boxes:
+            # TF compares the codes themselves as if they were corners, which means nothing.
+            coder = self.assigner.box_coder
+            return self.localization(coder.decode(codes, anchors), coder.decode(wanted, anchors), assigned.box_weights)
+        # What is not known, such as a hidden keypoint, costs nothing.
+        return self.localization(codes, torch.where(wanted.isnan(), codes, wanted), assigned.box_weights)
+
+
+def _in_units_of_input(predictions: Predictions, targets: Targets) -> tuple[Tensor, Targets]:
+    """Bring anchors and groundtruth from pixels to 0..1 of the input, in which TF codes boxes."""
+    height, width = predictions.input_size
+    unit = predictions.anchors.new_tensor([width, height, width, height])
+    keypoints = None if targets.keypoints is None else targets.keypoints / unit[:2]
+    return predictions.anchors / unit, replace(targets, boxes=targets.boxes / unit, keypoints=keypoints)
+
+
+def _only_annotated(
+    class_logits: Tensor, box_codes: Tensor, assigned: AnchorTargets, annotated: Tensor
+) -> tuple[Tensor, Tensor, AnchorTargets]:
+    """Multiply predictions, targets and weights of images that nobody looked at with 0, as TF does."""
+    image = annotated.to(class_logits.dtype)[:, None]
+    weights = assigned.class_weights
+    kept = replace(
+        assigned,
+        box_codes=assigned.box_codes * image[..., None],
+        box_weights=assigned.box_weights * image,
+        classes=assigned.classes * image[..., None],
+        class_weights=weights * (image if weights.ndim == 2 else image[..., None]),
+    )
+    return class_logits * image[..., None], box_codes * image[..., None], kept

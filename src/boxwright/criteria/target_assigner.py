@@ -1,23 +1,27 @@
 """Target assignment: what each anchor should predict, and how much it counts.
 
+Groundtruth and anchors come in one frame: pixels, or units of the network's input (0..1) where a
+coder or similarity depends on that, as TensorFlow's frame is the latter.
+
 Dimensions: B batch, G groundtruth boxes (padded), A anchors, C columns of the class targets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from boxwright.ops.box_coder import FasterRcnnBoxCoder
+from boxwright.ops.box_coder import BoxCoder, KeypointBoxCoder
 from boxwright.ops.boxes import pairwise_iou
-from boxwright.ops.matcher import IGNORED, ArgmaxMatcher
+from boxwright.ops.matcher import IGNORED, Matcher
+from boxwright.ops.similarity import Similarity, negative_squared_distance
 from boxwright.types import Targets
 
-__all__ = ["AnchorTargets", "ClassColumns", "TargetAssigner"]
+__all__ = ["AnchorTargets", "Assigner", "ClassColumns", "ConfidenceTargetAssigner", "TargetAssigner"]
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,20 @@ class ClassColumns:
         """Columns in all, C."""
         return self.num_classes + self.background
 
+    def unmatched(self, like: Tensor) -> Tensor:
+        """Write the targets of an anchor without an object.
+
+        Args:
+            like: A tensor whose type and device are taken.
+
+        Returns:
+            float [C].
+        """
+        row = like.new_zeros(self.count)
+        if self.background:
+            row[0] = self.background_target
+        return row
+
 
 @dataclass(frozen=True)
 class AnchorTargets:
@@ -47,10 +65,10 @@ class AnchorTargets:
 
     Attributes:
         match: int64 [B, A]: the matched groundtruth box, or the matcher's UNMATCHED or IGNORED.
-        box_codes: float32 [B, A, code size]; zeros where unmatched.
+        box_codes: float32 [B, A, code size]; zeros where unmatched, NaN where not known (keypoints).
         box_weights: float32 [B, A]; zero where unmatched.
         classes: float32 [B, A, C].
-        class_weights: float32 [B, A]; zero where ignored.
+        class_weights: float32 [B, A], or [B, A, C] where columns count apart; zero where ignored.
     """
 
     match: Tensor
@@ -58,6 +76,37 @@ class AnchorTargets:
     box_weights: Tensor
     classes: Tensor
     class_weights: Tensor
+
+
+class Assigner(Protocol):
+    """Decides what each anchor should predict."""
+
+    @property
+    def columns(self) -> ClassColumns:
+        """The class head's columns."""
+        ...
+
+    @property
+    def box_coder(self) -> BoxCoder:
+        """Writes boxes as codes."""
+        ...
+
+    @property
+    def unit_free(self) -> bool:
+        """Whether the same comes out whatever the units of x and y."""
+        ...
+
+    def __call__(self, anchors: Tensor, targets: Targets) -> AnchorTargets:
+        """Assign.
+
+        Args:
+            anchors: float32 [A, 4], xyxy.
+            targets: The groundtruth, in the same frame.
+
+        Returns:
+            The targets of every anchor.
+        """
+        ...
 
 
 @dataclass(frozen=True)
@@ -73,10 +122,15 @@ class TargetAssigner:
     """
 
     columns: ClassColumns
-    matcher: ArgmaxMatcher
-    box_coder: FasterRcnnBoxCoder
-    similarity: Callable[[Tensor, Tensor], Tensor] = pairwise_iou
+    matcher: Matcher
+    box_coder: BoxCoder
+    similarity: Similarity = pairwise_iou
     negative_class_weight: float = 1.0
+
+    @property
+    def unit_free(self) -> bool:
+        """Whether the same comes out whatever the units of x and y."""
+        return self.box_coder.unit_free and self.similarity is not negative_squared_distance
 
     @torch.no_grad()
     def __call__(self, anchors: Tensor, targets: Targets) -> AnchorTargets:
@@ -92,15 +146,14 @@ class TargetAssigner:
         if targets.boxes.shape[1] == 0:
             targets = _one_padding_row(targets)
         similarity = self.similarity(targets.boxes, anchors)
-        similarity = torch.where(targets.valid[..., None], similarity, -1.0)
+        similarity = torch.where(targets.valid[..., None], similarity, -torch.inf)
         match = self.matcher(similarity, targets.valid & (targets.weights > 0))
         matched = match >= 0
         row = match.clamp(min=0)
         # A padding row can win only where an image has no boxes and thresholds are ignored.
         matched &= targets.valid.gather(1, row)
-        boxes = targets.boxes.gather(1, row[..., None].expand(-1, -1, 4))
         weights = targets.weights.gather(1, row)
-        codes = self.box_coder.encode(boxes, anchors)
+        codes = self._codes(targets, row, anchors)
         return AnchorTargets(
             match=match,
             box_codes=torch.where(matched[..., None], codes, 0.0),
@@ -109,13 +162,92 @@ class TargetAssigner:
             class_weights=torch.where(matched, weights, self.negative_class_weight) * (match != IGNORED),
         )
 
+    def _codes(self, targets: Targets, row: Tensor, anchors: Tensor) -> Tensor:
+        boxes = targets.boxes.gather(1, row[..., None].expand(-1, -1, 4))
+        if not isinstance(self.box_coder, KeypointBoxCoder):
+            return self.box_coder.encode(boxes, anchors)
+        if targets.keypoints is None:
+            return self.box_coder.encode(boxes, anchors)
+        points = targets.keypoints.shape[2]
+        keypoints = targets.keypoints.gather(1, row[..., None, None].expand(-1, -1, points, 2))
+        return self.box_coder.encode(boxes, anchors, keypoints)
+
     def _class_targets(self, matched: Tensor, labels: Tensor) -> Tensor:
         columns = self.columns
         one_hot = F.one_hot(labels + columns.background, columns.count).float()
-        unmatched = one_hot.new_zeros(columns.count)
-        if columns.background:
-            unmatched[0] = columns.background_target
-        return torch.where(matched[..., None], one_hot, unmatched)
+        return torch.where(matched[..., None], one_hot, columns.unmatched(one_hot))
+
+
+@dataclass(frozen=True)
+class ConfidenceTargetAssigner:
+    """Take confidences as class targets (TF's `use_confidences_as_targets`).
+
+    A confidence above 0 is an explicit positive, and the target itself; one below 0 an explicit
+    negative, with target 0; 0 says nothing. Explicit columns count fully, others by
+    `implicit_weight`. Boxes are learnt where some class is positive. The weights of objects do not
+    enter, and anchors between the matcher's thresholds are implicit negatives, as in TensorFlow.
+
+    Attributes:
+        assigner: Matches anchors and writes box codes.
+        implicit_weight: What a column counts of which nothing is said.
+    """
+
+    assigner: TargetAssigner
+    implicit_weight: float = 1.0
+
+    @property
+    def columns(self) -> ClassColumns:
+        """The class head's columns."""
+        return self.assigner.columns
+
+    @property
+    def box_coder(self) -> BoxCoder:
+        """Writes boxes as codes."""
+        return self.assigner.box_coder
+
+    @property
+    def unit_free(self) -> bool:
+        """Whether the same comes out whatever the units of x and y."""
+        return self.assigner.unit_free
+
+    @torch.no_grad()
+    def __call__(self, anchors: Tensor, targets: Targets) -> AnchorTargets:
+        """Assign.
+
+        Args:
+            anchors: float32 [A, 4], xyxy.
+            targets: The groundtruth, in the same frame; without confidences every object's class has 1.
+
+        Returns:
+            The targets of every anchor; `class_weights` is [B, A, C].
+        """
+        found = self.assigner(anchors, targets)
+        confidences = self._confidences(targets, found.match)
+        explicit = (confidences != 0).float()
+        positive = (confidences > 0).any(-1, keepdim=True).float()
+        classes, weights = confidences.clamp(min=0), explicit + (1 - explicit) * self.implicit_weight
+        if self.columns.background:
+            background_weight = positive + (1 - positive) * self.implicit_weight
+            classes = torch.cat([1 - positive, classes], dim=-1)
+            weights = torch.cat([background_weight, weights], dim=-1)
+        return replace(
+            found,
+            box_codes=torch.where(positive > 0, found.box_codes, 0.0),
+            box_weights=positive.squeeze(-1),
+            classes=classes,
+            class_weights=weights,
+        )
+
+    def _confidences(self, targets: Targets, match: Tensor) -> Tensor:
+        """Return the confidences of each anchor's object, float [B, A, K]; 0 where it has none."""
+        stated = targets.confidences
+        if stated is None:
+            stated = F.one_hot(targets.labels, self.columns.num_classes).float()
+        if stated.shape[1] == 0:
+            return stated.new_zeros(*match.shape, stated.shape[2])
+        rows = match.clamp(min=0)[..., None].expand(-1, -1, stated.shape[2])
+        known = (match >= 0) & targets.valid.gather(1, match.clamp(min=0))
+        return torch.where(known[..., None], stated.gather(1, rows), 0.0)
 
 
 def _one_padding_row(targets: Targets) -> Targets:

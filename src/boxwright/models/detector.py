@@ -197,7 +197,8 @@ def _to_image(found: Detections, image: Tensor) -> Detections:
     height, width = image.shape[:2]
     true_height, true_width = found.image_size
     scale = torch.tensor([width / true_width, height / true_height] * 2, device=found.boxes.device)
-    return replace(found, boxes=found.boxes * scale, image_size=(height, width))
+    keypoints = None if found.keypoints is None else found.keypoints * scale[:2]
+    return replace(found, boxes=found.boxes * scale, keypoints=keypoints, image_size=(height, width))
 
 
 def usable_device(name: str) -> torch.device:

@@ -59,5 +59,14 @@ class SSD(nn.Module):
         maps = self.neck(self.backbone(padded))
         box_codes, class_logits = self.head(maps)
         sizes = [(level.shape[-2], level.shape[-1]) for level in maps]
-        anchors = torch.cat(self.anchors(sizes, (height, width)))
-        return Predictions(box_codes, class_logits, anchors.to(inputs.device), tuple(maps))
+        anchors = self.anchors(sizes, (height, width))
+        levels = torch.cat([torch.full((len(level),), number) for number, level in enumerate(anchors)])
+        device = inputs.device
+        return Predictions(
+            box_codes,
+            class_logits,
+            torch.cat(anchors).to(device),
+            feature_maps=tuple(maps),
+            input_size=(height, width),
+            levels=levels.to(device),
+        )

@@ -1,20 +1,61 @@
 """Box coders: boxes as offsets from anchors, and back.
 
-Codes keep TensorFlow's order (y before x), so that its trained heads load as they are.
+Codes keep TensorFlow's order (y before x), so that its trained heads load as they are. TensorFlow
+codes in units of the network's input (0..1). For some coders that matters, and detectors do so too;
+for the others pixels give the same codes, and round less.
 
-Dimensions: A anchors.
+Dimensions: A anchors, P keypoints.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-__all__ = ["FasterRcnnBoxCoder"]
+__all__ = ["BoxCoder", "FasterRcnnBoxCoder", "KeypointBoxCoder", "MeanStddevBoxCoder", "SquareBoxCoder"]
 
 _EPSILON = 1e-8
+
+
+class BoxCoder(Protocol):
+    """Writes boxes relative to anchors."""
+
+    @property
+    def code_size(self) -> int:
+        """Numbers in a code."""
+        ...
+
+    @property
+    def unit_free(self) -> bool:
+        """Whether codes are the same whatever the units of x and y."""
+        ...
+
+    def encode(self, boxes: Tensor, anchors: Tensor) -> Tensor:
+        """Express boxes relative to anchors.
+
+        Args:
+            boxes: [..., A, 4], xyxy.
+            anchors: [A, 4], xyxy in the same unit.
+
+        Returns:
+            [..., A, code size].
+        """
+        ...
+
+    def decode(self, codes: Tensor, anchors: Tensor) -> Tensor:
+        """Invert `encode`.
+
+        Args:
+            codes: [..., A, code size].
+            anchors: [A, 4], xyxy.
+
+        Returns:
+            [..., A, 4], xyxy in the unit of the anchors.
+        """
+        ...
 
 
 @dataclass(frozen=True)
@@ -37,6 +78,11 @@ class FasterRcnnBoxCoder:
     def code_size(self) -> int:
         """Numbers in a code."""
         return 4
+
+    @property
+    def unit_free(self) -> bool:
+        """Codes are ratios to the anchor's sides."""
+        return True
 
     def encode(self, boxes: Tensor, anchors: Tensor) -> Tensor:
         """Express boxes relative to anchors.
@@ -78,6 +124,197 @@ class FasterRcnnBoxCoder:
         x = tx / self.x_scale * anchor_w + anchor_x
         y = ty / self.y_scale * anchor_h + anchor_y
         return torch.stack([x - half_w, y - half_h, x + half_w, y + half_h], dim=-1)
+
+
+@dataclass(frozen=True)
+class KeypointBoxCoder:
+    """Faster R-CNN's code, then each keypoint's offset from the anchor's centre in units of its size.
+
+    Attributes:
+        num_keypoints: Keypoints of an object, P.
+        y_scale: Multiplies offsets in y, of the centre and of keypoints.
+        x_scale: Multiplies offsets in x.
+        height_scale: Multiplies the logarithm of the heights' ratio.
+        width_scale: Multiplies the logarithm of the widths' ratio.
+    """
+
+    num_keypoints: int
+    y_scale: float = 10.0
+    x_scale: float = 10.0
+    height_scale: float = 5.0
+    width_scale: float = 5.0
+
+    @property
+    def code_size(self) -> int:
+        """Numbers in a code: 4 of the box, 2 of each keypoint."""
+        return 4 + 2 * self.num_keypoints
+
+    @property
+    def unit_free(self) -> bool:
+        """Codes are ratios to the anchor's sides."""
+        return True
+
+    @property
+    def boxes(self) -> FasterRcnnBoxCoder:
+        """The coder of the first four numbers."""
+        return FasterRcnnBoxCoder(self.y_scale, self.x_scale, self.height_scale, self.width_scale)
+
+    def encode(self, boxes: Tensor, anchors: Tensor, keypoints: Tensor | None = None) -> Tensor:
+        """Express boxes and keypoints relative to anchors.
+
+        Args:
+            boxes: [..., A, 4], xyxy.
+            anchors: [A, 4], xyxy in the same unit.
+            keypoints: [..., A, P, 2] as x, y; NaN where not known. None stands for none known.
+
+        Returns:
+            [..., A, 4 + 2 P] as ty, tx, th, tw, ty1, tx1, …; NaN for keypoints that are not known.
+        """
+        codes = self.boxes.encode(boxes, anchors)
+        if keypoints is None:
+            keypoints = codes.new_full((*codes.shape[:-1], self.num_keypoints, 2), torch.nan)
+        x, y, width, height = (value[..., None] for value in _centre_and_size(anchors))
+        ty = (keypoints[..., 1] - y) / (height + _EPSILON) * self.y_scale
+        tx = (keypoints[..., 0] - x) / (width + _EPSILON) * self.x_scale
+        return torch.cat([codes, torch.stack([ty, tx], dim=-1).flatten(-2)], dim=-1)
+
+    def decode(self, codes: Tensor, anchors: Tensor) -> Tensor:
+        """Decode the boxes.
+
+        Args:
+            codes: [..., A, 4 + 2 P].
+            anchors: [A, 4], xyxy.
+
+        Returns:
+            [..., A, 4], xyxy in the unit of the anchors.
+        """
+        return self.boxes.decode(codes[..., :4], anchors)
+
+    def decode_keypoints(self, codes: Tensor, anchors: Tensor) -> Tensor:
+        """Decode the keypoints.
+
+        Args:
+            codes: [..., A, 4 + 2 P].
+            anchors: [A, 4], xyxy.
+
+        Returns:
+            [..., A, P, 2] as x, y in the unit of the anchors.
+        """
+        x, y, width, height = (value[..., None] for value in _centre_and_size(anchors))
+        offsets = codes[..., 4:].reshape(*codes.shape[:-1], self.num_keypoints, 2)
+        decoded_x = offsets[..., 1] / self.x_scale * width + x
+        decoded_y = offsets[..., 0] / self.y_scale * height + y
+        return torch.stack([decoded_x, decoded_y], dim=-1)
+
+
+@dataclass(frozen=True)
+class MeanStddevBoxCoder:
+    """Differences of corners, over one standard deviation.
+
+    Attributes:
+        stddev: The deviation, in the unit of the boxes.
+    """
+
+    stddev: float = 0.01
+
+    @property
+    def code_size(self) -> int:
+        """Numbers in a code."""
+        return 4
+
+    @property
+    def unit_free(self) -> bool:
+        """The deviation has a unit."""
+        return False
+
+    def encode(self, boxes: Tensor, anchors: Tensor) -> Tensor:
+        """Express boxes relative to anchors.
+
+        Args:
+            boxes: [..., A, 4], xyxy.
+            anchors: [A, 4], xyxy in the same unit.
+
+        Returns:
+            [..., A, 4] as the differences of ymin, xmin, ymax, xmax.
+        """
+        return ((boxes - anchors) / self.stddev)[..., [1, 0, 3, 2]]
+
+    def decode(self, codes: Tensor, anchors: Tensor) -> Tensor:
+        """Invert `encode`.
+
+        Args:
+            codes: [..., A, 4].
+            anchors: [A, 4], xyxy.
+
+        Returns:
+            [..., A, 4], xyxy in the unit of the anchors.
+        """
+        return codes[..., [1, 0, 3, 2]] * self.stddev + anchors
+
+
+@dataclass(frozen=True)
+class SquareBoxCoder:
+    """Centre offsets and the logarithm of one side: the square of the box's area stands for the box.
+
+    Attributes:
+        y_scale: Multiplies the offset of the centre's y.
+        x_scale: Multiplies the offset of the centre's x.
+        length_scale: Multiplies the logarithm of the sides' ratio.
+    """
+
+    y_scale: float = 10.0
+    x_scale: float = 10.0
+    length_scale: float = 5.0
+
+    @property
+    def code_size(self) -> int:
+        """Numbers in a code."""
+        return 3
+
+    @property
+    def unit_free(self) -> bool:
+        """The side mixes x and y."""
+        return False
+
+    def encode(self, boxes: Tensor, anchors: Tensor) -> Tensor:
+        """Express boxes relative to anchors.
+
+        Args:
+            boxes: [..., A, 4], xyxy.
+            anchors: [A, 4], xyxy in the same unit.
+
+        Returns:
+            [..., A, 3] as ty, tx, tl.
+        """
+        box_x, box_y, box_w, box_h = _centre_and_size(boxes)
+        anchor_x, anchor_y, anchor_w, anchor_h = _centre_and_size(anchors)
+        side = torch.sqrt(anchor_h * anchor_w) + _EPSILON
+        return torch.stack(
+            [
+                (box_y - anchor_y) / side * self.y_scale,
+                (box_x - anchor_x) / side * self.x_scale,
+                torch.log((torch.sqrt(box_h * box_w) + _EPSILON) / side) * self.length_scale,
+            ],
+            dim=-1,
+        )
+
+    def decode(self, codes: Tensor, anchors: Tensor) -> Tensor:
+        """Decode into squares.
+
+        Args:
+            codes: [..., A, 3] as ty, tx, tl.
+            anchors: [A, 4], xyxy.
+
+        Returns:
+            [..., A, 4], xyxy in the unit of the anchors.
+        """
+        anchor_x, anchor_y, anchor_w, anchor_h = _centre_and_size(anchors)
+        anchor_side = torch.sqrt(anchor_h * anchor_w)
+        ty, tx, tl = codes.unbind(-1)
+        half = torch.exp(tl / self.length_scale) * anchor_side / 2
+        x = tx / self.x_scale * anchor_side + anchor_x
+        y = ty / self.y_scale * anchor_side + anchor_y
+        return torch.stack([x - half, y - half, x + half, y + half], dim=-1)
 
 
 def _centre_and_size(boxes: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

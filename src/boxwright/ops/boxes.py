@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["box_area", "clip_boxes", "pairwise_iou"]
+__all__ = ["box_area", "clip_boxes", "pairwise_intersection", "pairwise_ioa", "pairwise_iou"]
 
 
 def box_area(boxes: Tensor) -> Tensor:
@@ -40,6 +40,22 @@ def clip_boxes(boxes: Tensor, height: Tensor | float, width: Tensor | float) -> 
     return torch.minimum(boxes.clamp(min=0), limits)
 
 
+def pairwise_intersection(boxes: Tensor, others: Tensor) -> Tensor:
+    """Area of intersection of all pairs.
+
+    Args:
+        boxes: [..., G, 4], xyxy.
+        others: [..., A, 4], xyxy; leading dimensions broadcast.
+
+    Returns:
+        [..., G, A].
+    """
+    left, other = boxes[..., :, None, :], others[..., None, :, :]
+    width = (torch.minimum(left[..., 2], other[..., 2]) - torch.maximum(left[..., 0], other[..., 0])).clamp_(min=0)
+    height = (torch.minimum(left[..., 3], other[..., 3]) - torch.maximum(left[..., 1], other[..., 1])).clamp_(min=0)
+    return width * height
+
+
 def pairwise_iou(boxes: Tensor, others: Tensor) -> Tensor:
     """Intersection over union of all pairs; 0 where the boxes do not meet (TF's rule for 0/0 too).
 
@@ -50,9 +66,20 @@ def pairwise_iou(boxes: Tensor, others: Tensor) -> Tensor:
     Returns:
         [..., G, A] in 0..1.
     """
-    left, other = boxes[..., :, None, :], others[..., None, :, :]
-    width = (torch.minimum(left[..., 2], other[..., 2]) - torch.maximum(left[..., 0], other[..., 0])).clamp_(min=0)
-    height = (torch.minimum(left[..., 3], other[..., 3]) - torch.maximum(left[..., 1], other[..., 1])).clamp_(min=0)
-    intersection = width * height
+    intersection = pairwise_intersection(boxes, others)
     union = box_area(boxes)[..., :, None] + box_area(others)[..., None, :] - intersection
     return torch.where(intersection > 0, intersection / union, 0.0)
+
+
+def pairwise_ioa(boxes: Tensor, others: Tensor) -> Tensor:
+    """Intersection over the area of the second box, of all pairs.
+
+    Args:
+        boxes: [..., G, 4], xyxy.
+        others: [..., A, 4], xyxy; leading dimensions broadcast.
+
+    Returns:
+        [..., G, A] in 0..1; 0 where the boxes do not meet.
+    """
+    intersection = pairwise_intersection(boxes, others)
+    return torch.where(intersection > 0, intersection / box_area(others)[..., None, :], 0.0)

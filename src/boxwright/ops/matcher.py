@@ -6,14 +6,32 @@ Dimensions: B batch, G groundtruth boxes (padded), A anchors.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
+from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-__all__ = ["IGNORED", "UNMATCHED", "ArgmaxMatcher"]
+__all__ = ["IGNORED", "UNMATCHED", "ArgmaxMatcher", "BipartiteMatcher", "HungarianMatcher", "Matcher"]
 
 UNMATCHED = -1
 IGNORED = -2
+
+
+class Matcher(Protocol):
+    """Decides from similarities."""
+
+    def __call__(self, similarity: Tensor, valid: Tensor) -> Tensor:
+        """Match.
+
+        Args:
+            similarity: float [B, G, A]; -inf in rows of padding.
+            valid: bool [B, G]; False for padding, and for boxes without weight.
+
+        Returns:
+            int64 [B, A]: the index of the matched box, UNMATCHED or IGNORED.
+        """
+        ...
 
 
 @dataclass(frozen=True)
@@ -68,3 +86,59 @@ class ArgmaxMatcher:
         low, between = (UNMATCHED, IGNORED) if self.negatives_lower_than_unmatched else (IGNORED, UNMATCHED)
         match = torch.where(best < self.matched_threshold, between, best_row)
         return torch.where(best < self.unmatched_threshold, low, match)
+
+
+@dataclass(frozen=True)
+class BipartiteMatcher:
+    """Match pairs one to one, greedily: the most similar pair first, then the next of those left.
+
+    Every valid groundtruth box gets an anchor, as long as there are any. (TF1's bipartite_matcher; of
+    pairs equally alike the first box's first anchor wins, which TF leaves open.)
+    """
+
+    def __call__(self, similarity: Tensor, valid: Tensor) -> Tensor:
+        """Match.
+
+        Args:
+            similarity: float [B, G, A].
+            valid: bool [B, G]; only these boxes are matched.
+
+        Returns:
+            int64 [B, A]: the index of the matched box, or UNMATCHED.
+        """
+        batch, rows, columns = similarity.shape
+        match = torch.full((batch, columns), UNMATCHED, dtype=torch.int64, device=similarity.device)
+        left = similarity.masked_fill(~valid[..., None], -torch.inf)
+        images = torch.arange(batch, device=similarity.device)
+        for _ in range(min(rows, columns)):
+            best, place = left.flatten(1).max(1)
+            row, column = place // columns, place % columns
+            match[images, column] = torch.where(best > -torch.inf, row, match[images, column])
+            left[images, row] = -torch.inf
+            left[images, :, column] = -torch.inf
+        return match
+
+
+@dataclass(frozen=True)
+class HungarianMatcher:
+    """Match one to one so that the sum of similarities is largest (DETR, section 3.1).
+
+    It is solved on the CPU, image by image.
+    """
+
+    def __call__(self, similarity: Tensor, valid: Tensor) -> Tensor:
+        """Match.
+
+        Args:
+            similarity: float [B, G, A].
+            valid: bool [B, G]; only these boxes are matched.
+
+        Returns:
+            int64 [B, A]: the index of the matched box, or UNMATCHED.
+        """
+        match = torch.full((similarity.shape[0], similarity.shape[2]), UNMATCHED, dtype=torch.int64)
+        for image, (alike, rows) in enumerate(zip(similarity.detach().cpu(), valid.cpu(), strict=True)):
+            wanted = rows.nonzero().squeeze(1)
+            chosen, columns = linear_sum_assignment(alike[wanted].numpy(), maximize=True)
+            match[image, torch.from_numpy(columns)] = wanted[torch.from_numpy(chosen)]
+        return match.to(similarity.device)

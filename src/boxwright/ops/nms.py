@@ -5,11 +5,15 @@ Dimensions: B batch, A boxes an image, K classes.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 from torchvision.ops import nms
 
-__all__ = ["suppress_batch", "suppress_classes"]
+from boxwright.ops.boxes import pairwise_iou
+
+__all__ = ["SoftChoice", "soft_suppress_classes", "suppress_batch", "suppress_classes"]
 
 
 def suppress_batch(boxes: Tensor, scores: Tensor, iou_threshold: float, max_output: int) -> Tensor:
@@ -53,3 +57,48 @@ def suppress_classes(boxes: Tensor, scores: Tensor, classes: Tensor, iou_thresho
     span = boxes.max() - boxes.min() + 1
     kept: Tensor = nms(boxes + (classes * span)[:, None], scores.double(), iou_threshold)
     return kept
+
+
+@dataclass(frozen=True)
+class SoftChoice:
+    """What soft suppression chose, best first.
+
+    Attributes:
+        indices: int64 [K, n]; which box each is.
+        scores: float [K, n]; lowered.
+        valid: bool [K, n]; False where fewer than n were left above the threshold.
+    """
+
+    indices: Tensor
+    scores: Tensor
+    valid: Tensor
+
+
+def soft_suppress_classes(
+    boxes: Tensor, scores: Tensor, sigma: float, score_threshold: float, max_output: int
+) -> SoftChoice:
+    """Choose the best box of each class, lower the scores of those that overlap it, and again.
+
+    Args:
+        boxes: float [K, A, 4], xyxy.
+        scores: float [K, A].
+        sigma: A score is multiplied with exp(-IoU² / (2 sigma)).
+        score_threshold: Only scores above it are chosen.
+        max_output: The most boxes that a class chooses.
+
+    Returns:
+        The choices of each class.
+    """
+    left = scores.clone()
+    classes = torch.arange(len(scores), device=scores.device)
+    indices, chosen = [], []
+    for _ in range(min(max_output, scores.shape[1])):
+        best, index = left.max(dim=1)
+        indices.append(index)
+        chosen.append(best)
+        overlap = pairwise_iou(boxes[classes, index][:, None], boxes).squeeze(1)
+        left *= torch.exp(-0.5 / sigma * overlap.square())
+        left[classes, index] = -torch.inf
+    lowered = torch.stack(chosen, dim=1) if chosen else scores.new_zeros(len(scores), 0)
+    places = torch.stack(indices, dim=1) if indices else torch.zeros(len(scores), 0, dtype=torch.int64)
+    return SoftChoice(places, lowered, lowered > score_threshold)

@@ -1,8 +1,9 @@
 """Resizing with TensorFlow's arithmetic.
 
 The TF Object Detection API resizes with `tf.compat.v1.image.resize`: source coordinate =
-destination × (input / output), with no half-pixel shift and no antialiasing. Off-by-half
-differences from other libraries move every feature of a small object.
+destination × (input / output), with no half-pixel shift and no antialiasing; or, with corners
+aligned, × (input - 1) / (output - 1). Off-by-half differences from other libraries move every
+feature of a small object.
 
 Dimensions: B batch, H W image, C channels.
 """
@@ -14,121 +15,135 @@ from torch import Tensor
 
 __all__ = ["resize_area", "resize_bicubic", "resize_bilinear", "resize_nearest"]
 
+_CUBIC_STEPS = 1024
+_CUBIC_A = -0.75
 
-def resize_bilinear(image: Tensor, height: int, width: int) -> Tensor:
-    """Resize bilinearly, as `tf.compat.v1.image.resize_bilinear(align_corners=False)`.
+
+def resize_bilinear(image: Tensor, height: int, width: int, *, align_corners: bool = False) -> Tensor:
+    """Resize bilinearly, as `tf.compat.v1.image.resize_bilinear`.
 
     Args:
         image: [..., H, W, C], of any dtype.
         height: The new height.
         width: The new width.
+        align_corners: Whether the centres of corner pixels stay in place.
 
     Returns:
         float32 [..., height, width, C].
     """
     if image.shape[-3:-1] == (height, width):
         return image.float()
-    return _interpolate(_interpolate(image, -3, height), -2, width)
+    for dim, size in ((-3, height), (-2, width)):
+        image = _interpolate(image, dim, size, _source(image, dim, size, align_corners))
+    return image
 
 
-def _interpolate(image: Tensor, dim: int, size: int) -> Tensor:
+def _source(image: Tensor, dim: int, size: int, align_corners: bool) -> Tensor:
+    """Compute where new pixels lie among the old ones, float32 [size]."""
     length = image.shape[dim]
-    source = torch.arange(size, dtype=torch.float32, device=image.device) * (length / size)
+    scale = (length - 1) / (size - 1) if align_corners and size > 1 else length / size
+    return torch.arange(size, dtype=torch.float32, device=image.device) * torch.tensor(scale, dtype=torch.float32)
+
+
+def _interpolate(image: Tensor, dim: int, size: int, source: Tensor) -> Tensor:
+    length = image.shape[dim]
     lower = source.floor().long().clamp_(max=length - 1)
     upper = (lower + 1).clamp_(max=length - 1)
-    shape = [1] * image.ndim
-    shape[dim] = size
-    fraction = (source - lower).reshape(shape)
     # Rows and columns are picked before they become floats: a quarter of the bytes to move.
     low = image.index_select(dim, lower).float()
-    if length % size == 0:
+    fraction = source - lower
+    if not bool(fraction.any()):
         return low
-    return torch.lerp(low, image.index_select(dim, upper).float(), fraction)
+    shape = [1] * image.ndim
+    shape[dim] = size
+    return torch.lerp(low, image.index_select(dim, upper).float(), fraction.reshape(shape))
 
 
-def resize_nearest(image: Tensor, height: int, width: int) -> Tensor:
-    """Take the nearest lower pixel, as `tf.compat.v1.image.resize_nearest_neighbor`.
+def resize_nearest(image: Tensor, height: int, width: int, *, align_corners: bool = False) -> Tensor:
+    """Take one pixel for each, as `tf.compat.v1.image.resize_nearest_neighbor`: the next lower one.
 
     Args:
         image: [..., H, W, C].
         height: The new height.
         width: The new width.
+        align_corners: Whether corners stay in place; then the nearest pixel is taken, halves upward.
 
     Returns:
         [..., height, width, C] of the same dtype.
     """
     for dim, size in ((-3, height), (-2, width)):
-        length = image.shape[dim]
-        source = torch.arange(size, dtype=torch.float32, device=image.device) * (length / size)
-        image = image.index_select(dim, source.floor().long().clamp_(max=length - 1))
+        source = _source(image, dim, size, align_corners)
+        picked = (source + 0.5 if align_corners else source).floor().long()
+        image = image.index_select(dim, picked.clamp_(max=image.shape[dim] - 1))
     return image
 
 
-def resize_bicubic(image: Tensor, height: int, width: int) -> Tensor:
-    """Resize bicubically, as `tf.compat.v1.image.resize_bicubic(align_corners=False)`.
+def resize_bicubic(image: Tensor, height: int, width: int, *, align_corners: bool = False) -> Tensor:
+    """Resize bicubically, as `tf.compat.v1.image.resize_bicubic`.
 
-    Keys's cubic with a = -0.75, coefficients taken from a table of 1024 steps, and edge pixels
-    repeated. The result may overshoot the range of the image.
+    Keys's cubic with a = -0.75, coefficients in a table of 1024 steps, and edge pixels repeated.
+    The result may overshoot the range of the image.
 
     Args:
         image: [..., H, W, C], of any dtype.
         height: The new height.
         width: The new width.
+        align_corners: Whether the centres of corner pixels stay in place.
 
     Returns:
         float32 [..., height, width, C].
     """
+    if image.shape[-3:-1] == (height, width):
+        return image.float()
     for dim, size in ((-3, height), (-2, width)):
-        length = image.shape[dim]
-        source = torch.arange(size, dtype=torch.float32, device=image.device) * (length / size)
+        length, source = image.shape[dim], _source(image, dim, size, align_corners)
         base = source.floor()
-        fraction = ((source - base) * _CUBIC_STEPS).round() / _CUBIC_STEPS
-        weights = [_cubic(fraction + 1), _cubic(fraction), _cubic(1 - fraction), _cubic(2 - fraction)]
+        step = ((source - base) * _CUBIC_STEPS).round() / _CUBIC_STEPS
         shape = [1] * image.ndim
         shape[dim] = size
-        total: Tensor | None = None
-        for shift, weight in enumerate(weights, start=-1):
+        total = torch.zeros((), device=image.device)
+        for shift in (-1, 0, 1, 2):
             pixels = image.index_select(dim, (base.long() + shift).clamp(0, length - 1)).float()
-            term = pixels * weight.reshape(shape)
-            total = term if total is None else total + term
-        image = image.float() if total is None else total
-    return image.float()
-
-
-_CUBIC_STEPS = 1024
-_CUBIC_A = -0.75
+            total = total + pixels * _cubic((step - shift).abs()).reshape(shape)
+        image = total
+    return image
 
 
 def _cubic(distance: Tensor) -> Tensor:
-    """Weigh a pixel by its distance, 0 to 2 (Keys, 1981)."""
+    """Weigh a pixel by its distance, 0 to 2 (Keys, 1981, equation 4)."""
     a, x = _CUBIC_A, distance
     near = ((a + 2) * x - (a + 3)) * x * x + 1
     far = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
     return torch.where(x <= 1, near, far)
 
 
-def resize_area(image: Tensor, height: int, width: int) -> Tensor:
+def resize_area(image: Tensor, height: int, width: int, *, align_corners: bool = False) -> Tensor:
     """Average the pixels that each new pixel covers, as `tf.compat.v1.image.resize_area`.
 
     Args:
         image: [..., H, W, C], of any dtype.
         height: The new height.
         width: The new width.
+        align_corners: Whether a new pixel covers (input - 1) / (output - 1) old ones.
 
     Returns:
         float32 [..., height, width, C].
     """
     result = image.float()
+    if image.shape[-3:-1] == (height, width):
+        return result
     for dim, size in ((-3, height), (-2, width)):
-        shares = _coverage(result.shape[dim], size).to(result)
+        length = result.shape[dim]
+        scale = (length - 1) / (size - 1) if align_corners and size > 1 else length / size
+        shares = _coverage(length, size, scale).to(result)
         result = torch.tensordot(shares, result, dims=([1], [result.ndim + dim])).movedim(0, dim)
     return result
 
 
-def _coverage(length: int, size: int) -> Tensor:
-    """Tell which share of each new pixel each old one is, [size, length]."""
-    edges = torch.arange(size + 1, dtype=torch.float64) * (length / size)
+def _coverage(length: int, size: int, scale: float) -> Tensor:
+    """Tell which share of each new pixel each old one is, [size, length]; edge pixels reach outward."""
+    start = torch.arange(size, dtype=torch.float64)[:, None] * scale
     pixels = torch.arange(length, dtype=torch.float64)
-    overlap = torch.minimum(edges[1:, None], pixels + 1) - torch.maximum(edges[:-1, None], pixels)
-    overlap = overlap.clamp(min=0)
-    return overlap / overlap.sum(1, keepdim=True)
+    right = torch.where(pixels == length - 1, torch.inf, pixels + 1)
+    overlap = torch.minimum(start + scale, right) - torch.maximum(start, pixels)
+    return overlap.clamp(min=0) / scale

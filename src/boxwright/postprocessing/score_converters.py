@@ -40,15 +40,17 @@ def softmax(logits: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class ScoreConverter:
-    """Scale logits, then convert.
+    """Scale logits, then convert, then calibrate.
 
     Attributes:
         function: `identity`, `torch.sigmoid` or `softmax`.
         logit_scale: Divides the logits.
+        calibration: Applied to the scores; `identity` for none.
     """
 
     function: Callable[[Tensor], Tensor] = identity
     logit_scale: float = 1.0
+    calibration: Callable[[Tensor], Tensor] = identity
 
     def __call__(self, logits: Tensor) -> Tensor:
         """Convert.
@@ -59,4 +61,5 @@ class ScoreConverter:
         Returns:
             Scores [..., C].
         """
-        return self.function(logits / self.logit_scale if self.logit_scale != 1.0 else logits)
+        scaled = logits / self.logit_scale if self.logit_scale != 1.0 else logits
+        return self.calibration(self.function(scaled))

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from boxwright.ops.box_coder import FasterRcnnBoxCoder
-from boxwright.postprocessing.batch_nms import BatchNms
+from boxwright.ops.box_coder import BoxCoder, KeypointBoxCoder
+from boxwright.postprocessing.batch_nms import Nms
 from boxwright.postprocessing.score_converters import ScoreConverter
-from boxwright.types import Categories, Detections, Predictions
+from boxwright.types import Categories, Detections, Predictions, RawDetections
 
 __all__ = ["SSDPostprocessor"]
 
@@ -30,9 +30,9 @@ class SSDPostprocessor:
         categories: The classes, for the detections to carry; None where they are not known.
     """
 
-    box_coder: FasterRcnnBoxCoder
+    box_coder: BoxCoder
     score_converter: ScoreConverter
-    nms: BatchNms
+    nms: Nms
     background: int = 1
     categories: Categories | None = None
 
@@ -47,9 +47,9 @@ class SSDPostprocessor:
         Returns:
             B detections, in pixels of the network's input; `image_size` is the true size.
         """
-        boxes = self.box_coder.decode(predictions.box_codes.float(), predictions.anchors)
-        scores = self.score_converter(predictions.class_logits.float())
-        kept = self.nms(boxes, scores[..., self.background :], true_sizes.to(boxes))
+        raw = self.decode(predictions)
+        kept = self.nms(raw.boxes, raw.scores[..., self.background :], true_sizes.to(raw.boxes))
+        keypoints = self._keypoints(predictions)
         return [
             Detections(
                 boxes=image.boxes,
@@ -58,7 +58,35 @@ class SSDPostprocessor:
                 image_size=(int(size[0]), int(size[1])),
                 categories=self.categories,
                 anchor_indices=image.anchors,
-                multiclass_scores=image_scores[image.anchors],
+                multiclass_scores=raw.scores[number, image.anchors],
+                keypoints=None if keypoints is None else keypoints[number, image.anchors],
+                masks=None if predictions.masks is None else predictions.masks[number, image.anchors],
             )
-            for image, image_scores, size in zip(kept, scores, true_sizes.tolist(), strict=True)
+            for number, (image, size) in enumerate(zip(kept, true_sizes.tolist(), strict=True))
         ]
+
+    @torch.no_grad()
+    def decode(self, predictions: Predictions) -> RawDetections:
+        """Decode every anchor, and drop nothing.
+
+        Args:
+            predictions: What the network said.
+
+        Returns:
+            Boxes and scores of all anchors.
+        """
+        unit = self._unit(predictions)
+        boxes = self.box_coder.decode(predictions.box_codes.float(), predictions.anchors / unit) * unit
+        return RawDetections(boxes, self.score_converter(predictions.class_logits.float()), predictions.levels)
+
+    def _keypoints(self, predictions: Predictions) -> Tensor | None:
+        if not isinstance(self.box_coder, KeypointBoxCoder):
+            return None
+        unit = self._unit(predictions)
+        codes = predictions.box_codes.float()
+        return self.box_coder.decode_keypoints(codes, predictions.anchors / unit) * unit[:2]
+
+    def _unit(self, predictions: Predictions) -> Tensor:
+        """Return the unit [4] in which boxes are coded: the input's size, or pixels where that is the same."""
+        height, width = (1, 1) if self.box_coder.unit_free else predictions.input_size
+        return predictions.anchors.new_tensor([width, height, width, height])

@@ -5,7 +5,6 @@ Dimensions: H W C of the image.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -26,7 +25,25 @@ __all__ = [
     "to_grayscale",
 ]
 
-Resize = Callable[[Tensor, int, int], Tensor]
+
+class Resize(Protocol):
+    """An interpolation."""
+
+    def __call__(self, image: Tensor, height: int, width: int, *, align_corners: bool = False) -> Tensor:
+        """Resize.
+
+        Args:
+            image: [H, W, C].
+            height: The new height.
+            width: The new width.
+            align_corners: Whether corners stay in place.
+
+        Returns:
+            [height, width, C].
+        """
+        ...
+
+
 GRAY_WEIGHTS = (0.2989, 0.5870, 0.1140)
 
 
@@ -209,6 +226,8 @@ class IdentityResizer:
 class ConditionalShapeResizer:
     """Scale only images whose longer side is over, or whose shorter side is under, a threshold.
 
+    As in TensorFlow, sides are cut to whole pixels rather than rounded, and corners are aligned.
+
     Attributes:
         threshold: The longer side's limit, or the shorter side's aim, in pixels.
         shrink: Whether large images are made smaller; else small ones are made larger.
@@ -243,8 +262,8 @@ class ConditionalShapeResizer:
         sides = np.array(image.shape[:2], np.float32)
         side = sides.max() if self.shrink else sides.min()
         if side > self.threshold if self.shrink else side < self.threshold:
-            height, width = (max(int(v), 1) for v in np.rint(sides * (np.float32(self.threshold) / side)))
-            image = self.resize(image, height, width)
+            height, width = (max(int(v), 1) for v in sides * (np.float32(self.threshold) / side))
+            image = self.resize(image, height, width, align_corners=True)
         size = (image.shape[0], image.shape[1])
         return (to_grayscale(image.float()) if self.convert_to_grayscale else image.float()), size
 

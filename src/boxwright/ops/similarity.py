@@ -1,0 +1,59 @@
+"""Similarities of boxes, by which matchers decide.
+
+Each compares groundtruth boxes with anchors, both xyxy in units of the network's input.
+
+Dimensions: B batch, G groundtruth boxes, A anchors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from boxwright.ops.boxes import pairwise_iou
+
+__all__ = ["Similarity", "ThresholdedIou", "negative_squared_distance"]
+
+# Boxes [B, G, 4] and anchors [A, 4] to [B, G, A]; larger is more alike.
+Similarity = Callable[[Tensor, Tensor], Tensor]
+
+
+def negative_squared_distance(boxes: Tensor, others: Tensor) -> Tensor:
+    """Negative squared distance of all pairs, over the four coordinates.
+
+    Args:
+        boxes: [..., G, 4], xyxy.
+        others: [..., A, 4], xyxy; leading dimensions broadcast.
+
+    Returns:
+        [..., G, A], at most 0.
+    """
+    return -(boxes[..., :, None, :] - others[..., None, :, :]).square().sum(-1)
+
+
+@dataclass(frozen=True)
+class ThresholdedIou:
+    """1 for pairs that overlap enough, else 0.
+
+    TF gives a pair the groundtruth box's score, which is 1 for every object in training.
+
+    Attributes:
+        iou_threshold: The overlap that a pair must exceed.
+    """
+
+    iou_threshold: float = 0.5
+
+    def __call__(self, boxes: Tensor, others: Tensor) -> Tensor:
+        """Compare all pairs.
+
+        Args:
+            boxes: [..., G, 4], xyxy.
+            others: [..., A, 4], xyxy; leading dimensions broadcast.
+
+        Returns:
+            float [..., G, A] of 0 and 1.
+        """
+        return (pairwise_iou(boxes, others) > self.iou_threshold).to(torch.float32)

@@ -1,0 +1,97 @@
+"""Calibration: curves that turn scores into probabilities which hold.
+
+Curves see every column of scores, the background's included, as in TensorFlow.
+
+Dimensions: C columns, N points of a curve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+__all__ = ["ByColumn", "Calibration", "PiecewiseLinear", "SigmoidCurve"]
+
+Calibration = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class PiecewiseLinear:
+    """Straight lines between points, and level beyond the first and the last.
+
+    Attributes:
+        x: N scores, rising.
+        y: What each becomes.
+    """
+
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+
+    def __call__(self, scores: Tensor) -> Tensor:
+        """Calibrate.
+
+        Args:
+            scores: Any shape.
+
+        Returns:
+            The same shape.
+        """
+        x, y = scores.new_tensor(self.x), scores.new_tensor(self.y)
+        right = torch.searchsorted(x, scores.contiguous(), right=True)
+        left, right = (right - 1).clamp(min=0), right.clamp(max=len(x) - 1)
+        span = x[right] - x[left]
+        share = torch.where(span > 0, (scores - x[left]) / torch.where(span > 0, span, 1.0), 0.0)
+        return y[left] + share * (y[right] - y[left])
+
+
+@dataclass(frozen=True)
+class SigmoidCurve:
+    """Platt's: 1 / (1 + exp(a x + b)).
+
+    Attributes:
+        a: The slope; below 0 the order of scores stays.
+        b: The offset.
+    """
+
+    a: float = -1.0
+    b: float = 0.0
+
+    def __call__(self, scores: Tensor) -> Tensor:
+        """Calibrate.
+
+        Args:
+            scores: Any shape.
+
+        Returns:
+            The same shape.
+        """
+        return torch.sigmoid(-(self.a * scores + self.b))
+
+
+@dataclass(frozen=True)
+class ByColumn:
+    """A curve for some columns; the others stay as they are.
+
+    Attributes:
+        curves: Column to its curve.
+    """
+
+    curves: Mapping[int, Calibration]
+
+    def __call__(self, scores: Tensor) -> Tensor:
+        """Calibrate.
+
+        Args:
+            scores: [..., C].
+
+        Returns:
+            [..., C].
+        """
+        columns = list(scores.unbind(-1))
+        for number, curve in self.curves.items():
+            if 0 <= number < len(columns):
+                columns[number] = curve(columns[number])
+        return torch.stack(columns, dim=-1)

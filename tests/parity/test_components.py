@@ -1,0 +1,274 @@
+"""Every recorded component, by the builder of its message where it has one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from boxwright.builders.anchor_generator import build_anchor_generator
+from boxwright.builders.image_resizer import build_image_resizer
+from boxwright.builders.losses import build_classification_loss, build_hard_example_miner, build_localization_loss
+from boxwright.builders.optimizer import build_optimizer, build_schedule
+from boxwright.builders.post_processing import build_nms, build_score_converter
+from boxwright.builders.target_assigner import build_box_coder, build_matcher, build_similarity
+from boxwright.config import messages as m
+from boxwright.config import parse_message
+from boxwright.criteria.classification_losses import Dice
+from boxwright.criteria.target_assigner import ClassColumns, ConfidenceTargetAssigner, TargetAssigner
+from boxwright.errors import ConfigError
+from boxwright.ops.box_coder import FasterRcnnBoxCoder, KeypointBoxCoder
+from boxwright.ops.matcher import ArgmaxMatcher
+from boxwright.ops.roi import crop_and_resize, multilevel_crop_and_resize, multilevel_roi_align
+from boxwright.optimization.optimizers import Optimizer
+from boxwright.types import Targets
+from tests.conftest import GOLDEN, assert_close, xyxy, yxyx
+from tests.parity.recordings import FOLDER, Case, components, unsupported
+
+CASES = components()
+
+
+def test_the_shipped_folder_is_whole() -> None:
+    if FOLDER == GOLDEN:
+        assert len(CASES) == 74
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.id for case in CASES])
+def test_component(case: Case) -> None:
+    if case.kind not in CHECKS:
+        unsupported(case.id, f"no component of kind {case.kind}")
+    try:
+        CHECKS[case.kind](case)
+    except ConfigError as error:
+        unsupported(case.id, error)
+
+
+def tensor(case: Case, name: str) -> Tensor:
+    return torch.from_numpy(case.array(f"in/{name}").copy())
+
+
+def box_coder(case: Case) -> None:
+    coder = build_box_coder(parse_message(case.text, m.BoxCoder))
+    boxes, anchors = xyxy(case.array("in/boxes")), xyxy(case.array("in/anchors"))
+    expected = case.array("out/encoded")
+    if isinstance(coder, KeypointBoxCoder):
+        keypoints = tensor(case, "keypoints")[..., [1, 0]]
+        codes = coder.encode(boxes, anchors, keypoints)
+        decoded = coder.decode_keypoints(torch.from_numpy(expected), anchors)[..., [1, 0]]
+        assert_close(decoded, case.array("out/decoded_keypoints"))
+    else:
+        codes = coder.encode(boxes, anchors)
+    assert_close(codes, expected)
+    assert_close(yxyx(coder.decode(torch.from_numpy(expected), anchors)), case.array("out/decoded"))
+
+
+def similarity(case: Case) -> None:
+    compare = build_similarity(parse_message(case.text, m.RegionSimilarityCalculator))
+    assert_close(compare(xyxy(case.array("in/boxes1")), xyxy(case.array("in/boxes2"))), case.array("out/similarity"))
+
+
+def matcher(case: Case) -> None:
+    match = build_matcher(parse_message(case.text, m.Matcher))
+    alike = tensor(case, "similarity")[None]
+    assert match(alike, torch.ones(alike.shape[:2]) > 0)[0].tolist() == case.array("out/match").tolist()
+
+
+def anchors(case: Case) -> None:
+    generator = build_anchor_generator(parse_message(case.text, m.AnchorGenerator))
+    size = tuple(case.params["image_height_width"])
+    levels = generator([tuple(shape) for shape in case.params["feature_map_shapes"]], size)
+    assert list(generator.anchors_per_location) == case.params["num_anchors_per_location"]
+    assert len(levels) == len(case.outputs)
+    for number, level in enumerate(levels):
+        expected = case.array(f"out/level{number}")
+        # Grid anchors, and multiscale ones on demand, are recorded in pixels, the others in units of the image.
+        pixels = "grid_anchor_generator" in case.text.split("{")[0] and "scale" not in case.text.split("{")[0]
+        pixels = pixels and not case.text.startswith("flexible")
+        pixels |= "normalize_coordinates: false" in case.text
+        unit = np.ones(4, np.float32) if pixels else np.array([*size, *size], np.float32)
+        assert_close(yxyx(level) / unit, expected, absolute=1e-5 if not pixels else 1e-3)
+
+
+def classification(case: Case) -> None:
+    loss = build_classification_loss(parse_message(case.text, m.ClassificationLoss))
+    logits, targets, weights = (tensor(case, name) for name in ("prediction", "target", "weights"))
+    weights = weights.expand_as(logits)
+    mask = tensor(case, "losses_mask").float()[:, None, None]
+    for expected, seen in (("out/loss", torch.ones_like(mask)), ("out/loss_with_mask", mask)):
+        recorded = case.array(expected)
+        if recorded.ndim == 3 and not isinstance(loss, Dice):
+            # Ours sums over columns: each column by itself shows that each is right.
+            columns = torch.eye(logits.shape[-1])
+            found = torch.stack([loss(logits * seen, targets * seen, weights * seen * one) for one in columns], dim=-1)
+        else:
+            found = loss(logits * seen, targets * seen, weights * seen)
+        assert_close(found, recorded)
+
+
+def localization(case: Case) -> None:
+    loss = build_localization_loss(parse_message(case.text, m.LocalizationLoss))
+    codes, targets, weights = (tensor(case, name) for name in ("prediction", "target", "weights"))
+    expected = case.array("out/loss")
+    if loss.of_boxes:
+        codes, targets = codes[..., [1, 0, 3, 2]], targets[..., [1, 0, 3, 2]]
+    found = loss(codes, targets, weights[..., 0] if weights.ndim == 3 else weights)
+    expected = expected.sum(-1) if expected.ndim == 3 else expected
+    assert_close(found.flatten(), expected.flatten())
+
+
+def miner(case: Case) -> None:
+    config = parse_message(case.text, m.HardExampleMiner)
+    choose = build_hard_example_miner(config, case.params["cls_loss_weight"], case.params["loc_loss_weight"])
+    class_losses, box_losses = tensor(case, "cls_losses"), tensor(case, "location_losses")
+    boxes = xyxy(case.array("in/decoded_boxes"))
+    chosen = choose(class_losses, box_losses, boxes, tensor(case, "match").long())
+    assert_close((class_losses * chosen).sum(), case.array("out/mined_cls_loss"))
+    assert_close((box_losses * chosen).sum(), case.array("out/mined_location_loss"))
+
+
+def post_processing(case: Case) -> None:
+    config = parse_message(case.text, m.PostProcessing)
+    assert config.batch_non_max_suppression is not None
+    scores = build_score_converter(config)(tensor(case, "logits"))
+    assert_close(scores, case.array("out/scores_converted"))
+    boxes = xyxy(case.array("in/boxes"))
+    boxes = boxes[:, :, 0] if boxes.shape[2] == 1 else boxes
+    windows = np.broadcast_to(case.array("in/clip_window"), (len(boxes), 4))
+    kept = build_nms(config.batch_non_max_suppression)(boxes, scores, torch.from_numpy(windows[:, 2:].copy()))
+    framed = config.batch_non_max_suppression.change_coordinate_frame and case.array("in/clip_window").ndim == 2
+    for image, found in enumerate(kept):
+        count = int(case.array("out/num_detections")[image])
+        assert len(found.scores) == count
+        assert_close(found.scores, case.array("out/nmsed_scores")[image, :count])
+        assert found.labels.tolist() == case.array("out/nmsed_classes")[image, :count].tolist()
+        # The recording has boxes in the frame of the window; ours stay where they are.
+        height, width = windows[image, 2:] if framed else (1, 1)
+        expected = case.array("out/nmsed_boxes")[image, :count] * np.array([height, width, height, width])
+        assert_close(yxyx(found.boxes), expected)
+        if case.has("out/nmsed_multiclass_scores"):
+            assert_close(scores[image, found.anchors], case.array("out/nmsed_multiclass_scores")[image, :count])
+
+
+def padded(case: Case, what: str) -> tuple[Targets, Tensor]:
+    """Pad the recorded groundtruth; return also its class rows [B, G, C]."""
+    images = range(len([name for name in case.inputs if name.startswith("groundtruth_boxes_")]))
+    rows = [[case.array(f"in/groundtruth_{name}_{image}") for image in images] for name in ("boxes", what, "weights")]
+    count, columns = max(map(len, rows[0])), rows[1][0].shape[1]
+    boxes, classes = torch.zeros(len(images), count, 4), torch.zeros(len(images), count, columns)
+    weights, valid = torch.zeros(len(images), count), torch.zeros(len(images), count) > 0
+    for image in images:
+        size = len(rows[0][image])
+        boxes[image, :size] = xyxy(rows[0][image])
+        classes[image, :size] = torch.from_numpy(rows[1][image])
+        weights[image, :size] = torch.from_numpy(rows[2][image])
+        valid[image, :size] = True
+    return Targets(boxes, classes.argmax(-1) - 1, weights, valid), classes
+
+
+def argmax(case: Case) -> ArgmaxMatcher:
+    params = case.params
+    return ArgmaxMatcher(
+        params["matched_threshold"],
+        params["unmatched_threshold"],
+        force_match_for_each_row=params["force_match_for_each_row"],
+    )
+
+
+def target_assigner(case: Case) -> None:
+    targets, _ = padded(case, "classes")
+    columns = ClassColumns(len(case.params["unmatched_class_label"]) - 1, 1, case.params["unmatched_class_label"][0])
+    coder = FasterRcnnBoxCoder(*case.params["scale_factors"])
+    assigner = TargetAssigner(columns, argmax(case), coder, negative_class_weight=case.params["negative_class_weight"])
+    found = assigner(xyxy(case.array("in/anchors")), targets)
+    assert found.match.tolist() == case.array("out/match").tolist()
+    assert_close(found.box_codes, case.array("out/reg_targets"))
+    assert_close(found.box_weights, case.array("out/reg_weights"))
+    assert_close(found.classes, case.array("out/cls_targets"))
+    assert_close(found.class_weights[..., None].expand_as(found.classes), case.array("out/cls_weights"))
+
+
+def confidences(case: Case) -> None:
+    targets, rows = padded(case, "confidences")
+    background = int(case.params["include_background_class"])
+    stated = Targets(
+        targets.boxes, targets.labels.clamp(min=0), targets.weights, targets.valid, None, rows[..., background:]
+    )
+    columns = ClassColumns(rows.shape[2] - background, background)
+    assigner = TargetAssigner(columns, argmax(case), FasterRcnnBoxCoder())
+    found = ConfidenceTargetAssigner(assigner, case.params["implicit_class_weight"])(
+        xyxy(case.array("in/anchors")), stated
+    )
+    assert found.match.tolist() == case.array("out/match").tolist()
+    assert_close(found.box_codes, case.array("out/reg_targets"))
+    assert_close(found.box_weights, case.array("out/reg_weights"))
+    assert_close(found.classes, case.array("out/cls_targets"))
+    assert_close(found.class_weights, case.array("out/cls_weights"))
+
+
+def learning_rate(case: Case) -> None:
+    schedule = build_schedule(parse_message(case.text, m.LearningRate))
+    rates = [schedule(int(step)) for step in case.array("in/step")]
+    assert_close(rates, case.array("out/learning_rate"), absolute=1e-8)
+
+
+def optimizer(case: Case) -> None:
+    plan = build_optimizer(parse_message(case.text, m.Optimizer))
+    weight = torch.nn.Parameter(tensor(case, "initial"))
+    steps = Optimizer([weight], plan.rule)
+    for step, (gradient, wanted) in enumerate(
+        zip(tensor(case, "gradients"), case.array("out/trajectory"), strict=True)
+    ):
+        steps.param_groups[0]["lr"] = plan.schedule(step)
+        weight.grad = gradient
+        steps.step()
+        assert_close(weight.detach(), wanted)
+
+
+def resizer(case: Case) -> None:
+    resize = build_image_resizer(parse_message(case.text, m.ImageResizer))
+    resized, size = resize(tensor(case, "image"))
+    assert_close(resized, case.array("out/resized"), absolute=1e-3)
+    assert list(size) == case.array("out/true_image_shape")[:2].tolist()
+
+
+def maps(case: Case) -> Iterator[Tensor]:
+    for name in sorted(name for name in case.inputs if name.startswith("f")):
+        yield tensor(case, name).permute(0, 3, 1, 2)
+
+
+def crops(case: Case) -> None:
+    features, boxes = tensor(case, "image").permute(0, 3, 1, 2), xyxy(case.array("in/boxes"))
+    found = crop_and_resize(features, boxes, tuple(case.params["crop_size"]))
+    assert_close(found.permute(0, 1, 3, 4, 2), case.array("out/crops"))
+
+
+def multilevel(crop: Callable[..., Tensor]) -> Callable[[Case], None]:
+    def check(case: Case) -> None:
+        boxes, levels = xyxy(case.array("in/boxes")), tensor(case, "levels")
+        found = crop(list(maps(case)), boxes, levels, tuple(case.params["crop_size"]))
+        assert_close(found.permute(0, 1, 3, 4, 2), case.array("out/crops"))
+
+    return check
+
+
+CHECKS: dict[str, Callable[[Case], None]] = {
+    "box_coder": box_coder,
+    "region_similarity": similarity,
+    "matcher": matcher,
+    "anchor_generator": anchors,
+    "classification_loss": classification,
+    "localization_loss": localization,
+    "hard_example_miner": miner,
+    "post_processing": post_processing,
+    "target_assigner": target_assigner,
+    "target_assigner_confidences": confidences,
+    "learning_rate": learning_rate,
+    "optimizer": optimizer,
+    "image_resizer": resizer,
+    "crop_and_resize": crops,
+    "multilevel_crop_and_resize": multilevel(multilevel_crop_and_resize),
+    "multilevel_roi_align": multilevel(multilevel_roi_align),
+}

@@ -1,0 +1,188 @@
+"""Whole detectors against TensorFlow: the same weights, the same numbers at every stage."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from boxwright.builders.detector import build_detector
+from boxwright.checkpoints.load_weights import load_weights
+from boxwright.config import messages as m
+from boxwright.config import parse_message
+from boxwright.criteria.ssd import SSDCriterion
+from boxwright.errors import ConfigError
+from boxwright.models.detector import Detector
+from boxwright.ops.boxes import pairwise_iou
+from boxwright.postprocessing.batch_nms import BatchNms
+from boxwright.postprocessing.ssd import SSDPostprocessor
+from boxwright.types import Predictions, Targets
+from tests.conftest import GOLDEN, assert_close, xyxy, yxyx
+from tests.golden.weights import weight
+from tests.parity.recordings import FOLDER, model_names, unsupported
+
+_TIE = 2e-6
+
+
+def test_the_shipped_folder_is_whole() -> None:
+    if FOLDER == GOLDEN:
+        assert len(model_names()) == 5
+
+
+@dataclass
+class Recorded:
+    """A recorded detector, rebuilt."""
+
+    detector: Detector
+    weights: dict[str, Any]
+    arrays: Any
+    inputs: torch.Tensor
+    sizes: torch.Tensor
+    predictions: Predictions
+
+    @property
+    def scale(self) -> Any:
+        height, width = self.inputs.shape[-2:]
+        return np.array([height, width, height, width], np.float32)
+
+    def compare(self, name: str, actual: Any, absolute: float = 1e-4, relative: float = 1e-3) -> None:
+        """Compare with a recording, which is sampled where it is large."""
+        actual = np.ascontiguousarray(actual)
+        if name in self.arrays.files:
+            assert_close(actual, self.arrays[name], absolute, relative)
+        else:
+            assert actual.shape == tuple(self.arrays[f"{name}@shape"])
+            picked = actual.reshape(-1)[self.arrays[f"{name}@index"]]
+            assert_close(picked, self.arrays[f"{name}@value"], absolute, relative)
+
+    def has(self, name: str) -> bool:
+        return name in self.arrays.files or f"{name}@value" in self.arrays.files
+
+    def targets(self) -> Targets:
+        boxes = xyxy(self.arrays["groundtruth_boxes"] * self.scale)[None]
+        labels = torch.from_numpy(self.arrays["groundtruth_classes"].argmax(-1))[None]
+        return Targets(boxes, labels, torch.ones(labels.shape), torch.ones(labels.shape) > 0)
+
+
+@pytest.fixture(scope="module", params=model_names())
+def recorded(request: pytest.FixtureRequest) -> Recorded:
+    path = FOLDER / "models" / request.param
+    description = json.loads(path.with_name(f"{path.name}.json").read_text())
+    try:
+        detector = build_detector(parse_message(description["model_text"], m.DetectionModel))
+    except ConfigError as error:
+        unsupported(request.param, error)
+    weights = {key: weight(key, tuple(shape), description["gain"]) for key, shape in description["variables"]}
+    load_weights(detector, weights)
+    arrays = np.load(path.with_name(f"{path.name}.npz"))
+    inputs, sizes = detector.preprocess(torch.from_numpy(arrays["image"])[None])
+    with torch.no_grad():
+        return Recorded(detector, weights, arrays, inputs, sizes, detector.predict(inputs))
+
+
+def test_preprocess(recorded: Recorded) -> None:
+    recorded.compare("preprocessed", recorded.inputs.permute(0, 2, 3, 1))
+    assert recorded.sizes.tolist() == recorded.arrays["true_image_shapes"][:, :2].tolist()
+
+
+def test_predict(recorded: Recorded) -> None:
+    predictions = recorded.predictions
+    assert predictions.feature_maps
+    for level, features in enumerate(predictions.feature_maps):
+        recorded.compare(f"predict/feature_maps/{level}", features.permute(0, 2, 3, 1))
+    recorded.compare("predict/anchors", yxyx(predictions.anchors) / recorded.scale, 1e-5, 1e-4)
+    recorded.compare("predict/box_encodings", predictions.box_codes)
+    recorded.compare("predict/class_predictions_with_background", predictions.class_logits)
+
+
+def test_assignment(recorded: Recorded) -> None:
+    criterion = recorded.detector.criterion
+    assert isinstance(criterion, SSDCriterion)
+    assert criterion.assigner.unit_free
+    assigned = criterion.assigner(recorded.predictions.anchors, recorded.targets())
+    assert assigned.match.tolist() == recorded.arrays["assign/match"].tolist()
+    recorded.compare("assign/reg_targets", assigned.box_codes)
+    recorded.compare("assign/reg_weights", assigned.box_weights)
+    recorded.compare("assign/cls_targets", assigned.classes)
+    weights = assigned.class_weights[..., None].expand_as(assigned.classes)
+    recorded.compare("assign/cls_weights", weights)
+
+
+def test_losses(recorded: Recorded) -> None:
+    losses = recorded.detector.criterion(recorded.predictions, recorded.targets())
+    assert set(losses) == {"Loss/localization_loss", "Loss/classification_loss"}
+    for name, value in losses.items():
+        assert_close(value, recorded.arrays[name.replace("Loss/", "loss/")], 1e-4, 1e-4)
+
+
+def test_regularization(recorded: Recorded) -> None:
+    """TF also penalizes what its EfficientNet has beyond the last tap, which no loss ever changes."""
+    beyond = [
+        array.astype(np.float64)
+        for key, array in recorded.weights.items()
+        if "_efficientnet" in "".join(recorded.weights) and "classification_backbone" in key
+        if key.rsplit("/", 2)[0].endswith(("kernel", "bias"))
+    ]
+    extra = sum(5e-6 * float(np.square(array).sum()) for array in beyond)
+    assert_close(recorded.detector.regularization().item() + extra, recorded.arrays["loss/regularization"])
+
+
+def test_raw_detections(recorded: Recorded) -> None:
+    post = recorded.detector.postprocessor
+    assert isinstance(post, SSDPostprocessor)
+    raw = post.decode(recorded.predictions)
+    recorded.compare("detect/raw_detection_boxes", yxyx(raw.boxes) / recorded.scale)
+    recorded.compare("detect/raw_detection_scores", raw.scores)
+
+
+def test_detections(recorded: Recorded) -> None:
+    """The same detections, where scores that tie to 2e-6 are let fall TF's way.
+
+    On random weights many scores tie, and which of two survives decides over others. So the pairs of
+    anchor and class that TF kept get a bonus as small as a tie; then all must come out as recorded.
+    """
+    post, arrays = recorded.detector.postprocessor, recorded.arrays
+    assert isinstance(post, SSDPostprocessor)
+    raw = post.decode(recorded.predictions)
+    scores = raw.scores[..., post.background :].clone()
+    count = int(arrays["detect/num_detections"][0])
+    anchors = torch.from_numpy(arrays["detect/detection_anchor_indices"][0][:count].astype(np.int64))
+    labels = torch.from_numpy(arrays["detect/detection_classes"][0][:count].astype(np.int64))
+    assert_close(scores[0, anchors, labels], arrays["detect/detection_scores"][0][:count])
+    scores[0, anchors, labels] += _TIE
+    (kept,) = post.nms(raw.boxes, scores, recorded.sizes.float())
+    assert set(zip(kept.anchors.tolist(), kept.labels.tolist(), strict=True)) == set(
+        zip(anchors.tolist(), labels.tolist(), strict=True)
+    )
+    order = {pair: row for row, pair in enumerate(zip(kept.anchors.tolist(), kept.labels.tolist(), strict=True))}
+    rows = [order[pair] for pair in zip(anchors.tolist(), labels.tolist(), strict=True)]
+    height, width = recorded.sizes[0].tolist()
+    frame = np.array([height, width, height, width], np.float32)
+    assert_close(yxyx(kept.boxes[rows]) / frame, arrays["detect/detection_boxes"][0][:count], 1e-4, 1e-3)
+    assert_close(raw.scores[0, anchors], arrays["detect/detection_multiclass_scores"][0][:count], 1e-4, 1e-3)
+
+
+def test_detections_without_help(recorded: Recorded) -> None:
+    """Untouched, scores agree in order but for what ties decide, and boxes of one class keep apart."""
+    (found,) = recorded.detector.postprocess(recorded.predictions, recorded.sizes)
+    assert_close(found.scores, recorded.arrays["detect/detection_scores"][0], 1e-3, 1e-3)
+    post = recorded.detector.postprocessor
+    assert isinstance(post, SSDPostprocessor)
+    assert isinstance(post.nms, BatchNms)
+    raw = post.decode(recorded.predictions)
+    assert found.anchor_indices is not None
+    unclipped = raw.boxes[0, found.anchor_indices]
+    same = (found.labels[:, None] == found.labels) & ~torch.eye(len(found)).bool()
+    assert (pairwise_iou(unclipped, unclipped)[same] <= post.nms.iou_threshold + 1e-6).all()
+
+
+def test_detect_gives_pixels_of_the_original(recorded: Recorded) -> None:
+    (found,) = recorded.detector.detect([recorded.arrays["image"]])
+    exported = found.to_tf()
+    assert found.image_size == recorded.arrays["image"].shape[:2]
+    assert_close(exported["detection_scores"], recorded.arrays["detect/detection_scores"][0], 1e-3, 1e-3)
+    assert exported["num_detections"] == recorded.arrays["detect/num_detections"][0]
