@@ -32,9 +32,9 @@ from boxwright.builders.input_reader import build_dataset
 from boxwright.config.load import load_config
 from boxwright.data.augmentation.flip import RandomHorizontalFlip
 from boxwright.data.voc import VocDataset
-from boxwright.evaluation.coco_metrics import CocoMetrics
 from boxwright.evaluation.evaluate import restore_detector
 from boxwright.evaluation.evaluator import evaluate_detector, write_evaluation
+from boxwright.metrics.coco import CocoMetrics
 from boxwright.training.allocator import keep_freed_memory
 from boxwright.training.train import RunSettings, train
 from boxwright.types import Detections

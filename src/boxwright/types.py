@@ -159,6 +159,7 @@ class Sample:
         areas: float32 [N] in pixels; of the mask where the source knows it, else of the box.
         masks: uint8 [N, H, W] of 0 and 1, or None.
         keypoints: float32 [N, P, 3] as x, y in pixels and visibility (0 or 1), or None.
+        verified_labels: int64 [V]; classes that somebody looked for in the image, found or not (Open Images).
         id: What identifies the image in its source.
         filename: The image's file name, as the source has it; may be empty.
     """
@@ -173,6 +174,7 @@ class Sample:
     areas: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
     masks: NDArray[np.uint8] | None = None
     keypoints: NDArray[np.float32] | None = None
+    verified_labels: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     id: str = ""
     filename: str = ""
 

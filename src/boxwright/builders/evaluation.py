@@ -2,15 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from boxwright.config import messages as m
 from boxwright.config.support import refuse_unsupported
 from boxwright.errors import ConfigError
+from boxwright.metrics.coco import CocoMetrics
+from boxwright.metrics.metric import Metrics
+from boxwright.metrics.pascal import (
+    OPEN_IMAGES_CHALLENGE,
+    OPEN_IMAGES_V2,
+    PASCAL_VOC,
+    PASCAL_VOC_2007,
+    WEIGHTED_PASCAL_VOC,
+    PascalMetrics,
+    precision_at_recall,
+)
+from boxwright.types import Categories
 
 __all__ = ["EvaluationPlan", "build_evaluation"]
 
-_METRICS = ("coco_detection_metrics",)
+MetricsFactory = Callable[[Categories], Metrics]
+_METRICS: dict[str, Callable[[m.EvalConfig], MetricsFactory]] = {
+    "coco_detection_metrics": lambda config: partial(CocoMetrics, per_category=config.include_metrics_per_category),
+    "pascal_voc_detection_metrics": lambda _: partial(PascalMetrics, rules=PASCAL_VOC),
+    "pascal_voc_2007_detection_metrics": lambda _: partial(PascalMetrics, rules=PASCAL_VOC_2007),
+    "weighted_pascal_voc_detection_metrics": lambda _: partial(PascalMetrics, rules=WEIGHTED_PASCAL_VOC),
+    "precision_at_recall_detection_metrics": lambda config: partial(
+        PascalMetrics, rules=precision_at_recall(config.recall_lower_bound, config.recall_upper_bound)
+    ),
+    "oid_V2_detection_metrics": lambda _: partial(PascalMetrics, rules=OPEN_IMAGES_V2),
+    "oid_challenge_detection_metrics": lambda _: partial(PascalMetrics, rules=OPEN_IMAGES_CHALLENGE),
+}
 
 
 @dataclass(frozen=True)
@@ -23,7 +48,7 @@ class EvaluationPlan:
         num_pictures: How many pictures are drawn.
         min_score: The least score that is drawn.
         max_boxes: The most boxes that are drawn in a picture.
-        per_category: Whether metrics of each class are among the results.
+        metrics: What is computed, each made from the classes.
         use_average: Whether the moving average of the weights is evaluated.
     """
 
@@ -32,7 +57,7 @@ class EvaluationPlan:
     num_pictures: int = 10
     min_score: float = 0.5
     max_boxes: int = 20
-    per_category: bool = False
+    metrics: tuple[MetricsFactory, ...] = (CocoMetrics,)
     use_average: bool = False
 
 
@@ -51,6 +76,11 @@ def build_evaluation(config: m.TrainEvalPipelineConfig, reader: m.InputReader | 
     """
     evaluation = config.eval_config or m.EvalConfig()
     refuse_unsupported(evaluation, "eval_config")
+    if not 0 <= evaluation.recall_lower_bound <= evaluation.recall_upper_bound <= 1:
+        raise ConfigError(
+            "eval_config: expected 0 <= recall_lower_bound <= recall_upper_bound <= 1, found "
+            f"{evaluation.recall_lower_bound} and {evaluation.recall_upper_bound}"
+        )
     unknown = [name for name in evaluation.metrics_set if name not in _METRICS]
     if unknown:
         raise ConfigError(f"eval_config.metrics_set: {unknown[0]!r} is not supported; supported: {', '.join(_METRICS)}")
@@ -60,6 +90,6 @@ def build_evaluation(config: m.TrainEvalPipelineConfig, reader: m.InputReader | 
         num_pictures=evaluation.num_visualizations,
         min_score=evaluation.min_score_threshold,
         max_boxes=evaluation.max_num_boxes_to_visualize,
-        per_category=evaluation.include_metrics_per_category,
+        metrics=tuple(_METRICS[name](evaluation) for name in evaluation.metrics_set or ["coco_detection_metrics"]),
         use_average=evaluation.use_moving_averages,
     )

@@ -83,6 +83,9 @@ def ap_line(metrics: dict[str, float]) -> str:
         metrics: Name to value.
 
     Returns:
-        "AP 0.xxx AP50 0.xxx".
+        "AP 0.xxx AP50 0.xxx" where COCO's metrics are among them, else the first metric.
     """
+    if "DetectionBoxes_Precision/mAP" not in metrics:
+        name, value = next(iter(metrics.items()))
+        return f"{name} {value:.3f}"
     return f"AP {metrics['DetectionBoxes_Precision/mAP']:.3f} AP50 {metrics['DetectionBoxes_Precision/mAP@.50IOU']:.3f}"

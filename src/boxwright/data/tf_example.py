@@ -138,6 +138,7 @@ def decode_example(
         areas=_per_object(features, "image/object/area", count, where, np.float32),
         masks=_masks(features, count, (height, width), masks, where),
         keypoints=_keypoints(features, count, num_keypoints, (height, width), where),
+        verified_labels=_verified(features, categories),
         id=_text(features, "image/source_id") or _text(features, "image/filename"),
         filename=_text(features, "image/filename"),
     )
@@ -183,6 +184,12 @@ def _labels(
             unknown.setdefault(value.decode("utf-8", "replace") if key == "text" else f"id {value}", where)
         labels.append(-1 if found is None else found.label)
     return np.array(labels, np.int64)
+
+
+def _verified(features: Features, categories: Categories) -> NDArray[np.int64]:
+    """Read the classes that were verified for the whole image; others than the label map's are of no use."""
+    found = (categories.by_id(int(value)) for value in features.get("image/class/label", ()))
+    return np.array([category.label for category in found if category is not None], np.int64)
 
 
 def _by_text(text: str, categories: Categories) -> Any:

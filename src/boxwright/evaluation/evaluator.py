@@ -15,7 +15,6 @@ from PIL import Image
 from boxwright.builders.evaluation import EvaluationPlan
 from boxwright.data.dataset import Dataset
 from boxwright.drawing import draw_boxes, side_by_side
-from boxwright.evaluation.coco_metrics import CocoMetrics
 from boxwright.models.detector import Detector
 from boxwright.types import Categories, Detections, Sample
 
@@ -30,7 +29,7 @@ class Evaluation:
 
     Attributes:
         metrics: TF's metric names to values.
-        notes: Why a metric is 0 or -1, where one is.
+        notes: Why a metric is 0, -1 or NaN, where one is.
         rows: All detections in COCO's result form, image by image.
         pictures: Truth beside detections, by image id.
     """
@@ -59,7 +58,7 @@ def evaluate_detector(
     Returns:
         Metrics, detections and pictures. Pictures are of images spread evenly over the data.
     """
-    metrics = CocoMetrics(dataset.categories)
+    metrics = [make(dataset.categories) for make in plan.metrics]
     indices = range(0, len(dataset), plan.every_nth)
     step = max(len(indices) // max(plan.num_pictures, 1), 1)
     drawn = set(list(indices)[::step][: plan.num_pictures])
@@ -69,12 +68,18 @@ def evaluate_detector(
         samples = [dataset[index] for index in batch]
         found = detector.detect([sample.image for sample in samples])
         for index, sample, detections in zip(batch, samples, found, strict=True):
-            metrics.add(sample, detections)
+            for metric in metrics:
+                metric.add(sample, detections)
             rows += detection_rows(detections, sample.id, dataset.categories)
             if index in drawn:
                 pictures[sample.id or str(index)] = _picture(sample, detections, dataset, plan)
-    values = metrics.compute(per_category=plan.per_category)
-    return Evaluation(values, metrics.explain(values), rows, pictures)
+    values: dict[str, float] = {}
+    notes: list[str] = []
+    for metric in metrics:
+        found_values = metric.compute()
+        values |= found_values
+        notes += metric.explain(found_values)
+    return Evaluation(values, notes, rows, pictures)
 
 
 def _batches(indices: Iterable[int], size: int) -> Iterator[list[int]]:
@@ -160,7 +165,9 @@ def write_evaluation(evaluation: Evaluation, folder: str | Path) -> None:
     """
     folder = Path(folder)
     (folder / "pictures").mkdir(parents=True, exist_ok=True)
-    (folder / "metrics.json").write_text(json.dumps(evaluation.metrics, indent=2) + "\n", encoding="utf-8")
+    # JSON has no NaN.
+    known = {name: None if np.isnan(value) else value for name, value in evaluation.metrics.items()}
+    (folder / "metrics.json").write_text(json.dumps(known, indent=2) + "\n", encoding="utf-8")
     (folder / "detections.json").write_text(json.dumps(evaluation.rows) + "\n", encoding="utf-8")
     for name, picture in evaluation.pictures.items():
         safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in name)

@@ -1,0 +1,1 @@
+"""Metrics of detection: one matching core, and what each benchmark makes of it."""

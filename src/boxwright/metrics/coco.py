@@ -1,0 +1,175 @@
+"""COCO's detection metrics, under the names that TensorFlow gives them.
+
+Dimensions: T overlap thresholds, S ranges of size, R = S × T, D detections of a class in an image.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boxwright.metrics.average_precision import precision_and_recall, sampled
+from boxwright.metrics.matching import NOBODY, claim_best_free, overlaps, overlaps_of_crowds
+from boxwright.types import Categories, Detections, Sample
+
+__all__ = ["CocoMetrics"]
+
+_THRESHOLDS = np.linspace(0.5, 0.95, 10)
+_RECALLS = np.linspace(0.0, 1.0, 101)
+# Squares of sides in pixels: all, small, medium, large.
+_RANGES = ((0.0, 1e10), (0.0, 32.0**2), (32.0**2, 96.0**2), (96.0**2, 1e10))
+_SIZES = ("", " (small)", " (medium)", " (large)")
+_LIMITS = (1, 10, 100)
+_MAP = "DetectionBoxes_Precision/mAP"
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """The detections of one class in one image, best first, under every rule.
+
+    Attributes:
+        scores: float64 [D].
+        right: bool [S, T, D]; whether each found an object that counts.
+        ignored: bool [S, T, D]; whether each counts neither way.
+    """
+
+    scores: NDArray[np.float64]
+    right: NDArray[np.bool_]
+    ignored: NDArray[np.bool_]
+
+
+class CocoMetrics:
+    """Gathers truth and detections image by image, then computes the twelve numbers (and each class's)."""
+
+    def __init__(self, categories: Categories, *, per_category: bool = False) -> None:
+        """Start empty.
+
+        Args:
+            categories: The classes.
+            per_category: Whether to add `DetectionBoxes_PerformanceByCategory/mAP/NAME`.
+        """
+        self.categories, self.per_category = categories, per_category
+        self._judged: dict[int, list[_Judged]] = defaultdict(list)
+        self._objects: dict[int, NDArray[np.int64]] = defaultdict(lambda: np.zeros(len(_RANGES), np.int64))
+        self._images = self._truths = self._found = 0
+        self._best = 0.0
+
+    def add(self, sample: Sample, detections: Detections) -> None:
+        """Add one image.
+
+        Args:
+            sample: The truth; boxes in pixels of the original image.
+            detections: What was found, in the same frame.
+        """
+        found_labels = detections.labels.cpu().numpy()
+        found_boxes = detections.boxes.cpu().numpy().astype(np.float64)
+        found_scores = detections.scores.cpu().numpy().astype(np.float64)
+        self._images += 1
+        self._truths += len(sample.labels)
+        self._found += len(found_labels)
+        self._best = max(self._best, float(found_scores.max(initial=0.0)))
+        known = {category.label for category in self.categories}
+        for label in sorted(known & {*sample.labels.tolist(), *found_labels.tolist()}):
+            mine, theirs = found_labels == label, sample.labels == label
+            order = np.argsort(-found_scores[mine], kind="stable")[: _LIMITS[-1]]
+            self._judge(label, found_boxes[mine][order], found_scores[mine][order], sample, theirs)
+
+    def _judge(
+        self,
+        label: int,
+        boxes: NDArray[np.float64],
+        scores: NDArray[np.float64],
+        sample: Sample,
+        chosen: NDArray[np.bool_],
+    ) -> None:
+        truth, crowd = sample.boxes[chosen].astype(np.float64), sample.is_crowd[chosen]
+        areas = sample.areas[chosen].astype(np.float64)
+        low, high = np.array(_RANGES).T
+        ignored = crowd | (areas < low[:, None]) | (areas > high[:, None])
+        self._objects[label] += (~ignored).sum(1)
+        overlap = np.where(crowd, overlaps_of_crowds(boxes, truth), overlaps(boxes, truth))
+        rules = np.repeat(ignored, len(_THRESHOLDS), axis=0)
+        claims = claim_best_free(overlap, np.tile(_THRESHOLDS, len(_RANGES)), rules, crowd)
+        claims = claims.reshape(len(_RANGES), len(_THRESHOLDS), len(scores))
+        taken = claims != NOBODY
+        of_ignored = np.zeros_like(taken)
+        for size, row in enumerate(ignored):
+            of_ignored[size] = taken[size] & np.append(row, False)[claims[size]]
+        own = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
+        outside = (own < low[:, None]) | (own > high[:, None])
+        self._judged[label].append(_Judged(scores, taken & ~of_ignored, of_ignored | (~taken & outside[:, None])))
+
+    def compute(self) -> dict[str, float]:
+        """Compute the metrics.
+
+        Returns:
+            Metric name to value; -1 where there is no truth that the metric is about.
+        """
+        curves = {label: self._curves(label, _LIMITS[-1]) for label in sorted(self._judged)}
+        precision = [curve[0] for curve in curves.values()]
+        values = {
+            _MAP: _mean(p[0] for p in precision),
+            f"{_MAP}@.50IOU": _mean(p[0, 0] for p in precision),
+            f"{_MAP}@.75IOU": _mean(p[0, 5] for p in precision),
+        }
+        values |= {f"{_MAP}{_SIZES[size]}": _mean(p[size] for p in precision) for size in (1, 2, 3)}
+        for limit in _LIMITS:
+            recalls = [self._curves(label, limit)[1] for label in curves]
+            values[f"DetectionBoxes_Recall/AR@{limit}"] = _mean(r[0] for r in recalls)
+        recall = [curve[1] for curve in curves.values()]
+        values |= {f"DetectionBoxes_Recall/AR@100{_SIZES[size]}": _mean(r[size] for r in recall) for size in (1, 2, 3)}
+        if self.per_category:
+            for category in self.categories:
+                own = [curves[category.label][0][0]] if category.label in curves else []
+                values[f"DetectionBoxes_PerformanceByCategory/mAP/{category.name}"] = _mean(own)
+        return values
+
+    def _curves(self, label: int, limit: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return precision [S, T, 101] and the last recall [S, T] of a class; -1 where it has no object."""
+        judged, counts = self._judged[label], self._objects[label]
+        precision = np.full((len(_RANGES), len(_THRESHOLDS), len(_RECALLS)), -1.0)
+        recall = np.full((len(_RANGES), len(_THRESHOLDS)), -1.0)
+        order = np.argsort(-np.concatenate([image.scores[:limit] for image in judged]), kind="stable")
+        right = np.concatenate([image.right[..., :limit] for image in judged], axis=-1)[..., order]
+        ignored = np.concatenate([image.ignored[..., :limit] for image in judged], axis=-1)[..., order]
+        for size in np.flatnonzero(counts):
+            for threshold in range(len(_THRESHOLDS)):
+                gains, counted = right[size, threshold], ~ignored[size, threshold]
+                p, r = precision_and_recall(
+                    (gains & counted).astype(np.float64), (~gains & counted).astype(np.float64), float(counts[size])
+                )
+                precision[size, threshold] = sampled(p, r, _RECALLS)
+                recall[size, threshold] = r[-1] if len(r) else 0.0
+        return precision, recall
+
+    def explain(self, metrics: dict[str, float]) -> list[str]:
+        """Say why a metric is 0 or -1.
+
+        Args:
+            metrics: What `compute` returned.
+
+        Returns:
+            Lines to print; none where nothing needs explaining.
+        """
+        if not self._truths:
+            return [f"AP is -1: none of the {self._images} images has an object"]
+        if not self._found:
+            return ["AP is 0: no detection scored above the threshold of post_processing; is the detector trained?"]
+        if metrics[_MAP] == 0:
+            return [
+                f"AP is 0: none of {self._found} detections (best score {self._best:.3g}) "
+                "overlaps an object of its class"
+            ]
+        return []
+
+
+def _mean(values: Iterable[NDArray[np.float64]]) -> float:
+    """Average what is known (not -1); -1 where nothing is."""
+    rows = [np.asarray(value, np.float64).ravel() for value in values]
+    known = np.concatenate(rows) if rows else np.zeros(0)
+    known = known[known > -1]
+    return float(known.mean()) if known.size else -1.0

@@ -1,0 +1,199 @@
+"""PASCAL VOC's and Open Images' detection metrics, under the names that TensorFlow gives them.
+
+Dimensions: D detections of a class in an image, G objects.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boxwright.metrics.average_precision import all_points, eleven_points, precision_and_recall
+from boxwright.metrics.matching import NOBODY, claim_best, overlaps, overlaps_of_crowds
+from boxwright.types import Categories, Detections, Sample
+
+__all__ = [
+    "OPEN_IMAGES_CHALLENGE",
+    "OPEN_IMAGES_V2",
+    "PASCAL_VOC",
+    "PASCAL_VOC_2007",
+    "WEIGHTED_PASCAL_VOC",
+    "PascalMetrics",
+    "PascalRules",
+    "precision_at_recall",
+]
+
+Area = Callable[[NDArray[np.float64], NDArray[np.float64]], float]
+
+
+@dataclass(frozen=True)
+class PascalRules:
+    """How a benchmark counts.
+
+    Attributes:
+        prefix: What its metrics' names start with.
+        suffix: What the name of the mean ends with.
+        area: Precision and recall to average precision.
+        threshold: The least overlap of a detection with its object.
+        excuses_difficult: Whether difficult objects need not be found.
+        has_groups: Whether boxes that stand for groups take any number of detections.
+        group_weight: What a found group counts, and what a group to be found.
+        verified_only: Whether only classes that were verified for an image count in it.
+        pooled: Whether the mean is over all detections rather than over classes.
+    """
+
+    prefix: str
+    suffix: str = ""
+    area: Area = all_points
+    threshold: float = 0.5
+    excuses_difficult: bool = True
+    has_groups: bool = False
+    group_weight: float = 0.0
+    verified_only: bool = False
+    pooled: bool = False
+
+
+PASCAL_VOC = PascalRules("PascalBoxes")
+PASCAL_VOC_2007 = PascalRules("PascalVoc2007Boxes", area=eleven_points)
+WEIGHTED_PASCAL_VOC = PascalRules("WeightedPascalBoxes", pooled=True)
+OPEN_IMAGES_V2 = PascalRules("OpenImagesV2", excuses_difficult=False, has_groups=True)
+OPEN_IMAGES_CHALLENGE = PascalRules(
+    "OpenImagesDetectionChallenge",
+    excuses_difficult=False,
+    has_groups=True,
+    group_weight=1.0,
+    verified_only=True,
+)
+
+
+def precision_at_recall(low: float, high: float) -> PascalRules:
+    """Take only the part of the curve between two recalls.
+
+    Args:
+        low: The lower recall.
+        high: The upper recall.
+
+    Returns:
+        The rules.
+    """
+    suffix = f"@[{low:.1f},{high:.1f}]Recall" if low > 0 or high < 1 else ""
+    return PascalRules("PrecisionAtRecallBoxes", suffix, lambda p, r: all_points(p, r, low, high))
+
+
+class PascalMetrics:
+    """Gathers truth and detections image by image, then computes each class's average precision."""
+
+    def __init__(self, categories: Categories, rules: PascalRules = PASCAL_VOC) -> None:
+        """Start empty.
+
+        Args:
+            categories: The classes.
+            rules: How to count.
+        """
+        self.categories, self.rules = categories, rules
+        # Label → scores and gains of its detections, image by image; and objects to be found.
+        self._scores: dict[int, list[NDArray[np.float64]]] = defaultdict(list)
+        self._gains: dict[int, list[NDArray[np.float64]]] = defaultdict(list)
+        self._objects: dict[int, float] = defaultdict(float)
+
+    def add(self, sample: Sample, detections: Detections) -> None:
+        """Add one image.
+
+        Args:
+            sample: The truth; boxes in pixels of the original image.
+            detections: What was found, in the same frame.
+        """
+        boxes = detections.boxes.cpu().numpy().astype(np.float64)
+        scores, labels = detections.scores.cpu().numpy().astype(np.float64), detections.labels.cpu().numpy()
+        usable = (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
+        present = set(sample.labels.tolist())
+        if self.rules.verified_only:
+            verified = present | set(sample.verified_labels.tolist())
+            usable &= np.isin(labels, sorted(verified))
+        known = {category.label for category in self.categories}
+        for label in sorted(known & (present | set(labels[usable].tolist()))):
+            mine = usable & (labels == label)
+            order = np.argsort(-scores[mine], kind="stable")
+            self._judge(label, boxes[mine][order], scores[mine][order], sample)
+
+    def _judge(self, label: int, boxes: NDArray[np.float64], scores: NDArray[np.float64], sample: Sample) -> None:
+        chosen = sample.labels == label
+        truth = sample.boxes[chosen].astype(np.float64)
+        difficult = sample.difficult[chosen] & self.rules.excuses_difficult
+        group = sample.group_of[chosen] & self.rules.has_groups
+        weight = self.rules.group_weight
+        self._objects[label] += float((~difficult & ~group).sum()) + weight * float((~difficult & group).sum())
+        single = np.flatnonzero(~group)
+        right, dropped = self._find_single(overlaps(boxes, truth[single]), difficult[single])
+        open_ones = np.flatnonzero(~right & ~dropped)
+        groups = claim_best(overlaps_of_crowds(boxes[open_ones], truth[group]), self.rules.threshold)
+        dropped[open_ones[groups != NOBODY]] = True
+        self._scores[label].append(scores[~dropped])
+        self._gains[label].append(right[~dropped].astype(np.float64))
+        if weight > 0:
+            found = sorted(set(groups[groups != NOBODY].tolist()))
+            best = [scores[open_ones[groups == number]].max() for number in found]
+            self._scores[label].append(np.array(best, np.float64))
+            self._gains[label].append(np.full(len(best), weight))
+
+    def _find_single(
+        self, overlap: NDArray[np.float64], difficult: NDArray[np.bool_]
+    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Tell which detections found an object, and which found a difficult one and do not count."""
+        claims = claim_best(overlap, self.rules.threshold)
+        excused = (claims != NOBODY) & np.append(difficult, False)[claims]
+        first = np.zeros(len(claims), np.bool_)
+        # Detections come best first, so the first claim of an object is the one that counts.
+        objects, firsts = np.unique(claims, return_index=True)
+        first[firsts[objects != NOBODY]] = True
+        return first & ~excused, excused
+
+    def compute(self) -> dict[str, float]:
+        """Compute the metrics.
+
+        Returns:
+            Metric name to value; NaN for a class without objects, and for the mean where no class has any.
+        """
+        rules = self.rules
+        labels = [category.label for category in self.categories]
+        each = {label: self._average_precision([label]) for label in labels}
+        if rules.pooled:
+            mean = self._average_precision([label for label in labels if self._objects[label] > 0])
+        else:
+            known = [value for value in each.values() if not np.isnan(value)]
+            mean = float(np.mean(known)) if known else float("nan")
+        at = f"@{rules.threshold}IOU"
+        values = {f"{rules.prefix}_Precision/mAP{at}{rules.suffix}": mean}
+        for category in self.categories:
+            values[f"{rules.prefix}_PerformanceByCategory/AP{at}/{category.name}"] = each[category.label]
+        return values
+
+    def _average_precision(self, labels: list[int]) -> float:
+        count = sum(self._objects[label] for label in labels)
+        if count == 0:
+            return float("nan")
+        scores = np.concatenate([np.zeros(0), *(image for label in labels for image in self._scores[label])])
+        gains = np.concatenate([np.zeros(0), *(image for label in labels for image in self._gains[label])])
+        order = np.argsort(-scores, kind="stable")
+        precision, recall = precision_and_recall(gains[order], (gains[order] <= 0).astype(np.float64), count)
+        return self.rules.area(precision, recall)
+
+    def explain(self, metrics: dict[str, float]) -> list[str]:
+        """Say why a metric is 0 or NaN.
+
+        Args:
+            metrics: What `compute` returned.
+
+        Returns:
+            Lines to print; none where nothing needs explaining.
+        """
+        name, mean = next(iter(metrics.items()))
+        if np.isnan(mean):
+            return [f"{name} is NaN: no image has an object that counts"]
+        without = [category.name for category in self.categories if self._objects[category.label] == 0]
+        lines = [f"{self.rules.prefix}: NaN for classes without objects: {', '.join(without)}"] if without else []
+        return [*lines, f"{name} is 0: no detection overlaps an object of its class"] if mean == 0 else lines

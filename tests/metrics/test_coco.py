@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import contextlib
+import io
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
+
+from boxwright.metrics.coco import CocoMetrics
+from boxwright.types import Categories, Category, Detections, Sample
+
+CATEGORIES = Categories(tuple(Category(n, n + 1, f"class {n}") for n in range(3)))
+SIDES = (4, 8, 16, 31, 32, 33, 90, 96, 97, 120)
+
+
+def random_images(seed: int) -> list[tuple[Sample, Detections]]:
+    """Draw images with crowds, ties of score and overlap, empty images, and boxes at the borders of size."""
+    rng = np.random.default_rng(seed)
+    images = []
+    for _ in range(rng.integers(1, 12)):
+        count, found = rng.integers(0, 7), rng.integers(0, 15)
+        corners, sides = rng.integers(0, 60, (count, 2)), rng.choice(SIDES, (count, 2))
+        truth = np.concatenate([corners, corners + sides], 1).astype(np.float32)
+        base = truth[rng.integers(0, count, found)] if count else np.tile(np.float32([0, 0, 9, 9]), (found, 1))
+        boxes = base + rng.integers(-3, 4, (found, 4)) * rng.choice([0, 0.5, 1, 2])
+        boxes[:, 2:] = np.maximum(boxes[:, 2:], boxes[:, :2])
+        sample = Sample(
+            np.zeros((1, 1, 3), np.uint8),
+            truth,
+            rng.integers(0, 3, count),
+            is_crowd=rng.random(count) < 0.2,
+            areas=(sides.prod(1) * rng.choice([1.0, 0.5], count)).astype(np.float32),
+        )
+        scores = torch.from_numpy(rng.integers(0, 8, found).astype(np.float32) / 8)
+        labels = torch.from_numpy(rng.integers(0, 3, found))
+        images.append((sample, Detections(torch.from_numpy(boxes.astype(np.float32)), scores, labels, (1, 1))))
+    return images
+
+
+def by_pycocotools(images: list[tuple[Sample, Detections]]) -> list[float]:
+    truth, rows = COCO(), []
+    truth.dataset = {"images": [], "annotations": [], "categories": [{"id": c.label} for c in CATEGORIES]}
+
+    def sides(box: np.ndarray) -> list[float]:
+        left, top, right, bottom = (float(value) for value in box)
+        return [left, top, right - left, bottom - top]
+
+    for number, (sample, found) in enumerate(images):
+        truth.dataset["images"].append({"id": number})
+        for row, box in enumerate(sample.boxes):
+            truth.dataset["annotations"].append(
+                {
+                    "id": len(truth.dataset["annotations"]) + 1,
+                    "image_id": number,
+                    "category_id": int(sample.labels[row]),
+                    "bbox": sides(box),
+                    "area": float(sample.areas[row]),
+                    "iscrowd": int(sample.is_crowd[row]),
+                }
+            )
+        for box, score, label in zip(found.boxes.numpy(), found.scores.tolist(), found.labels.tolist(), strict=True):
+            xywh = sides(box)
+            row = {"image_id": number, "category_id": label, "bbox": xywh, "score": score, "iscrowd": 0}
+            rows.append({**row, "id": len(rows) + 1, "area": xywh[2] * xywh[3]})
+    results = COCO()
+    results.dataset = {**truth.dataset, "annotations": rows}
+    with contextlib.redirect_stdout(io.StringIO()):
+        truth.createIndex()
+        results.createIndex()
+        evaluator = COCOeval(truth, results, "bbox")
+        evaluator.evaluate()
+        evaluator.accumulate()
+        evaluator.summarize()
+    return [float(value) for value in evaluator.stats]
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10**9))
+def test_equals_pycocotools(seed: int) -> None:
+    images = random_images(seed)
+    metrics = CocoMetrics(CATEGORIES)
+    for sample, detections in images:
+        metrics.add(sample, detections)
+    assert list(metrics.compute().values()) == pytest.approx(by_pycocotools(images), abs=1e-9)
+
+
+def test_categories_average_to_the_whole() -> None:
+    metrics = CocoMetrics(CATEGORIES, per_category=True)
+    for sample, detections in random_images(7):
+        metrics.add(sample, detections)
+    found = metrics.compute()
+    each = [value for name, value in found.items() if "PerformanceByCategory" in name]
+    assert len(each) == 3
+    known = [value for value in each if value >= 0]
+    assert np.mean(known) == pytest.approx(found["DetectionBoxes_Precision/mAP"], abs=1e-9)
+
+
+def one(boxes: list[list[float]], scores: list[float], label: int = 0) -> Detections:
+    labels = torch.full((len(boxes),), label, dtype=torch.int64)
+    return Detections(torch.tensor(boxes).reshape(-1, 4), torch.tensor(scores), labels, (50, 50))
+
+
+TRUTH = Sample(np.zeros((50, 50, 3), np.uint8), np.array([[0, 0, 20, 20]]), np.array([0]))
+
+
+def test_perfect_and_why_not() -> None:
+    metrics = CocoMetrics(CATEGORIES)
+    metrics.add(TRUTH, one([[0, 0, 20, 20]], [0.9]))
+    values = metrics.compute()
+    assert values["DetectionBoxes_Precision/mAP"] == pytest.approx(1)
+    assert values["DetectionBoxes_Precision/mAP (large)"] == -1
+    assert metrics.explain(values) == []
+
+
+@pytest.mark.parametrize(
+    ("sample", "found", "value", "wanted"),
+    [
+        (
+            Sample(np.zeros((9, 9, 3), np.uint8), np.zeros((0, 4)), np.zeros(0)),
+            one([[0, 0, 5, 5]], [0.9]),
+            -1,
+            "none of the 1 images",
+        ),
+        (TRUTH, one([], []), 0, "no detection scored above"),
+        (TRUTH, one([[30, 30, 40, 40]], [0.9]), 0, "overlaps an object of its class"),
+        (TRUTH, one([[0, 0, 20, 20]], [0.9], label=1), 0, "overlaps an object of its class"),
+    ],
+)
+def test_zero_and_minus_one_are_explained(sample: Sample, found: Detections, value: float, wanted: str) -> None:
+    metrics = CocoMetrics(CATEGORIES)
+    metrics.add(sample, found)
+    values = metrics.compute()
+    assert values["DetectionBoxes_Precision/mAP"] == value
+    (line,) = metrics.explain(values)
+    assert wanted in line

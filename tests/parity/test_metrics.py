@@ -1,0 +1,71 @@
+"""The recorded evaluations: the same images, the same numbers, under the same names."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from boxwright.builders.evaluation import build_evaluation
+from boxwright.config import Pipeline, parse_message
+from boxwright.errors import ConfigError
+from boxwright.types import Categories, Category, Detections, Sample
+from tests.conftest import GOLDEN, xyxy
+from tests.parity.recordings import FOLDER, unsupported
+
+PATH = FOLDER / "metrics" / "expected.json"
+EXPECTED: dict[str, Any] = json.loads(PATH.read_text()) if PATH.is_file() else {"metrics": {}, "categories": []}
+BOUNDS = "recall_lower_bound: 0.2 recall_upper_bound: 0.6"
+
+
+def test_the_shipped_folder_is_whole() -> None:
+    if FOLDER == GOLDEN:
+        assert len(EXPECTED["metrics"]) == 6
+
+
+def images() -> list[tuple[Sample, Detections]]:
+    arrays = np.load(FOLDER / "metrics" / "inputs.npz")
+    numbers = sorted({int(name.split("/")[0]) for name in arrays.files})
+    assert len(numbers) > 10
+    rows = []
+    for number in numbers:
+
+        def read(name: str, number: int = number) -> Any:
+            return arrays[f"{number}/{name}"]
+
+        sample = Sample(
+            np.zeros((1, 1, 3), np.uint8),
+            xyxy(read("groundtruth_boxes")).numpy(),
+            read("groundtruth_classes") - 1,
+            difficult=read("groundtruth_difficult"),
+            group_of=read("groundtruth_group_of"),
+            is_crowd=read("groundtruth_is_crowd").astype(bool),
+            # The recording was made with every class verified in every image.
+            verified_labels=np.array([category["id"] - 1 for category in EXPECTED["categories"]]),
+        )
+        scores, labels = torch.from_numpy(read("detection_scores")), torch.from_numpy(read("detection_classes")) - 1
+        rows.append((sample, Detections(xyxy(read("detection_boxes")), scores, labels, (1, 1))))
+    return rows
+
+
+@pytest.mark.parametrize("name", sorted(EXPECTED["metrics"]))
+def test_metrics(name: str) -> None:
+    try:
+        config = parse_message(f"eval_config {{ metrics_set: '{name}' {BOUNDS} }}", Pipeline)
+        (make,) = build_evaluation(config).metrics
+    except ConfigError as error:
+        unsupported(f"metrics/{name}", error)
+    metrics = make(Categories(tuple(Category(c["id"] - 1, c["id"], c["name"]) for c in EXPECTED["categories"])))
+    for sample, detections in images():
+        metrics.add(sample, detections)
+    found, expected = metrics.compute(), EXPECTED["metrics"][name]
+    assert list(found) == list(expected)
+    for key, value in expected.items():
+        if value is None:
+            assert math.isnan(found[key]), key
+        else:
+            assert found[key] == pytest.approx(value, abs=1e-9), key
