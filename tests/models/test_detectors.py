@@ -8,9 +8,11 @@ import torch
 
 import boxwright as bw
 from boxwright.builders.feature_extractor import _EXTRACTORS, build_feature_extractor
+from boxwright.builders.hyperparams import variance_scaling
 from boxwright.config import messages as m
 from boxwright.config import parse_message
-from boxwright.models.layers import Conv2d
+from boxwright.models.layers import BatchNorm2d, Conv2d, ConvSettings, KernelRule, make_conv
+from boxwright.models.necks.bifpn import COMBINERS, BiFpn
 from boxwright.types import Targets
 from tests.conftest import SMALL_MODEL
 
@@ -19,12 +21,25 @@ def config(kind: str) -> bw.Pipeline:
     text = SMALL_MODEL.replace("ssd_mobilenet_v2_fpn_keras", kind).replace(
         "depth_multiplier: 0.25", "depth_multiplier: 0.1"
     )
+    if "efficientnet" in kind:
+        text = text.replace("fpn { min_level: 3 max_level: 5 additional_layer_depth: 32 }", BIFPN)
+        text = text.replace("depth_multiplier: 0.1", "").replace("use_depthwise: true\n      override", "#", 1)
+        text = text.replace("override_base_feature_extractor_hyperparams: true", "")
+    if "resnet" in kind and "timm" not in kind:
+        text = text.replace("use_depthwise: true", "", 1)
     if "fpn" not in kind:
         text = text.replace("fpn { min_level: 3 max_level: 5 additional_layer_depth: 32 }", "num_layers: 3")
     return parse_message(text, bw.Pipeline)
 
 
-KINDS = [*_EXTRACTORS, "timm/test_resnet.r160_in1k"]
+BIFPN = "bifpn { min_level: 3 max_level: 5 num_iterations: 2 num_filters: 32 }"
+# VGG needs larger images than the others: see test_vgg16.py. The larger EfficientNets differ in size alone.
+KINDS = [k for k in _EXTRACTORS if k != "ssd_vgg16" and not ("efficientnet" in k and k[18] in "124567")]
+KINDS.append("timm/test_resnet.r160_in1k")
+
+
+def test_kinds() -> None:
+    assert len(KINDS) == 8 + 6 + 2 + 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -34,6 +49,11 @@ def test_trains_and_detects_on_nothing(kind: str, depthwise: bool) -> None:
     assert pipeline.model is not None
     assert pipeline.model.ssd is not None
     assert pipeline.model.ssd.feature_extractor is not None
+    if depthwise and ("efficientnet" in kind or ("resnet" in kind and "timm" not in kind)):
+        pipeline.model.ssd.feature_extractor.use_depthwise = True
+        with pytest.raises(bw.ConfigError, match="use_depthwise: .* takes only False"):
+            bw.build_detector(pipeline)
+        return
     pipeline.model.ssd.feature_extractor.use_depthwise = depthwise
     detector = bw.build_detector(pipeline)
     assert not detector.training
@@ -88,6 +108,56 @@ def test_same_padding(size: tuple[int, int], stride: int) -> None:
     expected = torch.nn.functional.conv2d(torch.nn.functional.pad(inputs, pads), conv.weight, stride=stride)
     torch.testing.assert_close(conv(inputs), expected)
     assert conv(inputs).shape[-2:] == tuple(-(-side // stride) for side in size)
+
+
+def test_grey_images_and_padding_to_a_multiple() -> None:
+    text = SMALL_MODEL.replace("width: 64 }", "width: 64 convert_to_grayscale: true }").replace(
+        "min_depth: 8", "min_depth: 8 pad_to_multiple: 48", 1
+    )
+    detector = bw.build_detector(parse_message(text, bw.Pipeline))
+    inputs, _ = detector.preprocess(torch.rand(1, 30, 40, 3) * 255)
+    assert inputs.shape == (1, 1, 64, 64)
+    predictions = detector.predict(inputs)
+    # 64 is padded to 96: twelve cells of 8 px, of which the anchors of the last four lie outside the image.
+    assert predictions.feature_maps[0].shape[-2:] == (12, 12)
+    assert predictions.anchors.shape[0] == predictions.box_codes.shape[1] == 2 * (12**2 + 6**2 + 3**2)
+    assert predictions.levels is not None
+    assert predictions.levels.bincount().tolist() == [288, 72, 18]
+    assert detector.detect([np.zeros((20, 20, 3), np.uint8)])
+
+
+def test_one_image_trains_on_maps_of_one_pixel() -> None:
+    """TF normalizes a single value to its bias, and learns that its deviation is 0."""
+    norm = BatchNorm2d(3, momentum=0.1)
+    with torch.no_grad():
+        norm.bias.copy_(torch.tensor([1.0, 2, 3]))
+    assert norm(torch.full((1, 3, 1, 1), 7.0)).flatten().tolist() == [1, 2, 3]
+    assert norm.running_mean.tolist() == pytest.approx([0.7] * 3)  # type: ignore[union-attr]
+    assert norm.running_var.tolist() == pytest.approx([0.9] * 3)  # type: ignore[union-attr]
+    values = torch.rand(2, 3, 4, 4)
+    torch.testing.assert_close(
+        norm(values), torch.nn.functional.batch_norm(values, None, None, norm.weight, norm.bias, True)
+    )
+
+
+def test_depthwise_kernels_start_as_keras_starts_them() -> None:
+    """Keras counts 3 × 3 × 64 inputs and 3 × 3 outputs of a depthwise kernel."""
+    rule = KernelRule(variance_scaling(2.0, "FAN_OUT"))
+    kernel = make_conv(64, 64, 3, rule, groups=64).weight
+    assert kernel.std().item() == pytest.approx((2 / 9) ** 0.5, rel=0.1)
+
+
+@pytest.mark.parametrize("method", list(COMBINERS))
+def test_bifpn_combines(method: str) -> None:
+    """Untrained, every way of combining is a sum or an average of the inputs."""
+    combiner = COMBINERS[method]
+    neck = BiFpn((4, 6), 8, ConvSettings(), extra_levels=1, iterations=2, combiner=combiner)
+    assert neck.channels == (8, 8, 8)
+    maps = neck([torch.rand(1, 4, 9, 7), torch.rand(1, 6, 5, 4)])
+    assert [tuple(level.shape[-2:]) for level in maps] == [(9, 7), (5, 4), (3, 2)]
+    weights = torch.ones(3, 1)
+    shares = weights if combiner is None else combiner(weights)
+    assert shares.sum().item() == pytest.approx(1.0 if method == "fast_attention" else 3.0, abs=1e-3)
 
 
 def test_frozen_normalization_keeps_its_statistics() -> None:

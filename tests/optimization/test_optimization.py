@@ -3,39 +3,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from boxwright.builders.optimizer import build_optimizer, build_schedule
+from boxwright.builders.optimizer import build_optimizer
 from boxwright.config import messages as m
 from boxwright.config import parse_message
 from boxwright.errors import ConfigError
 from boxwright.optimization.moving_average import MovingAverage
-from boxwright.optimization.optimizers import Optimizer
-from tests.conftest import Components, assert_close
-
-
-def test_recorded_schedules(components: Components) -> None:
-    cases = components.of_kind("learning_rate")
-    assert len(cases) == 7
-    for case in cases:
-        schedule = build_schedule(parse_message(case["text"], m.LearningRate))
-        steps = components.array(case["id"], "in/step")
-        rates = [schedule(int(step)) for step in steps]
-        assert_close(rates, components.array(case["id"], "out/learning_rate"), absolute=1e-8)
-
-
-def test_recorded_trajectories(components: Components) -> None:
-    cases = components.of_kind("optimizer")
-    assert len(cases) == 4
-    for case in cases:
-        plan = build_optimizer(parse_message(case["text"], m.Optimizer))
-        weight = torch.nn.Parameter(torch.from_numpy(components.array(case["id"], "in/initial").copy()))
-        optimizer = Optimizer([weight], plan.rule)
-        gradients = components.array(case["id"], "in/gradients")
-        expected = components.array(case["id"], "out/trajectory")
-        for step, (gradient, wanted) in enumerate(zip(gradients, expected, strict=True)):
-            optimizer.param_groups[0]["lr"] = plan.schedule(step)
-            weight.grad = torch.from_numpy(gradient.copy())
-            optimizer.step()
-            assert_close(weight.detach(), wanted)
 
 
 def test_moving_average_by_hand() -> None:

@@ -7,23 +7,8 @@ from boxwright.builders.image_resizer import build_image_resizer
 from boxwright.config import messages as m
 from boxwright.config import parse_message
 from boxwright.errors import ConfigError
-from boxwright.preprocessing.image_resizer import KeepAspectRatioResizer
-from boxwright.preprocessing.preprocessor import Preprocessor
-from tests.conftest import Components, assert_close
-
-
-def test_recorded_resizers(components: Components) -> None:
-    checked = 0
-    for case in components.of_kind("image_resizer"):
-        if not case["text"].startswith(("fixed_shape", "keep_aspect_ratio")):
-            continue  # refused: see the support table
-        resizer = build_image_resizer(parse_message(case["text"], m.ImageResizer))
-        image = torch.from_numpy(components.array(case["id"], "in/image"))
-        resized, size = resizer(image)
-        assert_close(resized, components.array(case["id"], "out/resized"), absolute=1e-3)
-        assert list(size) == components.array(case["id"], "out/true_image_shape")[:2].tolist()
-        checked += 1
-    assert checked == 5
+from boxwright.preprocessing.image_resizer import ConditionalShapeResizer, KeepAspectRatioResizer, to_grayscale
+from boxwright.preprocessing.preprocessor import IMAGENET, MINUS_ONE_TO_ONE, VGG_MEAN, Preprocessor
 
 
 @pytest.mark.parametrize(
@@ -39,7 +24,9 @@ def test_keep_aspect_ratio_sizes(height: int, width: int, wanted: tuple[int, int
     [
         ("", "ImageResizer is empty"),
         ("fixed_shape_resizer { height: 0 }", "expected positive sides"),
-        ("fixed_shape_resizer { resize_method: BICUBIC }", "BICUBIC is not supported"),
+        ("conditional_shape_resizer { condition: INVALID }", "GREATER or SMALLER"),
+        ("pad_to_multiple_resizer { multiple: 0 }", "at least 1"),
+        ("keep_aspect_ratio_resizer { per_channel_pad_value: 3 }", "expected 3 numbers, found 1"),
         ("keep_aspect_ratio_resizer { min_dimension: 9 max_dimension: 8 }", "is over max_dimension"),
     ],
 )
@@ -63,3 +50,45 @@ def test_grayscale() -> None:
     resized, _ = build_image_resizer(parse_message(text, m.ImageResizer))(torch.tensor([[[100.0, 0, 0]]]))
     assert resized.shape == (2, 2, 1)
     assert resized[0, 0, 0].item() == pytest.approx(29.89)
+
+
+def test_padding_is_not_scaled() -> None:
+    """TF scales pixels, then pads: the padding is 0 or its colour, whatever scaling makes of black."""
+    for colour, wanted in (("", [0, 0, 0]), ("per_channel_pad_value: [5, 6, 7]", [5, 6, 7])):
+        text = f"keep_aspect_ratio_resizer {{ min_dimension: 4 max_dimension: 4 pad_to_max_dimension: true {colour} }}"
+        preprocessor = Preprocessor(build_image_resizer(parse_message(text, m.ImageResizer)))
+        inputs, sizes = preprocessor(torch.zeros(1, 2, 4, 3))
+        assert sizes.tolist() == [[2, 4]]
+        assert inputs[0, :, :2].unique().tolist() == [-1]
+        assert inputs[0, :, 3, 3].tolist() == wanted
+        # The same from a batch whose images have their size already.
+        again = preprocessor.normalize(torch.full((1, 3, 4, 4), 9, dtype=torch.uint8), sizes)
+        assert again[0, :, 3, 3].tolist() == wanted
+        assert again[0, 0, 0, 0].item() == pytest.approx(9 * 2 / 255 - 1)
+
+
+def test_scalings_by_hand() -> None:
+    pixel = torch.tensor([[[[255.0]], [[0.0]], [[51.0]]]])
+    assert MINUS_ONE_TO_ONE(pixel).flatten().tolist() == pytest.approx([1, -1, -0.6])
+    assert VGG_MEAN(pixel).flatten().tolist() == pytest.approx([131.32, -116.779, -52.939], abs=1e-4)
+    assert IMAGENET(pixel).flatten().tolist() == pytest.approx(
+        [0.515 / 0.229, -0.456 / 0.224, -0.206 / 0.225], abs=1e-5
+    )
+
+
+def test_grey_is_made_of_what_scaling_gives() -> None:
+    """Scaling, then making grey, is what TF does; one grey channel is scaled to the same."""
+    image = torch.rand(1, 3, 5, 5) * 255
+    grey = to_grayscale(image[0].permute(1, 2, 0)).permute(2, 0, 1)[None]
+    for scaling in (MINUS_ONE_TO_ONE, VGG_MEAN):
+        wanted = to_grayscale(scaling(image)[0].permute(1, 2, 0)).permute(2, 0, 1)[None]
+        torch.testing.assert_close(scaling(grey), wanted, atol=1e-4, rtol=1e-5)
+
+
+def test_conditional_sizes() -> None:
+    """Sides are cut to whole pixels: 301 × 200 scaled by 100 / 301 is 100 × 66."""
+    resized, size = ConditionalShapeResizer(100)(torch.zeros(301, 200, 3))
+    assert size == (100, 66)
+    assert resized.shape == (100, 66, 3)
+    assert ConditionalShapeResizer(400)(torch.zeros(301, 200, 3))[1] == (301, 200)
+    assert ConditionalShapeResizer(300, shrink=False)(torch.zeros(301, 200, 3))[1] == (451, 300)

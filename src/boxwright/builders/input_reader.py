@@ -35,21 +35,28 @@ def build_dataset(config: m.InputReader | None, path: str, categories: Categorie
     reader = require(config, path)
     refuse_unsupported(reader, path)
     categories = load_label_map(reader.label_map_path) if reader.label_map_path else categories
-    return build_chosen(reader, "input_reader", _READERS, categories)
+    return build_chosen(reader, "input_reader", _READERS, categories, reader.num_keypoints)
 
 
-def _tf_record(config: m.TFRecordInputReader, categories: Categories | None) -> Dataset:
+def _tf_record(config: m.TFRecordInputReader, categories: Categories | None, num_keypoints: int) -> Dataset:
     if categories is None:
         raise ConfigError("tf_record_input_reader: label_map_path is missing; records name classes by number")
-    return TFRecordDataset(config.input_path, categories)
+    return TFRecordDataset(config.input_path, categories, num_keypoints=num_keypoints)
 
 
-def _coco(config: m.CocoInputReader, categories: Categories | None) -> Dataset:
+def _coco(config: m.CocoInputReader, categories: Categories | None, num_keypoints: int) -> Dataset:
+    _only_records_have_keypoints(num_keypoints)
     return CocoDataset(config.annotations, config.image_folder or None, categories)
 
 
-def _voc(config: m.VocInputReader, categories: Categories | None) -> Dataset:
+def _voc(config: m.VocInputReader, categories: Categories | None, num_keypoints: int) -> Dataset:
+    _only_records_have_keypoints(num_keypoints)
     return VocDataset(config.root, config.image_set, categories)
+
+
+def _only_records_have_keypoints(num_keypoints: int) -> None:
+    if num_keypoints:
+        raise ConfigError("num_keypoints: keypoints are read from tf_record_input_reader alone; remove it")
 
 
 _READERS: dict[str, Callable[..., Dataset]] = {

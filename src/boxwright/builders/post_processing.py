@@ -124,8 +124,6 @@ def _check_nms(config: m.BatchNonMaxSuppression) -> None:
     wrong = {
         f"max_detections_per_class {config.max_detections_per_class} is over max_total_detections "
         f"{config.max_total_detections}": config.max_detections_per_class > config.max_total_detections,
-        f"iou_threshold {config.iou_threshold} is not in 0..1": not 0 <= config.iou_threshold <= 1,
-        f"soft_nms_sigma {config.soft_nms_sigma} is below 0": config.soft_nms_sigma < 0,
         "soft_nms_sigma and use_hard_nms exclude each other": soft and config.use_hard_nms,
         "soft_nms_sigma and use_static_shapes exclude each other": soft and config.use_static_shapes,
         "soft_nms_sigma and use_class_agnostic_nms exclude each other": soft and config.use_class_agnostic_nms,

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from boxwright.checkpoints.sources import SourceWeights, read_source
 from boxwright.errors import CheckpointError
 from boxwright.models.detector import Detector
+from boxwright.tensorflow.object_graph import ATTRIBUTE
 
 __all__ = ["LoadReport", "Scope", "Source", "load_weights"]
 
@@ -21,6 +22,7 @@ Source = str | Path | Mapping[str, NDArray[Any]]
 
 # Scope → the parts of the network that it may leave fresh, and where.
 _PREDICTORS = ("head.classes.", "head.boxes.")
+_WIDTH = 50
 _BEYOND_BACKBONE = ("neck.", "head.")
 
 
@@ -42,9 +44,9 @@ class LoadReport:
         rows = [("", "tensors", "of", "reason")]
         for title, items in (("restored", dict.fromkeys(self.restored, "")), ("reset", self.kept)):
             for (part, reason), names in _grouped(items).items():
-                rows.append((title, str(len(names)), f"{part} ({names[0]}{', …' if len(names) > 1 else ''})", reason))
+                rows.append((title, str(len(names)), f"{part}: {_example(names)}", reason))
         for (_, reason), names in _grouped(self.unused, parts=False).items():
-            rows.append(("unused", str(len(names)), f"source ({names[0]}{', …' if len(names) > 1 else ''})", reason))
+            rows.append(("unused", str(len(names)), f"source: {_example(names)}", reason))
         widths = [max(len(row[column]) for row in rows) for column in range(3)]
         lines = [
             f"{title:<{widths[0]}}  {count:>{widths[1]}}  {what:<{widths[2]}}  {reason}".rstrip()
@@ -52,6 +54,13 @@ class LoadReport:
         ]
         head = f"{len(self.restored)} tensors restored, {len(self.kept)} reset, {len(self.unused)} of the source unused"
         return "\n".join([head, *lines])
+
+
+def _example(names: list[str]) -> str:
+    """Name the first; a long name is shown by its end, which says most."""
+    name = names[0].removesuffix(ATTRIBUTE)
+    shown = name if len(name) <= _WIDTH else f"…{name[-_WIDTH:]}"
+    return f"{shown}, …" if len(names) > 1 else shown
 
 
 def _grouped(items: Mapping[str, str], *, parts: bool = True) -> dict[tuple[str, str], list[str]]:
@@ -125,7 +134,7 @@ def _kept(wanted: Mapping[str, Tensor], weights: SourceWeights, scope: Scope) ->
         for predictor in _PREDICTORS:
             if any(name.startswith(predictor) for name in kept):
                 kept |= {
-                    n: "of a predictor of other shape" for n in wanted if n.startswith(predictor) and n not in kept
+                    n: "of a predictor whose shape differs" for n in wanted if n.startswith(predictor) and n not in kept
                 }
     return kept
 

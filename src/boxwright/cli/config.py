@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 
 from boxwright.cli.console import console
 from boxwright.config.interpret import nearest, unknown_field
@@ -70,7 +70,7 @@ def fields(
 ) -> None:
     """Explain the fields at a path: type, default, what becomes of it, meaning."""
     message, only = _find(path)
-    table = Table("field", "type", "default", "status", "meaning", box=None, padding=(0, 2, 0, 0))
+    table = Table(Column("field", no_wrap=True), "type", "default", "status", "meaning", box=None, padding=(0, 2, 0, 0))
     for name, spec in field_specs(message).items():
         if only in (None, name):
             info = message.model_fields[name]

@@ -175,7 +175,7 @@ HONOURED: dict[str, str] = {
     "ManualStepLearningRate.LearningRateSchedule": "step learning_rate",
     "CosineDecayLearningRate": "learning_rate_base total_steps warmup_learning_rate warmup_steps hold_base_rate_steps",
     "InputReader": "label_map_path shuffle num_epochs sample_1_of_n_examples tf_record_input_reader coco_input_reader "
-    "voc_input_reader",
+    "voc_input_reader num_keypoints",
     "TFRecordInputReader": "input_path",
     "CocoInputReader": "annotations image_folder",
     "VocInputReader": "root image_set",
@@ -271,7 +271,6 @@ NO_EFFECT: dict[str, str] = {
     "InputReader.include_source_id": "samples carry their id always",
     "InputReader.load_instance_masks": _BOXES_ONLY,
     "InputReader.mask_type": _BOXES_ONLY,
-    "InputReader.num_keypoints": _BOXES_ONLY,
     "InputReader.keypoint_type_weight": _BOXES_ONLY,
     "InputReader.load_dense_pose": _BOXES_ONLY,
     "InputReader.load_keypoint_depth_features": _BOXES_ONLY,

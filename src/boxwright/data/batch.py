@@ -32,6 +32,7 @@ class Example:
         labels: int64 [N].
         weights: float32 [N].
         id: What identifies the image.
+        keypoints: float32 [N, P, 2], x and y in pixels of `image`, NaN where hidden; or None.
     """
 
     image: Tensor
@@ -40,6 +41,7 @@ class Example:
     labels: NDArray[np.int64]
     weights: NDArray[np.float32]
     id: str
+    keypoints: NDArray[np.float32] | None = None
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,14 @@ def make_example(sample: Sample, resizer: Resizer) -> Example:
         labels=sample.labels[keep],
         weights=sample.weights[keep],
         id=sample.id,
+        keypoints=None if sample.keypoints is None else _known_keypoints(sample.keypoints[keep], scale[:2]),
     )
+
+
+def _known_keypoints(keypoints: NDArray[np.float32], scale: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Bring keypoints [N, P, 3] to the frame of the input, [N, P, 2]; NaN where they are not visible."""
+    places = keypoints[..., :2] * scale
+    return np.where(keypoints[..., 2:] > 0, places, np.nan).astype(np.float32)
 
 
 def collate(examples: Sequence[Example]) -> Batch:
@@ -111,10 +120,17 @@ def collate(examples: Sequence[Example]) -> Batch:
         labels[row, :count] = torch.from_numpy(example.labels)
         weights[row, :count] = torch.from_numpy(example.weights)
         valid[row, :count] = True
+    keypoints = None
+    if all(example.keypoints is not None for example in examples):
+        points = max(example.keypoints.shape[1] for example in examples if example.keypoints is not None)
+        keypoints = torch.full((*size, points, 2), torch.nan)
+        for row, example in enumerate(examples):
+            if example.keypoints is not None:
+                keypoints[row, : len(example.keypoints)] = torch.from_numpy(example.keypoints)
     return Batch(
         images=_stack([example.image for example in examples]),
         true_sizes=torch.tensor([example.true_size for example in examples], dtype=torch.int64),
-        targets=Targets(boxes, labels, weights, valid),
+        targets=Targets(boxes, labels, weights, valid, keypoints),
         ids=tuple(example.id for example in examples),
     )
 

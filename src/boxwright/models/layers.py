@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 __all__ = [
+    "BatchNorm2d",
     "BatchNormSettings",
     "Conv2d",
     "ConvSettings",
@@ -255,6 +256,30 @@ def _same_padding(input: Tensor, kernel_size: int, stride: int) -> tuple[int, in
     return width // 2, width - width // 2, height // 2, height - height // 2
 
 
+class BatchNorm2d(nn.BatchNorm2d):
+    """Batch normalization that also trains on a single value a channel, as TF's does.
+
+    A batch of one image has one value in SSD's last map. Its deviation is 0: what comes out is the bias.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Normalize.
+
+        Args:
+            input: [B, C, H, W].
+
+        Returns:
+            The same shape.
+        """
+        if not self.training or input.shape[0] * input.shape[2] * input.shape[3] > 1:
+            return super().forward(input)
+        if self.running_mean is not None and self.running_var is not None and self.momentum is not None:
+            with torch.no_grad():
+                self.running_mean.lerp_(input.flatten(), self.momentum)
+                self.running_var.mul_(1 - self.momentum)
+        return (input - input) * self.weight[:, None, None] + self.bias[:, None, None]
+
+
 class FrozenStatisticsBatchNorm2d(nn.BatchNorm2d):
     """Batch normalization that always uses its stored statistics; gain and bias still learn."""
 
@@ -283,7 +308,7 @@ def make_norm(channels: int, settings: BatchNormSettings | None) -> nn.Module:
     """
     if settings is None:
         return nn.Identity()
-    kind = FrozenStatisticsBatchNorm2d if settings.frozen else nn.BatchNorm2d
+    kind = FrozenStatisticsBatchNorm2d if settings.frozen else BatchNorm2d
     norm = kind(channels, eps=settings.epsilon, momentum=1 - settings.decay)
     norm.weight.requires_grad_(settings.scale)
     norm.bias.requires_grad_(settings.center)

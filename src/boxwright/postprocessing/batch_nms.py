@@ -21,7 +21,7 @@ from boxwright.ops.nms import soft_suppress_classes, suppress_classes
 
 __all__ = ["BatchNms", "ClassAgnosticNms", "CombinedNms", "Kept", "Nms", "SoftNms"]
 
-_FIRST_CANDIDATES = 4096
+_FIRST_CANDIDATES = 1024
 _FIRST_OF_A_CLASS = 256
 
 
@@ -250,14 +250,32 @@ def _candidates(scores: Tensor, threshold: float) -> Iterator[Tensor]:
     Of equal scores the lower class comes first, then the lower anchor, as in TensorFlow.
     """
     flat = scores.flatten()
-    passing = (flat > threshold) & (flat >= 0)
-    total, count = int(passing.sum()), _FIRST_CANDIDATES
+    passing = flat > threshold if threshold >= 0 else flat >= 0
+    total, count = int(torch.count_nonzero(passing)), _FIRST_CANDIDATES
     while count < total:
         # Failing scores are below all that pass, so the best n of all are the best n of those.
-        least = flat.topk(count, sorted=False).values.min()
-        yield _ranked(flat, (flat >= least).nonzero().squeeze(1), scores.shape)
+        yield _ranked(flat, _best_pairs(scores, count), scores.shape)
         count *= 4
     yield _ranked(flat, passing.nonzero().squeeze(1), scores.shape)
+
+
+def _best_pairs(scores: Tensor, count: int) -> Tensor:
+    """Return the best n pairs; of those that tie for the last places the first, class by class."""
+    least = _nth_best(scores, count)
+    better = (scores.flatten() > least).nonzero().squeeze(1)
+    tied = (least == scores.T).flatten().nonzero().squeeze(1)[: count - len(better)]
+    anchors, classes = scores.shape
+    return torch.cat([better, tied % anchors * classes + tied // anchors])
+
+
+def _nth_best(scores: Tensor, count: int) -> Tensor:
+    """Return the score that ranks so among all of [A, K].
+
+    The best n pairs lie in the n anchors whose best class scores highest, which are found much sooner.
+    """
+    if len(scores) > count:
+        scores = scores[scores.amax(dim=1).topk(count, sorted=False).indices]
+    return scores.flatten().topk(count, sorted=False).values.min()
 
 
 def _ranked(flat: Tensor, pairs: Tensor, shape: torch.Size) -> Tensor:

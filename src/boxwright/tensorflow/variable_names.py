@@ -160,6 +160,8 @@ def _convolutional(head: ConvolutionalHead) -> Named:
 
 
 def _weight_shared(head: WeightSharedHead) -> Named:
+    for level, layers in enumerate(head.projections):
+        yield from _sequence(layers, f"_box_predictor/_additional_projection_layers/{level}")
     yield from _sequence(nn.Sequential(head.boxes), "_box_predictor/_box_prediction_head/_box_encoder_layers")
     yield from _sequence(nn.Sequential(head.classes), f"{_CLASSES}/_class_predictor_layers")
     if head.class_tower is None:

@@ -97,8 +97,8 @@ class WeightSharedHead(nn.Module):
         """Build projections, towers and the last convolutions.
 
         Args:
-            in_channels: Channels of each level; where they differ, levels are projected to the
-                commonest.
+            in_channels: Channels of each level; where they differ, all levels are projected to the
+                commonest, as in TF.
             anchors_per_location: Anchors at each location, the same at all levels.
             output: What is predicted for an anchor.
             shape: The layers.
@@ -108,7 +108,10 @@ class WeightSharedHead(nn.Module):
         super().__init__()
         self.output, self.dropout = output, nn.Dropout(shape.dropout)
         common = Counter(in_channels).most_common(1)[0][0]
-        self.projections = nn.ModuleList([_projection(c, common, settings) for c in in_channels])
+        differ = len(set(in_channels)) > 1
+        self.projections = nn.ModuleList(
+            [_projection(c, common, settings) if differ else nn.Identity() for c in in_channels]
+        )
         levels = len(in_channels)
         self.box_tower = Tower(levels, common, shape, settings)
         self.class_tower = None if shape.share_tower else Tower(levels, common, shape, settings)
@@ -138,7 +141,5 @@ class WeightSharedHead(nn.Module):
 
 
 def _projection(in_channels: int, out_channels: int, settings: ConvSettings) -> nn.Module:
-    if in_channels == out_channels:
-        return nn.Identity()
     conv = make_conv(in_channels, out_channels, 1, settings.kernel, bias=settings.bias)
     return nn.Sequential(conv, make_norm(out_channels, settings.norm))

@@ -1,28 +1,23 @@
-"""Pure functions against what TensorFlow recorded, by way of the builders where there is a message."""
+"""Pure functions, against what TensorFlow returned or what a hand can work out."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
-from boxwright.builders.target_assigner import build_box_coder, build_matcher, build_similarity
-from boxwright.config import messages as m
-from boxwright.config import parse_message
-from boxwright.ops.box_coder import FasterRcnnBoxCoder
+from boxwright.ops.box_coder import (
+    BoxCoder,
+    FasterRcnnBoxCoder,
+    KeypointBoxCoder,
+    MeanStddevBoxCoder,
+    SquareBoxCoder,
+)
 from boxwright.ops.boxes import box_area, clip_boxes, pairwise_iou
-from boxwright.ops.matcher import IGNORED, UNMATCHED, ArgmaxMatcher
+from boxwright.ops.matcher import IGNORED, UNMATCHED, ArgmaxMatcher, BipartiteMatcher, HungarianMatcher
 from boxwright.ops.nms import suppress_batch, suppress_classes
-from boxwright.ops.resize import resize_bilinear, resize_nearest
-from tests.conftest import Components, assert_close, xyxy, yxyx
-
-
-@pytest.mark.parametrize("case", ["box_coder/0", "box_coder/1"])
-def test_faster_rcnn_box_coder(components: Components, case: str) -> None:
-    coder = build_box_coder(parse_message(components.cases[case]["text"], m.BoxCoder))
-    boxes, anchors = xyxy(components.array(case, "in/boxes")), xyxy(components.array(case, "in/anchors"))
-    codes = coder.encode(boxes, anchors)
-    assert_close(codes, components.array(case, "out/encoded"))
-    assert_close(yxyx(coder.decode(codes, anchors)), components.array(case, "out/decoded"))
+from boxwright.ops.resize import resize_area, resize_bicubic, resize_bilinear, resize_nearest
+from tests.conftest import GOLDEN, assert_close
 
 
 def test_box_coder_by_hand() -> None:
@@ -40,13 +35,6 @@ def test_box_coder_is_its_own_inverse_even_for_one_pixel() -> None:
     anchors = boxes.roll(7, 0)
     coder = FasterRcnnBoxCoder()
     torch.testing.assert_close(coder.decode(coder.encode(boxes, anchors), anchors), boxes, atol=1e-3, rtol=1e-4)
-
-
-def test_iou_similarity(components: Components) -> None:
-    similarity = build_similarity(parse_message("iou_similarity { }", m.RegionSimilarityCalculator))
-    case = "similarity/0"
-    boxes, others = xyxy(components.array(case, "in/boxes1")), xyxy(components.array(case, "in/boxes2"))
-    assert_close(similarity(boxes, others), components.array(case, "out/similarity"))
 
 
 @pytest.mark.parametrize(
@@ -75,16 +63,6 @@ def test_area_and_clipping() -> None:
     clipped = clip_boxes(boxes, height=10, width=8)
     assert clipped.tolist() == [[0, 0, 5, 5], [8, 10, 8, 10], [2, 3, 4, 5]]
     assert box_area(clipped).tolist() == [25, 0, 4]
-
-
-def test_matchers(components: Components) -> None:
-    cases = components.of_kind("matcher")
-    assert len(cases) == 5
-    for case in cases:
-        matcher = build_matcher(parse_message(case["text"], m.Matcher))
-        similarity = torch.from_numpy(components.array(case["id"], "in/similarity"))[None]
-        match = matcher(similarity, torch.ones(similarity.shape[:2], dtype=torch.bool))
-        assert match[0].tolist() == components.array(case["id"], "out/match").tolist(), case["id"]
 
 
 def test_matcher_by_hand() -> None:
@@ -125,3 +103,59 @@ def test_suppression_by_hand() -> None:
     assert suppress_classes(boxes, scores, torch.tensor([0, 1, 0]), 0.5).tolist() == [0, 1, 2]
     assert suppress_classes(boxes[:0], scores[:0], torch.zeros(0, dtype=torch.int64), 0.5).tolist() == []
     assert suppress_batch(boxes[None], scores[None], 0.5, 1).tolist() == [[True, False, False]]
+
+
+RECORDED = np.load(GOLDEN / "tensorflow_ops.npz")
+METHODS = {"bilinear": resize_bilinear, "nearest": resize_nearest, "bicubic": resize_bicubic, "area": resize_area}
+RESIZES = sorted(name for name in RECORDED.files if name.startswith("resize/") and name != "resize/image")
+
+
+@pytest.mark.parametrize("name", RESIZES)
+def test_resizing_is_tensorflows(name: str) -> None:
+    assert len(RESIZES) == 24
+    _, method, aligned, size = name.split("/")
+    height, width = map(int, size.split("x"))
+    found = METHODS[method](torch.from_numpy(RECORDED["resize/image"]), height, width, align_corners=aligned == "1")
+    assert_close(found, RECORDED[name], absolute=1e-3)
+
+
+def test_bipartite_by_hand() -> None:
+    """The best pair first (row 1, column 0), then the best of what is left for row 0 (column 2)."""
+    alike = torch.tensor([[[0.8, 0.1, 0.3, 0.0], [0.9, 0.7, 0.2, 0.0], [0.99, 0.99, 0.99, 0.99]]])
+    valid = torch.tensor([[True, True, False]])
+    assert BipartiteMatcher()(alike, valid).tolist() == [[1, -1, 0, -1]]
+    assert BipartiteMatcher()(alike[:, :0], valid[:, :0]).tolist() == [[-1] * 4]
+    assert BipartiteMatcher()(alike[:, :, :1], valid).tolist() == [[1]]
+
+
+def test_hungarian_by_hand() -> None:
+    """Greedily row 1 takes column 0 (0.9 + 0.1); together 0.8 + 0.7 is more."""
+    alike = torch.tensor([[[0.8, 0.1, 0.0], [0.9, 0.7, 0.0]]])
+    assert HungarianMatcher()(alike, torch.ones(1, 2) > 0).tolist() == [[0, 1, -1]]
+    assert BipartiteMatcher()(alike, torch.ones(1, 2) > 0).tolist() == [[1, 0, -1]]
+    # Indices are those of all rows, also where the first is padding.
+    assert HungarianMatcher()(alike, torch.tensor([[False, True]])).tolist() == [[1, -1, -1]]
+    assert HungarianMatcher()(alike, torch.zeros(1, 2) > 0).tolist() == [[-1, -1, -1]]
+
+
+@pytest.mark.parametrize("coder", [MeanStddevBoxCoder(0.1), KeypointBoxCoder(2)])
+def test_other_coders_are_their_own_inverse(coder: BoxCoder) -> None:
+    boxes, anchors = torch.tensor([[0.1, 0.2, 0.5, 0.9]]), torch.tensor([[0.0, 0.1, 0.4, 0.7]])
+    torch.testing.assert_close(coder.decode(coder.encode(boxes, anchors), anchors), boxes)
+    assert coder.encode(boxes, anchors).shape == (1, coder.code_size)
+
+
+def test_square_coder_keeps_centre_and_area() -> None:
+    boxes, anchors = torch.tensor([[0.0, 0, 4, 1]]), torch.tensor([[0.0, 0, 2, 2]])
+    coder = SquareBoxCoder()
+    torch.testing.assert_close(coder.decode(coder.encode(boxes, anchors), anchors), torch.tensor([[1.0, -0.5, 3, 1.5]]))
+    assert coder.code_size == 3
+
+
+def test_keypoints_by_hand() -> None:
+    """An anchor 10 wide around (5, 5): a point 5 right of its centre is half a width, ten times over."""
+    coder, anchor = KeypointBoxCoder(1), torch.tensor([[0.0, 0, 10, 20]])
+    codes = coder.encode(anchor, anchor, torch.tensor([[[10.0, 5.0]]]))
+    torch.testing.assert_close(codes[0, 4:], torch.tensor([-2.5, 5.0]))
+    assert coder.decode_keypoints(codes, anchor)[0, 0].tolist() == pytest.approx([10, 5], abs=1e-4)
+    assert coder.encode(anchor, anchor)[0, 4:].isnan().all()

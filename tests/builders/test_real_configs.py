@@ -1,0 +1,80 @@
+"""Real pipeline.config files: those whose networks are here build, predict, assign, lose and learn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from boxwright.builders.detector import build_detector
+from boxwright.builders.feature_extractor import _EXTRACTORS
+from boxwright.builders.optimizer import build_optimizer
+from boxwright.config import load_config
+from boxwright.errors import ConfigError
+from boxwright.optimization.optimizers import Optimizer
+from boxwright.types import Targets
+from tests.conftest import extra_folder
+
+FOLDER = extra_folder("BOXWRIGHT_CONFIGS")
+FILES = sorted(FOLDER.rglob("*.config")) if FOLDER else []
+_ABSENT = "BOXWRIGHT_CONFIGS names no folder of pipeline.config files"
+
+
+def extractor(path: Path) -> str:
+    model = load_config(path).model
+    ssd = model.ssd if model else None
+    return ssd.feature_extractor.type if ssd and ssd.feature_extractor else ""
+
+
+OURS = [path for path in FILES if extractor(path) in _EXTRACTORS]
+OTHERS = [path for path in FILES if extractor(path) and path not in OURS]
+
+
+def test_how_many_there_are() -> None:
+    if FOLDER is None:
+        pytest.skip(_ABSENT)
+    count = {name: sum(path.parent.name == name for path in OURS) for name in ("tf1", "tf2")}
+    assert count["tf2"] >= 18
+    assert count["tf1"] >= 21
+    assert len(OTHERS) >= 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", OURS, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_a_step_at_full_size(path: Path) -> None:
+    """One image; the largest take some 16 GB and half a minute."""
+    config = load_config(path)
+    assert config.train_config is not None
+    assert config.train_config.optimizer is not None
+    detector = build_detector(config)
+    inputs, sizes = detector.preprocess(torch.randint(0, 255, (1, 480, 640, 3), dtype=torch.uint8))
+    detector.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    with torch.no_grad():
+        (found,) = detector.postprocess(detector.predict(inputs), sizes)
+    assert torch.isfinite(found.boxes).all()
+    boxes = torch.tensor([[[50.0, 60, 200, 220], [10, 10, 90, 60]]])
+    targets = Targets(boxes, torch.zeros(1, 2, dtype=torch.int64), torch.ones(1, 2), torch.ones(1, 2) > 0)
+    detector.train()
+    with torch.autocast("cpu", torch.bfloat16, enabled=config.train_config.use_bfloat16):
+        predictions = detector.predict(inputs)
+    total = torch.stack([*detector.criterion(predictions, targets).values(), detector.regularization()]).sum()
+    assert torch.isfinite(total)
+    torch.autograd.backward(total)
+    plan = build_optimizer(config.train_config.optimizer)
+    parameters = [parameter for parameter in detector.network.parameters() if parameter.requires_grad]
+    optimizer = Optimizer(parameters, plan.rule)
+    optimizer.param_groups[0]["lr"] = max(plan.schedule(0), 1e-3)
+    before = [parameter.detach().clone() for parameter in parameters[-4:]]
+    optimizer.step()
+    assert any(not torch.equal(old, new) for old, new in zip(before, parameters[-4:], strict=True))
+
+
+@pytest.mark.parametrize("path", OTHERS, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_other_extractors_are_refused_by_name(path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        build_detector(load_config(path))
+    message = str(caught.value)
+    assert extractor(path) in message or "refused" in message
+    if "refused" not in message:
+        assert "known: ssd_mobilenet_v1" in message

@@ -1,0 +1,182 @@
+"""Loading TF2 checkpoints by scope, and what the report says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import boxwright as bw
+from boxwright.builders.feature_extractor import _EXTRACTORS
+from boxwright.checkpoints.export_weights import write_safetensors, write_tensorflow_checkpoint
+from boxwright.config import messages as m
+from boxwright.config import parse_message
+from boxwright.models.detector import Detector
+from boxwright.tensorflow.bundle import Bundle
+from boxwright.tensorflow.object_graph import ATTRIBUTE
+from boxwright.tensorflow.variables import network_variables, to_tensorflow
+from tests.conftest import GOLDEN, SMALL_MODEL
+from tests.models.test_detectors import KINDS, config
+
+
+def small(text: str = SMALL_MODEL, seed: int = 0) -> Detector:
+    torch.manual_seed(seed)
+    return bw.build_detector(parse_message(text, m.TrainEvalPipelineConfig))
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if not kind.startswith("timm")])
+def test_every_network_goes_there_and_back(kind: str, tmp_path: Path) -> None:
+    """Every parameter and statistic is written under a key of its own, and comes back to the same bits."""
+    torch.manual_seed(0)
+    detector, other = bw.build_detector(config(kind)), bw.build_detector(config(kind))
+    write_tensorflow_checkpoint(detector, tmp_path / "ckpt-7", step=7)
+    variables = network_variables(detector.network)
+    assert len({variable.key for variable in variables.values()}) == len(variables)
+    report = bw.load_weights(other, tmp_path / "ckpt-7")
+    assert not report.kept
+    assert set(report.unused.values()) == {"a counter"}
+    theirs = other.network.state_dict()
+    learnt = [name for name in detector.network.state_dict() if "num_batches" not in name]
+    fixed = {name for name in learnt if name not in report.restored}
+    assert all(name.endswith("weight") and theirs[name].eq(1).all() for name in fixed), "gains that are never learnt"
+    for name in report.restored:
+        assert torch.equal(theirs[name], detector.network.state_dict()[name]), name
+
+
+def test_kinds_are_all_of_them() -> None:
+    assert {kind for kind in _EXTRACTORS if "efficientnet" not in kind} - set(KINDS) == {"ssd_vgg16"}
+
+
+def test_networks_without_tensorflow_names(tmp_path: Path) -> None:
+    detector = bw.build_detector(config("timm/test_resnet.r160_in1k"))
+    with pytest.raises(bw.CheckpointError, match="no TF2 names are known for a TimmBackbone"):
+        write_tensorflow_checkpoint(detector, tmp_path / "x")
+
+
+def test_roots_of_saved_models_and_classifiers(tmp_path: Path) -> None:
+    detector, arrays = small(), to_tensorflow(small().network)[0]
+    exported = {key.replace("model/", "_model/", 1): value for key, value in arrays.items()}
+    assert not bw.load_weights(detector, exported).kept
+    prefix = "model/_feature_extractor/classification_backbone/"
+    classifier = {f"feature_extractor/{k.removeprefix(prefix)}": v for k, v in arrays.items() if k.startswith(prefix)}
+    assert len(classifier) > 100
+    report = bw.load_weights(small(seed=1), classifier, "classification")
+    assert all(name.startswith("backbone.") for name in report.restored)
+    assert not report.unused
+    with pytest.raises(bw.CheckpointError, match="cannot be restored"):
+        bw.load_weights(small(), classifier, "detection")
+
+
+def test_efficientnet_from_either_path() -> None:
+    detector = bw.build_detector(config("ssd_efficientnet-b0_bifpn_keras"))
+    arrays, aliases = to_tensorflow(detector.network)
+    assert len(aliases) > 100
+    moved = {key.replace("_efficientnet/", "classification_backbone/"): value for key, value in arrays.items()}
+    assert not bw.load_weights(detector, moved).kept
+
+
+def test_scopes_where_classes_differ(tmp_path: Path) -> None:
+    write_tensorflow_checkpoint(small(), tmp_path / "ckpt-1")
+    other = small(SMALL_MODEL.replace("num_classes: 4", "num_classes: 9"), seed=1)
+    before = {name: value.clone() for name, value in other.network.state_dict().items()}
+    with pytest.raises(bw.CheckpointError, match="scope 'full': 2 of "):
+        bw.load_weights(other, tmp_path)
+    assert all(torch.equal(value, before[name]) for name, value in other.network.state_dict().items())
+    report = bw.load_weights(other, tmp_path, "detection")
+    assert {name.rsplit(".", 2)[0] for name in report.kept} == {"head.classes"}
+    text = str(report)
+    assert "reset" in text
+    assert "shape [10, 32, 1, 1] in the source, [20, 32, 1, 1] here" in text
+    assert "of a predictor whose shape differs" in text
+    report = bw.load_weights(other, tmp_path, "classification")
+    assert all(name.startswith("backbone.") for name in report.restored)
+
+
+def test_a_share_that_is_enough() -> None:
+    arrays, _ = to_tensorflow(small().network)
+    key = next(key for key in arrays if "kernel" in key)
+    arrays.pop(key)
+    with pytest.raises(bw.CheckpointError, match="1 of .* cannot be restored.*not in the source"):
+        bw.load_weights(small(), arrays)
+    report = bw.load_weights(small(), arrays, min_share=0.9)
+    assert list(report.kept.values()) == ["not in the source"]
+    with pytest.raises(bw.CheckpointError, match="cannot be restored"):
+        bw.load_weights(small(), {}, min_share=0.0)
+
+
+def test_moving_averages(tmp_path: Path) -> None:
+    arrays, _ = to_tensorflow(small().network)
+    key = next(key for key in arrays if "kernel" in key)
+    with pytest.raises(bw.CheckpointError, match="kept none"):
+        bw.load_weights(small(), arrays, use_average=True)
+    shadow = key.replace(ATTRIBUTE, f"/.OPTIMIZER_SLOT/optimizer/average{ATTRIBUTE}")
+    arrays[shadow] = arrays[key] + 1
+    detector = small()
+    name = {variable.key: name for name, variable in network_variables(detector.network).items()}[key]
+    assert bw.load_weights(detector, arrays, use_average=True).restored[name] == shadow
+    averaged = detector.network.state_dict()[name].clone()
+    report = bw.load_weights(detector, arrays)
+    assert report.unused == {shadow: "state of the optimizer"}
+    torch.testing.assert_close(averaged, detector.network.state_dict()[name] + 1)
+
+
+def test_a_tensorflow_export_is_predicted_with(tmp_path: Path) -> None:
+    """The layout of TF's exporter: pipeline.config above checkpoint/."""
+    detector = small()
+    (tmp_path / "pipeline.config").write_text(SMALL_MODEL)
+    write_tensorflow_checkpoint(detector, tmp_path / "checkpoint" / "ckpt-0", step=12)
+    image = np.random.default_rng(0).integers(0, 255, (50, 60, 3), np.uint8)
+    (wanted,) = detector.detect([image])
+    for path in (tmp_path / "checkpoint" / "ckpt-0", tmp_path / "checkpoint"):
+        restored, _, step = bw.restore_detector(path)
+        assert step == 12
+        (found,) = restored.detect([image])
+        assert torch.equal(found.scores, wanted.scores)
+    (tmp_path / "pipeline.config").unlink()
+    with pytest.raises(bw.CheckpointError, match="no pipeline.config beside or above"):
+        bw.restore_detector(tmp_path / "checkpoint")
+
+
+def test_fine_tuning_from_tensorflow(small_config: Path, tmp_path: Path) -> None:
+    write_tensorflow_checkpoint(bw.build_detector(bw.load_config(small_config)), tmp_path / "tf" / "ckpt-0")
+    messages: list[str] = []
+
+    class Listener:
+        def message(self, text: str) -> None:
+            messages.append(text)
+
+        def step(self, *_: object) -> None: ...
+
+        def evaluated(self, *_: object) -> None: ...
+
+    overrides = [
+        f"train_config.fine_tune_checkpoint={tmp_path}/tf/ckpt-0",
+        "train_config.fine_tune_checkpoint_type=detection",
+        "train_config.num_steps=1",
+    ]
+    bw.train(
+        bw.load_config(small_config, overrides), tmp_path / "run", bw.RunSettings(workers=0, evaluate=False), Listener()
+    )
+    assert any("tensors restored, 0 reset" in text for text in messages)
+
+
+def test_safetensors_written_are_read(tmp_path: Path) -> None:
+    detector, other = small(), small(seed=1)
+    write_safetensors(detector, tmp_path / "folder" / "w.safetensors")
+    assert not bw.load_weights(other, tmp_path / "folder" / "w.safetensors").kept
+    for name, value in detector.network.state_dict().items():
+        assert torch.equal(value, other.network.state_dict()[name])
+
+
+def test_recorded_checkpoint_by_scope() -> None:
+    """The recorded detector has three classes; one of seven takes all but the class predictor."""
+    import json
+
+    text = json.loads((GOLDEN / "checkpoint" / "model.json").read_text())["model_text"]
+    other = bw.build_detector(parse_message(text.replace("num_classes: 3", "num_classes: 7"), m.DetectionModel))
+    report = bw.load_weights(other, GOLDEN / "checkpoint" / "tf2_checkpoint", "detection")
+    assert {name.rsplit(".", 2)[0] for name in report.kept} == {"head.classes"}
+    assert len(report.restored) + len(report.kept) == 384
+    assert len(Bundle(GOLDEN / "checkpoint" / "tf2_checkpoint")) == 622
