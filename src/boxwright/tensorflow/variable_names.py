@@ -90,12 +90,14 @@ def _conv(module: nn.Conv2d, prefix: str, path: str) -> dict[str, TfVariable]:
 
 
 def _layers(network: SSD) -> Named:
-    parts = ((network.backbone, _BACKBONES), (network.neck, _NECKS), (network.head, _HEADS))
-    for module, table in parts:
-        name = next((name for kind, name in table.items() if isinstance(module, kind)), None)
+    for module in (network.backbone, network.neck, network.head):
+        name = next((name for kind, name in _PARTS.items() if isinstance(module, kind)), None)
         if name is None:
             raise CheckpointError(f"no TF2 names are known for a {type(module).__name__}")
-        yield from name(module)
+        # TF calls the same attribute otherwise in its MobileNetV1.
+        renamed = isinstance(network.backbone, MobileNetV1) and isinstance(module, MultiResolutionFeatureMaps)
+        for layer, path in name(module):
+            yield layer, path.replace("/feature_map_generator/", "/_feature_map_generator/") if renamed else path
 
 
 def _in_order(backbone: nn.Module, model: str = "classification_backbone") -> Named:
@@ -182,18 +184,15 @@ def _tower(tower: Tower, scope: str, head: str) -> Named:
 
 _BOXES = "_box_predictor/_prediction_heads/box_encodings"
 _CLASSES = "_box_predictor/_prediction_heads/class_predictions_with_background"
-_BACKBONES: dict[type[nn.Module], Callable[..., Named]] = {
+# Part of a network → what names its layers.
+_PARTS: dict[type[nn.Module], Callable[..., Named]] = {
     MobileNetV1: _in_order,
     MobileNetV2: _in_order,
     ResNetV1: _resnet,
     EfficientNet: _efficientnet,
-}
-_NECKS: dict[type[nn.Module], Callable[..., Named]] = {
     MultiResolutionFeatureMaps: _extra_maps,
     FeaturePyramid: _pyramid,
     BiFpn: _bifpn,
-}
-_HEADS: dict[type[nn.Module], Callable[..., Named]] = {
     ConvolutionalHead: _convolutional,
     WeightSharedHead: _weight_shared,
 }
