@@ -10,6 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from boxwright.builders.detector import build_detector
+from boxwright.checkpoints.export_weights import write_tensorflow_checkpoint
+from boxwright.config import Pipeline, parse_message
+from boxwright.tensorflow.bundle import Bundle
 from tests.cli.test_commands import run
 from tests.conftest import SMALL_MODEL, SMALL_TRAINING
 
@@ -26,8 +30,9 @@ COMMANDS = [
 
 
 def test_blocks_are_found() -> None:
-    assert [command[0] for command in COMMANDS].count("boxwright") == 7
+    assert [command[0] for command in COMMANDS].count("boxwright") == 9
     assert [command[1] for command in COMMANDS if command[0] == "make"] == ["demo", "test"]
+    assert "`make parity`" in README
     assert [language for language, _ in BLOCKS].count("python") == 1
 
 
@@ -39,9 +44,15 @@ def test_commands_and_python_run(shapes_data: Path, tmp_path: Path, monkeypatch:
     readers = 'train_input_reader { label_map_path: "?" tf_record_input_reader { input_path: "?" } } eval_config { }'
     readers += ' eval_input_reader { label_map_path: "?" tf_record_input_reader { input_path: "?" } }'
     (tmp_path / "pipeline.config").write_text(SMALL_MODEL + SMALL_TRAINING + readers)
+    shutil.copytree(shapes_data / "voc" / "JPEGImages", tmp_path / "photos")
+    (tmp_path / "exported").mkdir()
+    (tmp_path / "exported" / "pipeline.config").write_text(SMALL_MODEL)
+    detector = build_detector(parse_message(SMALL_MODEL, Pipeline))
+    write_tensorflow_checkpoint(detector, tmp_path / "exported" / "checkpoint" / "ckpt-0")
     for command in COMMANDS:
         if command[0] == "boxwright":
             run(*command[1:])
+    assert Bundle(tmp_path / "out" / "ckpt-1").verify() == []
     shutil.copy(tmp_path / "model" / "pipeline.config", tmp_path / "pipeline.config")
     (source,) = (block for language, block in BLOCKS if language == "python")
     image = np.zeros((50, 60, 3), np.uint8)
@@ -50,7 +61,7 @@ def test_commands_and_python_run(shapes_data: Path, tmp_path: Path, monkeypatch:
 
 def test_targets_of_make_are_there() -> None:
     makefile = (ROOT / "Makefile").read_text()
-    for target in ("install", "demo", "test", "test-all", "check"):
+    for target in ("install", "demo", "test", "test-all", "parity", "check"):
         assert re.search(rf"^{target}: ", makefile, re.MULTILINE)
 
 

@@ -208,6 +208,7 @@ class Conv2d(nn.Conv2d):
             dilation=dilation,
         )
         self.pad_by_size = not symmetric and padding == "same"
+        self.pads_explicitly = padding == "explicit" and kernel_size > 1
         self.regularizer, self.bias_regularizer = Regularizer(), Regularizer()
 
     def forward(self, input: Tensor) -> Tensor:

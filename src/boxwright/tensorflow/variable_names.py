@@ -19,6 +19,7 @@ from boxwright.models.backbones.mobilenet_v2 import MobileNetV2
 from boxwright.models.backbones.resnet_v1 import Bottleneck, ResNetV1
 from boxwright.models.heads.convolutional import ConvolutionalHead
 from boxwright.models.heads.weight_shared import Tower, WeightSharedHead
+from boxwright.models.layers import Conv2d
 from boxwright.models.necks.bifpn import BiFpn, BiFpnNode
 from boxwright.models.necks.fpn import FeaturePyramid
 from boxwright.models.necks.multi_resolution import MultiResolutionFeatureMaps
@@ -199,9 +200,16 @@ _PARTS: dict[type[nn.Module], Callable[..., Named]] = {
 
 
 def _sequence(module: nn.Module, path: str) -> Named:
-    """Number the layers of a sequence as Keras would: a separable convolution is one layer."""
-    for number, layer in enumerate(_flat(module)):
+    """Number the layers of a sequence as Keras would.
+
+    A separable convolution is one layer; explicit padding is one of its own, before the convolution.
+    """
+    number = 0
+    for layer in _flat(module):
+        first = layer[0] if isinstance(layer, nn.Sequential) else layer
+        number += isinstance(first, Conv2d) and first.pads_explicitly
         yield from _separable(layer, f"{path}/{number}")
+        number += 1
 
 
 def _flat(module: nn.Module) -> Iterator[nn.Module]:

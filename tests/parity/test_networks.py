@@ -1,0 +1,63 @@
+"""More networks than the recorded detectors: their variables' keys and shapes, and their raw outputs.
+
+Each recording has the digest of TF's own list of "key [shape]" lines, so that names are judged by
+TF and not by the table that is tested.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from boxwright.builders.detector import build_detector
+from boxwright.checkpoints.load_weights import load_weights
+from boxwright.config import messages as m
+from boxwright.config import parse_message
+from boxwright.tensorflow.variables import to_tensorflow
+from tests.conftest import GOLDEN, assert_close, yxyx
+from tests.golden.weights import uniform_stream, weight
+from tests.parity.recordings import FOLDER
+
+PATH = FOLDER / "networks.json"
+CASES: list[dict[str, Any]] = json.loads(PATH.read_text()) if PATH.is_file() else []
+
+
+def test_the_shipped_folder_is_whole() -> None:
+    if FOLDER == GOLDEN:
+        assert len(CASES) == 16
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
+@torch.no_grad()
+def test_network(case: dict[str, Any]) -> None:
+    detector = build_detector(parse_message(case["model_text"], m.DetectionModel))
+    ours, _ = to_tensorflow(detector.network)
+    shapes = {key: array.shape for key, array in ours.items()}
+    efficientnet = "efficientnet" in case["model_text"]
+    if not efficientnet:  # TF's has its classifier's layers besides
+        lines = "\n".join(f"{key} {list(shape)}" for key, shape in sorted(shapes.items()))
+        assert hashlib.sha256(lines.encode()).hexdigest() == case["digest"]
+        assert len(shapes) == case["variables"]
+    load_weights(detector, {key: weight(key, shape) for key, shape in shapes.items()})
+    image = np.floor(uniform_stream("image", 200 * 300 * 3) * 256).reshape(1, 200, 300, 3).astype(np.float32)
+    inputs, _ = detector.preprocess(torch.from_numpy(image))
+    predictions = detector.predict(inputs)
+    height, width = inputs.shape[-2:]
+    anchors = yxyx(predictions.anchors) / np.array([height, width, height, width], np.float32)
+    arrays = np.load(FOLDER / "networks.npz")
+    for name, found in {
+        "preprocessed": inputs.permute(0, 2, 3, 1).numpy(),
+        "anchors": anchors,
+        "box_encodings": predictions.box_codes.numpy(),
+        "class_predictions_with_background": predictions.class_logits.numpy(),
+    }.items():
+        assert list(found.shape) == case["shapes"][name]
+        step = max(found.size // 300, 1)
+        assert_close(np.ascontiguousarray(found).reshape(-1)[::step], arrays[f"{case['name']}/{name}"], 1e-4, 1e-3)
+    if not efficientnet:
+        assert_close(detector.regularization(), np.array(case["regularization"]), 1e-4, 1e-4)
