@@ -48,15 +48,13 @@ def evaluate_command(
     """Compute COCO's metrics, over all and for each class; draw truth beside detections."""
     from boxwright.checkpoints.sources import is_tensorflow
     from boxwright.config.load import load_config
-    from boxwright.evaluation.evaluate import restore_detector, run_evaluation
+    from boxwright.evaluation.evaluate import find_config, restore_detector, run_evaluation
     from boxwright.evaluation.evaluator import write_evaluation
     from boxwright.models.detector import usable_device
 
     if not model_dir.exists() and not is_tensorflow(model_dir):
         raise CheckpointError(f"{model_dir}: no such folder or checkpoint")
-    source = pipeline_config_path or (
-        model_dir / "pipeline.config" if model_dir.is_dir() else model_dir.parent / "pipeline.config"
-    )
+    source = pipeline_config_path or find_config(model_dir)
     config = load_config(source, [*(set_ or []), "eval_config.include_metrics_per_category=true"])
     detector, _, step = restore_detector(model_dir, config=config)
     detector.to(usable_device(device))

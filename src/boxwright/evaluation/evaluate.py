@@ -20,7 +20,7 @@ from boxwright.tensorflow.bundle import Bundle
 from boxwright.tensorflow.object_graph import ATTRIBUTE
 from boxwright.types import Categories
 
-__all__ = ["evaluate", "restore_detector", "run_evaluation"]
+__all__ = ["evaluate", "find_config", "restore_detector", "run_evaluation"]
 
 
 def restore_detector(
@@ -84,19 +84,33 @@ def _restore_tensorflow(
 ) -> tuple[Detector, m.TrainEvalPipelineConfig, int]:
     bundle = Bundle(path)
     if config is None or config.model is None:
-        folder = bundle.prefix.parent
-        candidates = [above / "pipeline.config" for above in (folder, folder.parent, folder.parent.parent)]
-        found = next((candidate for candidate in candidates if candidate.is_file()), None)
-        if found is None:
-            raise CheckpointError(
-                f"{path}: a TensorFlow checkpoint holds weights alone, and there is no pipeline.config beside or "
-                "above it; name one by --pipeline_config_path"
-            )
-        config = load_config(found)
+        config = load_config(find_config(bundle.prefix))
     detector = build_detector(config, _label_map(config))
     load_weights(detector, bundle.prefix, use_average=_wants_average(config, use_average))
     step = next((int(bundle[key]) for key in ("step" + ATTRIBUTE, "global_step" + ATTRIBUTE) if key in bundle), 0)
     return detector.eval(), config, step
+
+
+def find_config(checkpoint: str | Path) -> Path:
+    """Find the configuration that lies with a checkpoint.
+
+    Args:
+        checkpoint: A checkpoint, or a folder.
+
+    Returns:
+        `pipeline.config` in the folder, beside the checkpoint, or up to two folders above.
+
+    Raises:
+        CheckpointError: Where there is none.
+    """
+    path = Path(checkpoint)
+    folders = [path, path.parent, path.parent.parent, path.parent.parent.parent]
+    found = next((folder / "pipeline.config" for folder in folders if (folder / "pipeline.config").is_file()), None)
+    if found is None:
+        raise CheckpointError(
+            f"{path}: there is no pipeline.config beside or above it; name one by --pipeline_config_path"
+        )
+    return found
 
 
 def _label_map(config: m.TrainEvalPipelineConfig) -> Categories | None:
