@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn, track
-from rich.table import Table
+from rich.table import Column, Table
 
 if TYPE_CHECKING:
     from boxwright.evaluation.evaluator import Evaluation
@@ -59,7 +59,7 @@ def metrics_table(metrics: dict[str, float]) -> Table:
     Returns:
         The table.
     """
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table = Table(Column(overflow="fold"), Column(no_wrap=True), show_header=False, box=None, padding=(0, 2, 0, 0))
     for name, value in metrics.items():
         table.add_row(name, f"{value:.4f}" if value >= 0 else "none to measure")
     return table

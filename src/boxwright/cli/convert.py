@@ -51,7 +51,9 @@ def convert_command(
     """
     from boxwright.checkpoints.sources import is_tensorflow
 
-    if source.endswith(".pt") or is_tensorflow(source) or any(Path(source).glob("ckpt-*.pt")):
+    path = Path(source)
+    checkpoints_beside = not path.exists() and any(path.parent.glob("*.index"))
+    if path.suffix == ".pt" or is_tensorflow(path) or any(path.glob("ckpt-*.pt")) or checkpoints_beside:
         _convert_weights(Path(source), target, pipeline_config_path)
         return
     from boxwright.data.convert import open_dataset, write_coco, write_tfrecords, write_voc

@@ -50,7 +50,8 @@ def restore_detector(
     if is_tensorflow(path):
         return _restore_tensorflow(path, config, use_average)
     if not path.exists():
-        raise CheckpointError(f"{path}: no such folder or checkpoint")
+        near = sorted(found.name for found in path.parent.glob("ckpt-*.*"))[:3]
+        raise CheckpointError(f"{path}: no such folder or checkpoint{'; there is ' + ', '.join(near) if near else ''}")
     if path.is_dir():
         found = CheckpointStore(path).latest()
         if found is None:

@@ -15,6 +15,7 @@ from PIL import Image
 from boxwright.builders.evaluation import EvaluationPlan
 from boxwright.data.dataset import Dataset
 from boxwright.drawing import draw_boxes, side_by_side
+from boxwright.metrics.metric import without_nan
 from boxwright.models.detector import Detector
 from boxwright.types import Categories, Detections, Sample
 
@@ -165,9 +166,7 @@ def write_evaluation(evaluation: Evaluation, folder: str | Path) -> None:
     """
     folder = Path(folder)
     (folder / "pictures").mkdir(parents=True, exist_ok=True)
-    # JSON has no NaN.
-    known = {name: None if np.isnan(value) else value for name, value in evaluation.metrics.items()}
-    (folder / "metrics.json").write_text(json.dumps(known, indent=2) + "\n", encoding="utf-8")
+    (folder / "metrics.json").write_text(json.dumps(without_nan(evaluation.metrics), indent=2) + "\n", encoding="utf-8")
     (folder / "detections.json").write_text(json.dumps(evaluation.rows) + "\n", encoding="utf-8")
     for name, picture in evaluation.pictures.items():
         safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in name)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Protocol
 
 from boxwright.types import Detections, Sample
 
-__all__ = ["Metrics"]
+__all__ = ["Metrics", "without_nan"]
 
 
 class Metrics(Protocol):
@@ -39,3 +41,15 @@ class Metrics(Protocol):
             Lines to print; none where nothing needs explaining.
         """
         ...
+
+
+def without_nan(values: Mapping[str, float]) -> dict[str, float | None]:
+    """Bring numbers into a form that JSON has: it knows no NaN.
+
+    Args:
+        values: Name to number.
+
+    Returns:
+        Name to number, or None for NaN.
+    """
+    return {name: None if math.isnan(value) else value for name, value in values.items()}

@@ -12,6 +12,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from boxwright.data.batch import Batch
 from boxwright.drawing import draw_boxes
+from boxwright.metrics.metric import without_nan
 from boxwright.types import Categories
 
 __all__ = ["TrainingLog"]
@@ -93,5 +94,5 @@ class TrainingLog:
             self._train.add_image(f"train_input_images/{row}", picture, step, dataformats="HWC")
 
     def _line(self, step: int, values: dict[str, float]) -> None:
-        self._lines.write(json.dumps({"step": step, **values}) + "\n")
+        self._lines.write(json.dumps({"step": step, **without_nan(values)}) + "\n")
         self._lines.flush()
