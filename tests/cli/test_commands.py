@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -170,3 +171,67 @@ def test_errors_are_one_line_and_status_one(
     assert wanted in output
     assert "Traceback" not in output
     assert len(output.splitlines()) == 1
+
+
+def test_weights_go_to_tensorflow_and_come_back(small_config: Path, shapes_data: Path, tmp_path: Path) -> None:
+    """A run, converted, stands for itself: configuration and classes lie beside the checkpoint."""
+    run(
+        "train",
+        "--config",
+        str(small_config),
+        "--model_dir",
+        str(tmp_path / "m"),
+        "--num_train_steps",
+        "2",
+        "--no-evaluate",
+    )
+    out = tmp_path / "out"
+    assert "at step 2" in run("convert", str(tmp_path / "m"), str(out / "ckpt-2"))
+    assert {path.name for path in out.iterdir()} >= {"ckpt-2.index", "checkpoint", "pipeline.config", "label_map.pbtxt"}
+    ours = run("evaluate", "--model_dir", str(tmp_path / "m"), "--out", str(tmp_path / "e1"))
+    theirs = run("evaluate", "--checkpoint", str(out / "ckpt-2"), "--out", str(tmp_path / "e2"))
+    assert ours.splitlines()[-1] == theirs.splitlines()[-1]
+    assert (tmp_path / "e1" / "detections.json").read_text() == (tmp_path / "e2" / "detections.json").read_text()
+    images = str(shapes_data / "voc" / "JPEGImages")
+    run("predict", images, "--checkpoint", str(out), "--out", str(tmp_path / "p"), "--min_score", "0")
+    assert len(list((tmp_path / "p").glob("*"))) > 6
+    run("convert", str(out / "ckpt-2"), str(tmp_path / "w.safetensors"))
+    assert (tmp_path / "w.safetensors").stat().st_size > 10000
+    for arguments, wanted in (
+        ((str(tmp_path / "m"), str(out)), "is a folder; name a checkpoint in it"),
+        ((str(out / "ckpt-9"), str(tmp_path / "x")), "no such folder or checkpoint; there is ckpt-2"),
+    ):
+        with pytest.raises(BoxwrightError, match=wanted):
+            RUNNER.invoke(app, ["convert", *arguments], catch_exceptions=False)
+
+
+def test_records_beside_checkpoints_are_records(shapes_data: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "mixed"
+    shutil.copytree(shapes_data, folder)
+    (folder / "ckpt-1.index").write_bytes(b"whatever")
+    run(
+        "convert",
+        str(folder / "train.record@2"),
+        str(tmp_path / "o.json"),
+        "--label-map",
+        str(folder / "label_map.pbtxt"),
+    )
+    assert (tmp_path / "o.json").is_file()
+
+
+def test_a_checkpoint_alone_is_evaluated_by_what_it_carries(small_config: Path, tmp_path: Path) -> None:
+    run(
+        "train",
+        "--config",
+        str(small_config),
+        "--model_dir",
+        str(tmp_path / "m"),
+        "--num_train_steps",
+        "1",
+        "--no-evaluate",
+    )
+    alone = tmp_path / "solo" / "deep"
+    alone.mkdir(parents=True)
+    shutil.copy(tmp_path / "m" / "ckpt-1.pt", alone / "x.pt")
+    (tmp_path / "solo" / "pipeline.config").write_text("model { }")
+    assert "AP " in run("evaluate", "--checkpoint", str(alone / "x.pt"), "--set", "eval_config.num_visualizations=1")

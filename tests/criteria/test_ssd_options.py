@@ -198,7 +198,9 @@ def test_contradictions(change: tuple[str, str], wanted: str) -> None:
     [
         ("", 5, 4, [1, 0, 0, 0, 0]),
         ("encode_background_as_zeros: true", 5, 4, [0] * 5),
-        ("add_background_class: false", 4, 4, [0] * 4),
+        # As in TF, whose label of "nothing" falls on the first class then.
+        ("add_background_class: false", 4, 4, [1, 0, 0, 0]),
+        ("add_background_class: false encode_background_as_zeros: true", 4, 4, [0] * 4),
         ("add_background_class: false explicit_background_class: true", 4, 3, [1, 0, 0, 0]),
     ],
 )
@@ -230,3 +232,23 @@ def test_every_selection_trains(name: str) -> None:
     )
     torch.autograd.backward(torch.stack(list(losses.values())).sum())
     assert all(value.isfinite() for value in losses.values())
+
+
+@pytest.mark.parametrize(
+    "matcher",
+    [
+        ArgmaxMatcher(None),
+        ArgmaxMatcher(0.7, 0.3, negatives_lower_than_unmatched=False),
+        ArgmaxMatcher(0.5, 0.5, True, True),
+    ],
+)
+def test_an_image_without_objects_beside_one_with(matcher: ArgmaxMatcher) -> None:
+    """TF calls every anchor of it unmatched, whatever the matcher's thresholds."""
+    boxes = torch.cat([BOX, torch.zeros_like(BOX)])
+    valid = torch.tensor([[True], [False]])
+    both = Targets(boxes, torch.zeros(2, 1, dtype=torch.int64), valid.float(), valid)
+    found = replace(assigner(), matcher=matcher)(ANCHORS, both)
+    assert found.match[1].tolist() == [-1, -1, -1]
+    assert found.class_weights[1].tolist() == [1, 1, 1]
+    assert found.box_weights[1].tolist() == [0, 0, 0]
+    assert found.match[0, 0] == 0

@@ -25,7 +25,9 @@ def config(kind: str) -> bw.Pipeline:
         text = text.replace("fpn { min_level: 3 max_level: 5 additional_layer_depth: 32 }", BIFPN)
         text = text.replace("depth_multiplier: 0.1", "").replace("use_depthwise: true\n      override", "#", 1)
         text = text.replace("override_base_feature_extractor_hyperparams: true", "")
-    if "resnet" in kind and "timm" not in kind:
+    if "timm" in kind:
+        text = text.replace("override_base_feature_extractor_hyperparams: true", "")
+    elif "resnet" in kind:
         text = text.replace("use_depthwise: true", "", 1)
     if "fpn" not in kind:
         text = text.replace("fpn { min_level: 3 max_level: 5 additional_layer_depth: 32 }", "num_layers: 3")
@@ -134,6 +136,8 @@ def test_one_image_trains_on_maps_of_one_pixel() -> None:
     assert norm(torch.full((1, 3, 1, 1), 7.0)).flatten().tolist() == [1, 2, 3]
     assert norm.running_mean.tolist() == pytest.approx([0.7] * 3)  # type: ignore[union-attr]
     assert norm.running_var.tolist() == pytest.approx([0.9] * 3)  # type: ignore[union-attr]
+    halves = BatchNorm2d(3)(torch.ones(1, 3, 1, 1, dtype=torch.bfloat16))
+    assert halves.dtype == torch.bfloat16
     values = torch.rand(2, 3, 4, 4)
     torch.testing.assert_close(
         norm(values), torch.nn.functional.batch_norm(values, None, None, norm.weight, norm.bias, True)
@@ -158,6 +162,38 @@ def test_bifpn_combines(method: str) -> None:
     weights = torch.ones(3, 1)
     shares = weights if combiner is None else combiner(weights)
     assert shares.sum().item() == pytest.approx(1.0 if method == "fast_attention" else 3.0, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ('type: "ssd_mobilenet_v1" fpn { }', "ssd_mobilenet_v1 has none"),
+        (
+            'type: "ssd_mobilenet_v2_fpn_keras" bifpn { }',
+            "feature_extractor.bifpn: ssd_mobilenet_v2_fpn_keras has none",
+        ),
+        ('type: "ssd_vgg16" conv_hyperparams { batch_norm { } }', "not normalized"),
+        ('type: "ssd_vgg16" depth_multiplier: 0.5', "takes only 1.0"),
+        ('type: "timm/test_resnet.r160_in1k" use_explicit_padding: true', "takes only False"),
+        ('type: "ssd_efficientnet-b0_bifpn_keras" bifpn { }', "num_iterations: expected at least 1"),
+        (
+            'type: "ssd_efficientnet-b0_bifpn_keras" bifpn { num_iterations: 1 num_filters: 8 combine_method: "max" }',
+            "expected one of fast_attention",
+        ),
+        ('type: "ssd_resnet50_v1_fpn_keras" fpn { min_level: 1 }', "expected 2 <= min_level"),
+    ],
+)
+def test_what_an_extractor_has_no_use_for_is_refused(text: str, wanted: str) -> None:
+    with pytest.raises(bw.ConfigError, match=wanted):
+        build_feature_extractor(parse_message(text, m.SsdFeatureExtractor))
+
+
+def test_frozen_normalization_reaches_timm() -> None:
+    text = 'type: "timm/test_resnet.r160_in1k" num_layers: 2'
+    backbone = build_feature_extractor(parse_message(text, m.SsdFeatureExtractor), frozen_norm=True).backbone.train()
+    norms = [module for module in backbone.modules() if isinstance(module, torch.nn.BatchNorm2d)]
+    assert norms
+    assert not any(norm.training for norm in norms)
 
 
 def test_frozen_normalization_keeps_its_statistics() -> None:

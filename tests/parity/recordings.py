@@ -21,6 +21,8 @@ MATCHED: list[str] = []
 
 def unsupported(name: str, why: object) -> NoReturn:
     """Report a recording of something that Boxwright does not have: counted and listed, not passed over."""
+    if FOLDER == GOLDEN:
+        pytest.fail(f"{name} is shipped, so it must be supported: {why}")
     UNSUPPORTED.append(f"{name}: {str(why).splitlines()[0]}")
     pytest.skip(f"unsupported: {name}: {why}")
 
@@ -53,6 +55,13 @@ def components() -> list[Case]:
         return []
     arrays = np.load(FOLDER / "components.npz")
     return [Case(description, arrays) for description in json.loads(path.read_text())]
+
+
+def unclaimed() -> list[str]:
+    """Name what the folder holds that no test here looks at."""
+    claimed = {"components", "models", "checkpoint", "metrics", "records", "networks", "weights"}
+    claimed |= {"README", "__init__", "__pycache__", "pipeline_schema", "tensorflow_ops"}
+    return sorted({path.name for path in FOLDER.iterdir() if path.name.split(".")[0] not in claimed})
 
 
 def model_names() -> list[str]:

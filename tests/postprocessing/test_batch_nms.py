@@ -11,7 +11,7 @@ from boxwright.builders.post_processing import build_nms, build_score_converter
 from boxwright.config import messages as m
 from boxwright.config import parse_message
 from boxwright.errors import ConfigError
-from boxwright.postprocessing.batch_nms import BatchNms, ClassAgnosticNms, CombinedNms, Kept, SoftNms
+from boxwright.postprocessing.batch_nms import BatchNms, ClassAgnosticNms, CombinedNms, Kept, SoftNms, _candidates
 from boxwright.postprocessing.padded_nms import PaddedNms
 from boxwright.postprocessing.score_converters import ScoreConverter
 from tests.conftest import GOLDEN, assert_close, xyxy, yxyx
@@ -181,6 +181,7 @@ def test_boxes_of_each_class() -> None:
         ("soft_nms_sigma: 1 use_static_shapes: true", "exclude each other"),
         ("use_class_agnostic_nms: true max_classes_per_detection: 2", "supports only 1"),
         ("use_combined_nms: true", "change_coordinate_frame"),
+        ("soft_nms_sigma: 1 use_class_agnostic_nms: true", "not supported"),
     ],
 )
 def test_contradictions(text: str, wanted: str) -> None:
@@ -234,3 +235,25 @@ def test_contradictory_caps() -> None:
     config = m.BatchNonMaxSuppression(max_detections_per_class=10, max_total_detections=5)
     with pytest.raises(ConfigError, match="max_detections_per_class 10 is over max_total_detections 5"):
         build_nms(config)
+
+
+def test_full_classes_end_the_search() -> None:
+    """Every box lies outside the window, so that the image never fills; two classes of five each do."""
+    corner = torch.rand(20000, 2, generator=torch.Generator().manual_seed(3)) * 5000 + 100
+    boxes = torch.cat([corner, corner + 5], 1)
+    scores = torch.rand(20000, 2, generator=torch.Generator().manual_seed(4)) * 0.9 + 0.05
+    settings = BatchNms(1e-8, 0.6, 5, 100)
+    tried = list(_candidates(scores, 1e-8))
+    assert len(tried) > 2
+    assert settings.is_full(settings.suppress(boxes, scores, tried[0]), 2)
+    start = time.perf_counter()
+    (found,) = settings(boxes[None], scores[None], torch.tensor([[50.0, 50.0]]))
+    assert time.perf_counter() - start < 1
+    assert len(found.scores) == 0
+
+
+def test_static_shapes_drop_equal_overlap() -> None:
+    boxes, scores = torch.tensor([[[0.0, 0, 10, 10], [0, 0, 10, 5]]]), torch.tensor([[[0.9], [0.8]]])
+    for text, left in (("", 2), ("use_static_shapes: true", 1)):
+        nms = build_nms(parse_message(f"iou_threshold: 0.5 {text}", m.BatchNonMaxSuppression))
+        assert len(nms(boxes, scores, torch.tensor([[20.0, 20.0]]))[0].scores) == left

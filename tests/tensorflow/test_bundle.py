@@ -276,3 +276,43 @@ def test_full_disk_leaves_nothing_half_done(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(CheckpointError, match="No space left"):
         write_bundle(tmp_path / "ckpt-1", {f"a{ATTRIBUTE}": np.ones(3)}, {})
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "wanted"),
+    [
+        ({"shape": (2**20, 2**20)}, "do not fit shape"),
+        ({"shape": (-1, -4)}, "do not fit shape"),
+        ({"shape": (1,), "offset": -4}, "cut off"),
+        ({"shape": (1,), "size": 2**40}, "cut off"),
+        ({"shape": (1,), "shard_id": 7}, "data file 7 of 1"),
+        ({"shape": (1,), "shard_id": -1}, "data file -1 of 1"),
+        ({"shape": (2**20, 2**20), "slices": [((0, 1), (0, 1))]}, "do not fill shape|is missing"),
+    ],
+)
+def test_an_index_that_lies(tmp_path: Path, fields: dict[str, Any], wanted: str) -> None:
+    """A damaged or malicious index must not ask for terabytes, or for another file's bytes."""
+    body = np.ones(1, np.float32).tobytes()
+    entry = BundleEntry(dtype=1, size=4, crc32c=mask_crc(google_crc32c.value(body)))
+    for side in fields.pop("shape"):
+        entry.shape.dim.add(size=side)
+    for extents in fields.pop("slices", []):
+        part = entry.slices.add()
+        for start, length in extents:
+            part.extent.add(start=start, length=length)
+    for name, value in fields.items():
+        setattr(entry, name, value)
+    (tmp_path / "x.data-00000-of-00001").write_bytes(body)
+    header = BundleHeader(num_shards=1).SerializeToString()
+    (tmp_path / "x.index").write_bytes(write_table({b"": header, b"v": entry.SerializeToString()}))
+    with pytest.raises(CheckpointError, match=wanted):
+        Bundle(tmp_path / "x")["v"]
+
+
+def test_headers_and_names_that_lie(tmp_path: Path) -> None:
+    (tmp_path / "x.index").write_bytes(write_table({b"": BundleHeader(num_shards=20_000_000).SerializeToString()}))
+    with pytest.raises(CheckpointError, match="20000000 data files"):
+        Bundle(tmp_path / "x")
+    prefix = by_hand(tmp_path, {b"\xff\xfe": ({"dtype": 1, "shape": (1,)}, np.ones(1, np.float32).tobytes())})
+    with pytest.raises(CheckpointError, match="a name is not text"):
+        Bundle(prefix)

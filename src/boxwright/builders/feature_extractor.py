@@ -8,7 +8,7 @@ initializer and normalization, the second Keras's.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from torch import nn
 
@@ -165,7 +165,16 @@ def build_feature_extractor(
             f"known: {', '.join(_EXTRACTORS)}, timm/NAME"
         )
     build, default = _EXTRACTORS[config.type]
+    _refuse_other_pyramid(config)
     return build(_Request(config, default, frozen_norm, image_channels))
+
+
+def _refuse_other_pyramid(config: m.SsdFeatureExtractor) -> None:
+    """Refuse a pyramid of a kind that the type does not have."""
+    own = next((kind for kind in ("bifpn", "fpn") if f"_{kind}" in config.type), None)
+    for kind in ("bifpn", "fpn"):
+        if kind != own and getattr(config, kind) is not None:
+            raise ConfigError(f"feature_extractor.{kind}: {config.type} has none; remove it, or use another type")
 
 
 def _multi_resolution(request: _Request, channels: tuple[int, ...]) -> MultiResolutionFeatureMaps:
@@ -315,8 +324,11 @@ def _vgg16(request: _Request) -> FeatureExtractor:
             f"feature_extractor.num_layers: ssd_vgg16 has 6 layers (for 300 px) or 7 (for 512 px), "
             f"found {request.config.num_layers}"
         )
-    settings = replace(request.backbone_settings(), norm=None)
-    backbone = Vgg16(settings, in_channels=request.image_channels)
+    hyperparams = request.config.conv_hyperparams
+    if hyperparams is not None and (hyperparams.batch_norm or hyperparams.sync_batch_norm):
+        raise ConfigError("feature_extractor.conv_hyperparams.batch_norm: ssd_vgg16 is not normalized; remove it")
+    backbone = Vgg16(request.backbone_settings(), in_channels=request.image_channels)
+    settings = request.default if hyperparams is None else request.neck_settings()
     neck = VggExtras(backbone.channels, extras[request.config.num_layers], settings)
     return FeatureExtractor(backbone, neck, neck.channels, VGG_MEAN)
 
@@ -324,9 +336,10 @@ def _vgg16(request: _Request) -> FeatureExtractor:
 def _timm(request: _Request) -> FeatureExtractor:
     if request.image_channels != 3:
         raise ConfigError(f"{request.config.type} takes images in colour; remove convert_to_grayscale")
+    request.refuse("use_explicit_padding", "override_base_feature_extractor_hyperparams")
     pyramid = request.config.fpn is not None
     strides = [2**level for level in _fpn_levels(request)] if pyramid else [16, 32]
-    backbone = TimmBackbone(request.config.type.removeprefix("timm/"), strides=strides)
+    backbone = TimmBackbone(request.config.type.removeprefix("timm/"), strides=strides, frozen_norm=request.frozen_norm)
     channels = backbone.channels
     neck = _pyramid(request, channels) if pyramid else _multi_resolution(request, channels)
     scaling = PixelScaling.standardize(backbone.mean, backbone.deviation)

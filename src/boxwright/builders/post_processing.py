@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -112,21 +113,22 @@ def build_nms(config: m.BatchNonMaxSuppression) -> Nms:
         return SoftNms(
             config.soft_nms_sigma, config.score_threshold, config.max_detections_per_class, config.max_total_detections
         )
-    nms = BatchNms(
-        config.score_threshold, config.iou_threshold, config.max_detections_per_class, config.max_total_detections
-    )
+    # TF's suppression of static shapes drops boxes that overlap by exactly the threshold too.
+    threshold = math.nextafter(config.iou_threshold, 0.0) if config.use_static_shapes else config.iou_threshold
+    nms = BatchNms(config.score_threshold, threshold, config.max_detections_per_class, config.max_total_detections)
     return CombinedNms(nms) if config.use_combined_nms else nms
 
 
 def _check_nms(config: m.BatchNonMaxSuppression) -> None:
-    """Refuse what TF refuses, when it builds or when it runs."""
+    """Refuse what TF refuses when it builds or when it runs, and soft class-agnostic suppression."""
     soft = config.soft_nms_sigma != 0
     wrong = {
         f"max_detections_per_class {config.max_detections_per_class} is over max_total_detections "
         f"{config.max_total_detections}": config.max_detections_per_class > config.max_total_detections,
         "soft_nms_sigma and use_hard_nms exclude each other": soft and config.use_hard_nms,
         "soft_nms_sigma and use_static_shapes exclude each other": soft and config.use_static_shapes,
-        "soft_nms_sigma and use_class_agnostic_nms exclude each other": soft and config.use_class_agnostic_nms,
+        "soft_nms_sigma with use_class_agnostic_nms is not supported; remove one of the two": soft
+        and config.use_class_agnostic_nms,
         f"max_classes_per_detection {config.max_classes_per_detection}: TensorFlow supports only 1": (
             config.use_class_agnostic_nms and config.max_classes_per_detection > 1
         ),

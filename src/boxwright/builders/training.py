@@ -78,6 +78,7 @@ def build_training(config: m.TrainEvalPipelineConfig, *, workers: int = 1, seed:
         raise ConfigError("train_config.batch_size: expected at least 1, found 0")
     if train.num_steps < 1:
         raise ConfigError("train_config.num_steps is not set; say how long to train, as by --num_train_steps 10000")
+    _check_keypoints(config.model, reader)
     return TrainingPlan(
         num_steps=train.num_steps,
         stream=StreamSettings(
@@ -95,6 +96,17 @@ def build_training(config: m.TrainEvalPipelineConfig, *, workers: int = 1, seed:
         bfloat16=train.use_bfloat16,
         fine_tune=FineTune(train.fine_tune_checkpoint, _scope(train)),
     )
+
+
+def _check_keypoints(model: m.DetectionModel | None, reader: m.InputReader) -> None:
+    """Insist that the reader gives as many keypoints as the box coder writes."""
+    coder = model.ssd.box_coder if model and model.ssd else None
+    wanted = coder.keypoint_box_coder.num_keypoints if coder and coder.keypoint_box_coder else 0
+    if wanted and reader.num_keypoints != wanted:
+        raise ConfigError(
+            f"keypoint_box_coder has {wanted} keypoints, train_input_reader.num_keypoints is {reader.num_keypoints}; "
+            "set it to the same"
+        )
 
 
 def _scope(config: m.TrainConfig) -> Scope:

@@ -8,13 +8,17 @@ from pathlib import Path
 import numpy as np
 from safetensors.torch import save
 
+from boxwright.config import messages as m
+from boxwright.config.load import dump_message
+from boxwright.data.label_map import write_label_map
 from boxwright.errors import CheckpointError
 from boxwright.models.detector import Detector
 from boxwright.tensorflow.bundle_writer import write_bundle
 from boxwright.tensorflow.object_graph import ATTRIBUTE
 from boxwright.tensorflow.variables import to_tensorflow
+from boxwright.types import Categories
 
-__all__ = ["write_safetensors", "write_tensorflow_checkpoint"]
+__all__ = ["write_description", "write_safetensors", "write_tensorflow_checkpoint"]
 
 
 def write_tensorflow_checkpoint(detector: Detector, prefix: str | Path, *, step: int = 0) -> Path:
@@ -37,6 +41,24 @@ def write_tensorflow_checkpoint(detector: Detector, prefix: str | Path, *, step:
     counters = {"step": step, "save_counter": 1}
     numbers = {f"{name}{ATTRIBUTE}": np.array(value, np.int64) for name, value in counters.items()}
     return write_bundle(prefix, {**arrays, **numbers}, aliases)
+
+
+def write_description(folder: str | Path, config: m.TrainEvalPipelineConfig, categories: Categories | None) -> None:
+    """Write what a TF2 checkpoint does not hold beside it: `pipeline.config` and `label_map.pbtxt`.
+
+    Files that are there already stay.
+
+    Args:
+        folder: Where the checkpoint is.
+        config: The configuration.
+        categories: The classes, where known.
+    """
+    path = Path(folder) / "pipeline.config"
+    if not path.exists():
+        path.write_text(dump_message(config), encoding="utf-8")
+    labels = Path(folder) / "label_map.pbtxt"
+    if categories is not None and not labels.exists():
+        write_label_map(categories, labels)
 
 
 def write_safetensors(detector: Detector, path: str | Path) -> Path:

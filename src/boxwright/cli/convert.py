@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from boxwright.cli.console import console, count_progress
+from boxwright.errors import CheckpointError
 
 __all__ = ["convert_command"]
 
@@ -52,8 +54,8 @@ def convert_command(
     from boxwright.checkpoints.sources import is_tensorflow
 
     path = Path(source)
-    checkpoints_beside = not path.exists() and any(path.parent.glob("*.index"))
-    if path.suffix == ".pt" or is_tensorflow(path) or any(path.glob("ckpt-*.pt")) or checkpoints_beside:
+    named_so = path.suffix in (".pt", ".index") or re.fullmatch(r"ckpt-\d+", path.name)
+    if named_so or is_tensorflow(path) or any(path.glob("ckpt-*.pt")):
         _convert_weights(Path(source), target, pipeline_config_path)
         return
     from boxwright.data.convert import open_dataset, write_coco, write_tfrecords, write_voc
@@ -72,14 +74,17 @@ def convert_command(
 
 
 def _convert_weights(source: Path, target: Path, pipeline_config_path: Path | None) -> None:
-    from boxwright.checkpoints.export_weights import write_safetensors, write_tensorflow_checkpoint
+    from boxwright.checkpoints.export_weights import write_description, write_safetensors, write_tensorflow_checkpoint
     from boxwright.config.load import load_config
     from boxwright.evaluation.evaluate import restore_detector
 
     config = load_config(pipeline_config_path) if pipeline_config_path else None
-    detector, _, step = restore_detector(source, config=config)
+    detector, config, step = restore_detector(source, config=config)
+    if target.is_dir():
+        raise CheckpointError(f"{target} is a folder; name a checkpoint in it, such as {target}/ckpt-{step}")
     if target.suffix == ".safetensors":
         write_safetensors(detector, target)
     else:
         write_tensorflow_checkpoint(detector, target, step=step)
+        write_description(target.parent, config, detector.categories)
     console.print(f"{len(list(detector.network.parameters()))} parameters at step {step}: {target}", markup=False)

@@ -45,17 +45,30 @@ def evaluate_command(
     ] = 0,
     device: Annotated[str, typer.Option("--device", help="cpu or cuda.")] = "cpu",
 ) -> None:
-    """Compute COCO's metrics, over all and for each class; draw truth beside detections."""
+    """Compute the metrics of eval_config.metrics_set (COCO's unless set); draw truth beside detections."""
     from boxwright.checkpoints.sources import is_tensorflow
     from boxwright.config.load import load_config
+    from boxwright.config.overrides import apply_override
     from boxwright.evaluation.evaluate import find_config, restore_detector, run_evaluation
     from boxwright.evaluation.evaluator import write_evaluation
     from boxwright.models.detector import usable_device
+    from boxwright.tensorflow.bundle import find_bundle
 
     if not model_dir.exists() and not is_tensorflow(model_dir):
         raise CheckpointError(f"{model_dir}: no such folder or checkpoint")
-    source = pipeline_config_path or find_config(model_dir)
-    config = load_config(source, [*(set_ or []), "eval_config.include_metrics_per_category=true"])
+    overrides = [*(set_ or []), "eval_config.include_metrics_per_category=true"]
+    beside = (model_dir if model_dir.is_dir() else model_dir.parent) / "pipeline.config"
+    if pipeline_config_path is None and is_tensorflow(model_dir):
+        pipeline_config_path = find_config(find_bundle(model_dir))
+    elif pipeline_config_path is None and beside.is_file():
+        pipeline_config_path = beside
+    if pipeline_config_path is None:
+        _, config, _ = restore_detector(model_dir)
+        for override in overrides:
+            apply_override(config, override)
+    else:
+        config = load_config(pipeline_config_path, overrides)
+        console.print(f"configuration: {pipeline_config_path}", markup=False)
     detector, _, step = restore_detector(model_dir, config=config)
     detector.to(usable_device(device))
     evaluation = run_evaluation(config, detector, reader, lambda items, title: count_progress(title)(items))

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from boxwright.ops.box_coder import BoxCoder, KeypointBoxCoder
 from boxwright.ops.boxes import pairwise_iou
-from boxwright.ops.matcher import IGNORED, Matcher
+from boxwright.ops.matcher import IGNORED, UNMATCHED, Matcher
 from boxwright.ops.similarity import Similarity, negative_squared_distance
 from boxwright.types import Targets
 
@@ -32,7 +32,7 @@ class ClassColumns:
         num_classes: Foreground classes, K.
         background: Columns before the foreground: 1 where column 0 is background, else 0.
         background_target: What column 0 should be for an unmatched anchor; 0 where background is
-            encoded as all zeros.
+            encoded as all zeros. TF takes it for the first class where there is no background.
     """
 
     num_classes: int
@@ -54,8 +54,7 @@ class ClassColumns:
             float [C].
         """
         row = like.new_zeros(self.count)
-        if self.background:
-            row[0] = self.background_target
+        row[0] = self.background_target
         return row
 
 
@@ -148,10 +147,10 @@ class TargetAssigner:
         similarity = self.similarity(targets.boxes, anchors)
         similarity = torch.where(targets.valid[..., None], similarity, -torch.inf)
         match = self.matcher(similarity, targets.valid & (targets.weights > 0))
+        # Whatever the matcher makes of padding: in an image without boxes nothing matches, and nothing is ignored.
+        match = torch.where(targets.valid.any(dim=1, keepdim=True), match, UNMATCHED)
         matched = match >= 0
         row = match.clamp(min=0)
-        # A padding row can win only where an image has no boxes and thresholds are ignored.
-        matched &= targets.valid.gather(1, row)
         weights = targets.weights.gather(1, row)
         codes = self._codes(targets, row, anchors)
         return AnchorTargets(
@@ -246,8 +245,7 @@ class ConfidenceTargetAssigner:
         if stated.shape[1] == 0:
             return stated.new_zeros(*match.shape, stated.shape[2])
         rows = match.clamp(min=0)[..., None].expand(-1, -1, stated.shape[2])
-        known = (match >= 0) & targets.valid.gather(1, match.clamp(min=0))
-        return torch.where(known[..., None], stated.gather(1, rows), 0.0)
+        return torch.where((match >= 0)[..., None], stated.gather(1, rows), 0.0)
 
 
 def _one_padding_row(targets: Targets) -> Targets:

@@ -242,7 +242,7 @@ def encode_example(sample: Sample, image: bytes, categories: Categories) -> byte
     """Write a sample as a serialized tf.train.Example.
 
     Args:
-        sample: The sample; masks are written as PNG where there are any.
+        sample: The sample; masks (as PNG) and keypoints are written where there are any.
         image: The image file's bytes.
         categories: The classes; ids are labels plus 1.
 
@@ -274,4 +274,9 @@ def encode_example(sample: Sample, image: bytes, categories: Categories) -> byte
     feature["image/object/area"].float_list.value.extend(sample.areas.tolist())
     if sample.masks is not None:
         feature["image/object/mask"].bytes_list.value.extend([encode_png(mask * 255) for mask in sample.masks])
+    if sample.keypoints is not None:
+        places = sample.keypoints.reshape(-1, 3)
+        feature["image/object/keypoint/x"].float_list.value.extend((places[:, 0] / width).tolist())
+        feature["image/object/keypoint/y"].float_list.value.extend((places[:, 1] / height).tolist())
+        feature["image/object/keypoint/visibility"].int64_list.value.extend(places[:, 2].astype(int).tolist())
     return bytes(example.SerializeToString(deterministic=True))

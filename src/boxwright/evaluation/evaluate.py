@@ -86,26 +86,26 @@ def _restore_tensorflow(
     bundle = Bundle(path)
     if config is None or config.model is None:
         config = load_config(find_config(bundle.prefix))
-    detector = build_detector(config, _label_map(config))
+    detector = build_detector(config, _label_map(config, bundle.prefix.parent))
     load_weights(detector, bundle.prefix, use_average=_wants_average(config, use_average))
     step = next((int(bundle[key]) for key in ("step" + ATTRIBUTE, "global_step" + ATTRIBUTE) if key in bundle), 0)
     return detector.eval(), config, step
 
 
 def find_config(checkpoint: str | Path) -> Path:
-    """Find the configuration that lies with a checkpoint.
+    """Find the configuration that lies with a TF2 checkpoint.
 
     Args:
-        checkpoint: A checkpoint, or a folder.
+        checkpoint: The checkpoint's prefix.
 
     Returns:
-        `pipeline.config` in the folder, beside the checkpoint, or up to two folders above.
+        `pipeline.config` beside the checkpoint, or up to two folders above.
 
     Raises:
         CheckpointError: Where there is none.
     """
     path = Path(checkpoint)
-    folders = [path, path.parent, path.parent.parent, path.parent.parent.parent]
+    folders = [path.parent, path.parent.parent, path.parent.parent.parent]
     found = next((folder / "pipeline.config" for folder in folders if (folder / "pipeline.config").is_file()), None)
     if found is None:
         raise CheckpointError(
@@ -114,10 +114,11 @@ def find_config(checkpoint: str | Path) -> Path:
     return found
 
 
-def _label_map(config: m.TrainEvalPipelineConfig) -> Categories | None:
+def _label_map(config: m.TrainEvalPipelineConfig, folder: Path) -> Categories | None:
     """Read the classes, for names only: a detector works without."""
     readers = [*config.eval_input_reader, *([config.train_input_reader] if config.train_input_reader else [])]
     paths = [Path(reader.label_map_path) for reader in readers if reader.label_map_path]
+    paths.append(folder / "label_map.pbtxt")
     found = next((path for path in paths if path.is_file()), None)
     return None if found is None else load_label_map(found)
 

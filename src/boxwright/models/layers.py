@@ -276,9 +276,10 @@ class BatchNorm2d(nn.BatchNorm2d):
             return super().forward(input)
         if self.running_mean is not None and self.running_var is not None and self.momentum is not None:
             with torch.no_grad():
-                self.running_mean.lerp_(input.flatten(), self.momentum)
+                self.running_mean.lerp_(input.flatten().float(), self.momentum)
                 self.running_var.mul_(1 - self.momentum)
-        return (input - input) * self.weight[:, None, None] + self.bias[:, None, None]
+        flat = (input - input) * self.weight[:, None, None] + self.bias[:, None, None]
+        return flat.to(input.dtype)
 
 
 class FrozenStatisticsBatchNorm2d(nn.BatchNorm2d):

@@ -38,7 +38,8 @@ def negative_squared_distance(boxes: Tensor, others: Tensor) -> Tensor:
 class ThresholdedIou:
     """1 for pairs that overlap enough, else 0.
 
-    TF gives a pair the groundtruth box's score, which is 1 for every object in training.
+    TF gives a pair the groundtruth box's score, which is 1 for every object, but 0 for those of the first
+    class of a detector without background column; here it is 1 for all.
 
     Attributes:
         iou_threshold: The overlap that a pair must exceed.

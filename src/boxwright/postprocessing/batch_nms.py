@@ -96,13 +96,35 @@ class BatchNms:
         """
         kept = _nothing(boxes)
         for pairs in _candidates(scores, self.score_threshold):
-            kept = _clip(self._suppress(boxes, scores, pairs), window)
-            kept = _first(kept, self.max_total_detections)
-            if len(kept.scores) == self.max_total_detections:
+            found = self.suppress(boxes, scores, pairs)
+            kept = _first(_clip(found, window), self.max_total_detections)
+            if len(kept.scores) == self.max_total_detections or self.is_full(found, scores.shape[1]):
                 break
         return kept
 
-    def _suppress(self, boxes: Tensor, scores: Tensor, pairs: Tensor) -> Kept:
+    def is_full(self, found: Kept, num_classes: int) -> bool:
+        """Tell whether every class has all that it may keep, so that no worse pair can matter.
+
+        Args:
+            found: What suppression left, before clipping.
+            num_classes: Classes, K.
+
+        Returns:
+            Whether that is so.
+        """
+        return len(found.scores) >= num_classes * self.max_detections_per_class
+
+    def suppress(self, boxes: Tensor, scores: Tensor, pairs: Tensor) -> Kept:
+        """Suppress among some pairs.
+
+        Args:
+            boxes: float32 [A, 4] or [A, K, 4].
+            scores: float32 [A, K].
+            pairs: int64 [n]; indices into the flat scores, best first.
+
+        Returns:
+            What stays, capped for each class, not clipped.
+        """
         found = _pick(boxes, scores, pairs)
         order = suppress_classes(found.boxes, found.scores, found.labels, self.iou_threshold)
         order = order[_rank_in_class(found.labels[order], scores.shape[1]) < self.max_detections_per_class]
@@ -135,7 +157,7 @@ class CombinedNms:
     def _image(self, boxes: Tensor, scores: Tensor, window: Tensor) -> Kept:
         kept, limit = _nothing(boxes), self.per_class.max_total_detections
         for pairs in _candidates(scores, self.per_class.score_threshold):
-            kept = _first(self.per_class._suppress(boxes, scores, pairs), limit)
+            kept = _first(self.per_class.suppress(boxes, scores, pairs), limit)
             if len(kept.scores) == limit:
                 break
         low, high = kept.boxes[:, :2].clamp(min=0), torch.minimum(kept.boxes[:, 2:], window.flip(0))

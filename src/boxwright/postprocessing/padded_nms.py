@@ -1,7 +1,8 @@
 """Suppression in tensors of fixed shape: the whole batch at once, no step that waits for the device.
 
 So a network and its postprocessor compile into one graph. It looks at the best n pairs of anchor and
-class, and says for each image whether that was enough; where it was, the result is `BatchNms`'s.
+class, and says for each image whether that was enough; where it was, the result is `BatchNms`'s, but
+that equal scores may come in another order.
 
 Dimensions: B batch, A anchors, K foreground classes, n candidates, D detections (padded).
 """

@@ -6,6 +6,7 @@ bytes. A SavedModel's `variables/variables` is one too.
 
 from __future__ import annotations
 
+import math
 import re
 import struct
 from collections.abc import Iterator, Mapping
@@ -51,6 +52,7 @@ DTYPES: dict[int, str] = {
     22: "uint32",
     23: "uint64",
 }
+_MOST_SHARDS = 100_000
 _STATE = re.compile(r'^\s*model_checkpoint_path:\s*"(.*)"', re.MULTILINE)
 
 
@@ -101,8 +103,10 @@ class Bundle(Mapping[str, "NDArray[Any]"]):
             self._raw = {key: _entry(value) for key, value in table.items()}
         except (DecodeError, KeyError) as error:
             raise CheckpointError(f"{index}: an entry is not as TensorFlow writes it: {error!r}") from None
-        if header.num_shards < 1:
-            raise CheckpointError(f"{index}: not the index of a checkpoint: it has no header")
+        if not 1 <= header.num_shards <= _MOST_SHARDS:
+            raise CheckpointError(
+                f"{index}: not the index of a checkpoint: its header names {header.num_shards} data files"
+            )
         self._big_endian = header.endianness == 1
         self._shards = [
             self.prefix.with_name(f"{self.prefix.name}.data-{number:05d}-of-{header.num_shards:05d}")
@@ -114,7 +118,10 @@ class Bundle(Mapping[str, "NDArray[Any]"]):
                 f"{self.prefix}: {len(missing)} of {header.num_shards} data files missing: {', '.join(missing[:3])}"
             )
         # Keys of slices start with a byte that no name has.
-        self._names = {key.decode(): key for key in self._raw if not key.startswith(b"\0")}
+        try:
+            self._names = {key.decode(): key for key in self._raw if not key.startswith(b"\0")}
+        except UnicodeDecodeError as error:
+            raise CheckpointError(f"{index}: a name is not text: {error}") from None
         self.entries = {name: self._raw[key] for name, key in self._names.items()}
 
     def __iter__(self) -> Iterator[str]:
@@ -129,13 +136,20 @@ class Bundle(Mapping[str, "NDArray[Any]"]):
         entry = self.entries[key]
         if not entry.slices:
             return self._array(key, entry)
+        names = [slice_key(key, extent) for extent in entry.slices]
+        missing = [extent for name, extent in zip(names, entry.slices, strict=True) if name not in self._raw]
+        if missing:
+            raise CheckpointError(f"{self.prefix}: {key}: the slice {missing[0]} is missing")
+        elements = sum(math.prod(self._raw[name].shape) for name in names)
+        if min(entry.shape, default=0) < 0 or elements != math.prod(entry.shape):
+            raise CheckpointError(f"{self.prefix}: {key}: its slices do not fill shape {list(entry.shape)}")
+        parts = [self._array(key, self._raw[name]) for name in names]
         whole = np.zeros(entry.shape, _numpy_dtype(entry.dtype, False))
-        for extent in entry.slices:
-            name = slice_key(key, extent)
-            if name not in self._raw:
-                raise CheckpointError(f"{self.prefix}: {key}: the slice {extent} is missing")
+        for part, extent in zip(parts, entry.slices, strict=True):
             place = tuple(slice(start, None if length < 0 else start + length) for start, length in extent)
-            whole[place] = self._array(key, self._raw[name])
+            if whole[place].shape != part.shape:
+                raise CheckpointError(f"{self.prefix}: {key}: the slice {extent} has shape {list(part.shape)}")
+            whole[place] = part
         return whole
 
     @property
@@ -212,7 +226,9 @@ class Bundle(Mapping[str, "NDArray[Any]"]):
         if mask_crc(int(google_crc32c.value(data))) != entry.crc:
             raise CheckpointError(f"{self.prefix}: {key}: damaged: its checksum does not hold")
         dtype = _numpy_dtype(entry.dtype, self._big_endian)
-        if len(data) != int(np.prod(entry.shape)) * (2 if entry.dtype == "bfloat16" else dtype.itemsize):
+        if min(entry.shape, default=0) < 0 or len(data) != math.prod(entry.shape) * (
+            2 if entry.dtype == "bfloat16" else dtype.itemsize
+        ):
             raise CheckpointError(f"{self.prefix}: {key}: {len(data)} bytes do not fit shape {list(entry.shape)}")
         if entry.dtype == "bfloat16":
             halves = np.frombuffer(data, np.dtype("u2").newbyteorder(">" if self._big_endian else "<"))
@@ -220,17 +236,16 @@ class Bundle(Mapping[str, "NDArray[Any]"]):
         return np.frombuffer(data, dtype).reshape(entry.shape).astype(dtype.newbyteorder("="))
 
     def _bytes(self, key: str, entry: TensorEntry) -> bytes:
-        if entry.shard >= len(self._shards):
+        if not 0 <= entry.shard < len(self._shards):
             raise CheckpointError(f"{self.prefix}: {key} lies in data file {entry.shard} of {len(self._shards)}")
         path = self._shards[entry.shard]
-        with path.open("rb") as file:
-            file.seek(entry.offset)
-            data = file.read(entry.size)
-        if len(data) != entry.size:
+        if entry.offset < 0 or entry.size < 0 or entry.offset + entry.size > path.stat().st_size:
             raise CheckpointError(
                 f"{path}: cut off: {key} ends at byte {entry.offset + entry.size}, the file at {path.stat().st_size}"
             )
-        return data
+        with path.open("rb") as file:
+            file.seek(entry.offset)
+            return file.read(entry.size)
 
 
 def _numpy_dtype(name: str, big_endian: bool) -> np.dtype[Any]:

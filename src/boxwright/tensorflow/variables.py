@@ -110,23 +110,29 @@ def from_tensorflow(
         Our names to tensors, our names to keys, and the keys that no name has, each with the reason.
 
     Raises:
-        CheckpointError: Where averages are wanted and there is none.
+        CheckpointError: Where averages are wanted and a weight has none.
     """
     source = TfVariables(arrays)
     values: dict[str, Tensor] = {}
     keys: dict[str, str] = {}
-    averaged = 0
+    plain: list[str] = []
+    learnt = {name for name, parameter in network.named_parameters() if parameter.requires_grad}
     for name, variable in network_variables(network).items():
         key = source.find(variable.key)
-        if use_average and (average := source.find(variable.key, "average")) is not None:
-            key, averaged = average, averaged + 1
+        if use_average and name in learnt:
+            average = source.find(variable.key, "average")
+            plain += [name] if average is None else []
+            key = average or key
         if key is not None:
             array = np.asarray(arrays[key])
             if variable.axes and array.ndim == len(variable.axes):
                 array = array.transpose(variable.axes)
             values[name], keys[name] = torch.from_numpy(np.array(array, order="C")), key
-    if use_average and not averaged:
-        raise CheckpointError("moving averages are asked for, but the checkpoint's optimizer kept none")
+    if plain:
+        raise CheckpointError(
+            f"moving averages are asked for, but the checkpoint's optimizer kept none of {len(plain)} of {len(learnt)} "
+            f"weights; the first is {plain[0]}"
+        )
     taken = set(keys.values())
     return values, keys, {key: _reason(key) for key in arrays if key not in taken}
 

@@ -1,0 +1,74 @@
+"""Keypoints from records to the loss."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import boxwright as bw
+from boxwright.builders.input_reader import build_dataset
+from boxwright.builders.training import build_training
+from boxwright.data.batch import collate, make_example
+from boxwright.data.tf_example import encode_example
+from boxwright.data.tfrecord import write_records
+from boxwright.types import Categories, Category, Sample
+from tests.conftest import SMALL_MODEL, SMALL_TRAINING
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> str:
+    points = np.array([[[10, 12, 1], [30, 20, 0]], [[5, 6, 1], [7, 8, 1]]], np.float32)
+    image = np.random.default_rng(0).integers(0, 255, (40, 50, 3), np.uint8)
+    sample = Sample(image, np.array([[5, 5, 35, 30], [2, 2, 20, 20]]), np.array([0, 1]), keypoints=points)
+    categories = Categories(tuple(Category(n, n + 1, f"c{n}") for n in range(4)))
+    import io
+
+    from PIL import Image
+
+    png = io.BytesIO()
+    Image.fromarray(image).save(png, "PNG")
+    write_records(tmp_path / "k.record", [encode_example(sample, png.getvalue(), categories)] * 4)
+    (tmp_path / "map.pbtxt").write_text("".join(f'item {{ id: {n + 1} name: "c{n}" }}\n' for n in range(4)))
+    model = SMALL_MODEL.replace("faster_rcnn_box_coder { }", "keypoint_box_coder { num_keypoints: 2 }").replace(
+        "depth: 32\n", "depth: 32 box_code_size: 8\n"
+    )
+    reader = f'label_map_path: "{tmp_path}/map.pbtxt" tf_record_input_reader {{ input_path: "{tmp_path}/k.record" }}'
+    text = f"{model}{SMALL_TRAINING} train_input_reader {{ num_keypoints: 2 {reader} }}"
+    (tmp_path / "pipeline.config").write_text(text)
+    return str(tmp_path / "pipeline.config")
+
+
+def test_keypoints_reach_the_targets(config: str) -> None:
+    pipeline = bw.load_config(config)
+    dataset = build_dataset(pipeline.train_input_reader, "train_input_reader")
+    detector = bw.build_detector(pipeline)
+    batch = collate([make_example(dataset[0], detector.preprocessor.resizer)] * 2)
+    found = batch.targets.keypoints
+    assert found is not None
+    # The image of 40 × 50 becomes 64 × 64; the second point of the first object is hidden.
+    assert found[0, 0, 0].tolist() == pytest.approx([10 * 64 / 50, 12 * 64 / 40], abs=1e-3)
+    assert found[0, 0, 1].isnan().all()
+    assert found[1, 1, 1].tolist() == pytest.approx([7 * 64 / 50, 8 * 64 / 40], abs=1e-3)
+    inputs = detector.preprocessor.normalize(batch.images, batch.true_sizes)
+    losses = detector.criterion(detector.predict(inputs), batch.targets)
+    assert torch.stack(list(losses.values())).isfinite().all()
+    found_points = detector.detect([np.zeros((20, 30, 3), np.uint8)])[0].keypoints
+    assert found_points is not None
+    assert found_points.shape[1:] == (2, 2)
+
+
+def test_it_trains(config: str, tmp_path: Path) -> None:
+    bw.train(
+        bw.load_config(config, ["train_config.num_steps=2"]), tmp_path / "m", bw.RunSettings(workers=0, evaluate=False)
+    )
+    assert (tmp_path / "m" / "ckpt-2.pt").is_file()
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_reader_and_coder_must_agree(config: str, count: int) -> None:
+    pipeline = bw.load_config(config, [f"train_input_reader.num_keypoints={count}"])
+    with pytest.raises(bw.ConfigError, match=f"keypoint_box_coder has 2 keypoints, .* is {count}"):
+        build_training(pipeline)
