@@ -81,13 +81,14 @@ class PaddedNms:
         kept, settled = self._settle(passing, beaten.to(boxes.dtype))
         before = ((same & better).to(boxes.dtype) * kept[:, :, None]).sum(1)
         kept = kept & (before < rules.max_detections_per_class)
+        full = kept.sum(1) >= scores.shape[2] * rules.max_detections_per_class
         clipped = clip_boxes(picked, windows[:, :1], windows[:, 1:])
         kept = kept & (box_area(clipped) > 0)
         limit = min(rules.max_total_detections, count)
         # A stable sort brings what stays to the front, in order.
         front = (~kept).to(torch.int8).argsort(dim=1, stable=True)[:, :limit]
         valid = kept.gather(1, front)
-        enough = (kept.sum(1) >= rules.max_total_detections) | ~passing[:, -1]
+        enough = (kept.sum(1) >= rules.max_total_detections) | full | ~passing[:, -1]
         enough = enough | torch.full_like(enough, count == total)
         return PaddedDetections(
             boxes=clipped.gather(1, front[..., None].expand(-1, -1, 4)) * valid[..., None],
