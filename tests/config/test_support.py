@@ -137,6 +137,7 @@ def variants(shapes_data: Path) -> Iterator[str]:
         else:
             grid = anchors[number % 4 if number % 4 != 2 else 3]
         loss = losses[number % 7]
+        reader = f"num_keypoints: 2 {readers[0]}" if number % 4 == 1 else readers[number % 3]
         selection = selections[number % 4]
         if ("focal {" in loss and "miner" in selection) or "dice" in loss:
             selection = ""
@@ -152,7 +153,7 @@ def variants(shapes_data: Path) -> Iterator[str]:
           loss {{ classification_loss {{ {loss} }} localization_loss {{ {localizations[number % 5]} }} {selection} }}
           post_processing {{ batch_non_max_suppression {{ {suppressions[number % 4]} }} {calibrations[number % 6]} }} }} }}
         train_config {{ num_steps: 5 {steps} optimizer {{ {optimizers[number % 12]} }} }}
-        train_input_reader {{ label_map_path: "{shapes_data}/label_map.pbtxt" {readers[number % 3]} }}
+        train_input_reader {{ label_map_path: "{shapes_data}/label_map.pbtxt" {reader} }}
         eval_config {{ }}
         eval_input_reader {{ label_map_path: "{shapes_data}/label_map.pbtxt" {readers[0]} }}
         """

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from boxwright.cli.console import ap_line, console, count_progress, print_evaluation
 from boxwright.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from boxwright.config.messages import TrainEvalPipelineConfig
 
 __all__ = ["evaluate_command"]
 
@@ -47,28 +50,13 @@ def evaluate_command(
 ) -> None:
     """Compute the metrics of eval_config.metrics_set (COCO's unless set); draw truth beside detections."""
     from boxwright.checkpoints.sources import is_tensorflow
-    from boxwright.config.load import load_config
-    from boxwright.config.overrides import apply_override
-    from boxwright.evaluation.evaluate import find_config, restore_detector, run_evaluation
+    from boxwright.evaluation.evaluate import restore_detector, run_evaluation
     from boxwright.evaluation.evaluator import write_evaluation
     from boxwright.models.detector import usable_device
-    from boxwright.tensorflow.bundle import find_bundle
 
     if not model_dir.exists() and not is_tensorflow(model_dir):
         raise CheckpointError(f"{model_dir}: no such folder or checkpoint")
-    overrides = [*(set_ or []), "eval_config.include_metrics_per_category=true"]
-    beside = (model_dir if model_dir.is_dir() else model_dir.parent) / "pipeline.config"
-    if pipeline_config_path is None and is_tensorflow(model_dir):
-        pipeline_config_path = find_config(find_bundle(model_dir))
-    elif pipeline_config_path is None and beside.is_file():
-        pipeline_config_path = beside
-    if pipeline_config_path is None:
-        _, config, _ = restore_detector(model_dir)
-        for override in overrides:
-            apply_override(config, override)
-    else:
-        config = load_config(pipeline_config_path, overrides)
-        console.print(f"configuration: {pipeline_config_path}", markup=False)
+    config = _configuration(model_dir, pipeline_config_path, set_ or [])
     detector, _, step = restore_detector(model_dir, config=config)
     detector.to(usable_device(device))
     evaluation = run_evaluation(config, detector, reader, lambda items, title: count_progress(title)(items))
@@ -78,3 +66,26 @@ def evaluate_command(
     print_evaluation(evaluation)
     console.print(f"metrics, detections and {len(evaluation.pictures)} pictures: {folder}", markup=False)
     console.print(ap_line(evaluation.metrics))
+
+
+def _configuration(model_dir: Path, given: Path | None, changes: list[str]) -> TrainEvalPipelineConfig:
+    """Take the configuration that is given, else the one beside the checkpoint, else the one inside it."""
+    from boxwright.checkpoints.sources import is_tensorflow
+    from boxwright.config.load import load_config
+    from boxwright.config.overrides import apply_override
+    from boxwright.evaluation.evaluate import find_config, restore_detector
+    from boxwright.tensorflow.bundle import find_bundle
+
+    overrides = [*changes, "eval_config.include_metrics_per_category=true"]
+    beside = (model_dir if model_dir.is_dir() else model_dir.parent) / "pipeline.config"
+    if given is None and is_tensorflow(model_dir):
+        given = find_config(find_bundle(model_dir))
+    elif given is None and beside.is_file():
+        given = beside
+    if given is not None:
+        console.print(f"configuration: {given}", markup=False)
+        return load_config(given, overrides)
+    _, config, _ = restore_detector(model_dir)
+    for override in overrides:
+        apply_override(config, override)
+    return config
