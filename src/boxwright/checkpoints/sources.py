@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from boxwright.checkpoints.store import CheckpointStore, read_checkpoint
+from boxwright.checkpoints.store import find_checkpoint
 from boxwright.errors import CheckpointError
 from boxwright.tensorflow.bundle import Bundle
 from boxwright.tensorflow.variables import from_tensorflow
@@ -83,16 +83,7 @@ def read_source(
 
 
 def _ours(path: Path, use_average: bool) -> dict[str, Tensor]:
-    if path.is_dir():
-        found = CheckpointStore(path).latest()
-        if found is None:
-            raise CheckpointError(f"{path}: no checkpoint in this folder, neither ckpt-*.pt nor *.index of TensorFlow")
-        path, content = found
-    elif path.is_file():
-        content = read_checkpoint(path)
-    else:
-        near = sorted(found.name for found in path.parent.glob(f"{path.name}*"))[:3] if path.parent.is_dir() else []
-        raise CheckpointError(f"{path}: no such checkpoint{'; there is ' + ', '.join(near) if near else ''}")
+    path, content = find_checkpoint(path)
     if use_average and not content["average"]:
         raise CheckpointError(f"{path}: moving averages are asked for, but the run kept none")
     values = {name: value for name, value in content["network"].items() if "num_batches_tracked" not in name}

@@ -16,7 +16,7 @@ import torch
 
 from boxwright.errors import CheckpointError
 
-__all__ = ["CheckpointStore", "read_checkpoint", "write_atomically"]
+__all__ = ["CheckpointStore", "find_checkpoint", "nearby", "read_checkpoint", "write_atomically"]
 
 _NAME = re.compile(r"ckpt-(\d+)\.pt")
 _FORMAT = 1
@@ -61,7 +61,7 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
-        raise CheckpointError(f"{path}: no such checkpoint") from None
+        raise CheckpointError(f"{path}: no such checkpoint{nearby(path)}") from None
     except Exception as error:  # noqa: BLE001  # torch.load raises a dozen kinds for damaged files
         raise CheckpointError(f"{path}: not a readable checkpoint: {type(error).__name__}: {error}") from None
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
@@ -127,3 +127,37 @@ class CheckpointStore:
         if errors:
             raise CheckpointError("no checkpoint is readable:\n" + "\n".join(errors))
         return None
+
+
+def find_checkpoint(path: str | Path) -> tuple[Path, dict[str, Any]]:
+    """Read the checkpoint of ours that a path means.
+
+    Args:
+        path: A checkpoint, or a run's folder, whose newest is taken.
+
+    Returns:
+        The file and its content.
+
+    Raises:
+        CheckpointError: Where there is none, or it cannot be read.
+    """
+    path = Path(path)
+    if path.is_dir():
+        found = CheckpointStore(path).latest()
+        if found is None:
+            raise CheckpointError(f"{path}: no checkpoint in this folder, neither ckpt-*.pt nor *.index of TensorFlow")
+        return found
+    return path, read_checkpoint(path)
+
+
+def nearby(path: str | Path) -> str:
+    """Say what checkpoints lie where one was looked for.
+
+    Args:
+        path: A path at which there is none.
+
+    Returns:
+        The end of an error's sentence; empty where there are none.
+    """
+    near = sorted(other.name for other in Path(path).parent.glob("ckpt-*.*"))[:3]
+    return f"; there is {', '.join(near)}" if near else ""

@@ -9,7 +9,7 @@ from boxwright.builders.evaluation import build_evaluation
 from boxwright.builders.input_reader import build_dataset
 from boxwright.checkpoints.load_weights import load_weights
 from boxwright.checkpoints.sources import is_tensorflow
-from boxwright.checkpoints.store import CheckpointStore, read_checkpoint
+from boxwright.checkpoints.store import find_checkpoint, nearby
 from boxwright.config import messages as m
 from boxwright.config.load import load_config, parse_message
 from boxwright.data.label_map import load_label_map
@@ -50,15 +50,8 @@ def restore_detector(
     if is_tensorflow(path):
         return _restore_tensorflow(path, config, use_average)
     if not path.exists():
-        near = sorted(found.name for found in path.parent.glob("ckpt-*.*"))[:3]
-        raise CheckpointError(f"{path}: no such folder or checkpoint{'; there is ' + ', '.join(near) if near else ''}")
-    if path.is_dir():
-        found = CheckpointStore(path).latest()
-        if found is None:
-            raise CheckpointError(f"{path}: no checkpoint in this folder, neither ckpt-*.pt nor *.index of TensorFlow")
-        path, content = found
-    else:
-        content = read_checkpoint(path)
+        raise CheckpointError(f"{path}: no such folder or checkpoint{nearby(path)}")
+    path, content = find_checkpoint(path)
     own = parse_message(content["config"], m.TrainEvalPipelineConfig, file=str(path))
     config = own if config is None or config.model is None else config
     categories = Categories.from_list(content["categories"]) if content["categories"] else None

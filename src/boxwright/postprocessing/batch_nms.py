@@ -9,7 +9,7 @@ Dimensions: B batch, A anchors, K foreground classes, D detections.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -89,15 +89,26 @@ class BatchNms:
         return [self._image(*image) for image in zip(boxes, scores, windows, strict=True)]
 
     def _image(self, boxes: Tensor, scores: Tensor, window: Tensor) -> Kept:
+        return self.search(boxes, scores, lambda kept: _clip(kept, window))
+
+    def search(self, boxes: Tensor, scores: Tensor, finish: Callable[[Kept], Kept]) -> Kept:
         """Suppress among ever more of the best pairs of anchor and class, until no more can matter.
 
         A pair is dropped only by better ones, so what the best n pairs keep is final; once they
-        fill the image, the rest cannot change the result.
+        fill the image, or every class, the rest cannot change the result.
+
+        Args:
+            boxes: float32 [A, 4] or [A, K, 4].
+            scores: float32 [A, K].
+            finish: What becomes of the pairs that stay, before the image's cap.
+
+        Returns:
+            The image's result.
         """
         kept = _nothing(boxes)
         for pairs in _candidates(scores, self.score_threshold):
             found = self.suppress(boxes, scores, pairs)
-            kept = _first(_clip(found, window), self.max_total_detections)
+            kept = _first(finish(found), self.max_total_detections)
             if len(kept.scores) == self.max_total_detections or self.is_full(found, scores.shape[1]):
                 break
         return kept
@@ -155,11 +166,7 @@ class CombinedNms:
         return [self._image(*image) for image in zip(boxes, scores, windows, strict=True)]
 
     def _image(self, boxes: Tensor, scores: Tensor, window: Tensor) -> Kept:
-        kept, limit = _nothing(boxes), self.per_class.max_total_detections
-        for pairs in _candidates(scores, self.per_class.score_threshold):
-            kept = _first(self.per_class.suppress(boxes, scores, pairs), limit)
-            if len(kept.scores) == limit:
-                break
+        kept = self.per_class.search(boxes, scores, lambda found: found)
         low, high = kept.boxes[:, :2].clamp(min=0), torch.minimum(kept.boxes[:, 2:], window.flip(0))
         return Kept(torch.cat([low, high], dim=1), kept.scores, kept.labels, kept.anchors)
 
