@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-__all__ = ["colour_of", "contact_sheet", "draw_boxes", "side_by_side"]
+__all__ = ["colour_of", "contact_sheet", "draw_boxes", "draw_cumulative", "side_by_side"]
 
 Colour = tuple[int, int, int]
 _LEAST_SIDE = 320
@@ -125,3 +125,31 @@ def contact_sheet(
         draw.text((x, y), title, fill=(0, 0, 0), font=font)
         sheet.paste(image, (x, y + head))
     return np.asarray(sheet)
+
+
+def draw_cumulative(values: NDArray[np.float32], size: tuple[int, int] = (480, 360)) -> NDArray[np.uint8]:
+    """Draw what share of a sum the smallest values make up (TF's loss CDF).
+
+    Args:
+        values: float [N], at least 0; N may be 0.
+        size: Width and height of the picture.
+
+    Returns:
+        uint8 [H, W, 3]: the share of the values across, their share of the sum up.
+    """
+    width, height = size
+    left, top, right, bottom = 40, 10, width - 10, height - 30
+    canvas = Image.new("RGB", size, "white")
+    draw = ImageDraw.Draw(canvas)
+    draw.rectangle((left, top, right, bottom), outline="grey")
+    font = ImageFont.load_default(size=11)
+    draw.text((left, bottom + 4), f"0   fraction of {len(values)} examples   1", fill="black", font=font)
+    draw.text((4, top), "1", fill="black", font=font)
+    total = float(np.sum(values, dtype=np.float64))
+    if len(values) and total > 0:
+        shares = np.concatenate([[0.0], np.sort(values).cumsum(dtype=np.float64) / total])
+        across = np.linspace(left, right, 200)
+        up = np.interp(np.linspace(0, 1, 200), np.linspace(0, 1, len(shares)), shares)
+        points = [(x, bottom - share * (bottom - top)) for x, share in zip(across, up, strict=True)]
+        draw.line(points, fill="blue", width=2)
+    return np.asarray(canvas)

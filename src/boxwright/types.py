@@ -11,7 +11,7 @@ image, D detections of one image, H W image.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -159,6 +159,8 @@ class Sample:
         areas: float32 [N] in pixels; of the mask where the source knows it, else of the box.
         masks: uint8 [N, H, W] of 0 and 1, or None.
         keypoints: float32 [N, P, 3] as x, y in pixels and visibility (0 or 1), or None.
+        class_scores: float32 [N, K]; what the class logits of each object should say, where that is not its
+            label alone; or None.
         verified_labels: int64 [V]; classes that somebody looked for in the image, found or not (Open Images).
         id: What identifies the image in its source.
         filename: The image's file name, as the source has it; may be empty.
@@ -174,6 +176,7 @@ class Sample:
     areas: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
     masks: NDArray[np.uint8] | None = None
     keypoints: NDArray[np.float32] | None = None
+    class_scores: NDArray[np.float32] | None = None
     verified_labels: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     id: str = ""
     filename: str = ""
@@ -204,7 +207,18 @@ class Sample:
         return replace(self, **picked)
 
 
-_PER_OBJECT = ("boxes", "labels", "weights", "difficult", "is_crowd", "group_of", "areas", "masks", "keypoints")
+_PER_OBJECT = (
+    "boxes",
+    "labels",
+    "weights",
+    "difficult",
+    "is_crowd",
+    "group_of",
+    "areas",
+    "masks",
+    "keypoints",
+    "class_scores",
+)
 
 
 @dataclass(frozen=True)
@@ -220,6 +234,8 @@ class Targets:
             or None.
         confidences: float32 [B, G, K]; how sure it is that an object is (above 0) or is not (below 0) of
             a class, 0 where nothing is said; or None.
+        class_scores: float32 [B, G, K]; what the class logits of each object should say, where that is not its
+            label alone; or None.
         annotated: bool [B]; False for images that nobody looked at, which no loss counts; or None for all.
     """
 
@@ -229,6 +245,7 @@ class Targets:
     valid: Tensor
     keypoints: Tensor | None = None
     confidences: Tensor | None = None
+    class_scores: Tensor | None = None
     annotated: Tensor | None = None
 
     def to(self, device: torch.device | str) -> Targets:
@@ -240,8 +257,39 @@ class Targets:
         Returns:
             Targets there.
         """
+        return self._each(lambda value: value.to(device, non_blocking=True))
+
+    def rows(self, start: int, stop: int) -> Targets:
+        """Take some images.
+
+        Args:
+            start: The first.
+            stop: The one after the last.
+
+        Returns:
+            Their targets.
+        """
+        return self._each(lambda value: value[start:stop])
+
+    def pin_memory(self) -> Targets:
+        """Copy to memory from which a GPU can read while the CPU works.
+
+        Returns:
+            Targets there.
+        """
+        return self._each(Tensor.pin_memory)
+
+    def tensors(self) -> list[Tensor]:
+        """List what there is.
+
+        Returns:
+            The tensors that are not None.
+        """
+        return [value for f in fields(self) if (value := getattr(self, f.name)) is not None]
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Targets:
         known = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
-        return Targets(**{name: value.to(device, non_blocking=True) for name, value in known.items()})
+        return Targets(**{name: change(value) for name, value in known.items()})
 
 
 @dataclass(frozen=True)

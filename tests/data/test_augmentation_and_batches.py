@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import islice
+
 import numpy as np
 import pytest
 import torch
@@ -12,7 +14,8 @@ from boxwright.data.augmentation.crop import RandomCrop, SsdRandomCrop, crop
 from boxwright.data.augmentation.flip import RandomHorizontalFlip, RandomRotation90, RandomVerticalFlip
 from boxwright.data.augmentation.transform import Chain
 from boxwright.data.batch import collate, make_example
-from boxwright.data.loader import StreamSettings, TrainingExamples, _keys, training_batches
+from boxwright.data.loader import TrainingExamples, training_batches
+from boxwright.data.order import StreamSettings, sample_keys
 from boxwright.data.shapes import ShapesDataset
 from boxwright.errors import ConfigError
 from boxwright.preprocessing.image_resizer import FixedShapeResizer, KeepAspectRatioResizer
@@ -139,10 +142,10 @@ def test_examples_leave_out_what_cannot_be_learnt() -> None:
     crowd = np.array([False, False, False, False, False])
     one = Sample(np.zeros((6, 10, 3), np.uint8), boxes, np.arange(5), is_crowd=crowd)
     example = make_example(one, FixedShapeResizer(12, 40))
-    assert example.labels.tolist() == [0, 3, 4], "without area, and outside, left out; crossing, clipped"
-    assert example.boxes.tolist() == [[0, 0, 40, 12], [32, 8, 40, 12], [4, 2, 8, 4]]
+    assert example.objects.labels.tolist() == [0, 3, 4], "without area, and outside, left out; crossing, clipped"
+    assert example.objects.boxes.tolist() == [[0, 0, 40, 12], [32, 8, 40, 12], [4, 2, 8, 4]]
     one.is_crowd[:] = True
-    assert len(make_example(one, FixedShapeResizer(12, 40)).boxes) == 0
+    assert len(make_example(one, FixedShapeResizer(12, 40)).objects.boxes) == 0
 
 
 def test_collation_pads_boxes_and_images() -> None:
@@ -162,16 +165,13 @@ def test_collation_pads_boxes_and_images() -> None:
 
 def test_stream_uses_each_sample_once_an_epoch_and_starts_anywhere() -> None:
     settings = StreamSettings(batch_size=4, seed=3)
-    whole = _keys(10, settings, 0)
-    batches = [next(whole) for _ in range(10)]
-    keys = [key for batch in batches for key in batch]
+    keys = list(islice(sample_keys((10,), settings), 40))
     for epoch in range(4):
         assert sorted(i for e, i in keys if e == epoch) == list(range(10))
-    later = _keys(10, settings, 7)
-    assert [next(later) for _ in range(3)] == batches[7:]
+    assert list(islice(sample_keys((10,), settings, 27), 13)) == keys[27:]
     assert [i for _, i in keys[:10]] != [i for _, i in keys[10:20]]
-    once = list(_keys(10, StreamSettings(batch_size=4, shuffle=False, num_epochs=1, every_nth=2), 0))
-    assert once == [[(0, 0), (0, 2), (0, 4), (0, 6)]]
+    once = StreamSettings(batch_size=4, shuffle=False, num_epochs=1, every_nth=2)
+    assert list(sample_keys((10,), once)) == [(0, 0), (0, 2), (0, 4), (0, 6), (0, 8)]
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -182,4 +182,4 @@ def test_stream_is_the_same_whatever_the_workers(workers: int) -> None:
         stream = iter(training_batches(examples, StreamSettings(batch_size=2, seed=5, workers=count), start))
         return [next(stream).images for _ in range(3)]
 
-    assert all(torch.equal(a, b) for a, b in zip(images(0, 2), images(workers, 2), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(images(0, 4), images(workers, 4), strict=True))

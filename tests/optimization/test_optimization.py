@@ -8,17 +8,46 @@ from boxwright.config import messages as m
 from boxwright.config import parse_message
 from boxwright.errors import ConfigError
 from boxwright.optimization.moving_average import MovingAverage
+from boxwright.optimization.optimizers import AdamW, Optimizer
 
 
-def test_moving_average_by_hand() -> None:
+@pytest.mark.parametrize(
+    ("decay", "wanted"),
+    [
+        # From 0, by min(decay, 2/11), min(decay, 3/12), min(decay, 4/13): TF's dynamic decay.
+        (0.2, [9 / 11 * 2, 0.2 * 9 / 11 * 2 + 0.8 * 3, 0.2 * (0.2 * 9 / 11 * 2 + 0.8 * 3) + 0.8 * 5]),
+        (0.9999, [18 / 11, 18 / 44 + 9 / 4, (18 / 44 + 9 / 4) * 4 / 13 + 45 / 13]),
+        (0.0, [2, 3, 5]),
+    ],
+)
+def test_moving_average_by_hand(decay: float, wanted: list[float]) -> None:
     layer = torch.nn.Linear(1, 1, bias=False)
-    with torch.no_grad():
-        layer.weight.fill_(1.0)
-    average = MovingAverage(layer, 0.2)
-    with torch.no_grad():
-        layer.weight.fill_(2.0)
-    average.update(layer)
-    assert average.shadow["weight"].item() == pytest.approx(0.2 * 1 + 0.8 * 2)
+    average = MovingAverage(layer, decay)
+    found = []
+    for count, weight in enumerate((2.0, 3.0, 5.0)):
+        with torch.no_grad():
+            layer.weight.fill_(weight)
+        average.update(layer, count)
+        found.append(average.shadow["weight"].item())
+    assert found == pytest.approx(wanted)
+
+
+def test_adamw_is_pytorchs_with_biases_undecayed() -> None:
+    torch.manual_seed(0)
+    ours, theirs = (torch.nn.Linear(5, 3) for _ in range(2))
+    theirs.load_state_dict(ours.state_dict())
+    groups = [{"params": [theirs.weight], "weight_decay": 0.1}, {"params": [theirs.bias], "weight_decay": 0.0}]
+    reference = torch.optim.AdamW(groups, lr=0.05, betas=(0.8, 0.95), eps=1e-3)
+    optimizer = Optimizer(ours.parameters(), AdamW(0.1, 0.8, 0.95, 1e-3))
+    optimizer.param_groups[0]["lr"] = 0.05
+    for _ in range(7):
+        x = torch.randn(4, 5)
+        for layer, one in ((ours, optimizer), (theirs, reference)):
+            one.zero_grad()
+            torch.autograd.backward(layer(x).square().sum())
+            one.step()
+    assert torch.allclose(ours.weight, theirs.weight, rtol=1e-5, atol=1e-6)
+    assert torch.allclose(ours.bias, theirs.bias, rtol=1e-5, atol=1e-6)
 
 
 def test_average_is_kept_unless_told_otherwise() -> None:
@@ -44,8 +73,16 @@ def test_average_is_kept_unless_told_otherwise() -> None:
             "total_steps 5 is less than warmup_steps 9",
         ),
         ("adam_optimizer { learning_rate { exponential_decay_learning_rate { decay_steps: 0 } } }", "at least 1"),
+        (
+            "adamw_optimizer { learning_rate { cosine_decay_learning_rate { learning_rate_base: -0.1 warmup_steps: 0 } } }",
+            r"^train_config.optimizer.adamw_optimizer.learning_rate: learning_rate_base is -0.1; a rate cannot be",
+        ),
+        (
+            "adam_optimizer { learning_rate { constant_learning_rate { } } } moving_average_decay: 1.5",
+            "^train_config.optimizer: moving_average_decay: expected 0..1, found 1.5",
+        ),
     ],
 )
 def test_bad_configurations(text: str, wanted: str) -> None:
     with pytest.raises(ConfigError, match=wanted):
-        build_optimizer(parse_message(text, m.Optimizer))
+        build_optimizer(parse_message(text, m.Optimizer), "train_config.optimizer")

@@ -73,10 +73,20 @@ def test_run_leaves_log_configuration_and_metrics(small_config: Path, tmp_path: 
     assert [line["step"] for line in lines] == [1, 2, 4, 4, 6, 6]
     events = EventAccumulator(str(tmp_path / "m" / "train")).Reload()
     wanted = {"Loss/localization_loss", "Loss/classification_loss", "Loss/regularization_loss", "Loss/total_loss"}
-    assert wanted | {"learning_rate", "steps_per_sec"} == set(events.Tags()["scalars"])
+    anchors = {f"AvgNum{what}PerImage" for what in ("GroundtruthBoxes", "GroundtruthBoxesMatched")}
+    anchors |= {f"AvgNum{what}AnchorsPerImage" for what in ("Positive", "Negative", "Ignored")}
+    wanted |= {f"TargetAssignment/Loss/TargetAssignment/{name}" for name in anchors}
+    wanted |= {"learning_rate", "steps_per_sec", "global_norm/gradient_norm"}
+    assert wanted == set(events.Tags()["scalars"])
+    assert {"Loss/PositiveAnchorLossCDF", "Loss/NegativeAnchorLossCDF"} < set(events.Tags()["images"])
     assert "train_input_images/0" in events.Tags()["images"]
     evaluated = EventAccumulator(str(tmp_path / "m" / "eval")).Reload()
-    assert "DetectionBoxes_Precision/mAP" in evaluated.Tags()["scalars"]
+    assert {"DetectionBoxes_Precision/mAP", "Loss/total_loss"} < set(evaluated.Tags()["scalars"])
+    assert "eval_side_by_side_0_0" in evaluated.Tags()["images"]
+    summary = json.loads((tmp_path / "m" / "performance_summary.json").read_text())
+    assert set(summary["metrics"]) == {"steps_per_sec", "steps_per_sec_p50", "steps_per_sec_max", "last_batch_loss"}
+    assert summary["metrics"]["last_batch_loss"] == lines[-2]["Loss/total_loss"]
+    assert summary["mixed_precision"] == "fp32"
     assert [text[:14] for text in messages if text.startswith("evaluated")] == ["evaluated at 4", "evaluated at 6"]
     assert [path.name for path in CheckpointStore(tmp_path / "m").paths()] == ["ckpt-4.pt", "ckpt-6.pt"]
     metrics = bw.evaluate(config, tmp_path / "m")
@@ -196,7 +206,7 @@ def test_every_evaluation_reader_is_evaluated(small_config: Path, shapes_data: P
     config = bw.load_config(small_config, [more, "train_config.num_steps=1"])
     bw.train(config, tmp_path / "m", bw.RunSettings(workers=0))
     assert (tmp_path / "m" / "eval").is_dir()
-    assert (tmp_path / "m" / "eval_1").is_dir()
+    assert (tmp_path / "m" / "eval" / "1").is_dir()
 
 
 def test_time_limit_saves_and_says_so(small_config: Path, tmp_path: Path) -> None:
@@ -291,7 +301,7 @@ def test_other_classes_are_refused(small_config: Path, shapes_data: Path, tmp_pa
         ("train_input_reader.label_map_path=", "records name classes by number"),
         ("train_input_reader.label_map_path=/none", "no such file"),
         ("train_input_reader.tf_record_input_reader.input_path=/none", "no file matches"),
-        ("train_config.freeze_variables=x", "refused"),
+        ("train_config.freeze_variables=.*", "nothing is left to train"),
         ("model.ssd.feature_extractor.type=ssd_inception_v2", "is not there yet.*known: ssd_mobilenet_v1"),
         ("model.ssd.feature_extractor.type=timm/no_such_net", "timm/no_such_net"),
         ("train_config.fine_tune_checkpoint=/none/ckpt", "no such checkpoint"),

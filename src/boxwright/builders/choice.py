@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from boxwright.config.message import Message
 from boxwright.errors import ConfigError
 
-__all__ = ["build_chosen", "require"]
+__all__ = ["build_chosen", "located", "require"]
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
@@ -55,3 +56,22 @@ def require(message: M | None, what: str) -> M:
     if message is None:
         raise ConfigError(f"{what} is missing from the configuration")
     return message
+
+
+@contextmanager
+def located(path: str) -> Iterator[None]:
+    """Say in errors where in the configuration they arose.
+
+    Args:
+        path: The message's path.
+
+    Yields:
+        Nothing.
+
+    Raises:
+        ConfigError: What was raised inside, with the path before it.
+    """
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None

@@ -50,6 +50,8 @@ class EvaluationPlan:
         max_boxes: The most boxes that are drawn in a picture.
         metrics: What is computed, each made from the classes.
         use_average: Whether the moving average of the weights is evaluated.
+        losses: Whether the loss terms are computed too.
+        class_agnostic: Whether all classes count as one.
     """
 
     batch_size: int = 1
@@ -59,6 +61,8 @@ class EvaluationPlan:
     max_boxes: int = 20
     metrics: tuple[MetricsFactory, ...] = (CocoMetrics,)
     use_average: bool = False
+    losses: bool = True
+    class_agnostic: bool = False
 
 
 def build_evaluation(config: m.TrainEvalPipelineConfig, reader: m.InputReader | None = None) -> EvaluationPlan:

@@ -153,8 +153,7 @@ _INITIALIZERS: dict[str, Callable[..., Initialize]] = {
 
 
 def _norm(config: m.Hyperparams, frozen: bool) -> BatchNormSettings | None:
-    # Statistics over all replicas are those of the one process that trains.
     norm: Message | None = config.batch_norm or config.sync_batch_norm
     if not isinstance(norm, m.BatchNorm):
         return None
-    return BatchNormSettings(norm.decay, norm.epsilon, norm.center, norm.scale, frozen)
+    return BatchNormSettings(norm.decay, norm.epsilon, norm.center, norm.scale, frozen, config.batch_norm is None)

@@ -35,28 +35,35 @@ def build_dataset(config: m.InputReader | None, path: str, categories: Categorie
     reader = require(config, path)
     refuse_unsupported(reader, path)
     categories = load_label_map(reader.label_map_path) if reader.label_map_path else categories
-    return build_chosen(reader, "input_reader", _READERS, categories, reader.num_keypoints)
+    return build_chosen(reader, "input_reader", _READERS, categories, reader)
 
 
-def _tf_record(config: m.TFRecordInputReader, categories: Categories | None, num_keypoints: int) -> Dataset:
+def _tf_record(config: m.TFRecordInputReader, categories: Categories | None, reader: m.InputReader) -> Dataset:
     if categories is None:
         raise ConfigError("tf_record_input_reader: label_map_path is missing; records name classes by number")
-    return TFRecordDataset(config.input_path, categories, num_keypoints=num_keypoints)
+    return TFRecordDataset(
+        config.input_path,
+        categories,
+        num_keypoints=reader.num_keypoints,
+        multiclass_scores=reader.load_multiclass_scores,
+    )
 
 
-def _coco(config: m.CocoInputReader, categories: Categories | None, num_keypoints: int) -> Dataset:
-    _only_records_have_keypoints(num_keypoints)
+def _coco(config: m.CocoInputReader, categories: Categories | None, reader: m.InputReader) -> Dataset:
+    _refuse_what_only_records_have(reader)
     return CocoDataset(config.annotations, config.image_folder or None, categories)
 
 
-def _voc(config: m.VocInputReader, categories: Categories | None, num_keypoints: int) -> Dataset:
-    _only_records_have_keypoints(num_keypoints)
+def _voc(config: m.VocInputReader, categories: Categories | None, reader: m.InputReader) -> Dataset:
+    _refuse_what_only_records_have(reader)
     return VocDataset(config.root, config.image_set, categories)
 
 
-def _only_records_have_keypoints(num_keypoints: int) -> None:
-    if num_keypoints:
+def _refuse_what_only_records_have(reader: m.InputReader) -> None:
+    if reader.num_keypoints:
         raise ConfigError("num_keypoints: keypoints are read from tf_record_input_reader alone; remove it")
+    if reader.load_multiclass_scores:
+        raise ConfigError("load_multiclass_scores: they are read from tf_record_input_reader alone; remove it")
 
 
 _READERS: dict[str, Callable[..., Dataset]] = {

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from boxwright.builders.choice import build_chosen, require
+from boxwright.builders.choice import build_chosen, located, require
 from boxwright.config import messages as m
 from boxwright.errors import ConfigError
-from boxwright.optimization.optimizers import Adam, Momentum, RMSProp, UpdateRule
+from boxwright.optimization.optimizers import Adam, AdamW, Momentum, RMSProp, UpdateRule
 from boxwright.optimization.schedules import Constant, CosineDecay, ExponentialDecay, ManualSteps, Schedule
 
 __all__ = ["OptimizerPlan", "build_optimizer", "build_schedule"]
@@ -30,11 +30,12 @@ class OptimizerPlan:
     average_decay: float | None
 
 
-def build_optimizer(config: m.Optimizer) -> OptimizerPlan:
+def build_optimizer(config: m.Optimizer, path: str = "optimizer") -> OptimizerPlan:
     """Build an optimizer's plan.
 
     Args:
         config: The message.
+        path: Where it sits, for errors.
 
     Returns:
         The plan.
@@ -42,10 +43,16 @@ def build_optimizer(config: m.Optimizer) -> OptimizerPlan:
     Raises:
         ConfigError: For an empty message, or a schedule that cannot be.
     """
-    rule, learning_rate = build_chosen(config, "optimizer", _OPTIMIZERS)
+    with located(path):
+        rule, learning_rate = build_chosen(config, "optimizer", _OPTIMIZERS)
+        if not 0 <= config.moving_average_decay <= 1:
+            raise ConfigError(f"moving_average_decay: expected 0..1, found {config.moving_average_decay:g}")
+    where = f"{path}.{config.which('optimizer')}"
+    with located(f"{where}.learning_rate"):
+        schedule = build_schedule(require(learning_rate, "learning_rate"))
     return OptimizerPlan(
         rule=rule,
-        schedule=build_schedule(require(learning_rate, "optimizer's learning_rate")),
+        schedule=schedule,
         average_decay=config.moving_average_decay if config.use_moving_average else None,
     )
 
@@ -65,10 +72,15 @@ def _adam(config: m.AdamOptimizer) -> _RuleAndRate:
     return Adam(config.epsilon), config.learning_rate
 
 
+def _adamw(config: m.AdamWOptimizer) -> _RuleAndRate:
+    return AdamW(config.weight_decay, config.beta1, config.beta2, config.epsilon), config.learning_rate
+
+
 _OPTIMIZERS: dict[str, Callable[[Any], _RuleAndRate]] = {
     "momentum_optimizer": _momentum,
     "rms_prop_optimizer": _rms_prop,
     "adam_optimizer": _adam,
+    "adamw_optimizer": _adamw,
 }
 
 
@@ -89,7 +101,7 @@ def build_schedule(config: m.LearningRate) -> Schedule:
 
 def _rate(value: float, name: str) -> float:
     if value < 0:
-        raise ConfigError(f"learning_rate: {name} is {value}; a rate cannot be negative")
+        raise ConfigError(f"{name} is {value:g}; a rate cannot be negative")
     return value
 
 

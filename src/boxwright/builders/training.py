@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from boxwright.builders.augmentation import build_augmentation
@@ -11,12 +11,14 @@ from boxwright.builders.optimizer import OptimizerPlan, build_optimizer
 from boxwright.config import messages as m
 from boxwright.config.support import refuse_unsupported
 from boxwright.data.augmentation.transform import Transform
-from boxwright.data.loader import StreamSettings
+from boxwright.data.order import StreamSettings
 from boxwright.errors import ConfigError
+from boxwright.optimization.trainable import FreezeStage, Freezing
 
 Scope = Literal["full", "detection", "classification"]
+Precision = Literal["float32", "bfloat16", "float16"]
 
-__all__ = ["FineTune", "TrainingPlan", "build_training"]
+__all__ = ["FineTune", "Precision", "TrainingPlan", "build_training"]
 
 
 @dataclass(frozen=True)
@@ -43,8 +45,13 @@ class TrainingPlan:
         optimizer: How weights are trained.
         clip_norm: The largest norm of all gradients together; 0 for no limit.
         regularize: Whether penalties on kernels are part of the loss.
-        bfloat16: Whether the network computes in bfloat16.
+        precision: In which the network computes; weights and losses are float32 always.
+        accumulation: In how many parts a batch is learnt from.
+        freezing: Which weights learn.
+        bias_multiplier: What gradients of biases are multiplied with.
         fine_tune: Which weights it starts from.
+        summarize_gradients: Whether the log has the gradient norm of each variable.
+        keep_every_n_hours: How often a checkpoint stays for good.
     """
 
     num_steps: int
@@ -53,17 +60,36 @@ class TrainingPlan:
     optimizer: OptimizerPlan
     clip_norm: float
     regularize: bool
-    bfloat16: bool
+    precision: Precision
+    accumulation: int
+    freezing: Freezing
+    bias_multiplier: float
     fine_tune: FineTune
+    summarize_gradients: bool
+    keep_every_n_hours: float
+
+    def with_seed(self, seed: int) -> TrainingPlan:
+        """Choose the seed.
+
+        Args:
+            seed: Decides order and augmentation.
+
+        Returns:
+            The same plan with it.
+        """
+        return replace(self, stream=replace(self.stream, seed=seed))
 
 
-def build_training(config: m.TrainEvalPipelineConfig, *, workers: int = 1, seed: int = 0) -> TrainingPlan:
+def build_training(
+    config: m.TrainEvalPipelineConfig, *, workers: int = 1, seed: int = 0, skip_bad: bool = False
+) -> TrainingPlan:
     """Build a run's plan.
 
     Args:
         config: The whole configuration.
         workers: Processes that prepare samples.
         seed: Decides order and augmentation.
+        skip_bad: Whether records that cannot be read are left out.
 
     Returns:
         The plan.
@@ -88,13 +114,21 @@ def build_training(config: m.TrainEvalPipelineConfig, *, workers: int = 1, seed:
             every_nth=max(reader.sample_1_of_n_examples, 1),
             num_epochs=reader.num_epochs,
             workers=workers,
+            source_weights=_source_weights(reader),
+            group=reader.group_by_aspect_ratio,
+            skip_bad=skip_bad,
         ),
         augmentation=build_augmentation(train.data_augmentation_options),
-        optimizer=build_optimizer(require(train.optimizer, "train_config.optimizer")),
+        optimizer=build_optimizer(require(train.optimizer, "train_config.optimizer"), "train_config.optimizer"),
         clip_norm=train.gradient_clipping_by_norm,
         regularize=train.add_regularization_loss,
-        bfloat16=train.use_bfloat16,
+        precision=_precision(train),
+        accumulation=_accumulation(train),
+        freezing=_freezing(train),
+        bias_multiplier=train.bias_grad_multiplier or 1.0,
         fine_tune=FineTune(train.fine_tune_checkpoint, _scope(train)),
+        summarize_gradients=train.summarize_gradients,
+        keep_every_n_hours=train.keep_checkpoint_every_n_hours,
     )
 
 
@@ -107,6 +141,40 @@ def _check_keypoints(model: m.DetectionModel | None, reader: m.InputReader) -> N
             f"keypoint_box_coder has {wanted} keypoints, train_input_reader.num_keypoints is {reader.num_keypoints}; "
             "set it to the same"
         )
+
+
+def _source_weights(reader: m.InputReader) -> tuple[float, ...]:
+    weights = tuple(reader.sample_from_datasets_weights)
+    if weights and (min(weights) < 0 or sum(weights) <= 0):
+        raise ConfigError(
+            f"train_input_reader.sample_from_datasets_weights: expected weights of 0 or more, found {list(weights)}"
+        )
+    if weights and reader.group_by_aspect_ratio:
+        raise ConfigError("train_input_reader: group_by_aspect_ratio goes with one source; remove the weights")
+    return weights
+
+
+def _precision(config: m.TrainConfig) -> Precision:
+    if config.use_bfloat16 and config.use_float16:
+        raise ConfigError("train_config: use_bfloat16 and use_float16 are both set; choose one")
+    return "bfloat16" if config.use_bfloat16 else "float16" if config.use_float16 else "float32"
+
+
+def _accumulation(config: m.TrainConfig) -> int:
+    if config.gradient_accumulation_steps > config.batch_size:
+        raise ConfigError(
+            f"train_config.gradient_accumulation_steps: {config.gradient_accumulation_steps} parts of a batch of "
+            f"{config.batch_size}; each needs an image"
+        )
+    return config.gradient_accumulation_steps
+
+
+def _freezing(config: m.TrainConfig) -> Freezing:
+    return Freezing(
+        update=tuple(config.update_trainable_variables),
+        freeze=tuple(config.freeze_variables),
+        stages=tuple(FreezeStage(stage.until_step, tuple(stage.variables)) for stage in config.freeze_stage),
+    )
 
 
 def _scope(config: m.TrainConfig) -> Scope:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +40,22 @@ def write_atomically(content: dict[str, Any], path: Path) -> None:
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
+        _settle(path.parent)
     except (OSError, RuntimeError) as error:
         partial.unlink(missing_ok=True)
         raise CheckpointError(
             f"{path}: the checkpoint could not be written: {error}; earlier ones are intact"
         ) from None
+
+
+def _settle(folder: Path) -> None:
+    """Bring a renaming to the disk, where the system can."""
+    if os.name == "posix":
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
@@ -72,14 +84,15 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
 class CheckpointStore:
     """The checkpoints of one model folder."""
 
-    def __init__(self, model_dir: str | Path, keep: int = 5) -> None:
+    def __init__(self, model_dir: str | Path, keep: int = 5, keep_every_n_hours: float = 10000.0) -> None:
         """Remember the folder.
 
         Args:
             model_dir: The folder; it need not exist.
             keep: How many of the newest checkpoints stay.
+            keep_every_n_hours: How much later than the last that stays for good another stays for good.
         """
-        self.folder, self.keep = Path(model_dir), keep
+        self.folder, self.keep, self.keep_every_n_hours = Path(model_dir), keep, keep_every_n_hours
 
     def paths(self) -> list[Path]:
         """List the checkpoints.
@@ -92,21 +105,46 @@ class CheckpointStore:
         ]
         return [path for _, path in sorted(found)]
 
-    def save(self, step: int, content: dict[str, Any]) -> Path:
+    def save(self, step: int, content: dict[str, Any], began: float = 0.0) -> Path:
         """Write a checkpoint, then drop the oldest beyond `keep`.
 
         Args:
             step: Steps done.
             content: Tensors and plain data.
+            began: When the run began, in seconds since 1970; hours are counted from there.
 
         Returns:
             The file.
         """
         path = self.folder / f"ckpt-{step}.pt"
         write_atomically({"format": _FORMAT, "step": step, **content}, path)
-        for old in [*self.paths()[: -self.keep], *self.folder.glob(".ckpt-*.partial")]:
+        for old in [*self._superfluous(began), *self.folder.glob(".*.pt.partial")]:
             old.unlink(missing_ok=True)
         return path
+
+    def save_best(self, step: int, content: dict[str, Any]) -> Path:
+        """Write the best checkpoint, in place of the one before.
+
+        Args:
+            step: Steps done.
+            content: Tensors and plain data.
+
+        Returns:
+            The file, `best.pt`.
+        """
+        path = self.folder / "best.pt"
+        write_atomically({"format": _FORMAT, "step": step, **content}, path)
+        return path
+
+    def _superfluous(self, began: float) -> Iterator[Path]:
+        """List what no longer stays: of those that are not among the newest, all but one every so many hours."""
+        kept = began
+        for path in self.paths()[: -self.keep]:
+            written = path.stat().st_mtime
+            if began and written - kept >= self.keep_every_n_hours * 3600:
+                kept = written
+            else:
+                yield path
 
     def latest(self) -> tuple[Path, dict[str, Any]] | None:
         """Read the newest checkpoint that can be read.

@@ -145,7 +145,11 @@ HONOURED: dict[str, str] = {
     "WeightedSoftmaxClassificationLoss": "logit_scale",
     "HardExampleMiner": "num_hard_examples iou_threshold loss_type max_negatives_per_positive min_negatives_per_image",
     "TrainConfig": "batch_size data_augmentation_options optimizer gradient_clipping_by_norm fine_tune_checkpoint "
-    "fine_tune_checkpoint_type from_detection_checkpoint num_steps add_regularization_loss use_bfloat16",
+    "fine_tune_checkpoint_type from_detection_checkpoint num_steps add_regularization_loss use_bfloat16 "
+    "keep_checkpoint_every_n_hours bias_grad_multiplier update_trainable_variables freeze_variables "
+    "merge_multiple_label_boxes use_multiclass_scores summarize_gradients use_float16 "
+    "gradient_accumulation_steps freeze_stage",
+    "FreezeStage": "until_step variables",
     "PreprocessingStep": "random_horizontal_flip random_vertical_flip random_rotation90 random_adjust_brightness "
     "random_adjust_contrast random_adjust_hue random_adjust_saturation random_distort_color random_crop_image "
     "ssd_random_crop",
@@ -162,10 +166,11 @@ HONOURED: dict[str, str] = {
     "SSDRandomCrop": "operations",
     "SSDRandomCropOperation": "min_object_covered min_aspect_ratio max_aspect_ratio min_area max_area overlap_thresh "
     "clip_boxes random_coef",
-    "Optimizer": "rms_prop_optimizer momentum_optimizer adam_optimizer use_moving_average moving_average_decay",
+    "Optimizer": "rms_prop_optimizer momentum_optimizer adam_optimizer adamw_optimizer use_moving_average moving_average_decay",
     "RMSPropOptimizer": "learning_rate momentum_optimizer_value decay epsilon",
     "MomentumOptimizer": "learning_rate momentum_optimizer_value",
     "AdamOptimizer": "learning_rate epsilon",
+    "AdamWOptimizer": "learning_rate weight_decay beta1 beta2 epsilon",
     "LearningRate": "constant_learning_rate exponential_decay_learning_rate manual_step_learning_rate "
     "cosine_decay_learning_rate",
     "ConstantLearningRate": "learning_rate",
@@ -174,8 +179,10 @@ HONOURED: dict[str, str] = {
     "ManualStepLearningRate": "initial_learning_rate schedule warmup",
     "ManualStepLearningRate.LearningRateSchedule": "step learning_rate",
     "CosineDecayLearningRate": "learning_rate_base total_steps warmup_learning_rate warmup_steps hold_base_rate_steps",
-    "InputReader": "label_map_path shuffle num_epochs sample_1_of_n_examples tf_record_input_reader coco_input_reader "
-    "voc_input_reader num_keypoints",
+    "InputReader": "name label_map_path shuffle num_epochs sample_1_of_n_examples tf_record_input_reader coco_input_reader "
+    "voc_input_reader num_keypoints sample_from_datasets_weights max_number_of_boxes load_multiclass_scores "
+    "class_weight group_by_aspect_ratio",
+    "ClassWeight": "name weight",
     "TFRecordInputReader": "input_path",
     "CocoInputReader": "annotations image_folder",
     "VocInputReader": "root image_set",
@@ -190,6 +197,14 @@ HONOURED: dict[str, str] = {
 NOTES: dict[str, str] = {
     "RMSPropOptimizer.decay": "as TF2 reads it: the rate is divided by 1 + decay × step "
     "(TF1 read it as the decay of the average of squares)",
+    "InputReader.max_number_of_boxes": "where it is set, training uses the first so many boxes of an image; not set, all; "
+    "evaluation uses all always",
+    "TrainConfig.keep_checkpoint_every_n_hours": "in TF2 without effect; here as in TF1",
+    "TrainConfig.bias_grad_multiplier": "in TF2 without effect; here as in TF1",
+    "TrainConfig.freeze_variables": "in TF2 without effect; here as in TF1, over TF2's names, ours, and both below "
+    "FeatureExtractor/ and BoxPredictor/",
+    "TrainConfig.update_trainable_variables": "in TF2 without effect; here as in TF1, over TF2's names and ours",
+    "TrainConfig.summarize_gradients": "in TF2 without effect; here as in TF1",
     "LocalizationLoss.weighted_iou": "computed of decoded boxes (TF's SSD compares codes as if they were corners)",
     "LocalizationLoss.weighted_giou": "computed of decoded boxes (TF's SSD compares codes as if they were corners)",
     "LocalizationLoss.l1_localization_loss": "weighted for each anchor (TF's SSD stops with an error)",
@@ -246,15 +261,12 @@ NO_EFFECT: dict[str, str] = {
     "TrainConfig.run_fine_tune_checkpoint_dummy_computation": "TensorFlow's creation of variables",
     "TrainConfig.fine_tune_checkpoint_version": "the kind of a checkpoint is seen from its files",
     "TrainConfig.load_all_detection_checkpoint_vars": "TF2 does not read it; fine_tune_checkpoint_type decides",
-    "TrainConfig.keep_checkpoint_every_n_hours": "the five newest checkpoints are kept",
     "TrainConfig.batch_queue_capacity": _QUEUE,
     "TrainConfig.num_batch_queue_threads": _QUEUE,
     "TrainConfig.prefetch_queue_capacity": _QUEUE,
-    "TrainConfig.max_number_of_boxes": "no box is dropped: a batch is padded to the most that an image has",
+    "TrainConfig.max_number_of_boxes": "TF2 does not read it; train_input_reader.max_number_of_boxes is what cuts",
     "TrainConfig.unpad_groundtruth_tensors": "padding never counts",
-    "TrainConfig.retain_original_images": "input images are logged from the batch itself",
-    "TrainConfig.summarize_gradients": "no gradient summaries are written",
-    "InputReader.name": "only a name",
+    "TrainConfig.retain_original_images": "nothing in training reads them; input images are logged from the batch",
     "InputReader.shuffle_buffer_size": _SHUFFLED,
     "InputReader.filenames_shuffle_buffer_size": _SHUFFLED,
     "InputReader.num_readers": _SHUFFLED,
@@ -266,7 +278,6 @@ NO_EFFECT: dict[str, str] = {
     "InputReader.prefetch_size": _QUEUE,
     "InputReader.num_parallel_map_calls": _QUEUE,
     "InputReader.drop_remainder": "the training stream has no last batch; evaluation uses every image",
-    "InputReader.max_number_of_boxes": "no box is dropped",
     "InputReader.use_display_name": "class texts are looked up by name and by display name",
     "InputReader.include_source_id": "samples carry their id always",
     "InputReader.load_instance_masks": _BOXES_ONLY,
@@ -290,7 +301,7 @@ NO_EFFECT: dict[str, str] = {
     "EvalConfig.groundtruth_box_visualization_color": "each class has a colour of its own",
     "EvalConfig.retain_original_images": "pictures are of the original images always",
     "EvalConfig.retain_original_image_additional_channels": "only three channels are read",
-    "EvalConfig.use_dummy_loss_in_eval": "evaluation computes no loss",
+    "EvalConfig.use_dummy_loss_in_eval": "TF2 does not read it; the losses are computed",
     "EvalConfig.image_classes_field_map_empty_to_ones": "classes that were verified are read as they are",
     "StringIntLabelMapItem.frequency": "only read by the LVIS evaluator",
     "StringIntLabelMapItem.instance_count": "only read by the LVIS evaluator",

@@ -9,16 +9,23 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.profiler import record_function
 
 from boxwright.criteria.classification_losses import ClassificationLoss
+from boxwright.criteria.criterion import Count, Description, count_here
 from boxwright.criteria.example_sampler import BalancedSampler
 from boxwright.criteria.expected_weights import ExpectedWeights
 from boxwright.criteria.hard_example_miner import HardExampleMiner
 from boxwright.criteria.localization_losses import LocalizationLoss
 from boxwright.criteria.target_assigner import AnchorTargets, Assigner
+from boxwright.ops.matcher import UNMATCHED
 from boxwright.types import Predictions, Targets
 
 __all__ = ["LossNormalizer", "SSDCriterion"]
+
+
+# TF1 writes the family twice, around the scope.
+TARGET_ASSIGNMENT = "TargetAssignment/Loss/TargetAssignment"
 
 
 @dataclass(frozen=True)
@@ -60,24 +67,23 @@ class SSDCriterion:
     sampler: BalancedSampler | None = None
     expected: ExpectedWeights | None = None
 
-    def __call__(self, predictions: Predictions, targets: Targets) -> dict[str, Tensor]:
-        """Compute the losses of a batch.
+    def __call__(self, predictions: Predictions, targets: Targets, count: Count = count_here) -> dict[str, Tensor]:
+        """Compute the losses of a batch, or of a part of one.
 
         Args:
             predictions: What the network said.
             targets: The groundtruth, in pixels of the network's input.
+            count: Turns the matched anchors here into those of the whole batch, by which losses are divided.
 
         Returns:
-            `Loss/localization_loss` and `Loss/classification_loss`, scalars.
+            `Loss/localization_loss` and `Loss/classification_loss`, scalars; those of the parts of a batch
+            add up to those of the batch.
         """
-        anchors = predictions.anchors
-        if not self.assigner.unit_free:
-            anchors, targets = _in_units_of_input(predictions, targets)
-        assigned = self.assigner(anchors, targets)
-        if self.sampler is not None:
-            assigned = self._sampled(assigned, self.sampler)
+        with record_function("assignment"):
+            assigned, anchors, targets = self.assign(predictions, targets)
         # The divisor counts images that nobody looked at too, as TF's does.
-        divisor = assigned.box_weights.sum().clamp(min=1.0) if self.normalizer.by_num_matches else torch.ones(())
+        matches = assigned.box_weights.sum()
+        divisor = count(matches).clamp(min=1.0) if self.normalizer.by_num_matches else torch.ones(())
         class_logits, box_codes = predictions.class_logits.float(), predictions.box_codes.float()
         if targets.annotated is not None:
             class_logits, box_codes, assigned = _only_annotated(class_logits, box_codes, assigned, targets.annotated)
@@ -101,6 +107,55 @@ class SSDCriterion:
             "Loss/localization_loss": rules.localization_weight / box_divisor * box_losses.sum(),
             "Loss/classification_loss": rules.classification_weight / divisor * class_losses.sum(),
         }
+
+    def assign(self, predictions: Predictions, targets: Targets) -> tuple[AnchorTargets, Tensor, Targets]:
+        """Decide what each anchor should predict.
+
+        Args:
+            predictions: For their anchors and the size of the input.
+            targets: The groundtruth, in pixels of the network's input.
+
+        Returns:
+            What each anchor should predict; anchors and groundtruth in the units in which boxes are coded.
+        """
+        anchors = predictions.anchors
+        if not self.assigner.unit_free:
+            anchors, targets = _in_units_of_input(predictions, targets)
+        assigned = self.assigner(anchors, targets)
+        return (assigned if self.sampler is None else self._sampled(assigned, self.sampler)), anchors, targets
+
+    @torch.no_grad()
+    def describe(self, predictions: Predictions, targets: Targets) -> Description:
+        """Say how a batch was assigned and what its anchors cost, for a run's log.
+
+        Args:
+            predictions: What the network said.
+            targets: The groundtruth, in pixels of the network's input.
+
+        Returns:
+            TF's tags: averages over images, and the classification losses of positive and negative
+            anchors before mining.
+        """
+        assigned, _, targets = self.assign(predictions, targets)
+        match, weights = assigned.match, assigned.class_weights
+        counted = (weights if weights.ndim == 2 else weights.sum(-1)) > 0
+        positive, negative = match >= 0, match == UNMATCHED
+        losses = self.classification(predictions.class_logits.float(), assigned.classes, weights)
+        taken = torch.zeros_like(targets.valid).scatter_reduce_(1, match.clamp(min=0), positive, "amax")
+        per_image = {
+            "AvgNumGroundtruthBoxesPerImage": targets.valid,
+            "AvgNumGroundtruthBoxesMatchedPerImage": taken & targets.valid,
+            "AvgNumPositiveAnchorsPerImage": positive,
+            "AvgNumNegativeAnchorsPerImage": negative,
+            "AvgNumIgnoredAnchorsPerImage": ~positive & ~negative,
+        }
+        return Description(
+            scalars={f"{TARGET_ASSIGNMENT}/{name}": what.sum(1).float().mean() for name, what in per_image.items()},
+            distributions={
+                "Loss/PositiveAnchorLossCDF": losses[positive & counted],
+                "Loss/NegativeAnchorLossCDF": losses[negative & counted],
+            },
+        )
 
     def _sampled(self, assigned: AnchorTargets, sampler: BalancedSampler) -> AnchorTargets:
         weights = assigned.class_weights

@@ -157,7 +157,7 @@ class TargetAssigner:
             match=match,
             box_codes=torch.where(matched[..., None], codes, 0.0),
             box_weights=torch.where(matched, weights, 0.0),
-            classes=self._class_targets(matched, targets.labels.gather(1, row)),
+            classes=self._class_targets(matched, targets, row),
             class_weights=torch.where(matched, weights, self.negative_class_weight) * (match != IGNORED),
         )
 
@@ -171,10 +171,14 @@ class TargetAssigner:
         keypoints = targets.keypoints.gather(1, row[..., None, None].expand(-1, -1, points, 2))
         return self.box_coder.encode(boxes, anchors, keypoints)
 
-    def _class_targets(self, matched: Tensor, labels: Tensor) -> Tensor:
+    def _class_targets(self, matched: Tensor, targets: Targets, row: Tensor) -> Tensor:
         columns = self.columns
-        one_hot = F.one_hot(labels + columns.background, columns.count).float()
-        return torch.where(matched[..., None], one_hot, columns.unmatched(one_hot))
+        if targets.class_scores is None:
+            wanted = F.one_hot(targets.labels.gather(1, row) + columns.background, columns.count).float()
+        else:
+            scores = targets.class_scores.gather(1, row[..., None].expand(-1, -1, columns.num_classes))
+            wanted = F.pad(scores, (columns.background, 0))
+        return torch.where(matched[..., None], wanted, columns.unmatched(wanted))
 
 
 @dataclass(frozen=True)

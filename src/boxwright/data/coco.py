@@ -90,6 +90,11 @@ class CocoDataset:
         if annotation.get("category_id") not in self._label_of:
             raise DataError(f"{where}: category_id {annotation.get('category_id')!r} is not among the categories")
 
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """How many samples each source has; they follow one another."""
+        return (len(self),)
+
     def __len__(self) -> int:
         return len(self._images)
 

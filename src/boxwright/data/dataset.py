@@ -22,6 +22,11 @@ class Dataset(Protocol):
         """The classes."""
         ...
 
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """How many samples each source has (a path that a reader names); they follow one another."""
+        ...
+
     def __len__(self) -> int:
         """Count the samples."""
         ...

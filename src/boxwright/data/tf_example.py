@@ -94,6 +94,7 @@ def decode_example(
     *,
     masks: MaskEncoding = "none",
     num_keypoints: int = 0,
+    multiclass_scores: bool = False,
     unknown: dict[str, str] | None = None,
 ) -> Sample:
     """Turn the features of a record into a sample.
@@ -108,6 +109,7 @@ def decode_example(
         where: The record's place, for errors.
         masks: How instance masks are stored, if they are to be read.
         num_keypoints: Keypoints an object, if they are to be read.
+        multiclass_scores: Whether scores of all classes are to be read.
         unknown: Gets class names that the label map lacks, each with where it was first met.
 
     Returns:
@@ -138,11 +140,22 @@ def decode_example(
         areas=_per_object(features, "image/object/area", count, where, np.float32),
         masks=_masks(features, count, (height, width), masks, where),
         keypoints=_keypoints(features, count, num_keypoints, (height, width), where),
+        class_scores=_class_scores(features, count, where) if multiclass_scores else None,
         verified_labels=_verified(features, categories),
         id=_text(features, "image/source_id") or _text(features, "image/filename"),
         filename=_text(features, "image/filename"),
     )
     return sample.keep(labels >= 0) if (labels < 0).any() else sample
+
+
+def _class_scores(features: Features, count: int, where: str) -> NDArray[np.float32] | None:
+    """Read the scores [N, K] of all classes; None where the record has none."""
+    scores = _floats(features, "image/object/class/multiclass_scores")
+    if not len(scores):
+        return None
+    if not count or len(scores) % count:
+        raise DataError(f"{where}: image/object/class/multiclass_scores has {len(scores)} values for {count} objects")
+    return scores.reshape(count, -1)
 
 
 def _declared_size(features: Mapping[str, Sequence[Any]]) -> tuple[int, int] | None:

@@ -26,6 +26,7 @@ class TFRecordDataset:
         *,
         masks: MaskEncoding = "none",
         num_keypoints: int = 0,
+        multiclass_scores: bool = False,
         compression: Compression = "auto",
     ) -> None:
         """Open the files and find their records.
@@ -35,6 +36,7 @@ class TFRecordDataset:
             categories: The label map.
             masks: How masks are stored, if they are to be read.
             num_keypoints: Keypoints an object, if they are to be read.
+            multiclass_scores: Whether scores of all classes are to be read.
             compression: How the files are packed; "auto" looks at their first bytes.
 
         Raises:
@@ -44,11 +46,20 @@ class TFRecordDataset:
         self.categories = categories
         self.masks = masks
         self.num_keypoints = num_keypoints
-        self.files = [TFRecordFile(path, compression) for path in expand_paths([str(path) for path in paths])]
+        self.multiclass_scores = multiclass_scores
+        found = [expand_paths([str(path)]) for path in paths] or [expand_paths([])]
+        sources = [[TFRecordFile(path, compression) for path in some] for some in found]
+        self.files = [file for source in sources for file in source]
+        self._parts = tuple(sum(len(file) for file in source) for source in sources)
         self._ends = np.cumsum([len(file) for file in self.files])
         self._unknown: dict[str, str] = {}
         if not len(self):
             raise DataError(f"{self.name}: no records (record 0 at byte 0: the file is empty)")
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """How many samples each source has; they follow one another."""
+        return self._parts
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -80,6 +91,7 @@ class TFRecordDataset:
             where,
             masks=self.masks,
             num_keypoints=self.num_keypoints,
+            multiclass_scores=self.multiclass_scores,
             unknown=self._unknown,
         )
         for name, place in list(self._unknown.items())[known:]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from boxwright.builders.detector import build_detector
@@ -13,6 +14,7 @@ from boxwright.checkpoints.store import find_checkpoint, nearby
 from boxwright.config import messages as m
 from boxwright.config.load import load_config, parse_message
 from boxwright.data.label_map import load_label_map
+from boxwright.distributed import ALONE, Processes
 from boxwright.errors import CheckpointError, ConfigError
 from boxwright.evaluation.evaluator import Evaluation, Progress, _silent, evaluate_detector
 from boxwright.models.detector import Detector
@@ -20,7 +22,7 @@ from boxwright.tensorflow.bundle import Bundle
 from boxwright.tensorflow.object_graph import ATTRIBUTE
 from boxwright.types import Categories
 
-__all__ = ["evaluate", "find_config", "restore_detector", "run_evaluation"]
+__all__ = ["evaluate", "find_config", "reader_name", "restore_detector", "run_evaluation"]
 
 
 def restore_detector(
@@ -117,7 +119,13 @@ def _label_map(config: m.TrainEvalPipelineConfig, folder: Path) -> Categories | 
 
 
 def run_evaluation(
-    config: m.TrainEvalPipelineConfig, detector: Detector, number: int = 0, progress: Progress = _silent
+    config: m.TrainEvalPipelineConfig,
+    detector: Detector,
+    number: int = 0,
+    progress: Progress = _silent,
+    *,
+    class_agnostic: bool = False,
+    processes: Processes = ALONE,
 ) -> Evaluation:
     """Evaluate a detector on one of the configuration's evaluation readers.
 
@@ -126,6 +134,8 @@ def run_evaluation(
         detector: The detector.
         number: Which of `eval_input_reader`.
         progress: Shows how far it is.
+        class_agnostic: Whether all classes count as one.
+        processes: Those that share the evaluation.
 
     Returns:
         What was found.
@@ -140,7 +150,21 @@ def run_evaluation(
     reader = config.eval_input_reader[number]
     dataset = build_dataset(reader, f"eval_input_reader[{number}]", detector.categories)
     check_same_classes(detector.categories, dataset.categories)
-    return evaluate_detector(detector, dataset, build_evaluation(config, reader), progress)
+    plan = replace(build_evaluation(config, reader), class_agnostic=class_agnostic)
+    return evaluate_detector(detector, dataset, plan, progress, processes)
+
+
+def reader_name(config: m.TrainEvalPipelineConfig, number: int) -> str:
+    """Name an evaluation reader, as the folder of its events is named.
+
+    Args:
+        config: The configuration.
+        number: Which of `eval_input_reader`.
+
+    Returns:
+        Its `name`; where it has none, nothing for the first and the number for others.
+    """
+    return config.eval_input_reader[number].name or (str(number) if number else "")
 
 
 def check_same_classes(trained: Categories | None, given: Categories) -> None:

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from PIL import Image
+from torch import Tensor
 
 from boxwright.builders.evaluation import EvaluationPlan
+from boxwright.data.batch import objects_in_input, stack_targets
 from boxwright.data.dataset import Dataset
+from boxwright.distributed import ALONE, Processes
 from boxwright.drawing import draw_boxes, side_by_side
 from boxwright.metrics.metric import without_nan
 from boxwright.models.detector import Detector
-from boxwright.types import Categories, Detections, Sample
+from boxwright.types import Categories, Category, Detections, Predictions, Sample
 
 __all__ = ["Evaluation", "detection_rows", "draw_detections", "draw_truth", "evaluate_detector", "write_evaluation"]
 
@@ -32,7 +37,7 @@ class Evaluation:
         metrics: TF's metric names to values.
         notes: Why a metric is 0, -1 or NaN, where one is.
         rows: All detections in COCO's result form, image by image.
-        pictures: Truth beside detections, by image id.
+        pictures: Detections beside truth, by image id.
     """
 
     metrics: dict[str, float]
@@ -45,41 +50,122 @@ def _silent(indices: Iterable[int], _: str) -> Iterable[int]:
     return indices
 
 
+@dataclass(frozen=True)
+class _Part:
+    """What was found in one image; without its pixels, so that it can travel between processes."""
+
+    sample: Sample
+    detections: Detections
+    losses: dict[str, float]
+    picture: NDArray[np.uint8] | None
+
+
 def evaluate_detector(
-    detector: Detector, dataset: Dataset, plan: EvaluationPlan, progress: Progress = _silent
+    detector: Detector,
+    dataset: Dataset,
+    plan: EvaluationPlan,
+    progress: Progress = _silent,
+    processes: Processes = ALONE,
 ) -> Evaluation:
-    """Run a detector over a data set.
+    """Run a detector over a data set, which the processes share.
 
     Args:
-        detector: The detector.
+        detector: The detector; in each process the same.
         dataset: The data.
         plan: How.
         progress: Wraps the indices and takes a title, to show how far it is.
+        processes: Those that evaluate; each image is seen by one of them.
 
     Returns:
-        Metrics, detections and pictures. Pictures are of images spread evenly over the data.
+        Metrics, detections and pictures, the same in every process, whatever their number. Pictures are
+        of images spread evenly over the data.
     """
-    metrics = [make(dataset.categories) for make in plan.metrics]
     indices = range(0, len(dataset), plan.every_nth)
     step = max(len(indices) // max(plan.num_pictures, 1), 1)
     drawn = set(list(indices)[::step][: plan.num_pictures])
+    size = plan.batch_size
+    shared = processes.share([indices[start : start + size] for start in range(0, len(indices), size)])
+    training = detector.training
+    detector.eval()
+    try:
+        parts = [
+            part
+            for batch in _batches(progress([index for batch in shared for index in batch], "evaluate"), size)
+            for part in _evaluate_batch(detector, dataset, plan, batch, drawn)
+        ]
+    finally:
+        detector.train(training)
+    gathered = processes.gather(parts)
+    return _summed_up(_in_order(gathered, size), dataset, plan)
+
+
+def _in_order(gathered: list[list[_Part]], size: int) -> Iterator[_Part]:
+    """Undo the sharing of batches: one of each process in turn."""
+    waiting = [[part[start : start + size] for start in range(0, len(part), size)] for part in gathered]
+    for turn in zip_longest(*waiting, fillvalue=[]):
+        for batch in turn:
+            yield from batch
+
+
+def _evaluate_batch(
+    detector: Detector, dataset: Dataset, plan: EvaluationPlan, indices: list[int], drawn: set[int]
+) -> Iterator[_Part]:
+    samples = [dataset[index] for index in indices]
+    if plan.class_agnostic:
+        samples = [replace(sample, labels=np.zeros_like(sample.labels), class_scores=None) for sample in samples]
+    start = 0
+    for found, predictions, sizes in detector.detect_runs([sample.image for sample in samples]):
+        run = samples[start : start + len(found)]
+        losses = _losses(detector, predictions, run, sizes) if plan.losses else {}
+        for index, sample, detections in zip(indices[start:], run, found, strict=False):
+            if plan.class_agnostic:
+                detections = replace(detections, labels=torch.zeros_like(detections.labels), categories=None)  # noqa: PLW2901
+            yield _Part(
+                sample=replace(sample, image=np.zeros((*sample.image.shape[:2], 0), np.uint8), masks=None),
+                detections=_on_cpu(detections),
+                losses=losses,
+                picture=_picture(sample, detections, dataset.categories, plan) if index in drawn else None,
+            )
+        start += len(found)
+
+
+def _losses(detector: Detector, predictions: Predictions, samples: list[Sample], sizes: Tensor) -> dict[str, float]:
+    """Compute TF's loss terms of images that were detected in together."""
+    objects = [objects_in_input(sample, (h, w)) for sample, (h, w) in zip(samples, sizes.tolist(), strict=True)]
+    with torch.no_grad():
+        losses = detector.criterion(predictions, stack_targets(objects).to(predictions.class_logits.device))
+        losses["Loss/regularization_loss"] = detector.regularization()
+        values = {name: float(value) for name, value in losses.items()}
+    return values | {"Loss/total_loss": sum(values.values())}
+
+
+def _on_cpu(found: Detections) -> Detections:
+    """Keep what metrics and files need."""
+    return Detections(found.boxes.cpu(), found.scores.cpu(), found.labels.cpu(), found.image_size, found.categories)
+
+
+def _summed_up(parts: Iterable[_Part], dataset: Dataset, plan: EvaluationPlan) -> Evaluation:
+    categories = Categories((Category(0, 1, "object"),)) if plan.class_agnostic else dataset.categories
+    metrics = [make(categories) for make in plan.metrics]
     rows: list[dict[str, Any]] = []
     pictures: dict[str, NDArray[np.uint8]] = {}
-    for batch in _batches(progress(indices, "evaluate"), plan.batch_size):
-        samples = [dataset[index] for index in batch]
-        found = detector.detect([sample.image for sample in samples])
-        for index, sample, detections in zip(batch, samples, found, strict=True):
-            for metric in metrics:
-                metric.add(sample, detections)
-            rows += detection_rows(detections, sample.id, dataset.categories)
-            if index in drawn:
-                pictures[sample.id or str(index)] = _picture(sample, detections, dataset, plan)
+    sums: dict[str, float] = {}
+    count = 0
+    for part in parts:
+        for metric in metrics:
+            metric.add(part.sample, part.detections)
+        rows += detection_rows(part.detections, part.sample.id, categories)
+        if part.picture is not None:
+            pictures[part.sample.id or str(count)] = part.picture
+        count += 1
+        sums = {name: sums.get(name, 0.0) + value for name, value in part.losses.items()}
     values: dict[str, float] = {}
     notes: list[str] = []
     for metric in metrics:
         found_values = metric.compute()
         values |= found_values
         notes += metric.explain(found_values)
+    values |= {name: total / count for name, total in sums.items()}
     return Evaluation(values, notes, rows, pictures)
 
 
@@ -118,23 +204,24 @@ def detection_rows(detections: Detections, image_id: str, categories: Categories
     ]
 
 
-def _picture(sample: Sample, found: Detections, dataset: Dataset, plan: EvaluationPlan) -> NDArray[np.uint8]:
-    right = draw_detections(sample.image, found, plan.min_score, plan.max_boxes)
-    return side_by_side(draw_truth(sample, dataset), right, ("truth", f"detections, score {plan.min_score:g} or more"))
+def _picture(sample: Sample, found: Detections, categories: Categories, plan: EvaluationPlan) -> NDArray[np.uint8]:
+    left = draw_detections(sample.image, found, plan.min_score, plan.max_boxes)
+    titles = (f"detections, score {plan.min_score:g} or more", "truth")
+    return side_by_side(left, draw_truth(sample, categories), titles)
 
 
-def draw_truth(sample: Sample, dataset: Dataset) -> NDArray[np.uint8]:
+def draw_truth(sample: Sample, categories: Categories) -> NDArray[np.uint8]:
     """Draw the annotated boxes.
 
     Args:
         sample: The sample.
-        dataset: The data, for names.
+        categories: The classes, for names.
 
     Returns:
         uint8 [H, W, 3].
     """
     labels = sample.labels.tolist()
-    names = [dataset.categories.by_label(label).title for label in labels]
+    names = [categories.by_label(label).title for label in labels]
     return draw_boxes(sample.image, sample.boxes, labels, names)
 
 

@@ -5,7 +5,7 @@ Dimensions: B batch, H W image, C channels.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -14,28 +14,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from boxwright.criteria.criterion import Criterion
 from boxwright.errors import ConfigError
 from boxwright.models.layers import regularization_loss
 from boxwright.preprocessing.preprocessor import Preprocessor
-from boxwright.types import Categories, Detections, Predictions, Targets
+from boxwright.types import Categories, Detections, Predictions
 
-__all__ = ["Criterion", "Detector", "Postprocessor", "usable_device"]
-
-
-class Criterion(Protocol):
-    """Compares predictions with groundtruth."""
-
-    def __call__(self, predictions: Predictions, targets: Targets) -> dict[str, Tensor]:
-        """Compute the losses of a batch.
-
-        Args:
-            predictions: What the network said.
-            targets: The groundtruth.
-
-        Returns:
-            Loss name to scalar.
-        """
-        ...
+__all__ = ["Detector", "Postprocessor", "usable_device"]
 
 
 class Postprocessor(Protocol):
@@ -158,19 +143,38 @@ class Detector(nn.Module):
         """
         training = self.training
         self.eval()
-        device = next(self.parameters()).device
         try:
-            tensors = [_as_hwc(image, number).to(device) for number, image in enumerate(images)]
-            inputs = [self.preprocess(image[None]) for image in tensors]
-            results: list[Detections] = []
-            for start, stop in _runs([tuple(pixels.shape) for pixels, _ in inputs]):
-                pixels = torch.cat([pixels for pixels, _ in inputs[start:stop]])
-                sizes = torch.cat([sizes for _, sizes in inputs[start:stop]])
-                found = self.postprocess(self.predict(pixels), sizes)
-                results += [_to_image(one, image) for one, image in zip(found, tensors[start:stop], strict=True)]
-            return results
+            return [one for found, _, _ in self.detect_runs(images) for one in found]
         finally:
             self.train(training)
+
+    @torch.no_grad()
+    def detect_runs(
+        self, images: Sequence[NDArray[np.uint8] | Tensor]
+    ) -> Iterator[tuple[list[Detections], Predictions, Tensor]]:
+        """Detect, and hand out the raw predictions too, which an evaluation's losses need.
+
+        The mode is the caller's to choose.
+
+        Args:
+            images: As for `detect`.
+
+        Yields:
+            For each run of images that have one size once resized: their detections, their predictions,
+            and their true sizes, int64 [B, 2].
+        """
+        device = next(self.parameters()).device
+        tensors = [_as_hwc(image, number).to(device) for number, image in enumerate(images)]
+        inputs = [self.preprocess(image[None]) for image in tensors]
+        for start, stop in _runs([tuple(pixels.shape) for pixels, _ in inputs]):
+            sizes = torch.cat([sizes for _, sizes in inputs[start:stop]])
+            predictions = self.predict(torch.cat([pixels for pixels, _ in inputs[start:stop]]))
+            found = self.postprocess(predictions, sizes)
+            yield (
+                [_to_image(one, image) for one, image in zip(found, tensors[start:stop], strict=True)],
+                predictions,
+                sizes,
+            )
 
 
 def _as_hwc(image: NDArray[np.uint8] | Tensor, number: int) -> Tensor:

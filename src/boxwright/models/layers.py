@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
+from torch.distributed.nn.functional import all_reduce
 from torch.nn import functional as F
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "KernelRule",
     "MaxPool2d",
     "Regularizer",
+    "SyncBatchNorm2d",
     "conv_norm_act",
     "full_conv",
     "make_activation",
@@ -85,6 +87,7 @@ class BatchNormSettings:
         center: Whether a bias is learnt.
         scale: Whether a gain is learnt.
         frozen: Whether training leaves the statistics alone and uses the stored ones.
+        sync: Whether the statistics are those of all processes' batches together.
     """
 
     decay: float = 0.999
@@ -92,6 +95,7 @@ class BatchNormSettings:
     center: bool = True
     scale: bool = True
     frozen: bool = False
+    sync: bool = False
 
 
 def _glorot(kernel: Tensor) -> object:
@@ -282,6 +286,40 @@ class BatchNorm2d(nn.BatchNorm2d):
         return flat.to(input.dtype)
 
 
+class SyncBatchNorm2d(BatchNorm2d):
+    """Batch normalization over the batches of all processes of a run (TF's `sync_batch_norm`).
+
+    PyTorch's own works on GPUs alone. Mean and variance are summed one after the other, so that
+    two processes agree with one that has both batches.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Normalize.
+
+        Args:
+            input: [B, C, H, W]; B may differ between processes.
+
+        Returns:
+            The same shape.
+        """
+        if not (self.training and distributed.is_initialized() and distributed.get_world_size() > 1):
+            return super().forward(input)
+        values = input.float()
+        count = values.new_full((1,), input.shape[0] * input.shape[2] * input.shape[3])
+        sums: Tensor = all_reduce(torch.cat([values.sum((0, 2, 3)), count]))  # type: ignore[no-untyped-call]
+        count = sums[-1].detach()
+        mean = sums[:-1] / count
+        centred = values - mean[:, None, None]
+        squares: Tensor = all_reduce(centred.square().sum((0, 2, 3)))  # type: ignore[no-untyped-call]
+        variance = squares / count
+        if self.running_mean is not None and self.running_var is not None and self.momentum is not None:
+            with torch.no_grad():
+                self.running_mean.lerp_(mean, self.momentum)
+                self.running_var.lerp_(variance * count / (count - 1).clamp(min=1), self.momentum)
+        gain = self.weight * torch.rsqrt(variance + self.eps)
+        return (centred * gain[:, None, None] + self.bias[:, None, None]).to(input.dtype)
+
+
 class FrozenStatisticsBatchNorm2d(nn.BatchNorm2d):
     """Batch normalization that always uses its stored statistics; gain and bias still learn."""
 
@@ -310,7 +348,7 @@ def make_norm(channels: int, settings: BatchNormSettings | None) -> nn.Module:
     """
     if settings is None:
         return nn.Identity()
-    kind = FrozenStatisticsBatchNorm2d if settings.frozen else BatchNorm2d
+    kind = FrozenStatisticsBatchNorm2d if settings.frozen else SyncBatchNorm2d if settings.sync else BatchNorm2d
     norm = kind(channels, eps=settings.epsilon, momentum=1 - settings.decay)
     norm.weight.requires_grad_(settings.scale)
     norm.bias.requires_grad_(settings.center)

@@ -9,27 +9,33 @@ __all__ = ["MovingAverage"]
 
 
 class MovingAverage:
-    """Shadow weights: s ← d·s + (1 − d)·p after each step, starting from the first weights."""
+    """Shadow weights as TF2's object detection keeps them: s ← dₙ·s + (1 − dₙ)·p after update n = 1, 2, ….
+
+    dₙ is the smaller of the decay and (1 + n) / (10 + n), so that early weights are soon forgotten, and
+    s starts from 0. Statistics of normalization are not averaged.
+    """
 
     def __init__(self, network: nn.Module, decay: float) -> None:
-        """Copy the weights.
+        """Start from 0.
 
         Args:
             network: The network.
-            decay: d.
+            decay: The largest dₙ.
         """
         self.decay = decay
-        self.shadow = {name: p.detach().clone() for name, p in network.named_parameters()}
+        self.shadow = {name: torch.zeros_like(p) for name, p in network.named_parameters()}
 
     @torch.no_grad()
-    def update(self, network: nn.Module) -> None:
-        """Follow the weights after a step.
+    def update(self, network: nn.Module, count: int) -> None:
+        """Follow the weights after an update.
 
         Args:
             network: The network.
+            count: Updates done before this one.
         """
         parameters = dict(network.named_parameters())
-        torch._foreach_lerp_(list(self.shadow.values()), [parameters[name] for name in self.shadow], 1 - self.decay)
+        decay = min(self.decay, (2 + count) / (11 + count))
+        torch._foreach_lerp_(list(self.shadow.values()), [parameters[name] for name in self.shadow], 1 - decay)
 
     def load(self, shadow: dict[str, Tensor]) -> None:
         """Take over stored averages.

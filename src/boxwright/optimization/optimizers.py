@@ -1,4 +1,4 @@
-"""Optimizers with the arithmetic of the Keras optimizers that TF2's object detection uses.
+"""Optimizers with the arithmetic of the Keras optimizers that TF2's object detection uses, and AdamW.
 
 They differ from PyTorch's where it shows: momentum keeps the rate inside the accumulator, Adam adds
 its epsilon before the bias correction, RMSProp adds it under the root.
@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor
 
-__all__ = ["Adam", "Momentum", "Optimizer", "RMSProp", "UpdateRule"]
+__all__ = ["Adam", "AdamW", "Momentum", "Optimizer", "RMSProp", "UpdateRule"]
 
 Tensors = list[Tensor]
 
@@ -50,12 +50,14 @@ class Optimizer(torch.optim.Optimizer):
             parameters: What to train; the rate is `param_groups[…]["lr"]`, 0 until it is set.
             rule: How.
         """
-        super().__init__(parameters, {"lr": 0.0})
+        super().__init__(parameters, {"lr": 0.0, "count": 0})
         self.rule = rule
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
         """Update every parameter that has a gradient.
+
+        Updates are counted for all parameters together, as Keras does, whether or not one was frozen for a while.
 
         Args:
             closure: Not supported; here for PyTorch's signature.
@@ -64,20 +66,14 @@ class Optimizer(torch.optim.Optimizer):
             parameters = [p for p in group["params"] if p.grad is not None]
             if parameters:
                 slots = [self._slot(parameters, name) for name in self.rule.slots]
-                self.rule(parameters, [p.grad for p in parameters], slots, group["lr"], self._count(parameters))
+                self.rule(parameters, [p.grad for p in parameters], slots, group["lr"], group["count"])
+                group["count"] += 1
 
     def _slot(self, parameters: Tensors, name: str) -> Tensors:
         for parameter in parameters:
             if name not in self.state[parameter]:
                 self.state[parameter][name] = torch.zeros_like(parameter)
         return [self.state[parameter][name] for parameter in parameters]
-
-    def _count(self, parameters: Tensors) -> int:
-        """Count the updates, this one not included; the same for all parameters of a group."""
-        count = int(self.state[parameters[0]].get("count", 0))
-        for parameter in parameters:
-            self.state[parameter]["count"] = count + 1
-        return count
 
 
 @dataclass(frozen=True)
@@ -177,3 +173,46 @@ class Adam:
         torch._foreach_add_(divisor, self.epsilon)
         corrected = rate * (1 - 0.999 ** (count + 1)) ** 0.5 / (1 - 0.9 ** (count + 1))
         torch._foreach_addcdiv_(parameters, mean, divisor, value=-corrected)
+
+
+@dataclass(frozen=True)
+class AdamW:
+    """m ← β₁·m + (1−β₁)·g; v ← β₂·v + (1−β₂)·g²; p ← (1 − lr·w)·p − lr·m̂/(√v̂ + ε).
+
+    Adam with decoupled weight decay (Loshchilov and Hutter, 2019, algorithm 2). Kernels decay; biases
+    and the gains of normalization, which have one dimension, do not.
+
+    Attributes:
+        weight_decay: w.
+        beta1: β₁.
+        beta2: β₂.
+        epsilon: ε.
+    """
+
+    weight_decay: float = 0.01
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    slots: ClassVar[tuple[str, ...]] = ("mean", "squares")
+
+    def __call__(self, parameters: Tensors, gradients: Tensors, slots: list[Tensors], rate: float, count: int) -> None:
+        """Update, as `UpdateRule` says.
+
+        Args:
+            parameters: What changes.
+            gradients: Their gradients.
+            slots: The averages of gradients and of squares.
+            rate: lr.
+            count: Updates done before.
+        """
+        mean, squares = slots
+        kernels = [p for p in parameters if p.ndim > 1]
+        if kernels:
+            torch._foreach_mul_(kernels, 1 - rate * self.weight_decay)
+        torch._foreach_lerp_(mean, gradients, 1 - self.beta1)
+        torch._foreach_mul_(squares, self.beta2)
+        torch._foreach_addcmul_(squares, gradients, gradients, value=1 - self.beta2)
+        divisor = torch._foreach_div(squares, 1 - self.beta2 ** (count + 1))
+        torch._foreach_sqrt_(divisor)
+        torch._foreach_add_(divisor, self.epsilon)
+        torch._foreach_addcdiv_(parameters, mean, divisor, value=-rate / (1 - self.beta1 ** (count + 1)))

@@ -20,7 +20,7 @@ from boxwright.tensorflow.bundle import Bundle
 from boxwright.tensorflow.object_graph import ATTRIBUTE
 from boxwright.tensorflow.variable_names import SHARED_LAYERS, TfVariable, ssd_variables
 
-__all__ = ["TfVariables", "from_tensorflow", "network_variables", "to_tensorflow"]
+__all__ = ["TfVariables", "from_tensorflow", "names_of", "network_variables", "to_tensorflow"]
 
 _ROOTS = ("model/", "_model/")
 _CLASSIFIER = "model/_feature_extractor/classification_backbone/"
@@ -94,6 +94,25 @@ def network_variables(network: nn.Module) -> dict[str, TfVariable]:
     if not isinstance(network, SSD):
         raise CheckpointError(f"no TF2 names are known for a {type(network).__name__}")
     return ssd_variables(network)
+
+
+def names_of(network: nn.Module) -> dict[str, tuple[str, ...]]:
+    """List all names of every parameter, for patterns that users write.
+
+    Args:
+        network: The network.
+
+    Returns:
+        Our name to: our name; where TF2 has such a variable, its key in a checkpoint without the
+        attribute's end; and our name below TF1's scope, `FeatureExtractor/` or `BoxPredictor/`.
+    """
+    variables = network_variables(network) if isinstance(network, SSD) else {}
+    names: dict[str, tuple[str, ...]] = {}
+    for name, _ in network.named_parameters():
+        scope = "BoxPredictor" if name.startswith("head.") else "FeatureExtractor"
+        tf2 = [variables[name].key.split("/.ATTRIBUTES/")[0]] if name in variables else []
+        names[name] = (name, *tf2, f"{scope}/{name.replace('.', '/')}")
+    return names
 
 
 def from_tensorflow(

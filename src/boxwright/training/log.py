@@ -1,8 +1,9 @@
-"""A run's log: TensorBoard under TF's tags, and JSON lines."""
+"""A run's log: TensorBoard under TF's tags, JSON lines, and trackers of others."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -10,27 +11,42 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.tensorboard import SummaryWriter
 
+from boxwright.criteria.criterion import Description
 from boxwright.data.batch import Batch
-from boxwright.drawing import draw_boxes
+from boxwright.drawing import draw_boxes, draw_cumulative
+from boxwright.evaluation.events import evaluation_folder, write_evaluation_events
 from boxwright.metrics.metric import without_nan
+from boxwright.training.trackers import Tracker
 from boxwright.types import Categories
 
-__all__ = ["TrainingLog"]
+__all__ = ["TrainingLog", "draw_inputs"]
+
+_LINES = "metrics.jsonl"
 
 
 class TrainingLog:
-    """Writes scalars and pictures; a context that closes its files."""
+    """Writes scalars and pictures; a context that closes its files.
 
-    def __init__(self, model_dir: Path) -> None:
+    What an earlier run wrote about steps after the one that this one begins at is taken out: those
+    steps are done again.
+    """
+
+    def __init__(
+        self, model_dir: Path, start: int = 0, *, evaluated: int = -1, trackers: Sequence[Tracker] = ()
+    ) -> None:
         """Open the files, `train/` for TensorBoard and `metrics.jsonl`.
 
         Args:
             model_dir: The run's folder.
+            start: The step at which the run begins or goes on.
+            evaluated: The step of the last evaluation that counts.
+            trackers: Where numbers go beside.
         """
-        self._train = SummaryWriter(str(model_dir / "train"))
-        self._eval: dict[int, SummaryWriter] = {}
-        self._folder = model_dir
-        self._lines = (model_dir / "metrics.jsonl").open("a", encoding="utf-8")
+        self._folder, self._start, self._trackers = model_dir, start, trackers
+        self._train = SummaryWriter(str(model_dir / "train"), purge_step=start + 1 if start else None)
+        self._eval: dict[str, SummaryWriter] = {}
+        _forget_after(model_dir / _LINES, start, evaluated)
+        self._lines = (model_dir / _LINES).open("a", encoding="utf-8")
 
     def __enter__(self) -> TrainingLog:
         return self
@@ -41,6 +57,8 @@ class TrainingLog:
         self._train.close()
         for writer in self._eval.values():
             writer.close()
+        for tracker in self._trackers:
+            tracker.close()
         self._lines.close()
 
     def scalars(self, step: int, values: dict[str, float]) -> None:
@@ -52,29 +70,51 @@ class TrainingLog:
         """
         for tag, value in values.items():
             self._train.add_scalar(tag, value, step)
-        self._line(step, values)
+        for tracker in self._trackers:
+            tracker.scalars(step, values)
+        self._line({"step": step, **without_nan(values)})
+
+    def describe(self, step: int, description: Description) -> None:
+        """Log how a batch was assigned.
+
+        Args:
+            step: Steps done.
+            description: Averages an image, and losses whose cumulative distribution is drawn.
+        """
+        for tag, value in description.scalars.items():
+            self._train.add_scalar(tag, float(value), step)
+        for tag, values in description.distributions.items():
+            self._train.add_image(tag, draw_cumulative(values.cpu().numpy()), step, dataformats="HWC")
+
+    def gradients(self, step: int, gradients: dict[str, NDArray[np.float32]]) -> None:
+        """Log each variable's gradient: its norm, and a histogram.
+
+        Args:
+            step: Steps done.
+            gradients: Variable to gradient.
+        """
+        for name, gradient in gradients.items():
+            self._train.add_scalar(f"gradient_norm/{name}", float(np.linalg.norm(gradient)), step)
+            self._train.add_histogram(f"gradients/{name}", gradient, step)
 
     def evaluation(
-        self, step: int, metrics: dict[str, float], pictures: dict[str, NDArray[np.uint8]], number: int = 0
+        self, step: int, metrics: dict[str, float], pictures: dict[str, NDArray[np.uint8]], name: str = ""
     ) -> None:
-        """Log numbers and pictures of an evaluation, under `eval/` (`eval_1/` for the second reader, …).
+        """Log numbers and pictures of an evaluation, under `eval/` or `eval/<name>`.
 
         Args:
             step: Steps done.
             metrics: Metric name to value.
             pictures: Image id to picture.
-            number: Which evaluation reader.
+            name: The evaluation reader's name.
         """
-        name = f"eval_{number}" if number else "eval"
-        if number not in self._eval:
-            self._eval[number] = SummaryWriter(str(self._folder / name))
-        writer = self._eval[number]
-        for tag, value in metrics.items():
-            writer.add_scalar(tag, value, step)
-        for number, picture in enumerate(pictures.values()):
-            writer.add_image(f"Detections_Left_Groundtruth_Right/{number}", picture, step, dataformats="HWC")
-        writer.flush()
-        self._line(step, metrics)
+        folder = evaluation_folder(self._folder, name)
+        if name not in self._eval:
+            self._eval[name] = SummaryWriter(str(folder), purge_step=self._start or None)
+        write_evaluation_events(self._eval[name], step, metrics, pictures)
+        for tracker in self._trackers:
+            tracker.scalars(step, {f"{folder.relative_to(self._folder)}/{tag}": v for tag, v in metrics.items()})
+        self._line({"step": step, "evaluation": name or "eval", **without_nan(metrics)})
 
     def images(self, step: int, batch: Batch, categories: Categories | None) -> None:
         """Log the first images of a batch as the network sees them, with their boxes.
@@ -84,15 +124,49 @@ class TrainingLog:
             batch: The batch.
             categories: The classes, for names.
         """
-        for row in range(min(len(batch), 4)):
-            image = np.ascontiguousarray(batch.images[row].permute(1, 2, 0).numpy())
-            image = np.repeat(image, 3, axis=2) if image.shape[2] == 1 else image
-            valid = batch.targets.valid[row].numpy()
-            labels = batch.targets.labels[row].numpy()[valid].tolist()
-            names = [categories.by_label(label).title if categories else str(label + 1) for label in labels]
-            picture = draw_boxes(image, batch.targets.boxes[row].numpy()[valid], labels, names)
+        for row, picture in enumerate(draw_inputs(batch, categories, 3)):
             self._train.add_image(f"train_input_images/{row}", picture, step, dataformats="HWC")
 
-    def _line(self, step: int, values: dict[str, float]) -> None:
-        self._lines.write(json.dumps({"step": step, **without_nan(values)}) + "\n")
+    def _line(self, values: dict[str, object]) -> None:
+        self._lines.write(json.dumps(values) + "\n")
         self._lines.flush()
+
+
+def draw_inputs(batch: Batch, categories: Categories | None, most: int) -> list[NDArray[np.uint8]]:
+    """Draw images of a batch as the network sees them, with their boxes.
+
+    Args:
+        batch: The batch.
+        categories: The classes, for names.
+        most: How many at most.
+
+    Returns:
+        Pictures, uint8 [H, W, 3].
+    """
+    pictures = []
+    targets = batch.targets.to("cpu")
+    for row in range(min(len(batch), most)):
+        image = np.ascontiguousarray(batch.images[row].permute(1, 2, 0).cpu().numpy())
+        image = np.repeat(image, 3, axis=2) if image.shape[2] == 1 else image
+        valid = targets.valid[row].numpy()
+        labels = targets.labels[row].numpy()[valid].tolist()
+        names = [categories.by_label(label).title if categories else str(label + 1) for label in labels]
+        pictures.append(draw_boxes(image, targets.boxes[row].numpy()[valid], labels, names))
+    return pictures
+
+
+def _forget_after(path: Path, step: int, evaluated: int) -> None:
+    """Take out of the JSON lines what is to be done again; a line that was cut off by a kill too."""
+    if not path.is_file():
+        return
+    kept = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            values = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        if values["step"] <= (evaluated if "evaluation" in values else step):
+            kept.append(line + "\n")
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text("".join(kept), encoding="utf-8")
+    partial.replace(path)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 
 from boxwright.builders.training import TrainingPlan
@@ -12,8 +14,9 @@ from boxwright.errors import CheckpointError
 from boxwright.models.detector import Detector
 from boxwright.optimization.moving_average import MovingAverage
 from boxwright.optimization.optimizers import Optimizer
+from boxwright.training.selection import Selection
 
-__all__ = ["TrainingState", "new_state"]
+__all__ = ["TrainingState", "new_state", "seed_step"]
 
 
 @dataclass
@@ -24,16 +27,30 @@ class TrainingState:
         detector: What is trained.
         optimizer: With its slots.
         average: The weights' moving average, or None.
+        scaler: The scale of float16's gradients; disabled in other precisions.
+        seed: Decides order, augmentation and what the network draws at random.
+        parts: In how many parts a batch is learnt from.
         step: Steps done.
+        samples: Samples seen: where the stream of data goes on.
+        selection: The evaluations so far.
+        began: When the run began, in seconds since 1970.
     """
 
     detector: Detector
     optimizer: Optimizer
     average: MovingAverage | None
+    scaler: torch.amp.GradScaler
+    seed: int
+    parts: int = 1
     step: int = 0
+    samples: int = 0
+    selection: Selection = field(default_factory=Selection)
+    began: float = field(default_factory=time.time)
 
     def content(self, config_text: str) -> dict[str, Any]:
         """Return what a checkpoint holds, beside its step.
+
+        Nothing of a random generator is in it: what is drawn at a step follows from seed and step.
 
         Args:
             config_text: The configuration as run, in text format.
@@ -47,11 +64,14 @@ class TrainingState:
             "optimizer": self.optimizer.state_dict(),
             "optimizer_kind": type(self.optimizer.rule).__name__,
             "average": self.average.shadow if self.average else {},
+            "scaler": self.scaler.state_dict(),
             "categories": categories.to_list() if categories else [],
             "config": config_text,
-            # Dropout draws from the process's generator; all other randomness is counted.
-            "generator": torch.get_rng_state(),
-            "cuda_generators": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+            "seed": self.seed,
+            "samples": self.samples,
+            "parts": self.parts,
+            "selection": self.selection.content(),
+            "began": self.began,
         }
 
     def restore(self, content: dict[str, Any]) -> None:
@@ -77,18 +97,21 @@ class TrainingState:
         if self.average is not None:
             names = dict(self.detector.network.named_parameters())
             self.average.load(content["average"] or {name: names[name].detach() for name in self.average.shadow})
-        self.step = int(content["step"])
-        torch.set_rng_state(content["generator"])
-        if content["cuda_generators"] and torch.cuda.is_available():
-            torch.cuda.set_rng_state_all(content["cuda_generators"])
+        if content["scaler"] and self.scaler.is_enabled():
+            self.scaler.load_state_dict(content["scaler"])
+        self.step, self.samples = int(content["step"]), int(content["samples"])
+        self.parts = max(self.parts, int(content["parts"]))
+        self.seed, self.began = int(content["seed"]), float(content["began"])
+        self.selection = self.selection.restored(content["selection"])
 
 
-def new_state(detector: Detector, plan: TrainingPlan) -> TrainingState:
+def new_state(detector: Detector, plan: TrainingPlan, selection: Selection | None = None) -> TrainingState:
     """Start a run.
 
     Args:
         detector: What is trained, on its device.
         plan: How.
+        selection: By what the best checkpoint is chosen.
 
     Returns:
         The state at step 0.
@@ -96,4 +119,25 @@ def new_state(detector: Detector, plan: TrainingPlan) -> TrainingState:
     trainable = [p for p in detector.network.parameters() if p.requires_grad]
     decay = plan.optimizer.average_decay
     average = None if decay is None else MovingAverage(detector.network, decay)
-    return TrainingState(detector, Optimizer(trainable, plan.optimizer.rule), average)
+    device = next(detector.network.parameters()).device
+    scaler = torch.amp.GradScaler(device.type, enabled=plan.precision == "float16")
+    return TrainingState(
+        detector,
+        Optimizer(trainable, plan.optimizer.rule),
+        average,
+        scaler,
+        seed=plan.stream.seed,
+        parts=plan.accumulation,
+        selection=selection or Selection(),
+    )
+
+
+def seed_step(seed: int, step: int, rank: int) -> None:
+    """Make what the network draws at random (dropout, sampled anchors) follow from the step alone.
+
+    Args:
+        seed: The run's.
+        step: Steps done.
+        rank: The process; each draws its own.
+    """
+    torch.manual_seed(int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)[0] >> 1))

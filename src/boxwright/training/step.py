@@ -1,72 +1,331 @@
-"""One training step."""
+"""One training step: losses, gradients, update; in one process or many, whole or in parts.
+
+The losses of a batch are sums divided by its matched anchors. A process counts those of all
+processes, so that N processes with a batch of B/N each do what one does with B. A batch that is too
+large for the memory is learnt from in parts: their gradients are summed and divided at the end.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.profiler import record_function
 
 from boxwright.builders.training import TrainingPlan
+from boxwright.criteria.criterion import Count, Description, count_here
 from boxwright.data.batch import Batch
-from boxwright.errors import TrainingError
-from boxwright.training.state import TrainingState
+from boxwright.distributed import Processes
+from boxwright.errors import CheckpointError, TrainingError
+from boxwright.models.detector import Detector
+from boxwright.optimization.trainable import Trainable
+from boxwright.tensorflow.variables import names_of
+from boxwright.training.state import TrainingState, seed_step
+from boxwright.types import Predictions, Targets
 
-__all__ = ["compute_losses", "training_step"]
+__all__ = ["REGULARIZATION", "TOTAL", "Learner", "LossModule", "NotFiniteError", "StepResult"]
+
+TOTAL, REGULARIZATION = "Loss/total_loss", "Loss/regularization_loss"
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+# Below this scale float16 gradients do not overflow for their size: they are not finite.
+_LEAST_SCALE = 2.0**-10
 
 
-def compute_losses(state: TrainingState, batch: Batch, plan: TrainingPlan) -> dict[str, Tensor]:
-    """Compute the losses of a batch.
+@dataclass(frozen=True)
+class StepResult:
+    """What a step found.
 
-    Args:
-        state: The run.
-        batch: On any device.
-        plan: How.
-
-    Returns:
-        TF's loss names to scalars, `Loss/total_loss` among them.
+    Attributes:
+        losses: TF's loss names to values, of the whole batch.
+        rate: The learning rate.
+        gradient_norm: Of all gradients together, before clipping.
+        description: How the batch was assigned, where that was asked for; of the last part.
+        skipped: Whether the weights stayed, as float16 gradients overflowed.
     """
-    detector = state.detector
-    device = next(detector.parameters()).device
-    inputs = detector.preprocessor.normalize(batch.images.to(device, non_blocking=True), batch.true_sizes)
-    with torch.autocast(device.type, torch.bfloat16, enabled=plan.bfloat16):
-        predictions = detector.predict(inputs)
-    losses = detector.criterion(predictions, batch.targets.to(device))
-    if plan.regularize:
-        losses["Loss/regularization_loss"] = detector.regularization().to(device)
-    losses["Loss/total_loss"] = torch.stack(list(losses.values())).sum()
-    return losses
+
+    losses: dict[str, float]
+    rate: float
+    gradient_norm: float
+    description: Description | None = None
+    skipped: bool = False
 
 
-def training_step(state: TrainingState, batch: Batch, plan: TrainingPlan) -> dict[str, float]:
-    """Learn from a batch.
+class NotFiniteError(TrainingError):
+    """A loss or gradient is NaN or infinite; the weights are as before the step.
 
-    Args:
-        state: The run; its weights and step change.
-        batch: What to learn from.
-        plan: How.
-
-    Returns:
-        TF's loss names, and `learning_rate`, to values.
-
-    Raises:
-        TrainingError: Where the loss is not finite; weights are as before the step.
+    Attributes:
+        losses: TF's loss names to values.
+        gradient_norm: Of all gradients together.
     """
-    rate = plan.optimizer.schedule(state.step)
-    for group in state.optimizer.param_groups:
-        group["lr"] = rate
-    losses = compute_losses(state, batch, plan)
-    values = dict(zip(losses, torch.stack([v.detach() for v in losses.values()]).tolist(), strict=True))
-    if not all(value - value == 0 for value in values.values()):
-        raise TrainingError(
-            f"step {state.step + 1}: the loss is not finite: "
-            + ", ".join(f"{name} {value:g}" for name, value in values.items())
-            + f"; learning rate {rate:g}; images {', '.join(batch.ids)}"
+
+    def __init__(self, text: str, losses: dict[str, float], gradient_norm: float) -> None:
+        """Say what was found.
+
+        Args:
+            text: The message.
+            losses: TF's loss names to values.
+            gradient_norm: Of all gradients together.
+        """
+        super().__init__(text)
+        self.losses, self.gradient_norm = losses, gradient_norm
+
+
+class LossModule(nn.Module):
+    """Images in, losses out: what is wrapped for many processes."""
+
+    def __init__(self, detector: Detector, precision: str, regularize: bool) -> None:
+        """Remember the parts.
+
+        Args:
+            detector: The detector.
+            precision: "float32", "bfloat16" or "float16", in which the network computes.
+            regularize: Whether penalties on kernels are part of the loss.
+        """
+        super().__init__()
+        self.detector, self.precision, self.regularize = detector, precision, regularize
+
+    def forward(
+        self, images: Tensor, true_sizes: Tensor, targets: Targets, count: Count = count_here
+    ) -> tuple[dict[str, Tensor], Predictions]:
+        """Compute the losses of a batch, or of a part of one.
+
+        Args:
+            images: uint8 [B, C, H, W].
+            true_sizes: int64 [B, 2].
+            targets: The groundtruth.
+            count: As for a criterion.
+
+        Returns:
+            Loss name to scalar, and the predictions.
+        """
+        detector = self.detector
+        with record_function("forward"):
+            inputs = detector.preprocessor.normalize(images, true_sizes)
+            with torch.autocast(images.device.type, _DTYPES[self.precision], enabled=self.precision != "float32"):
+                predictions = detector.predict(inputs)
+        with record_function("criterion"):
+            losses = detector.criterion(predictions, targets, count)
+            if self.regularize:
+                losses[REGULARIZATION] = detector.regularization().to(images.device)
+        return losses, predictions
+
+
+@dataclass
+class _Divisor:
+    """Counts matches for a batch in parts, whose divisor is known after the last of them only.
+
+    Every part is divided by the same guess; what the guess was off by is put right in the gradients.
+    """
+
+    processes: Processes
+    parts: int
+    guess: Tensor | None = None
+    counts: list[Tensor] = field(default_factory=list)
+
+    def __call__(self, matches: Tensor) -> Tensor:
+        self.counts.append(matches.detach())
+        if self.guess is None:
+            self.guess = (self.processes.total(matches) * self.parts).clamp(min=1.0)
+        return self.guess
+
+    def correction(self) -> Tensor | None:
+        """Return what the summed gradients are to be multiplied with; None where losses are not divided."""
+        if self.guess is None:
+            return None
+        return self.guess / self.processes.total(torch.stack(self.counts).sum()).clamp(min=1.0)
+
+
+class Learner:
+    """Takes the steps of a run."""
+
+    def __init__(
+        self,
+        state: TrainingState,
+        plan: TrainingPlan,
+        processes: Processes,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Set up.
+
+        Args:
+            state: What is trained; its weights and step change.
+            plan: How.
+            processes: Those of the run.
+            say: Hears what a user should know, such as a batch that had to be split.
+        """
+        self.state, self.plan, self.processes, self.say = state, plan, processes, say
+        self.trainable = Trainable(state.detector.network, plan.freezing, _names(state.detector.network))
+        self.losses = LossModule(state.detector, plan.precision, plan.regularize)
+        self.module: nn.Module = self.losses
+        self._wrapped_for: frozenset[str] | None = None
+
+    def learn(self, batch: Batch, *, describe: bool = False) -> StepResult:
+        """Learn from a batch.
+
+        Args:
+            batch: This process's part of it, on the device.
+            describe: Whether to say how it was assigned.
+
+        Returns:
+            What was found.
+
+        Raises:
+            NotFiniteError: Where a loss or gradient is not finite; weights and statistics are as before.
+            TrainingError: Where the memory does not hold one image.
+        """
+        state, plan = self.state, self.plan
+        self._thaw()
+        rate = plan.optimizer.schedule(state.step)
+        for group in state.optimizer.param_groups:
+            group["lr"] = rate
+        statistics = [buffer.clone() for buffer in state.detector.network.buffers()]
+        losses, predictions, targets = self._gradients(batch, statistics)
+        with record_function("optimizer"):
+            gradients, norm = self._finish_gradients()
+            *numbers, gradient_norm = torch.stack([*losses.values(), norm]).tolist()
+            values = dict(zip(losses, numbers, strict=True))
+            overflow = self._overflowed(numbers, gradient_norm)
+            if not overflow and not all(_finite(number) for number in (*numbers, gradient_norm)):
+                self.restore_statistics(statistics)
+                raise NotFiniteError(
+                    _not_finite_text(state.step + 1, values, gradient_norm, rate), values, gradient_norm
+                )
+            if plan.clip_norm > 0 and not overflow:
+                # As tf.clip_by_global_norm: no epsilon in the divisor.
+                torch._foreach_mul_(gradients, (plan.clip_norm / norm).clamp(max=1.0))
+            state.scaler.step(state.optimizer)
+            state.scaler.update()
+            if state.average is not None and not overflow:
+                state.average.update(state.detector.network, state.step)
+        state.step += 1
+        state.samples += plan.stream.batch_size
+        description = state.detector.criterion.describe(predictions, targets) if describe else None
+        return StepResult(values, rate, gradient_norm, description, overflow)
+
+    def restore_statistics(self, statistics: list[Tensor]) -> None:
+        """Put the network's buffers back, which a forward pass changes.
+
+        Args:
+            statistics: Their values, in the order of `network.buffers()`.
+        """
+        for buffer, value in zip(self.state.detector.network.buffers(), statistics, strict=True):
+            buffer.copy_(value)
+
+    def _thaw(self) -> None:
+        """Let learn what may at this step; processes are tied anew where that changed."""
+        names = self.trainable.apply(self.state.step)
+        if names == self._wrapped_for:
+            return
+        self._wrapped_for = names
+        if self.processes.count > 1:
+            device = next(self.state.detector.network.parameters()).device
+            self.module = DistributedDataParallel(
+                self.losses, device_ids=[device.index] if device.type == "cuda" else None, gradient_as_bucket_view=True
+            )
+
+    def _gradients(self, batch: Batch, statistics: list[Tensor]) -> tuple[dict[str, Tensor], Predictions, Targets]:
+        """Compute losses and gradients, in more parts where the memory is too small."""
+        while True:
+            seed_step(self.state.seed, self.state.step, self.processes.rank)
+            self.state.optimizer.zero_grad(set_to_none=True)
+            try:
+                return self._gradients_in_parts(batch)
+            except RuntimeError as error:
+                if not _out_of_memory(error):
+                    raise
+                problem = str(error).splitlines()[0]
+            self._split_further(batch, problem)
+            self.restore_statistics(statistics)
+
+    def _split_further(self, batch: Batch, problem: str) -> None:
+        parts = self.state.parts
+        if parts >= len(batch) or self.processes.count > 1:
+            how = "one image is too much"
+            if parts < len(batch):
+                how = (
+                    "set train_config.gradient_accumulation_steps higher; processes do not split a batch by themselves"
+                )
+            raise TrainingError(f"step {self.state.step + 1}: not enough memory: {how} ({problem})")
+        self.state.optimizer.zero_grad(set_to_none=True)
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        self.state.parts = min(parts * 2, len(batch))
+        self.say(f"not enough memory for a batch at once: learning from it in {self.state.parts} parts from here on")
+
+    def _gradients_in_parts(self, batch: Batch) -> tuple[dict[str, Tensor], Predictions, Targets]:
+        """Run forward and backward; `Loss/total_loss` is added to the losses."""
+        pieces = batch.split(self.state.parts)
+        divisor = _Divisor(self.processes, len(pieces)) if len(pieces) > 1 else None
+        count: Count = divisor or self.processes.total
+        sums: dict[str, Tensor] = {}
+        for number, piece in enumerate(pieces):
+            last = number == len(pieces) - 1
+            tied = isinstance(self.module, DistributedDataParallel) and not last
+            with self.module.no_sync() if tied else nullcontext():  # type: ignore[operator]
+                losses, predictions = self.module(piece.images, piece.true_sizes, piece.targets, count)
+                penalty = losses.pop(REGULARIZATION, None)
+                # DistributedDataParallel averages over processes; the losses are to be summed.
+                objective = torch.stack(list(losses.values())).sum() * self.processes.count
+                correction = divisor.correction() if divisor and last else None
+                if penalty is not None and last:
+                    objective = objective + (penalty if correction is None else penalty / correction)
+                with record_function("backward"):
+                    torch.autograd.backward(self.state.scaler.scale(objective))
+            for name, value in losses.items():
+                sums[name] = sums[name] + value.detach() if name in sums else value.detach()
+        if correction is not None:
+            torch._foreach_mul_(self._present_gradients(), correction)
+            sums = {name: value * correction for name, value in sums.items()}
+        sums = dict(zip(sums, self.processes.total(torch.stack(list(sums.values()))), strict=True))
+        if penalty is not None:
+            sums[REGULARIZATION] = penalty.detach()
+        sums[TOTAL] = torch.stack(list(sums.values())).sum()
+        return sums, predictions, piece.targets
+
+    def _present_gradients(self) -> list[Tensor]:
+        return [p.grad for p in self.state.detector.network.parameters() if p.grad is not None]
+
+    def _finish_gradients(self) -> tuple[list[Tensor], Tensor]:
+        """Undo float16's scale, multiply biases' gradients; return all gradients and their norm."""
+        state = self.state
+        if state.scaler.is_enabled():
+            state.scaler.unscale_(state.optimizer)
+        if self.plan.bias_multiplier != 1:
+            torch._foreach_mul_(self.trainable.bias_gradients(), self.plan.bias_multiplier)
+        gradients = self._present_gradients()
+        return gradients, torch.nn.utils.get_total_norm(gradients)
+
+    def _overflowed(self, losses: list[float], gradient_norm: float) -> bool:
+        """Tell gradients too large for float16, which a smaller scale cures, from what is not finite at all."""
+        scaler = self.state.scaler
+        return (
+            scaler.is_enabled()
+            and all(_finite(loss) for loss in losses)
+            and not _finite(gradient_norm)
+            and scaler.get_scale() > _LEAST_SCALE
         )
-    state.optimizer.zero_grad(set_to_none=True)
-    torch.autograd.backward(losses["Loss/total_loss"])
-    if plan.clip_norm > 0:
-        torch.nn.utils.clip_grad_norm_(state.detector.network.parameters(), plan.clip_norm)
-    state.optimizer.step()
-    if state.average is not None:
-        state.average.update(state.detector.network)
-    state.step += 1
-    return {**values, "learning_rate": rate}
+
+
+def _names(network: nn.Module) -> dict[str, tuple[str, ...]]:
+    try:
+        return names_of(network)
+    except CheckpointError:  # a backbone that TensorFlow never had
+        return {name: (name,) for name, _ in network.named_parameters()}
+
+
+def _finite(value: float) -> bool:
+    return value - value == 0
+
+
+def _out_of_memory(error: RuntimeError) -> bool:
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def _not_finite_text(step: int, losses: dict[str, float], norm: float, rate: float) -> str:
+    what = "gradient" if all(_finite(loss) for loss in losses.values()) else "loss"
+    terms = ", ".join(f"{name} {value:g}" for name, value in losses.items())
+    return f"step {step}: the {what} is not finite: {terms}; gradient norm {norm:g}; learning rate {rate:g}"

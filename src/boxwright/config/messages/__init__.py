@@ -95,6 +95,7 @@ from boxwright.config.messages.image_resizer import (
     ResizeType,
 )
 from boxwright.config.messages.input_reader import (
+    ClassWeight,
     CocoInputReader,
     ExternalInputReader,
     InputReader,
@@ -134,6 +135,7 @@ from boxwright.config.messages.losses import (
 from boxwright.config.messages.matcher import ArgMaxMatcher, BipartiteMatcher, Matcher
 from boxwright.config.messages.optimizer import (
     AdamOptimizer,
+    AdamWOptimizer,
     ConstantLearningRate,
     CosineDecayLearningRate,
     ExponentialDecayLearningRate,
@@ -205,10 +207,11 @@ from boxwright.config.messages.region_similarity_calculator import (
     ThresholdedIouSimilarity,
 )
 from boxwright.config.messages.ssd import Ssd, SsdFeatureExtractor, SsdMaskHead
-from boxwright.config.messages.train import CheckpointVersion, TrainConfig
+from boxwright.config.messages.train import CheckpointVersion, FreezeStage, TrainConfig
 
 __all__ = [
     "AdamOptimizer",
+    "AdamWOptimizer",
     "AdjustGamma",
     "AnchorGenerator",
     "AnchorGrid",
@@ -243,6 +246,8 @@ __all__ = [
     "ClassIdSigmoidCalibrationsClassIdSigmoidParametersMapEntry",
     "ClassificationLoss",
     "CocoInputReader",
+    "ClassWeight",
+    "FreezeStage",
     "CocoKeypointMetrics",
     "CocoKeypointMetricsKeypointLabelToSigmasEntry",
     "ConditionalShapeResizer",

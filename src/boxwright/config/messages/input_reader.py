@@ -10,6 +10,7 @@ from pydantic import Field
 from boxwright.config.message import Bool, Enum, Float, Int32, Message, String, UInt32
 
 __all__ = [
+    "ClassWeight",
     "CocoInputReader",
     "ExternalInputReader",
     "InputReader",
@@ -34,6 +35,15 @@ class InputType(Enum):
     INPUT_DEFAULT = 0
     TF_EXAMPLE = 1
     TF_SEQUENCE_EXAMPLE = 2
+
+
+class ClassWeight(Message):
+    """How much the objects of a class count in training (an extension of Boxwright)."""
+
+    proto_name: ClassVar[str] = "ClassWeight"
+
+    name: String = Field("", description="The class's name in the label map.")
+    weight: Float = Field(1.0, ge=0, description="What the weight of each of its objects is multiplied with.")
 
 
 class CocoInputReader(Message):
@@ -164,4 +174,13 @@ class InputReader(Message):
     )
     voc_input_reader: VocInputReader | None = Field(
         None, description="A Pascal VOC folder and an image set (an extension of Boxwright)."
+    )
+    class_weight: list[ClassWeight] = Field(
+        default_factory=list,
+        description="How much the objects of some classes count; 1 for classes not named (an extension of Boxwright).",
+    )
+    group_by_aspect_ratio: Bool = Field(
+        False,
+        description="Make batches of upright images and batches of wide ones, so that less is padding "
+        "(an extension of Boxwright).",
     )

@@ -11,6 +11,7 @@ from boxwright.config.message import Bool, Float, Message, UInt32
 
 __all__ = [
     "AdamOptimizer",
+    "AdamWOptimizer",
     "ConstantLearningRate",
     "CosineDecayLearningRate",
     "ExponentialDecayLearningRate",
@@ -150,17 +151,32 @@ class AdamOptimizer(Message):
     epsilon: Float = Field(1e-08, description="Small constant in the denominator that keeps the division stable.")
 
 
+class AdamWOptimizer(Message):
+    """Settings of Adam with decoupled weight decay (an extension of Boxwright)."""
+
+    proto_name: ClassVar[str] = "AdamWOptimizer"
+
+    learning_rate: LearningRate | None = Field(None, description="Learning-rate schedule of this optimizer.")
+    weight_decay: Float = Field(
+        0.01, ge=0, description="Share of each kernel, times the learning rate, that a step takes away; not of biases."
+    )
+    beta1: Float = Field(0.9, ge=0, lt=1, description="Share of the old average of gradients that a step keeps.")
+    beta2: Float = Field(0.999, ge=0, lt=1, description="Share of the old average of squares that a step keeps.")
+    epsilon: Float = Field(1e-08, description="Small constant in the denominator that keeps the division stable.")
+
+
 class Optimizer(Message):
     """Choice of training optimizer and of weight averaging."""
 
     proto_name: ClassVar[str] = "Optimizer"
     oneofs: ClassVar[dict[str, tuple[str, ...]]] = {
-        "optimizer": ("rms_prop_optimizer", "momentum_optimizer", "adam_optimizer")
+        "optimizer": ("rms_prop_optimizer", "momentum_optimizer", "adam_optimizer", "adamw_optimizer")
     }
 
     rms_prop_optimizer: RMSPropOptimizer | None = Field(None, description="Train with RMSProp.")
     momentum_optimizer: MomentumOptimizer | None = Field(None, description="Train with SGD plus momentum.")
     adam_optimizer: AdamOptimizer | None = Field(None, description="Train with Adam.")
+    adamw_optimizer: AdamWOptimizer | None = Field(None, description="Train with AdamW (an extension of Boxwright).")
     use_moving_average: Bool = Field(
         True, description="Also keep an exponential moving average of the weights during training."
     )

@@ -11,7 +11,7 @@ from boxwright.config.message import Bool, Enum, Float, Int32, Message, String, 
 from boxwright.config.messages.optimizer import Optimizer
 from boxwright.config.messages.preprocessor import PreprocessingStep
 
-__all__ = ["CheckpointVersion", "TrainConfig"]
+__all__ = ["CheckpointVersion", "FreezeStage", "TrainConfig"]
 
 
 class CheckpointVersion(Enum):
@@ -20,6 +20,17 @@ class CheckpointVersion(Enum):
     UNKNOWN = 0
     V1 = 1
     V2 = 2
+
+
+class FreezeStage(Message):
+    """Weights that start to learn later than the others (an extension of Boxwright)."""
+
+    proto_name: ClassVar[str] = "FreezeStage"
+
+    until_step: UInt32 = Field(0, description="The step from which these variables learn.")
+    variables: list[String] = Field(
+        default_factory=list, description="Name patterns (regex) of the variables that wait until then."
+    )
 
 
 class TrainConfig(Message):
@@ -97,3 +108,17 @@ class TrainConfig(Message):
     )
     use_bfloat16: Bool = Field(False, description="Train in bfloat16 precision; meant for TPU.")
     summarize_gradients: Bool = Field(False, description="Write gradient histograms to the training summaries.")
+    use_float16: Bool = Field(
+        False,
+        description="Train the network in float16 with scaled gradients, for GPUs without bfloat16 "
+        "(an extension of Boxwright).",
+    )
+    gradient_accumulation_steps: UInt32 = Field(
+        1,
+        gt=0,
+        description="Learn from each batch in this many parts, so that a part fits into memory "
+        "(an extension of Boxwright).",
+    )
+    freeze_stage: list[FreezeStage] = Field(
+        default_factory=list, description="Variables that start to learn later (an extension of Boxwright)."
+    )

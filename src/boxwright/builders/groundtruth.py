@@ -1,0 +1,67 @@
+"""What is learnt of the objects that a reader gives: `TrainConfig` and `InputReader` together."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from boxwright.builders.choice import require
+from boxwright.config import messages as m
+from boxwright.data.augmentation.transform import Transform
+from boxwright.data.groundtruth import ClassScores, KeepFirst, MergeLabels, WeighClasses, without_class_scores
+from boxwright.errors import ConfigError
+from boxwright.types import Categories
+
+__all__ = ["build_groundtruth"]
+
+
+def build_groundtruth(
+    config: m.TrainEvalPipelineConfig, categories: Categories, num_classes: int
+) -> tuple[Transform, ...]:
+    """Build what follows augmentation.
+
+    Args:
+        config: The whole configuration.
+        categories: The data's classes.
+        num_classes: Foreground classes of the detector, K.
+
+    Returns:
+        Transforms, in order; none where every object counts as it is.
+
+    Raises:
+        ConfigError: Where fields contradict each other, or name a class that there is not.
+    """
+    train = require(config.train_config, "train_config")
+    reader = require(config.train_input_reader, "train_input_reader")
+    steps: list[Transform] = []
+    if reader.class_weight:
+        steps.append(_weigher(reader, categories))
+    if train.merge_multiple_label_boxes and train.use_multiclass_scores:
+        raise ConfigError(
+            "train_config: merge_multiple_label_boxes and use_multiclass_scores both say of which classes an object is"
+        )
+    if train.use_multiclass_scores and not reader.load_multiclass_scores:
+        raise ConfigError("train_config.use_multiclass_scores: set train_input_reader.load_multiclass_scores too")
+    if train.merge_multiple_label_boxes:
+        steps.append(MergeLabels(num_classes))
+    if train.use_multiclass_scores:
+        steps.append(ClassScores(num_classes))
+    elif reader.load_multiclass_scores:
+        steps.append(without_class_scores)
+    if "max_number_of_boxes" in reader.present():
+        if reader.max_number_of_boxes < 1:
+            raise ConfigError(
+                f"train_input_reader.max_number_of_boxes: expected at least 1, found {reader.max_number_of_boxes}"
+            )
+        steps.append(KeepFirst(reader.max_number_of_boxes))
+    return tuple(steps)
+
+
+def _weigher(reader: m.InputReader, categories: Categories) -> WeighClasses:
+    weights = np.ones(categories.num_slots, np.float32)
+    for item in reader.class_weight:
+        category = categories.by_name(item.name)
+        if category is None:
+            known = ", ".join(category.name for category in categories)
+            raise ConfigError(f"train_input_reader.class_weight: no class {item.name!r}; there are {known}")
+        weights[category.label] = item.weight
+    return WeighClasses(weights)

@@ -1,0 +1,162 @@
+"""The processes of one run, and what they tell each other.
+
+`torchrun` starts them and sets RANK, WORLD_SIZE and LOCAL_RANK; without it a run is one process, and
+everything here returns at once. Tensors travel by NCCL between GPUs and by gloo between CPUs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from boxwright.errors import BoxwrightError, TrainingError
+
+__all__ = ["ALONE", "Processes", "join_processes"]
+
+T = TypeVar("T")
+# Long enough for an evaluation of which one process has the larger part.
+_PATIENCE = timedelta(hours=2)
+
+
+@dataclass(frozen=True)
+class Processes:
+    """This process among those of the run.
+
+    Attributes:
+        rank: Its number, from 0.
+        count: How many there are.
+        local_rank: Its number on this machine, which is its GPU's.
+    """
+
+    rank: int = 0
+    count: int = 1
+    local_rank: int = 0
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the one that writes and speaks."""
+        return self.rank == 0
+
+    def share(self, items: Sequence[T]) -> Sequence[T]:
+        """Take this process's part of what all have.
+
+        Args:
+            items: The same in every process.
+
+        Returns:
+            Every `count`-th item, from `rank` on; together the parts are all items, each once.
+        """
+        return items[self.rank :: self.count]
+
+    def total(self, value: Tensor) -> Tensor:
+        """Sum over the processes.
+
+        Args:
+            value: Of the same shape in each; no gradient flows.
+
+        Returns:
+            The sum, on the same device.
+        """
+        value = value.detach()
+        if self.count == 1:
+            return value
+        value = value.clone()
+        dist.all_reduce(value)
+        return value
+
+    def largest(self, value: int) -> int:
+        """Find the largest number that any process has.
+
+        Args:
+            value: This one's.
+
+        Returns:
+            The largest.
+        """
+        if self.count == 1:
+            return value
+        number = torch.tensor(value)
+        dist.all_reduce(number, op=dist.ReduceOp.MAX)
+        return int(number)
+
+    def gather(self, value: T) -> list[T]:
+        """Collect a value from each process.
+
+        Args:
+            value: Anything that can be pickled.
+
+        Returns:
+            One value a process, in their order; the same list in all.
+        """
+        if self.count == 1:
+            return [value]
+        values: list[Any] = [None] * self.count
+        dist.all_gather_object(values, value)
+        return values
+
+    def from_leader(self, make: Callable[[], T]) -> T:
+        """Let the leading process do what one is to do, and tell the others.
+
+        Args:
+            make: What to do; called by the leader alone. What it returns can be pickled.
+
+        Returns:
+            What it returned, in every process.
+
+        Raises:
+            BoxwrightError: What it raised, in every process.
+        """
+        if self.count == 1:
+            return make()
+        values: list[Any] = [None]
+        if self.leads:
+            try:
+                values = [make()]
+            except BoxwrightError as error:
+                values = [error]
+        dist.broadcast_object_list(values, src=0)
+        if isinstance(values[0], BoxwrightError):
+            raise values[0]
+        result: T = values[0]
+        return result
+
+
+ALONE = Processes()
+
+
+@contextmanager
+def join_processes() -> Iterator[Processes]:
+    """Join the other processes, where torchrun started this one.
+
+    Yields:
+        This process among them.
+
+    Raises:
+        TrainingError: Where torchrun's settings are there, and the others cannot be reached.
+    """
+    count = int(os.environ.get("WORLD_SIZE", "1"))
+    if count == 1:
+        yield ALONE
+        return
+    here = Processes(int(os.environ["RANK"]), count, int(os.environ.get("LOCAL_RANK", "0")))
+    if dist.is_initialized():  # the caller's own group stays the caller's
+        yield here
+        return
+    # Plain values travel by gloo even where tensors travel by NCCL.
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    try:
+        dist.init_process_group(backend, timeout=_PATIENCE)
+    except (RuntimeError, ValueError) as error:
+        raise TrainingError(f"process {here.rank} of {count} cannot reach the others: {error}") from None
+    try:
+        yield here
+    finally:
+        dist.destroy_process_group()

@@ -1,0 +1,174 @@
+"""Which weights learn: TF's `update_trainable_variables` and `freeze_variables`, and freezing in stages."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from boxwright.errors import ConfigError
+
+__all__ = ["FreezeStage", "Freezing", "Trainable"]
+
+
+@dataclass(frozen=True)
+class FreezeStage:
+    """Weights that start to learn later.
+
+    Attributes:
+        until_step: The step from which they learn.
+        patterns: Regular expressions over names.
+    """
+
+    until_step: int
+    patterns: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Freezing:
+    """Which weights learn. A pattern is found anywhere in a name, as TF's Estimator does (`re.search`).
+
+    Attributes:
+        update: Patterns of the only weights that learn; none for all.
+        freeze: Patterns of weights that do not; they win over `update`.
+        stages: Patterns of weights that learn later.
+    """
+
+    update: tuple[str, ...] = ()
+    freeze: tuple[str, ...] = ()
+    stages: tuple[FreezeStage, ...] = ()
+
+
+class Trainable:
+    """The weights of a network, and which of them learn at a step."""
+
+    def __init__(self, network: nn.Module, freezing: Freezing, names: Mapping[str, tuple[str, ...]]) -> None:
+        """Find what each pattern hits.
+
+        Args:
+            network: The network. Parameters that its layers hold fixed stay fixed.
+            freezing: Which weights learn.
+            names: For each parameter all names that patterns may mean, its own first.
+
+        Raises:
+            ConfigError: For a pattern that hits nothing, or leaves nothing to learn.
+        """
+        self._parameters = {name: p for name, p in network.named_parameters() if p.requires_grad}
+        shapes = {name: p.ndim for name, p in network.named_parameters()}
+        self._biases = [
+            name
+            for name in self._parameters
+            if name.endswith(".bias") and shapes.get(f"{name.removesuffix('bias')}weight", 1) > 1
+        ]
+        self._names = {name: names[name] for name in self._parameters}
+        update = self._hit(freezing.update, "train_config.update_trainable_variables")
+        frozen = self._hit(freezing.freeze, "train_config.freeze_variables")
+        self._learn = (update if freezing.update else set(self._parameters)) - frozen
+        self._stages = [
+            (stage.until_step, self._hit(stage.patterns, f"train_config.freeze_stage[{number}].variables"))
+            for number, stage in enumerate(freezing.stages)
+        ]
+        if not self._learn:
+            raise ConfigError("train_config.freeze_variables: nothing is left to train")
+
+    def at(self, step: int) -> frozenset[str]:
+        """Name what learns at a step.
+
+        Args:
+            step: Steps done.
+
+        Returns:
+            Names of parameters.
+
+        Raises:
+            ConfigError: Where nothing learns at that step.
+        """
+        waiting: set[str] = set()
+        for until, names in self._stages:
+            waiting |= names if step < until else set()
+        learning = frozenset(self._learn - waiting)
+        if not learning:
+            raise ConfigError(f"train_config.freeze_stage: nothing learns at step {step}")
+        return learning
+
+    def apply(self, step: int) -> frozenset[str]:
+        """Let learn what may at a step, and nothing else.
+
+        Args:
+            step: Steps done.
+
+        Returns:
+            Names of what learns.
+        """
+        learning = self.at(step)
+        for name, parameter in self._parameters.items():
+            parameter.requires_grad_(name in learning)
+        return learning
+
+    def bias_gradients(self) -> list[Tensor]:
+        """List the gradients of biases.
+
+        Returns:
+            Those of the biases of convolutions that learn; normalization's are not among them, as in TF.
+        """
+        return [self._parameters[n].grad for n in self._biases if self._parameters[n].grad is not None]  # type: ignore[misc]
+
+    def report(self, step: int) -> str:
+        """Say how much learns.
+
+        Args:
+            step: Steps done.
+
+        Returns:
+            A line; empty where all of it learns, always.
+        """
+        learning = self.at(step)
+        if len(learning) == len(self._parameters):
+            return ""
+        count = sum(self._parameters[name].numel() for name in learning)
+        total = sum(p.numel() for p in self._parameters.values())
+        parts = _by_part(name for name in self._parameters if name not in learning)
+        return (
+            f"frozen: {len(self._parameters) - len(learning)} of {len(self._parameters)} variables ({parts}); "
+            f"{count:,} of {total:,} weights learn"
+        )
+
+    def changes(self) -> list[int]:
+        """List the steps at which something starts to learn.
+
+        Returns:
+            Steps, rising.
+        """
+        return sorted({until for until, _ in self._stages})
+
+    def _hit(self, patterns: Iterable[str], path: str) -> set[str]:
+        found: set[str] = set()
+        for pattern in patterns:
+            matches = _compiled(pattern, path)
+            hits = {ours for ours, names in self._names.items() if any(matches(name) for name in names)}
+            if not hits:
+                ours, names = next(iter(self._names.items()))
+                tf = f" or TensorFlow's such as {names[1]!r}" if len(names) > 1 else ""
+                raise ConfigError(
+                    f"{path}: {pattern!r} hits none of the {len(self._names)} variables; "
+                    f"names are ours, such as {ours!r}{tf}"
+                )
+            found |= hits
+        return found
+
+
+def _compiled(pattern: str, path: str) -> Callable[[str], re.Match[str] | None]:
+    try:
+        return re.compile(pattern).search
+    except re.error as error:
+        raise ConfigError(f"{path}: {pattern!r} is not a regular expression: {error}") from None
+
+
+def _by_part(names: Iterable[str]) -> str:
+    counts: dict[str, int] = {}
+    for name in names:
+        part = name.split(".")[0]
+        counts[part] = counts.get(part, 0) + 1
+    return ", ".join(f"{part} {count}" for part, count in counts.items())

@@ -1,0 +1,177 @@
+"""What a user needs to find out why a loss or gradient was not finite, and the step done again.
+
+A folder gets the images with their boxes, the terms of the loss, the first module that is to blame,
+and all that the step was made of, so that it can be repeated.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from boxwright.builders.detector import build_detector
+from boxwright.builders.training import TrainingPlan, build_training
+from boxwright.checkpoints.store import read_checkpoint, write_atomically
+from boxwright.config import messages as m
+from boxwright.config.load import dump_message, parse_message
+from boxwright.data.batch import Batch
+from boxwright.metrics.metric import without_nan
+from boxwright.models.detector import Detector
+from boxwright.training.log import draw_inputs
+from boxwright.training.state import TrainingState, seed_step
+from boxwright.training.step import TOTAL, LossModule, NotFiniteError
+from boxwright.types import Categories, Targets
+
+__all__ = ["Replay", "replay_step", "write_step"]
+
+_MOST_IMAGES = 64
+Replay = dict[str, Any]
+
+
+def write_step(
+    folder: Path, state: TrainingState, batches: list[Batch], config: m.TrainEvalPipelineConfig, error: NotFiniteError
+) -> Replay:
+    """Write down a step that was not finite.
+
+    Args:
+        folder: Where to; it is made.
+        state: The run before the step.
+        batches: What each process was to learn from.
+        config: The configuration as run.
+        error: What was found.
+
+    Returns:
+        What `replay_step` returns, which is also written to `report.json`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    content = {"format": 1, "step": state.step, **state.content(dump_message(config))}
+    write_atomically({**content, "batches": [_plain(batch) for batch in batches]}, folder / "step.pt")
+    pictures = folder / "images"
+    pictures.mkdir(exist_ok=True)
+    for rank, batch in enumerate(batches):
+        for row, picture in enumerate(draw_inputs(batch, state.detector.categories, _MOST_IMAGES)):
+            safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in batch.ids[row])
+            Image.fromarray(picture).save(pictures / f"{rank}-{row}-{safe}.png")
+    train = config.train_config
+    report = {
+        "step": state.step + 1,
+        "problem": str(error),
+        "losses": without_nan(error.losses),
+        "gradient_norm": without_nan({"norm": error.gradient_norm})["norm"],
+        "images": [
+            {"id": name, "epoch": key[0], "index": key[1], "process": rank}
+            for rank, batch in enumerate(batches)
+            for name, key in zip(batch.ids, batch.keys, strict=True)
+        ],
+        "augmentation": [dump_message(step).strip() for step in (train.data_augmentation_options if train else [])],
+        "replay": f"boxwright replay {folder}",
+        "found": replay_step(folder),
+    }
+    (folder / "report.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    return dict(report["found"])  # type: ignore[call-overload, no-any-return]
+
+
+def replay_step(folder: str | Path) -> Replay:
+    """Do a step again on the CPU, watching every module.
+
+    Args:
+        folder: What `write_step` wrote.
+
+    Returns:
+        `first`: the first thing that was not finite, in words, or that everything was finite;
+        `losses`: the terms of each process's part, which divides by its own matches.
+
+    Raises:
+        CheckpointError: Where the folder holds no such step.
+    """
+    path = Path(folder) / "step.pt"
+    content = read_checkpoint(path)
+    config = parse_message(content["config"], m.TrainEvalPipelineConfig, file=str(path))
+    categories = Categories.from_list(content["categories"]) if content["categories"] else None
+    detector = build_detector(config, categories)
+    detector.network.load_state_dict(content["network"])
+    detector.train()
+    plan = build_training(config)
+    culprits: list[str] = []
+    losses = []
+    for rank, plain in enumerate(content["batches"]):
+        seed_step(content["seed"], content["step"], rank)
+        found, terms = _watch(detector, plan, _batch(plain))
+        culprits += [f"process {rank}: {one}" if len(content["batches"]) > 1 else one for one in found]
+        losses.append(without_nan(terms))
+    return {"first": culprits[0] if culprits else "everything was finite this time", "all": culprits, "losses": losses}
+
+
+def _watch(detector: Detector, plan: TrainingPlan, batch: Batch) -> tuple[list[str], dict[str, float]]:
+    """Do a step's forward and backward; name what is not finite, in the order in which it arose."""
+    network = detector.network
+    found = [f"weight {name}" for name, p in network.named_parameters() if not p.isfinite().all()]
+    module = LossModule(detector, plan.precision, plan.regularize)
+    with _watching(network, found):
+        losses, _ = module(batch.images, batch.true_sizes, batch.targets)
+        losses[TOTAL] = torch.stack(list(losses.values())).sum()
+        found += [f"loss {name}" for name, value in losses.items() if not value.isfinite()]
+        torch.autograd.backward(losses[TOTAL])
+    return found, {name: float(value.detach()) for name, value in losses.items()}
+
+
+@contextmanager
+def _watching(network: nn.Module, found: list[str]) -> Iterator[None]:
+    """Note modules whose output, and parameters whose gradient, is not finite."""
+    leaves = [(name, module) for name, module in network.named_modules() if not list(module.children())]
+    handles: list[Any] = [module.register_forward_hook(_output_hook(name, found)) for name, module in leaves]
+    for name, parameter in network.named_parameters():
+        if parameter.requires_grad:
+            hook = _gradient_hook(name, found)
+            handles.append(parameter.register_post_accumulate_grad_hook(hook))  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _output_hook(name: str, found: list[str]) -> Callable[[nn.Module, Any, Any], None]:
+    def hook(module: nn.Module, _: Any, output: Any) -> None:
+        if isinstance(output, Tensor) and not output.isfinite().all():
+            found.append(f"output of module {name} ({type(module).__name__})")
+
+    return hook
+
+
+def _gradient_hook(name: str, found: list[str]) -> Callable[[Tensor], None]:
+    def hook(parameter: Tensor) -> None:
+        if parameter.grad is not None and not parameter.grad.isfinite().all():
+            found.append(f"gradient of {name}")
+
+    return hook
+
+
+def _plain(batch: Batch) -> dict[str, Any]:
+    batch = batch.to("cpu")
+    targets = {f.name: getattr(batch.targets, f.name) for f in fields(batch.targets)}
+    return {
+        "images": batch.images,
+        "true_sizes": batch.true_sizes,
+        "targets": {name: value for name, value in targets.items() if value is not None},
+        "ids": list(batch.ids),
+        "keys": [list(key) for key in batch.keys],
+    }
+
+
+def _batch(plain: dict[str, Any]) -> Batch:
+    return Batch(
+        images=plain["images"],
+        true_sizes=plain["true_sizes"],
+        targets=Targets(**plain["targets"]),
+        ids=tuple(plain["ids"]),
+        keys=tuple((epoch, index) for epoch, index in plain["keys"]),
+    )

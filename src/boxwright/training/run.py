@@ -1,0 +1,322 @@
+"""A run under way: step, log, checkpoint, evaluate."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from boxwright.builders.training import TrainingPlan
+from boxwright.checkpoints.store import CheckpointStore
+from boxwright.config import messages as m
+from boxwright.config.load import dump_message
+from boxwright.data.batch import Batch
+from boxwright.distributed import Processes
+from boxwright.errors import BoxwrightError, TrainingError
+from boxwright.evaluation.evaluate import reader_name, run_evaluation
+from boxwright.training.forensics import write_step
+from boxwright.training.log import TrainingLog
+from boxwright.training.profile import STAGES, profile_steps
+from boxwright.training.settings import RunSettings, TrainingObserver
+from boxwright.training.state import TrainingState
+from boxwright.training.step import TOTAL, Learner, NotFiniteError, StepResult
+from boxwright.training.stop import Ending, agreed_batches
+from boxwright.training.transfer import on_device
+
+__all__ = ["Run"]
+
+_MOST_SKIPPED_IN_A_ROW = 20
+_NAMED = 20
+
+
+@dataclass
+class _Progress:
+    """What the loop counts on its way; nothing of it is needed to go on after a stop."""
+
+    began: float = field(default_factory=time.monotonic)
+    clock: float = field(default_factory=time.monotonic)
+    since: int = 0
+    logged: int = -1
+    saved: int = -1
+    speeds: list[float] = field(default_factory=list)
+    skipped_in_a_row: int = 0
+    bad_records: int = 0
+    problems: list[str] = field(default_factory=list)
+    last: StepResult | None = None
+    ending: Ending = Ending.NOT_YET
+
+
+@dataclass
+class Run:
+    """A run under way."""
+
+    config: m.TrainEvalPipelineConfig
+    plan: TrainingPlan
+    settings: RunSettings
+    state: TrainingState
+    store: CheckpointStore
+    batches: Iterable[Batch | BoxwrightError]
+    log: TrainingLog | None
+    observer: TrainingObserver
+    processes: Processes
+    stop_requested: Callable[[], bool]
+
+    def __post_init__(self) -> None:
+        self.learner = Learner(self.state, self.plan, self.processes, self.observer.message)
+        self.progress = _Progress()
+
+    def loop(self) -> None:
+        """Step until the configured number, or until there is a reason to end earlier."""
+        state, total = self.state, self.plan.num_steps
+        if state.step >= total:
+            self.observer.message(f"already trained for {state.step} of {total} steps")
+            return
+        self._start()
+        for batch in () if state.selection.exhausted else self._incoming():
+            result = self._learn(batch)
+            self._log(result, batch)
+            if self._is_due(self.settings.checkpoint_every_n):
+                self._save()
+            if self._is_due(self.settings.evaluate_every_n or self.settings.checkpoint_every_n):
+                self._evaluate()
+            if state.step >= total or state.selection.exhausted:
+                break
+        self._finish()
+
+    def profile(self) -> None:
+        """Measure some steps and say where their time goes; nothing is saved."""
+        self.state.detector.train()
+        folder = self.store.folder / "profile"
+        shares = profile_steps(self._incoming(), self.learner.learn, folder)
+        seconds = shares["seconds_per_step"]
+        images = self.plan.stream.batch_size / seconds
+        self.observer.message(f"{seconds * 1000:.0f} ms a step, {images:.1f} images/s; of that")
+        for name in (*STAGES, "rest"):
+            self.observer.message(f"  {name:<12}{shares[name]:6.1%}")
+        if torch.cuda.is_available():
+            self.observer.message(f"peak memory of the GPU: {torch.cuda.max_memory_allocated() / 2**30:.2f} GiB")
+        self.observer.message(f"trace: {folder / 'trace.json'}")
+
+    def save_before_stopping(self) -> None:
+        """Keep the steps since the last checkpoint when an error ends the run; weights are those before it."""
+        if self.processes.leads and self.state.step and not (self.store.folder / f"ckpt-{self.state.step}.pt").exists():
+            self._save()
+
+    def _start(self) -> None:
+        """Do the evaluation that a kill prevented; say what learns."""
+        state = self.state
+        self._say_what_learns()
+        every = self.settings.evaluate_every_n or self.settings.checkpoint_every_n
+        if state.step and state.step % every == 0 and state.selection.evaluated < state.step:
+            self._evaluate()
+        state.detector.train()
+        self._restart_clock()
+
+    def _incoming(self) -> Iterator[Batch]:
+        """Hand out batches on the device, until all processes agree to end."""
+        device = next(self.state.detector.parameters()).device
+        agreed = agreed_batches(self.batches, self._wants_end, self.processes, self._end)
+        return on_device(agreed, device)
+
+    def _wants_end(self) -> Ending:
+        if self.stop_requested():
+            return Ending.INTERRUPTED
+        limit = self.settings.max_seconds
+        if 0 < limit <= time.monotonic() - self.progress.began:
+            return Ending.TIME_UP
+        return Ending.NOT_YET
+
+    def _end(self, ending: Ending) -> None:
+        self.progress.ending = ending
+
+    def _learn(self, batch: Batch) -> StepResult | None:
+        """Take a step; None where it was left out."""
+        every = self.settings.summarize_every_n
+        describe = bool(every) and self.processes.leads and (self.state.step % every == 0)
+        if self.state.step in self.learner.trainable.changes():
+            self._say_what_learns()
+        try:
+            result = self.learner.learn(batch, describe=describe)
+            self.progress.skipped_in_a_row = 0
+            return result
+        except NotFiniteError as error:
+            self._look_into(error, batch)
+            return None
+
+    def _look_into(self, error: NotFiniteError, batch: Batch) -> None:
+        """Write down a step that was not finite; then leave it out or end."""
+        folder = self.store.folder / f"not-finite-{self.state.step + 1}"
+        batches = self.processes.gather(batch.to("cpu"))
+        images = ", ".join(name for one in batches for name in one.ids[:_NAMED])
+        first = "see its report"
+        if self.processes.leads:
+            first = write_step(folder, self.state, batches, self.config, error)["first"]
+        where = f"{error}; images {images}; first: {first}; all of it: {folder}; again: boxwright replay {folder}"
+        self.progress.skipped_in_a_row += 1
+        if not self.settings.skip_not_finite:
+            raise TrainingError(where) from None
+        if self.progress.skipped_in_a_row >= _MOST_SKIPPED_IN_A_ROW:
+            raise TrainingError(f"{where}; {_MOST_SKIPPED_IN_A_ROW} steps in a row were left out") from None
+        self.observer.message(f"{where}; the step is left out")
+        self.state.step += 1
+        self.state.samples += self.plan.stream.batch_size
+
+    def _is_due(self, every: int) -> bool:
+        return self.state.step % every == 0 and self.state.step < self.plan.num_steps
+
+    def _log(self, result: StepResult | None, batch: Batch) -> None:
+        self.progress.problems += batch.problems
+        if result is None:
+            return
+        step, progress = self.state.step, self.progress
+        progress.last = result
+        if self.log is not None and result.description is not None:
+            self.log.describe(step, result.description)
+            self.log.images(step - 1, batch, self.state.detector.categories)
+            if self.plan.summarize_gradients:
+                self.log.gradients(step, self._gradients())
+        if step % self.settings.log_every_n == 0 or step == 1:
+            self._log_numbers(result)
+
+    def _gradients(self) -> dict[str, NDArray[np.float32]]:
+        parameters = self.state.detector.network.named_parameters()
+        return {name: p.grad.float().cpu().numpy() for name, p in parameters if p.grad is not None}
+
+    def _log_numbers(self, result: StepResult) -> None:
+        step, progress = self.state.step, self.progress
+        if progress.logged == step:
+            return
+        speed = (step - progress.since) / max(time.monotonic() - progress.clock, 1e-9)
+        progress.speeds.append(speed)
+        values = {**result.losses, "learning_rate": result.rate, "global_norm/gradient_norm": result.gradient_norm}
+        if self.log is not None:
+            self.log.scalars(step, {**values, "steps_per_sec": speed})
+        self.observer.step(step, self.plan.num_steps, values, speed * self.plan.stream.batch_size)
+        self._tell_problems()
+        progress.logged = step
+        self._restart_clock()
+
+    def _tell_problems(self) -> None:
+        """Name the records that were left out, in whichever process."""
+        if not self.settings.skip_bad_records:
+            return
+        problems = [text for texts in self.processes.gather(self.progress.problems) for text in texts]
+        self.progress.problems = []
+        for text in problems:
+            self.progress.bad_records += 1
+            self.observer.message(f"left out ({self.progress.bad_records} so far): {text}")
+
+    def _restart_clock(self) -> None:
+        self.progress.clock, self.progress.since = time.monotonic(), self.state.step
+
+    @contextmanager
+    def _off_the_clock(self) -> Iterator[None]:
+        """Keep what is not training out of the speed."""
+        left = time.monotonic()
+        yield
+        self.progress.clock += time.monotonic() - left
+
+    def _save(self) -> None:
+        if self.processes.leads and self.progress.saved != self.state.step:
+            with self._off_the_clock():
+                path = self.store.save(self.state.step, self._content(), self.state.began)
+            self.observer.message(f"saved {path}")
+        self.progress.saved = self.state.step
+
+    def _content(self) -> dict[str, object]:
+        return self.state.content(dump_message(self.config))
+
+    def _evaluate(self) -> None:
+        """Evaluate on every reader; the first decides which checkpoint is best."""
+        if not (self.settings.evaluate and self.config.eval_input_reader):
+            return
+        state = self.state
+        with self._off_the_clock():
+            with self._averaged_weights():
+                for number in range(len(self.config.eval_input_reader)):
+                    if self.processes.largest(int(self.stop_requested())):
+                        break
+                    self._evaluate_on(number)
+            if state.selection.evaluated == state.selection.best_step == state.step and self.processes.leads:
+                path = self.store.save_best(state.step, self._content())
+                self.observer.message(f"best so far: {state.selection.metric} {state.selection.best:.4f}: {path}")
+
+    def _evaluate_on(self, number: int) -> None:
+        state, step = self.state, self.state.step
+        evaluation = run_evaluation(self.config, state.detector, number, processes=self.processes)
+        if self.log is not None:
+            name = reader_name(self.config, number)
+            self.log.evaluation(step, evaluation.metrics, evaluation.pictures, name)
+        self.observer.evaluated(step, evaluation)
+        if number == 0:
+            state.selection = state.selection.after(step, evaluation.metrics)
+
+    @contextmanager
+    def _averaged_weights(self) -> Iterator[None]:
+        """Evaluate the moving average where that is asked for; the weights are the same afterwards."""
+        network, average = self.state.detector.network, self.state.average
+        if average is None or not (self.config.eval_config and self.config.eval_config.use_moving_averages):
+            yield
+            return
+        own = {name: p.detach().clone() for name, p in network.named_parameters()}
+        network.load_state_dict(average.shadow, strict=False)
+        try:
+            yield
+        finally:
+            network.load_state_dict(own, strict=False)
+
+    def _finish(self) -> None:
+        """Log, save and evaluate what the loop has not; say why it ended, and how fast it was."""
+        progress, state = self.progress, self.state
+        if progress.last is not None:
+            self._log_numbers(progress.last)
+        self._save()
+        if progress.ending is not Ending.INTERRUPTED and state.selection.evaluated < state.step:
+            self._evaluate()
+        self._summarize_performance()
+        why = _REASONS.get(progress.ending, "")
+        if state.selection.exhausted:
+            chosen = state.selection
+            why = f"no better {chosen.metric} in {chosen.waited} evaluations, the best at step {chosen.best_step}"
+        if state.step < self.plan.num_steps:
+            self.observer.message(
+                f"{why}: stopped after {state.step} of {self.plan.num_steps} steps; the same command goes on from here"
+            )
+
+    def _summarize_performance(self) -> None:
+        """Write what TF's `performance_summary_exporter` is given, and the peak memory."""
+        speeds, last = self.progress.speeds, self.progress.last
+        if not (self.processes.leads and speeds and last):
+            return
+        summary = {
+            "metrics": {
+                "steps_per_sec": statistics.fmean(speeds),
+                "steps_per_sec_p50": statistics.median(speeds),
+                "steps_per_sec_max": max(speeds),
+                "last_batch_loss": last.losses[TOTAL],
+            },
+            "mixed_precision": {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}[self.plan.precision],
+            "images_per_sec": statistics.fmean(speeds) * self.plan.stream.batch_size,
+            "processes": self.processes.count,
+        }
+        path = self.store.folder / "performance_summary.json"
+        path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+
+    def _say_what_learns(self) -> None:
+        text = self.learner.trainable.report(self.state.step)
+        if text:
+            self.observer.message(text)
+
+
+_REASONS = {
+    Ending.DATA_AT_END: "the data is at its end",
+    Ending.TIME_UP: "the time is up",
+    Ending.INTERRUPTED: "interrupted",
+}

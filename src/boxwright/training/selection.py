@@ -1,0 +1,103 @@
+"""Which checkpoint is best, and when waiting for a better one ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from boxwright.errors import ConfigError
+
+__all__ = ["Selection", "lower_is_better"]
+
+
+def lower_is_better(metric: str) -> bool:
+    """Tell errors from successes by a metric's name.
+
+    Args:
+        metric: TF's name.
+
+    Returns:
+        True for losses.
+    """
+    return metric.startswith("Loss/")
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The evaluations so far, as far as choosing goes.
+
+    Attributes:
+        metric: What is compared; empty for the first metric that an evaluation gives.
+        patience: Evaluations in a row without a better one after which training stops; 0 for never.
+        best: The best value yet; None before there is one.
+        best_step: Where it was found.
+        waited: Evaluations since then.
+        evaluated: The step of the last evaluation; -1 before the first.
+    """
+
+    metric: str = ""
+    patience: int = 0
+    best: float | None = None
+    best_step: int = -1
+    waited: int = 0
+    evaluated: int = -1
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether patience is at its end."""
+        return 0 < self.patience <= self.waited
+
+    def after(self, step: int, metrics: dict[str, float]) -> Selection:
+        """Take in an evaluation.
+
+        Args:
+            step: Where it was made.
+            metrics: What it found.
+
+        Returns:
+            The selection after it; `best_step` is `step` where this one is the best.
+
+        Raises:
+            ConfigError: Where the metric is not among those computed.
+        """
+        metric = self.metric or next(iter(metrics), "")
+        if metric not in metrics:
+            raise ConfigError(
+                f"the best checkpoint is to be chosen by {metric!r}, which is not computed; "
+                f"computed: {', '.join(metrics) or 'nothing'}"
+            )
+        value, seen = metrics[metric], replace(self, metric=metric, evaluated=step)
+        if self._is_better(metric, value):
+            return replace(seen, best=value, best_step=step, waited=0)
+        return replace(seen, waited=self.waited + 1)
+
+    def _is_better(self, metric: str, value: float) -> bool:
+        if value != value or (value < 0 and not lower_is_better(metric)):  # nothing to measure
+            return False
+        if self.best is None:
+            return True
+        return value < self.best if lower_is_better(metric) else value > self.best
+
+    def content(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps.
+
+        Returns:
+            Plain data.
+        """
+        return {"metric": self.metric, "best": self.best, "best_step": self.best_step} | {
+            "waited": self.waited,
+            "evaluated": self.evaluated,
+        }
+
+    def restored(self, content: dict[str, Any]) -> Selection:
+        """Go on from a checkpoint; where another metric is asked for, choosing begins anew.
+
+        Args:
+            content: What `content` returned.
+
+        Returns:
+            The selection there, with this one's metric and patience.
+        """
+        if self.metric and content["metric"] != self.metric:
+            return replace(self, evaluated=content["evaluated"])
+        return replace(self, **content)

@@ -1,0 +1,98 @@
+"""Requests to stop, and why a run stops; all processes stop at the same step."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from enum import IntEnum
+from typing import Any
+
+from boxwright.data.batch import Batch
+from boxwright.distributed import Processes
+from boxwright.errors import BoxwrightError, TrainingError
+
+__all__ = ["Ending", "agreed_batches", "stop_requests"]
+
+
+class Ending(IntEnum):
+    """Why a run goes no further; where processes differ, the largest counts."""
+
+    NOT_YET = 0
+    DATA_AT_END = 1
+    TIME_UP = 2
+    INTERRUPTED = 3
+    FAILED = 4
+
+
+@contextmanager
+def stop_requests() -> Iterator[Callable[[], bool]]:
+    """Turn the first Ctrl-C or SIGTERM into a question that the loop asks before each step.
+
+    A second one stops at once, as always.
+
+    Yields:
+        The question.
+    """
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked.is_set
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def ask(number: int, _: object) -> None:
+        asked.set()
+        signal.signal(number, before[signal.Signals(number)])
+
+    for number in before:
+        signal.signal(number, ask)
+    try:
+        yield asked.is_set
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def agreed_batches(
+    batches: Iterable[Batch | BoxwrightError],
+    wants_end: Callable[[], Ending],
+    processes: Processes,
+    ended: Callable[[Ending], None],
+) -> Iterator[Batch]:
+    """Hand out batches until any process has a reason to end.
+
+    Args:
+        batches: This process's part of each batch, or the error that a worker met.
+        wants_end: Whether this process wants to end, and why.
+        processes: Those of the run; each must ask for as many batches.
+        ended: Hears on what ending all agreed.
+
+    Yields:
+        Batches; all processes get equally many.
+
+    Raises:
+        BoxwrightError: What a worker of this process met.
+        TrainingError: Where a worker died, or another process failed.
+    """
+    stream = iter(batches)
+    while True:
+        ending, problem, batch = wants_end(), None, None
+        if ending is Ending.NOT_YET:
+            batch, problem = _next(stream)
+            ending = Ending.FAILED if problem else Ending.DATA_AT_END if batch is None else ending
+        agreed = Ending(processes.largest(ending))
+        if agreed is Ending.FAILED:
+            raise problem or TrainingError(f"process {processes.rank}: another process failed; its message says why")
+        if agreed is not Ending.NOT_YET or batch is None:
+            ended(agreed)
+            return
+        yield batch
+
+
+def _next(stream: Iterator[Any]) -> tuple[Batch | None, BoxwrightError | None]:
+    try:
+        item = next(stream, None)
+    except RuntimeError as error:
+        return None, TrainingError(f"a data worker died: {error}")
+    return (None, item) if isinstance(item, BoxwrightError) else (item, None)

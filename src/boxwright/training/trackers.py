@@ -1,0 +1,92 @@
+"""Experiment trackers of others: Weights & Biases, MLflow; each through its own library."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+
+from boxwright.errors import TrainingError
+
+__all__ = ["Tracker", "open_tracker"]
+
+
+class Tracker(Protocol):
+    """Takes a run's numbers."""
+
+    def scalars(self, step: int, values: Mapping[str, float]) -> None:
+        """Log numbers.
+
+        Args:
+            step: Steps done.
+            values: Tag to value.
+        """
+        ...
+
+    def close(self) -> None:
+        """End the run there."""
+        ...
+
+
+class _WeightsAndBiases:
+    def __init__(self, library: Any, model_dir: Path, config_text: str) -> None:
+        # The folder's name is the run's id, so that a run that goes on goes on there too.
+        self._run = library.init(
+            project="boxwright",
+            name=model_dir.name,
+            id=model_dir.name,
+            resume="allow",
+            dir=str(model_dir),
+            config={"pipeline_config": config_text},
+        )
+
+    def scalars(self, step: int, values: Mapping[str, float]) -> None:
+        self._run.log(dict(values), step=step)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+class _MLflow:
+    def __init__(self, library: Any, model_dir: Path, config_text: str) -> None:
+        self._library = library
+        library.set_experiment("boxwright")
+        note = model_dir / "mlflow_run_id"
+        known = note.read_text(encoding="utf-8").strip() if note.is_file() else None
+        run = library.start_run(run_id=known, run_name=None if known else model_dir.name)
+        note.write_text(run.info.run_id, encoding="utf-8")
+        library.log_text(config_text, "pipeline.config")
+
+    def scalars(self, step: int, values: Mapping[str, float]) -> None:
+        # MLflow allows no @ in a metric's name.
+        self._library.log_metrics({name.replace("@", "at "): value for name, value in values.items()}, step=step)
+
+    def close(self) -> None:
+        self._library.end_run()
+
+
+_TRACKERS: dict[str, Callable[[Any, Path, str], Tracker]] = {"wandb": _WeightsAndBiases, "mlflow": _MLflow}
+
+
+def open_tracker(name: str, model_dir: Path, config_text: str) -> Tracker:
+    """Open a tracker.
+
+    Args:
+        name: "wandb" or "mlflow".
+        model_dir: The run's folder, whose name the run has there.
+        config_text: The configuration, kept there.
+
+    Returns:
+        The tracker.
+
+    Raises:
+        TrainingError: Where the name is not known or the library is not installed.
+    """
+    if name not in _TRACKERS:
+        raise TrainingError(f"--track {name}: not known; known: {', '.join(_TRACKERS)}")
+    try:
+        library = import_module(name)
+    except ImportError:
+        raise TrainingError(f"--track {name}: the library is not installed: pip install 'boxwright[{name}]'") from None
+    return _TRACKERS[name](library, model_dir, config_text)

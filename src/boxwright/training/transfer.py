@@ -1,0 +1,39 @@
+"""Bringing batches to the device while it computes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import torch
+
+from boxwright.data.batch import Batch
+
+__all__ = ["on_device"]
+
+
+def on_device(batches: Iterable[Batch], device: torch.device) -> Iterator[Batch]:
+    """Bring batches to a device; to a GPU one ahead, on a stream of its own.
+
+    Args:
+        batches: In pinned memory, if the device is a GPU.
+        device: The device.
+
+    Yields:
+        The batches there.
+    """
+    if device.type != "cuda":
+        yield from (batch.to(device) for batch in batches)
+        return
+    copying = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    waiting: Batch | None = None
+    for batch in batches:
+        with torch.cuda.stream(copying):
+            arriving = batch.to(device)
+        if waiting is not None:
+            yield waiting
+        torch.cuda.current_stream(device).wait_stream(copying)
+        for tensor in (arriving.images, arriving.true_sizes, *arriving.targets.tensors()):
+            tensor.record_stream(torch.cuda.current_stream(device))
+        waiting = arriving
+    if waiting is not None:
+        yield waiting
