@@ -7,7 +7,7 @@ import warnings
 
 import typer
 
-from boxwright.cli import config, convert, demo, evaluate, inspect, predict, train
+from boxwright.cli import config, convert, demo, evaluate, inspect, predict, replay, train
 from boxwright.cli.console import console, errors
 from boxwright.errors import BoxwrightError
 
@@ -26,6 +26,7 @@ app.command("predict")(predict.predict_command)
 app.command("demo")(demo.demo_command)
 app.command("convert")(convert.convert_command)
 app.command("inspect")(inspect.inspect_command)
+app.command("replay")(replay.replay_command)
 app.add_typer(config.app, name="config")
 
 

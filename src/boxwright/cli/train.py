@@ -9,8 +9,10 @@ import typer
 from rich.progress import Progress, TaskID
 
 from boxwright.cli.console import console, print_evaluation, progress_bar
+from boxwright.errors import ConfigError
 
 if TYPE_CHECKING:
+    from boxwright.config.messages import TrainEvalPipelineConfig
     from boxwright.evaluation.evaluator import Evaluation
 
 __all__ = ["Narrator", "train_command"]
@@ -65,58 +67,263 @@ class Narrator:
         print_evaluation(evaluation)
 
 
+Config = Annotated[
+    Path, typer.Option("--pipeline_config_path", "--config", help="The configuration: text format, YAML or JSON.")
+]
+ModelDir = Annotated[
+    Path,
+    typer.Option(
+        "--model_dir", help="The run's folder: checkpoints, log, configuration as run. A run in it is gone on with."
+    ),
+]
+_LOOP, _EVAL, _SPEED, _SAFE, _TF = "Loop", "Evaluation on the way", "Speed", "Safety", "Of model_main_tf2.py"
+
+
 def train_command(  # noqa: PLR0913  # the flags of the command
-    pipeline_config_path: Annotated[
-        Path, typer.Option("--pipeline_config_path", "--config", help="The configuration: text format, YAML or JSON.")
-    ],
-    model_dir: Annotated[
-        Path,
-        typer.Option(
-            "--model_dir", help="The run's folder: checkpoints, log, configuration as run. A run in it is gone on with."
-        ),
-    ],
+    pipeline_config_path: Config,
+    model_dir: ModelDir,
     num_train_steps: Annotated[
-        int | None, typer.Option("--num_train_steps", help="Steps in all; overrides train_config.num_steps.")
+        int | None,
+        typer.Option(
+            "--num_train_steps", help="Steps in all; overrides train_config.num_steps.", rich_help_panel=_LOOP
+        ),
     ] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", help="Change the configuration, as in --set train_config.batch_size=8; may be repeated."),
     ] = None,
     checkpoint_every_n: Annotated[
-        int, typer.Option("--checkpoint_every_n", min=1, help="Steps between checkpoints.")
+        int, typer.Option("--checkpoint_every_n", min=1, help="Steps between checkpoints.", rich_help_panel=_LOOP)
     ] = 1000,
+    max_to_keep: Annotated[
+        int,
+        typer.Option(
+            "--max_to_keep",
+            min=1,
+            help="How many of the newest checkpoints stay, beside best.pt.",
+            rich_help_panel=_LOOP,
+        ),
+    ] = 5,
+    log_every_n: Annotated[
+        int, typer.Option("--log_every_n", min=1, help="Steps between lines of the log.", rich_help_panel=_LOOP)
+    ] = 20,
     max_seconds: Annotated[
-        float, typer.Option("--max_seconds", help="Save and end after so many seconds of training; 0 for no limit.")
+        float,
+        typer.Option(
+            "--max_seconds",
+            help="Save and end after so many seconds of training; 0 for no limit.",
+            rich_help_panel=_LOOP,
+        ),
     ] = 0.0,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            "--seed",
+            help="Decides fresh weights, order and augmentation; default 0, or the run's own.",
+            rich_help_panel=_LOOP,
+        ),
+    ] = None,
+    track: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--track", help="Log to wandb or mlflow too (pip install 'boxwright[wandb]').", rich_help_panel=_LOOP
+        ),
+    ] = None,
     evaluate: Annotated[
         bool,
         typer.Option(
-            "--evaluate/--no-evaluate", help="Evaluate at each checkpoint, where there is an eval_input_reader."
+            "--evaluate/--no-evaluate", help="Evaluate, where there is an eval_input_reader.", rich_help_panel=_EVAL
         ),
     ] = True,
+    evaluate_every_n: Annotated[
+        int,
+        typer.Option(
+            "--evaluate_every_n",
+            min=0,
+            help="Steps between evaluations; 0 for one at each checkpoint.",
+            rich_help_panel=_EVAL,
+        ),
+    ] = 0,
+    best_metric: Annotated[
+        str,
+        typer.Option(
+            "--best_metric",
+            help="By which best.pt is chosen, as DetectionBoxes_Precision/mAP@.50IOU or Loss/total_loss; default: the first.",
+            rich_help_panel=_EVAL,
+        ),
+    ] = "",
+    patience: Annotated[
+        int,
+        typer.Option(
+            "--patience",
+            min=0,
+            help="Stop after so many evaluations in a row without a better best_metric; 0 for never.",
+            rich_help_panel=_EVAL,
+        ),
+    ] = 0,
+    workers: Annotated[
+        int, typer.Option("--workers", min=0, help="Processes that prepare samples.", rich_help_panel=_SPEED)
+    ] = 1,
     compile: Annotated[
-        bool, typer.Option("--compile", help="Compile the network; worth its minute in long runs.")
+        bool,
+        typer.Option("--compile", help="Compile the network; worth its minute in long runs.", rich_help_panel=_SPEED),
     ] = False,
-    seed: Annotated[int, typer.Option("--seed", help="Decides fresh weights, order and augmentation.")] = 0,
-    workers: Annotated[int, typer.Option("--workers", min=0, help="Processes that prepare samples.")] = 1,
-    device: Annotated[str, typer.Option("--device", help="cpu, cuda, or auto.")] = "auto",
+    tf32: Annotated[
+        bool,
+        typer.Option("--tf32", help="Let a GPU round factors of float32 products to 10 bits.", rich_help_panel=_SPEED),
+    ] = False,
+    profile: Annotated[
+        bool,
+        typer.Option(
+            "--profile",
+            help="Measure ten steps, say where their time goes, write a trace, end.",
+            rich_help_panel=_SPEED,
+        ),
+    ] = False,
+    device: Annotated[str, typer.Option("--device", help="cpu, cuda, or auto.", rich_help_panel=_SPEED)] = "auto",
+    skip_bad_records: Annotated[
+        bool,
+        typer.Option(
+            "--skip_bad_records",
+            help="Leave out samples that cannot be read, count and name them.",
+            rich_help_panel=_SAFE,
+        ),
+    ] = False,
+    skip_not_finite: Annotated[
+        bool,
+        typer.Option(
+            "--skip_not_finite",
+            help="Leave out a step whose loss or gradient is not finite, instead of ending; it is written down either way.",
+            rich_help_panel=_SAFE,
+        ),
+    ] = False,
+    checkpoint_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--checkpoint_dir",
+            help="Do not train: evaluate each new checkpoint of this folder, as boxwright evaluate --watch.",
+            rich_help_panel=_TF,
+        ),
+    ] = None,
+    eval_timeout: Annotated[
+        int,
+        typer.Option(
+            "--eval_timeout",
+            help="With --checkpoint_dir: seconds to wait for a new checkpoint.",
+            rich_help_panel=_TF,
+        ),
+    ] = 3600,
+    sample_1_of_n_eval_examples: Annotated[
+        int | None,
+        typer.Option("--sample_1_of_n_eval_examples", min=1, help="Evaluate every nth image.", rich_help_panel=_TF),
+    ] = None,
+    eval_on_train_data: Annotated[
+        bool,
+        typer.Option(
+            "--eval_on_train_data",
+            help="With --checkpoint_dir: evaluate on the training data (TF2 never reads it).",
+            rich_help_panel=_TF,
+        ),
+    ] = False,
+    sample_1_of_n_eval_on_train_examples: Annotated[
+        int,
+        typer.Option(
+            "--sample_1_of_n_eval_on_train_examples",
+            min=1,
+            help="With --eval_on_train_data: every nth image.",
+            rich_help_panel=_TF,
+        ),
+    ] = 5,
+    record_summaries: Annotated[
+        bool,
+        typer.Option(
+            "--record_summaries/--norecord_summaries",
+            help="Log pictures of inputs and of losses' distributions.",
+            rich_help_panel=_TF,
+        ),
+    ] = True,
+    num_workers: Annotated[
+        int,
+        typer.Option(
+            "--num_workers",
+            help="Machines; more than 1 is torchrun's to start (docs/training.md).",
+            rich_help_panel=_TF,
+        ),
+    ] = 1,
+    use_tpu: Annotated[
+        bool, typer.Option("--use_tpu", help="Refused: PyTorch here runs on CPUs and GPUs.", rich_help_panel=_TF)
+    ] = False,
+    tpu_name: Annotated[str, typer.Option("--tpu_name", help="As --use_tpu.", rich_help_panel=_TF)] = "",
 ) -> None:
-    """Train a detector; run again to go on. Ctrl-C saves first."""
-    from boxwright.config.load import load_config
-    from boxwright.training.train import RunSettings, train
+    """Train a detector; run again to go on. Ctrl-C saves first.
 
+    Many processes: torchrun --nproc-per-node N -m boxwright train … (train_config.batch_size counts all of them).
+    """
+    _refuse_what_torch_has_not(num_workers, use_tpu or bool(tpu_name))
     overrides = list(set_ or [])
     if num_train_steps is not None:
         overrides.append(f"train_config.num_steps={num_train_steps}")
+    from boxwright.config.load import load_config
+
     config = load_config(pipeline_config_path, overrides)
+    for reader in config.eval_input_reader:
+        if sample_1_of_n_eval_examples:
+            reader.sample_1_of_n_examples = sample_1_of_n_eval_examples
+    if checkpoint_dir is not None:
+        every = sample_1_of_n_eval_on_train_examples if eval_on_train_data else None
+        _watch(config, checkpoint_dir, model_dir, eval_timeout, every, device)
+        return
+    if eval_on_train_data:
+        raise ConfigError("--eval_on_train_data goes with --checkpoint_dir; Loss/… of the training data is in the log")
+    from boxwright.training.train import RunSettings, train
+
     settings = RunSettings(
         checkpoint_every_n=checkpoint_every_n,
+        max_to_keep=max_to_keep,
+        log_every_n=log_every_n,
+        summarize_every_n=100 if record_summaries else 0,
+        evaluate=evaluate,
+        evaluate_every_n=evaluate_every_n,
+        best_metric=best_metric,
+        patience=patience,
         seed=seed,
         workers=workers,
+        skip_bad_records=skip_bad_records,
+        skip_not_finite=skip_not_finite,
         max_seconds=max_seconds,
-        evaluate=evaluate,
         compile=compile,
+        tf32=tf32,
+        profile=profile,
+        track=tuple(track or ()),
         device=device,
     )
     with progress_bar() as progress:
         train(config, model_dir, settings, Narrator(progress))
+
+
+def _refuse_what_torch_has_not(num_workers: int, tpu: bool) -> None:
+    if tpu:
+        raise ConfigError("--use_tpu, --tpu_name: there is no TPU support; remove them to train on a GPU or the CPU")
+    if num_workers > 1:
+        raise ConfigError(
+            "--num_workers counts machines, which torchrun starts: on each of them run "
+            f"torchrun --nnodes {num_workers} --nproc-per-node GPUS --rdzv-backend c10d --rdzv-endpoint HOST:PORT "
+            "-m boxwright train …; --workers counts the processes that prepare samples"
+        )
+
+
+def _watch(
+    config: TrainEvalPipelineConfig,
+    checkpoint_dir: Path,
+    model_dir: Path,
+    timeout: int,
+    every_nth_of_training: int | None,
+    device: str,
+) -> None:
+    from boxwright.cli.evaluate import print_watched
+    from boxwright.evaluation.watch import WatchSettings, evaluate_on_training_data, watch
+
+    if every_nth_of_training is not None:
+        evaluate_on_training_data(config, every_nth_of_training)
+    settings = WatchSettings(timeout=timeout, device="cpu" if device == "auto" else device)
+    watch(config, checkpoint_dir, model_dir, settings, print_watched)

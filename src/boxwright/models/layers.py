@@ -11,11 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, distributed, nn
-from torch.distributed.nn.functional import all_reduce
 from torch.nn import functional as F
 
 __all__ = [
@@ -286,6 +285,24 @@ class BatchNorm2d(nn.BatchNorm2d):
         return flat.to(input.dtype)
 
 
+class _Total(torch.autograd.Function):
+    """The sum of a tensor over all processes; each process's loss depends on all of it."""
+
+    @staticmethod
+    def forward(context: Any, value: Tensor) -> Tensor:
+        del context
+        total = value.clone()
+        distributed.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> Tensor:
+        del context
+        total = gradient.clone()
+        distributed.all_reduce(total)
+        return total
+
+
 class SyncBatchNorm2d(BatchNorm2d):
     """Batch normalization over the batches of all processes of a run (TF's `sync_batch_norm`).
 
@@ -306,11 +323,11 @@ class SyncBatchNorm2d(BatchNorm2d):
             return super().forward(input)
         values = input.float()
         count = values.new_full((1,), input.shape[0] * input.shape[2] * input.shape[3])
-        sums: Tensor = all_reduce(torch.cat([values.sum((0, 2, 3)), count]))  # type: ignore[no-untyped-call]
+        sums: Tensor = _Total.apply(torch.cat([values.sum((0, 2, 3)), count]))
         count = sums[-1].detach()
         mean = sums[:-1] / count
         centred = values - mean[:, None, None]
-        squares: Tensor = all_reduce(centred.square().sum((0, 2, 3)))  # type: ignore[no-untyped-call]
+        squares: Tensor = _Total.apply(centred.square().sum((0, 2, 3)))
         variance = squares / count
         if self.running_mean is not None and self.running_var is not None and self.momentum is not None:
             with torch.no_grad():

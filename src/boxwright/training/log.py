@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -54,12 +55,12 @@ class TrainingLog:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._train.close()
-        for writer in self._eval.values():
-            writer.close()
-        for tracker in self._trackers:
-            tracker.close()
-        self._lines.close()
+        with ExitStack() as stack:
+            trackers = [tracker.close for tracker in self._trackers]
+            for close in (self._lines.close, *trackers, *(one.close for one in self._eval.values()), self._train.close):
+                # What cannot be written now could not be written before: that error is on its way.
+                stack.enter_context(suppress(OSError) if kind else nullcontext())
+                stack.callback(close)
 
     def scalars(self, step: int, values: dict[str, float]) -> None:
         """Log numbers of training.

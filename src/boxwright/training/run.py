@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -79,22 +79,22 @@ class Run:
             self.observer.message(f"already trained for {state.step} of {total} steps")
             return
         self._start()
-        for batch in () if state.selection.exhausted else self._incoming():
-            result = self._learn(batch)
-            self._log(result, batch)
-            if self._is_due(self.settings.checkpoint_every_n):
-                self._save()
-            if self._is_due(self.settings.evaluate_every_n or self.settings.checkpoint_every_n):
-                self._evaluate()
-            if state.step >= total or state.selection.exhausted:
-                break
+        with closing(self._incoming()) as batches:
+            while not (state.step >= total or state.selection.exhausted) and (batch := next(batches, None)):
+                result = self._learn(batch)
+                self._log(result, batch)
+                if self._is_due(self.settings.checkpoint_every_n):
+                    self._save()
+                if self._is_due(self.settings.evaluate_every_n or self.settings.checkpoint_every_n):
+                    self._evaluate()
         self._finish()
 
     def profile(self) -> None:
         """Measure some steps and say where their time goes; nothing is saved."""
         self.state.detector.train()
         folder = self.store.folder / "profile"
-        shares = profile_steps(self._incoming(), self.learner.learn, folder)
+        with closing(self._incoming()) as batches:
+            shares = profile_steps(batches, self.learner.learn, folder)
         seconds = shares["seconds_per_step"]
         images = self.plan.stream.batch_size / seconds
         self.observer.message(f"{seconds * 1000:.0f} ms a step, {images:.1f} images/s; of that")
@@ -106,7 +106,8 @@ class Run:
 
     def save_before_stopping(self) -> None:
         """Keep the steps since the last checkpoint when an error ends the run; weights are those before it."""
-        if self.processes.leads and self.state.step and not (self.store.folder / f"ckpt-{self.state.step}.pt").exists():
+        path = self.store.folder / f"ckpt-{self.state.step}.pt"
+        if self.learner.settle() and self.processes.leads and self.state.step and not path.exists():
             self._save()
 
     def _start(self) -> None:
@@ -119,7 +120,7 @@ class Run:
         state.detector.train()
         self._restart_clock()
 
-    def _incoming(self) -> Iterator[Batch]:
+    def _incoming(self) -> Generator[Batch]:
         """Hand out batches on the device, until all processes agree to end."""
         device = next(self.state.detector.parameters()).device
         agreed = agreed_batches(self.batches, self._wants_end, self.processes, self._end)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 from boxwright.errors import TrainingError
 from boxwright.evaluation.evaluator import Evaluation
@@ -52,7 +52,7 @@ class RunSettings:
     compile: bool = False
     tf32: bool = False
     profile: bool = False
-    track: tuple[Literal["wandb", "mlflow"], ...] = ()
+    track: tuple[str, ...] = ()
     device: str = "auto"
 
     def __post_init__(self) -> None:

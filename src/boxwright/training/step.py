@@ -7,6 +7,7 @@ large for the memory is learnt from in parts: their gradients are summed and div
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -162,6 +163,9 @@ class Learner:
         self.losses = LossModule(state.detector, plan.precision, plan.regularize)
         self.module: nn.Module = self.losses
         self._wrapped_for: frozenset[str] | None = None
+        # Of the step under way: the statistics before it, and whether weights are half-changed.
+        self._statistics: list[Tensor] = []
+        self._updating = False
 
     def learn(self, batch: Batch, *, describe: bool = False) -> StepResult:
         """Learn from a batch.
@@ -182,38 +186,41 @@ class Learner:
         rate = plan.optimizer.schedule(state.step)
         for group in state.optimizer.param_groups:
             group["lr"] = rate
-        statistics = [buffer.clone() for buffer in state.detector.network.buffers()]
-        losses, predictions, targets = self._gradients(batch, statistics)
+        self._statistics = [buffer.clone() for buffer in state.detector.network.buffers()]
+        losses, predictions, targets = self._gradients(batch)
         with record_function("optimizer"):
             gradients, norm = self._finish_gradients()
             *numbers, gradient_norm = torch.stack([*losses.values(), norm]).tolist()
             values = dict(zip(losses, numbers, strict=True))
             overflow = self._overflowed(numbers, gradient_norm)
             if not overflow and not all(_finite(number) for number in (*numbers, gradient_norm)):
-                self.restore_statistics(statistics)
+                self.settle()
                 raise NotFiniteError(
                     _not_finite_text(state.step + 1, values, gradient_norm, rate), values, gradient_norm
                 )
             if plan.clip_norm > 0 and not overflow:
                 # As tf.clip_by_global_norm: no epsilon in the divisor.
                 torch._foreach_mul_(gradients, (plan.clip_norm / norm).clamp(max=1.0))
+            self._updating = True
             state.scaler.step(state.optimizer)
             state.scaler.update()
             if state.average is not None and not overflow:
                 state.average.update(state.detector.network, state.step)
         state.step += 1
         state.samples += plan.stream.batch_size
+        self._statistics, self._updating = [], False
         description = state.detector.criterion.describe(predictions, targets) if describe else None
         return StepResult(values, rate, gradient_norm, description, overflow)
 
-    def restore_statistics(self, statistics: list[Tensor]) -> None:
-        """Put the network's buffers back, which a forward pass changes.
+    def settle(self) -> bool:
+        """Go back to before the step that an error broke off; a forward pass changes statistics.
 
-        Args:
-            statistics: Their values, in the order of `network.buffers()`.
+        Returns:
+            Whether the state is whole; False where the weights themselves were being changed.
         """
-        for buffer, value in zip(self.state.detector.network.buffers(), statistics, strict=True):
+        for buffer, value in zip(self.state.detector.network.buffers(), self._statistics, strict=False):
             buffer.copy_(value)
+        return not self._updating
 
     def _thaw(self) -> None:
         """Let learn what may at this step; processes are tied anew where that changed."""
@@ -222,12 +229,14 @@ class Learner:
             return
         self._wrapped_for = names
         if self.processes.count > 1:
+            # Depthwise kernels lie in memory the same under two strides; nothing is copied.
+            warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
             device = next(self.state.detector.network.parameters()).device
             self.module = DistributedDataParallel(
                 self.losses, device_ids=[device.index] if device.type == "cuda" else None, gradient_as_bucket_view=True
             )
 
-    def _gradients(self, batch: Batch, statistics: list[Tensor]) -> tuple[dict[str, Tensor], Predictions, Targets]:
+    def _gradients(self, batch: Batch) -> tuple[dict[str, Tensor], Predictions, Targets]:
         """Compute losses and gradients, in more parts where the memory is too small."""
         while True:
             seed_step(self.state.seed, self.state.step, self.processes.rank)
@@ -239,7 +248,7 @@ class Learner:
                     raise
                 problem = str(error).splitlines()[0]
             self._split_further(batch, problem)
-            self.restore_statistics(statistics)
+            self.settle()
 
     def _split_further(self, batch: Batch, problem: str) -> None:
         parts = self.state.parts

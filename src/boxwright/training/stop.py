@@ -76,18 +76,21 @@ def agreed_batches(
         TrainingError: Where a worker died, or another process failed.
     """
     stream = iter(batches)
-    while True:
-        ending, problem, batch = wants_end(), None, None
-        if ending is Ending.NOT_YET:
-            batch, problem = _next(stream)
-            ending = Ending.FAILED if problem else Ending.DATA_AT_END if batch is None else ending
-        agreed = Ending(processes.largest(ending))
-        if agreed is Ending.FAILED:
-            raise problem or TrainingError(f"process {processes.rank}: another process failed; its message says why")
-        if agreed is not Ending.NOT_YET or batch is None:
-            ended(agreed)
-            return
-        yield batch
+    try:
+        while True:
+            ending, problem, batch = wants_end(), None, None
+            if ending is Ending.NOT_YET:
+                batch, problem = _next(stream)
+                ending = Ending.FAILED if problem else Ending.DATA_AT_END if batch is None else ending
+            agreed = Ending(processes.largest(ending))
+            if agreed is Ending.FAILED:
+                raise problem or TrainingError(f"process {processes.rank}: another process failed; it says why")
+            if agreed is not Ending.NOT_YET or batch is None:
+                ended(agreed)
+                return
+            yield batch
+    finally:
+        del stream  # ends the workers now, and not when a traceback is forgotten
 
 
 def _next(stream: Iterator[Any]) -> tuple[Batch | None, BoxwrightError | None]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,14 +73,29 @@ def train(
             if settings.profile:
                 run.profile()
                 return prepared.state.step
-            try:
+            with _saving_before_stopping(run, processes):
                 run.loop()
-            except (BoxwrightError, RuntimeError) as error:
-                run.save_before_stopping()
-                if isinstance(error, BoxwrightError) or processes.count == 1:
-                    raise
-                raise TrainingError(f"process {processes.rank}: another process is gone: {error}") from None
     return prepared.state.step
+
+
+@contextmanager
+def _saving_before_stopping(run: Run, processes: Processes) -> Iterator[None]:
+    """Save when an error ends the run, unless saving is what failed; say in our words what happened."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except OSError as error:  # of the log: a disk that is full, a folder that is gone
+        with suppress(CheckpointError):
+            run.save_before_stopping()
+        raise TrainingError(f"{run.store.folder}: the log cannot be written: {error}") from None
+    except (BoxwrightError, RuntimeError) as error:
+        run.save_before_stopping()
+        if "DataLoader worker" in str(error):
+            raise TrainingError(f"a data worker died: {error}") from None
+        if isinstance(error, BoxwrightError) or processes.count == 1:
+            raise
+        raise TrainingError(f"process {processes.rank}: another process is gone: {error}") from None
 
 
 @dataclass(frozen=True)

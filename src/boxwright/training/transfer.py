@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 
 import torch
 
@@ -11,7 +11,7 @@ from boxwright.data.batch import Batch
 __all__ = ["on_device"]
 
 
-def on_device(batches: Iterable[Batch], device: torch.device) -> Iterator[Batch]:
+def on_device(batches: Iterable[Batch], device: torch.device) -> Generator[Batch]:
     """Bring batches to a device; to a GPU one ahead, on a stream of its own.
 
     Args:

@@ -1,0 +1,28 @@
+"""`boxwright replay`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from boxwright.cli.console import console
+
+__all__ = ["replay_command"]
+
+
+def replay_command(
+    folder: Annotated[Path, typer.Argument(help="What training wrote: not-finite-STEP in the run's folder.")],
+) -> None:
+    """Do a training step again whose loss or gradient was not finite, and name what was so first."""
+    from boxwright.training.forensics import replay_step
+
+    found = replay_step(folder)
+    for number, terms in enumerate(found["losses"]):
+        text = "  ".join(f"{name} {'not finite' if value is None else f'{value:.4g}'}" for name, value in terms.items())
+        console.print(f"process {number}: {text}" if len(found["losses"]) > 1 else text, markup=False)
+    for line in found["all"][:20]:
+        console.print(f"  {line}", markup=False)
+    console.print(f"first: {found['first']}", markup=False)
+    console.print(f"images with boxes: {folder / 'images'}", markup=False)

@@ -1,0 +1,129 @@
+"""`boxwright evaluate --watch`: evaluate each checkpoint of a run as it appears, in a process of its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch.utils.tensorboard import SummaryWriter
+
+from boxwright.checkpoints.sources import is_tensorflow
+from boxwright.checkpoints.store import CheckpointStore
+from boxwright.config import messages as m
+from boxwright.errors import CheckpointError, ConfigError
+from boxwright.evaluation.evaluate import reader_name, restore_detector, run_evaluation
+from boxwright.evaluation.evaluator import Evaluation
+from boxwright.evaluation.events import evaluation_folder, write_evaluation_events
+from boxwright.models.detector import usable_device
+
+__all__ = ["WatchSettings", "evaluate_on_training_data", "watch"]
+
+_POLL_SECONDS = 1.0
+Heard = Callable[[int, Evaluation | None, str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchSettings:
+    """How checkpoints are waited for, with TF2's meanings.
+
+    Attributes:
+        wait_interval: The least number of seconds between the beginnings of two evaluations.
+        timeout: Seconds without a new checkpoint after which it ends; 0 to evaluate what is there and end.
+        eval_index: Which of `eval_input_reader`.
+        class_agnostic: Whether all classes count as one.
+        device: Where to compute.
+    """
+
+    wait_interval: float = 300.0
+    timeout: float = 3600.0
+    eval_index: int = 0
+    class_agnostic: bool = False
+    device: str = "cpu"
+
+
+def watch(
+    config: m.TrainEvalPipelineConfig,
+    checkpoint_dir: str | Path,
+    model_dir: str | Path,
+    settings: WatchSettings,
+    heard: Heard,
+) -> int:
+    """Evaluate the newest checkpoint of a run whenever there is a new one.
+
+    It ends with the checkpoint of `train_config.num_steps`, or when none has come for `timeout` seconds.
+    Checkpoints that come while one is evaluated are passed over, but for the newest.
+
+    Args:
+        config: The configuration.
+        checkpoint_dir: The run's folder; it need not exist yet.
+        model_dir: Where `eval/` with the events goes.
+        settings: How to wait.
+        heard: Hears of each step with its evaluation, or, with None, why it waits or ends.
+
+    Returns:
+        How many checkpoints were evaluated.
+
+    Raises:
+        CheckpointError: Where the time is up and there never was a checkpoint.
+        ConfigError: Where there is no such reader.
+    """
+    if settings.eval_index >= len(config.eval_input_reader):
+        raise ConfigError(f"eval_input_reader[{settings.eval_index}] is missing; check --eval_index")
+    device = usable_device(settings.device)
+    folder = evaluation_folder(Path(model_dir), reader_name(config, settings.eval_index))
+    last, count, since = -1, 0, time.monotonic()
+    total = config.train_config.num_steps if config.train_config else 0
+    with SummaryWriter(str(folder)) as writer:
+        while True:
+            began = time.monotonic()
+            step = _newest_step(Path(checkpoint_dir))
+            if step > last:
+                detector, _, step = restore_detector(Path(checkpoint_dir), config=config)
+                detector.to(device)
+                evaluation = run_evaluation(
+                    config, detector, settings.eval_index, class_agnostic=settings.class_agnostic
+                )
+                write_evaluation_events(writer, step, evaluation.metrics, evaluation.pictures)
+                heard(step, evaluation, "")
+                last, count, since = step, count + 1, time.monotonic()
+                if total and step >= total:
+                    heard(step, None, f"step {step} of {total} is evaluated: the end")
+                    return count
+                _sleep_until(began + settings.wait_interval if settings.timeout else began)
+            if time.monotonic() - since >= settings.timeout:
+                if not count:
+                    raise CheckpointError(f"{checkpoint_dir}: no checkpoint in {settings.timeout:g} s")
+                heard(last, None, f"no new checkpoint in {settings.timeout:g} s: the end")
+                return count
+            time.sleep(_POLL_SECONDS)
+
+
+def evaluate_on_training_data(config: m.TrainEvalPipelineConfig, every_nth: int) -> None:
+    """Let evaluations use the training data, to see whether a detector learns at all.
+
+    Args:
+        config: The configuration; its evaluation readers change.
+        every_nth: Only every nth image is used.
+
+    Raises:
+        ConfigError: Where there is no training reader.
+    """
+    if config.train_input_reader is None:
+        raise ConfigError("train_input_reader is missing from the configuration")
+    reader = config.train_input_reader.model_copy(deep=True)
+    reader.name, reader.sample_1_of_n_examples = "eval_on_train", every_nth
+    config.eval_input_reader = [reader]
+
+
+def _newest_step(folder: Path) -> int:
+    """Find the newest checkpoint's step; -1 where there is none. One of TF counts as step 0 until it is read."""
+    paths = CheckpointStore(folder).paths()
+    if paths:
+        return int(paths[-1].stem.removeprefix("ckpt-"))
+    return 0 if is_tensorflow(folder) else -1
+
+
+def _sleep_until(moment: float) -> None:
+    time.sleep(max(moment - time.monotonic(), 0.0))

@@ -1,0 +1,149 @@
+"""Many processes: the same numbers as one, one that writes, all stop together."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import boxwright as bw
+from boxwright.builders.training import build_training
+from boxwright.checkpoints.store import CheckpointStore, read_checkpoint
+from boxwright.distributed import Processes
+from boxwright.training.train import _check_processes
+
+SMOOTH = [
+    # Smooth throughout, and normalized over all processes: what is left between runs is rounding.
+    "model.ssd.feature_extractor.conv_hyperparams.activation=SWISH",
+    "model.ssd.box_predictor.weight_shared_convolutional_box_predictor.conv_hyperparams.activation=SWISH",
+]
+
+
+def smooth_config(small_config: Path, folder: Path, *more: str) -> Path:
+    """Write a configuration whose normalization is over all processes' batches."""
+    text = small_config.read_text().replace("batch_norm {", "sync_batch_norm {")
+    assert text.count("sync_batch_norm") == 2
+    path = folder / "smooth.config"
+    path.write_text(text)
+    from boxwright.config.load import dump_message
+
+    path.write_text(dump_message(bw.load_config(path, [*SMOOTH, *more])))
+    return path
+
+
+def torchrun(count: int, config: Path, model_dir: Path, *arguments: str) -> subprocess.Popen[str]:
+    """Start a run of some processes, each with one thread."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count)]
+    command += ["-m", "boxwright", "train", "--pipeline_config_path", str(config), "--model_dir", str(model_dir)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command += ["--log_every_n", "1", "--workers", "0", *arguments]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, start_new_session=True
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    output, _ = process.communicate(timeout=180)
+    assert process.returncode == 0, output
+    return output
+
+
+def lines(model_dir: Path) -> list[dict[str, Any]]:
+    """Read the log, without what depends on the clock."""
+    rows = [json.loads(line) for line in (model_dir / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in row.items() if name != "steps_per_sec"} for row in rows]
+
+
+def test_two_processes_are_one_with_the_whole_batch(small_config: Path, tmp_path: Path) -> None:
+    """Losses, to 1e-5; evaluation of an odd number of images, each once; one process writes."""
+    config = smooth_config(small_config, tmp_path, "train_config.num_steps=4", "eval_config.batch_size=4")
+    output = finish(torchrun(2, config, tmp_path / "two"))
+    bw.train(bw.load_config(config), tmp_path / "one", bw.RunSettings(workers=0, log_every_n=1))
+    one, two = lines(tmp_path / "one"), lines(tmp_path / "two")
+    assert [row["step"] for row in two] == [1, 2, 3, 4, 4]
+    for first, second in zip(one, two, strict=True):
+        terms = [name for name in first if name.startswith("Loss/")]
+        assert len(terms) == 4
+        assert [second[name] for name in terms] == pytest.approx([first[name] for name in terms], rel=1e-5)
+    assert output.count("saved ") == 1
+    whole, shared = (read_checkpoint(tmp_path / name / "ckpt-4.pt")["network"] for name in ("one", "two"))
+    moved = {name for name in whole if whole[name].is_floating_point()}
+    distance = sum(float((whole[name] - shared[name]).square().sum()) for name in moved) ** 0.5
+    assert distance < 1e-4 * sum(float(whole[name].square().sum()) for name in moved) ** 0.5
+    # The same weights, evaluated by one process and by two: the same detections.
+    metrics = bw.evaluate(bw.load_config(config), tmp_path / "two")
+    assert metrics == pytest.approx({name: two[-1][name] for name in metrics}, rel=1e-5, abs=1e-6)
+
+
+def test_a_failure_of_one_stops_all(small_config: Path, shapes_data: Path, tmp_path: Path) -> None:
+    data = bytearray((shapes_data / "val.record").read_bytes())
+    data[-200] ^= 1
+    (tmp_path / "bad.record").write_bytes(data)
+    config = smooth_config(
+        small_config,
+        tmp_path,
+        f"train_input_reader.tf_record_input_reader.input_path={tmp_path}/bad.record",
+        "train_input_reader.shuffle=false",
+        "train_config.batch_size=2",
+    )
+    process = torchrun(2, config, tmp_path / "m", "--no-evaluate")
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode != 0
+    assert "record 5 at byte" in output
+    assert "another process failed" in output
+    assert [path.name for path in CheckpointStore(tmp_path / "m").paths()] == ["ckpt-2.pt"], "nothing is lost"
+
+
+@pytest.mark.slow
+def test_sigterm_to_torchrun_saves_first(small_config: Path, tmp_path: Path) -> None:
+    config = smooth_config(small_config, tmp_path, "train_config.num_steps=100000")
+    process = torchrun(2, config, tmp_path / "m", "--no-evaluate", "--checkpoint_every_n", "2")
+    deadline = time.monotonic() + 120
+    while not CheckpointStore(tmp_path / "m").paths():
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    newest = CheckpointStore(tmp_path / "m").paths()[-1]
+    assert f"interrupted: stopped after {read_checkpoint(newest)['step']} of" in output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kill_at", [1, 3, 5])
+def test_sigkill_of_two_leaves_a_run_that_goes_on_exactly(small_config: Path, tmp_path: Path, kill_at: int) -> None:
+    """Weights, average and logged losses are those of a run that was not killed, to the bit."""
+    config = smooth_config(
+        small_config, tmp_path, "train_config.num_steps=7", "train_config.optimizer.use_moving_average=true"
+    )
+    finish(torchrun(2, config, tmp_path / "whole", "--no-evaluate", "--checkpoint_every_n", "1"))
+    process = torchrun(2, config, tmp_path / "killed", "--no-evaluate", "--checkpoint_every_n", "1")
+    deadline = time.monotonic() + 120
+    while not (tmp_path / "killed" / f"ckpt-{kill_at}.pt").exists():
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    time.sleep(0.5)
+    subprocess.run(["pkill", "-9", "-f", str(tmp_path / "killed")], check=False)
+    finish(torchrun(2, config, tmp_path / "killed", "--no-evaluate", "--checkpoint_every_n", "1"))
+    whole, killed = (read_checkpoint(tmp_path / name / "ckpt-7.pt") for name in ("whole", "killed"))
+    for part in ("network", "average"):
+        assert whole[part].keys() == killed[part].keys()
+        assert all(torch.equal(whole[part][name], killed[part][name]) for name in whole[part]), part
+    assert lines(tmp_path / "whole") == lines(tmp_path / "killed")
+
+
+def test_batch_must_be_shared_evenly(small_config: Path) -> None:
+    plan = build_training(bw.load_config(small_config, ["train_config.batch_size=3"]))
+    with pytest.raises(bw.TrainingError, match="batch_size 3 cannot be shared evenly by 2 processes"):
+        _check_processes(plan, Processes(0, 2))

@@ -1,0 +1,285 @@
+"""What goes wrong on machines: full disks, read-only folders, dead workers, bad records. One clear message, nothing lost."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import boxwright as bw
+from boxwright.checkpoints.store import CheckpointStore, read_checkpoint
+
+QUIET = bw.RunSettings(evaluate=False, workers=0, checkpoint_every_n=2)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 2 MB: a file system in memory where one may be mounted, else a limit on a file's size."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)], capture_output=True, check=False
+    )
+    if mounted.returncode == 0:
+        yield folder
+        subprocess.run(["umount", "-l", str(folder)], check=False)
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    yield folder
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    signal.signal(signal.SIGXFSZ, before)
+
+
+def fill(folder: Path) -> None:
+    """Leave no room for another checkpoint."""
+    if os.path.ismount(folder):
+        with (folder / "other").open("wb", buffering=0) as file, pytest.raises(OSError, match="No space left"):
+            while True:
+                file.write(b"0" * 4096)
+        return
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+
+
+def test_full_disk_ends_the_run_and_keeps_the_checkpoint_before(
+    small_config: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model_dir = small_disk / "m"
+    saves = 0
+    plain = CheckpointStore.save
+
+    def save(self: CheckpointStore, *arguments: Any, **more: Any) -> Path:
+        nonlocal saves
+        saves += 1
+        if saves == 2:
+            fill(small_disk)
+        return plain(self, *arguments, **more)
+
+    monkeypatch.setattr(CheckpointStore, "save", save)
+    with pytest.raises(bw.CheckpointError, match="could not be written: .*earlier ones are intact"):
+        bw.train(bw.load_config(small_config), model_dir, QUIET)
+    assert [path.name for path in CheckpointStore(model_dir).paths()] == ["ckpt-2.pt"]
+    assert read_checkpoint(model_dir / "ckpt-2.pt")["step"] == 2
+    assert not list(model_dir.glob(".*partial")), "nothing half-written stays"
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # of TensorBoard's own thread
+def test_full_disk_ends_the_run_at_the_log_too(small_config: Path, small_disk: Path) -> None:
+    from boxwright.training.settings import Silent
+
+    class Filler(Silent):
+        def step(self, step: int, *_: Any) -> None:
+            if step == 2:
+                fill(small_disk)
+
+    config = bw.load_config(small_config, ["train_config.num_steps=3000"])
+    settings = bw.RunSettings(evaluate=False, workers=0, checkpoint_every_n=10**6, log_every_n=1)
+    with pytest.raises(bw.TrainingError, match="the log cannot be written: .*(No space left|File too large)"):
+        bw.train(config, small_disk / "m", settings, Filler())
+
+
+def test_model_dir_that_vanishes(small_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import shutil
+
+    plain = CheckpointStore.save
+
+    def save(self: CheckpointStore, *arguments: Any, **more: Any) -> Path:
+        shutil.rmtree(self.folder, ignore_errors=True)
+        return plain(self, *arguments, **more)
+
+    monkeypatch.setattr(CheckpointStore, "save", save)
+    with pytest.raises(bw.CheckpointError, match="could not be written"):
+        bw.train(bw.load_config(small_config), tmp_path / "m", QUIET)
+
+
+def test_model_dir_that_cannot_be_written(small_config: Path, tmp_path: Path) -> None:
+    """A file where a folder should be refuses even the superuser, whom permissions do not stop."""
+    (tmp_path / "m").write_text("a file")
+    with pytest.raises(bw.TrainingError, match="deeper: cannot be written to"):
+        bw.train(bw.load_config(small_config), tmp_path / "m" / "deeper", QUIET)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="permissions do not stop the superuser; the test above covers the path")
+def test_read_only_model_dir(small_config: Path, tmp_path: Path) -> None:
+    (tmp_path / "m").mkdir(mode=0o500)
+    with pytest.raises(bw.TrainingError, match="m: cannot be written to"):
+        bw.train(bw.load_config(small_config), tmp_path / "m", QUIET)
+
+
+def damaged(shapes_data: Path, folder: Path) -> Path:
+    """The validation records, the fifth with a byte changed."""
+    from boxwright.data.tfrecord import TFRecordFile
+
+    source = shapes_data / "val.record"
+    file = TFRecordFile(source)
+    data = bytearray(source.read_bytes())
+    place = data.find(file[4])
+    data[place + 100] ^= 1
+    path = folder / "bad.record"
+    path.write_bytes(data)
+    return path
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_bad_records_are_left_out_counted_and_named(
+    small_config: Path, shapes_data: Path, tmp_path: Path, workers: int
+) -> None:
+    path = damaged(shapes_data, tmp_path)
+    overrides = [
+        f"train_input_reader.tf_record_input_reader.input_path={path}",
+        "train_input_reader.shuffle=false",
+        "train_config.batch_size=3",
+        "train_config.num_steps=4",
+    ]
+    heard: list[str] = []
+    from boxwright.training.settings import Silent
+
+    class Listener(Silent):
+        def message(self, text: str) -> None:
+            heard.append(text)
+
+    settings = bw.RunSettings(evaluate=False, workers=workers, skip_bad_records=True, log_every_n=1)
+    bw.train(bw.load_config(small_config, overrides), tmp_path / "m", settings, Listener())
+    left_out = [text for text in heard if text.startswith("left out")]
+    assert len(left_out) == 2, "once in each of two epochs"
+    assert left_out[1].startswith(f"left out (2 so far): {path}: record 4 at byte")
+
+
+def test_nothing_but_bad_records_is_an_error(small_config: Path, tmp_path: Path) -> None:
+    from boxwright.data.tfrecord import write_records
+
+    write_records(tmp_path / "all.record", [b"no example"] * 3)
+    override = f"train_input_reader.tf_record_input_reader.input_path={tmp_path}/all.record"
+    settings = bw.RunSettings(evaluate=False, workers=0, skip_bad_records=True)
+    with pytest.raises(bw.DataError, match="100 samples in a row: .*record"):
+        bw.train(bw.load_config(small_config, [override]), tmp_path / "m", settings)
+
+
+def test_a_killed_worker_ends_the_run_with_its_steps_saved(small_config: Path, tmp_path: Path) -> None:
+    import multiprocessing
+
+    def kill() -> None:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            if CheckpointStore(tmp_path / "m").paths():
+                for child in multiprocessing.active_children():
+                    os.kill(child.pid or 0, signal.SIGKILL)
+                return
+            time.sleep(0.01)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    config = bw.load_config(small_config, ["train_config.num_steps=100000"])
+    with pytest.raises(bw.TrainingError, match="a data worker died"):
+        bw.train(config, tmp_path / "m", bw.RunSettings(evaluate=False, workers=1, checkpoint_every_n=2))
+    thread.join()
+    newest = read_checkpoint(CheckpointStore(tmp_path / "m").paths()[-1])
+    assert newest["step"] >= 2
+
+
+def test_evaluation_data_that_vanish_leave_the_checkpoint(
+    small_config: Path, shapes_data: Path, tmp_path: Path
+) -> None:
+    copy = tmp_path / "val.record"
+    copy.write_bytes((shapes_data / "val.record").read_bytes())
+    config = bw.load_config(small_config, [f"eval_input_reader.tf_record_input_reader.input_path={copy}"])
+    from boxwright.training.settings import Silent
+
+    class Remover(Silent):
+        def step(self, *_: Any) -> None:
+            copy.unlink(missing_ok=True)
+
+    with pytest.raises(bw.DataError, match="no file matches"):
+        bw.train(config, tmp_path / "m", bw.RunSettings(workers=0, checkpoint_every_n=3), Remover())
+    assert [path.name for path in CheckpointStore(tmp_path / "m").paths()] == ["ckpt-3.pt"]
+
+
+def test_corrupt_newest_checkpoint_falls_back_and_ends_the_same(small_config: Path, tmp_path: Path) -> None:
+    config = bw.load_config(small_config)
+    bw.train(config, tmp_path / "whole", QUIET)
+    bw.train(bw.load_config(small_config, ["train_config.num_steps=4"]), tmp_path / "m", QUIET)
+    newest = tmp_path / "m" / "ckpt-4.pt"
+    newest.write_bytes(newest.read_bytes()[:-1000])
+    with pytest.warns(UserWarning, match=r"ckpt-4.pt: not a readable checkpoint.*taking the one before"):
+        bw.train(config, tmp_path / "m", QUIET)
+    first, second = (read_checkpoint(tmp_path / name / "ckpt-6.pt")["network"] for name in ("whole", "m"))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_checkpoints_hold_no_code(small_config: Path, tmp_path: Path) -> None:
+    bw.train(bw.load_config(small_config, ["train_config.num_steps=1"]), tmp_path, QUIET)
+    content = torch.load(tmp_path / "ckpt-1.pt", weights_only=True)
+    wanted = {
+        "config",
+        "categories",
+        "step",
+        "optimizer",
+        "average",
+        "scaler",
+        "seed",
+        "samples",
+        "selection",
+        "network",
+    }
+    assert wanted < set(content)
+
+    class Evil:
+        def __reduce__(self) -> Any:
+            return (print, ("run",))
+
+    torch.save({"format": 1, "step": 9, "network": Evil()}, tmp_path / "ckpt-9.pt")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = CheckpointStore(tmp_path).latest()
+    assert found is not None
+    assert found[1]["step"] == 1
+
+
+def test_hourly_keepers(tmp_path: Path) -> None:
+    """Of checkpoints half an hour apart, beyond the two newest, one every hour stays."""
+    store = CheckpointStore(tmp_path, keep=2, keep_every_n_hours=1)
+    for step in range(1, 9):
+        path = store.save(step, {}, began=1e9)
+        os.utime(path, (1e9 + step * 1800, 1e9 + step * 1800))
+    assert [path.name for path in store.paths()] == ["ckpt-2.pt", "ckpt-4.pt", "ckpt-6.pt", "ckpt-7.pt", "ckpt-8.pt"]
+    plain = CheckpointStore(tmp_path, keep=2)
+    plain.save(9, {}, began=1e9)
+    assert [path.name for path in plain.paths()] == ["ckpt-8.pt", "ckpt-9.pt"]
+
+
+def test_unusable_settings() -> None:
+    with pytest.raises(bw.TrainingError, match="max_to_keep: expected at least 1"):
+        bw.RunSettings(max_to_keep=0)
+    with pytest.raises(bw.TrainingError, match="patience: expected 0 or more"):
+        bw.RunSettings(patience=-1)
+
+
+def test_the_run_as_a_user_sees_it(small_config: Path, tmp_path: Path) -> None:
+    """One line, no traceback."""
+    (tmp_path / "m").write_text("a file")
+    command = [
+        sys.executable,
+        "-m",
+        "boxwright",
+        "train",
+        "--config",
+        str(small_config),
+        "--model_dir",
+        str(tmp_path / "m"),
+    ]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert found.returncode == 1
+    assert found.stderr.strip().splitlines()[-1].startswith("error: ")
+    assert "Traceback" not in found.stderr

@@ -1,0 +1,113 @@
+"""A step that is not finite: written down, named, done again; nothing of it reaches the weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import boxwright as bw
+from boxwright.checkpoints.store import CheckpointStore, read_checkpoint
+from boxwright.models.layers import Conv2d
+from boxwright.training.forensics import replay_step
+
+MIDDLE = "backbone.blocks.3.depthwise.0"
+
+
+@pytest.fixture
+def poisoned(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Let one convolution in the middle give an infinity, whenever asked."""
+    from boxwright.training import step as step_module
+
+    switch = {"at": {2}}
+    plain = step_module.Learner.learn
+
+    def learn(self: Any, batch: Any, **options: Any) -> Any:
+        module = self.state.detector.network.get_submodule(MIDDLE)
+        assert isinstance(module, Conv2d)
+        handle = None
+        if self.state.step in switch["at"]:
+
+            def spoil(_: Any, __: Any, output: torch.Tensor) -> torch.Tensor:
+                return output * torch.inf
+
+            handle = module.register_forward_hook(spoil)
+        try:
+            return plain(self, batch, **options)
+        finally:
+            if handle:
+                handle.remove()
+
+    monkeypatch.setattr(step_module.Learner, "learn", learn)
+    return switch
+
+
+def test_run_stops_with_a_folder_and_the_weights_of_before(small_config: Path, tmp_path: Path, poisoned: Any) -> None:
+    config = bw.load_config(small_config)
+    with pytest.raises(bw.TrainingError, match="step 3: the loss is not finite: .*boxwright replay") as caught:
+        bw.train(config, tmp_path / "m", bw.RunSettings(workers=0, evaluate=False))
+    folder = tmp_path / "m" / "not-finite-3"
+    assert str(folder) in str(caught.value)
+    report = json.loads((folder / "report.json").read_text())
+    assert report["step"] == 3
+    assert report["losses"]["Loss/total_loss"] is None
+    assert report["augmentation"] == ["random_horizontal_flip {\n}"]
+    assert len(report["images"]) == 4
+    assert set(report["images"][0]) == {"id", "epoch", "index", "process"}
+    assert len(list((folder / "images").glob("*.png"))) == 4
+    before = bw.load_config(small_config, ["train_config.num_steps=2"])
+    bw.train(before, tmp_path / "two", bw.RunSettings(workers=0, evaluate=False))
+    kept, wanted = (
+        read_checkpoint(path)["network"] for path in (tmp_path / "m" / "ckpt-2.pt", tmp_path / "two" / "ckpt-2.pt")
+    )
+    assert all(torch.equal(kept[name], wanted[name]) for name in wanted), "statistics of normalization too"
+
+
+def test_a_step_can_be_left_out(small_config: Path, tmp_path: Path, poisoned: Any) -> None:
+    config = bw.load_config(small_config)
+    settings = bw.RunSettings(workers=0, evaluate=False, skip_not_finite=True, log_every_n=1)
+    assert bw.train(config, tmp_path / "m", settings) == 6
+    steps = [json.loads(line)["step"] for line in (tmp_path / "m" / "metrics.jsonl").read_text().splitlines()]
+    assert steps == [1, 2, 4, 5, 6]
+    network = read_checkpoint(tmp_path / "m" / "ckpt-6.pt")["network"]
+    assert all(value.isfinite().all() for value in network.values())
+
+
+def test_leaving_out_has_an_end(small_config: Path, tmp_path: Path, poisoned: Any) -> None:
+    poisoned["at"] = set(range(100))
+    config = bw.load_config(small_config, ["train_config.num_steps=100"])
+    settings = bw.RunSettings(workers=0, evaluate=False, skip_not_finite=True)
+    with pytest.raises(bw.TrainingError, match="20 steps in a row were left out"):
+        bw.train(config, tmp_path / "m", settings)
+
+
+def test_replay_names_the_first_module(small_config: Path, tmp_path: Path) -> None:
+    """A weight made infinite in a checkpoint is found again by the command."""
+    config = bw.load_config(small_config, ["train_config.num_steps=1"])
+    bw.train(config, tmp_path / "m", bw.RunSettings(workers=0, evaluate=False))
+    store = CheckpointStore(tmp_path / "m")
+    found = store.latest()
+    assert found is not None
+    found[1]["network"][f"{MIDDLE}.weight"][0, 0, 1, 1] = torch.inf
+    torch.save(found[1], found[0])
+    with pytest.raises(bw.TrainingError, match=f"first: weight {MIDDLE}.weight"):
+        bw.train(bw.load_config(small_config), tmp_path / "m", bw.RunSettings(workers=0, evaluate=False))
+    folder = tmp_path / "m" / "not-finite-2"
+    again = replay_step(folder)
+    assert again["all"][:2] == [f"weight {MIDDLE}.weight", f"output of module {MIDDLE} (Conv2d)"]
+    assert again == json.loads((folder / "report.json").read_text())["found"]
+    from boxwright.cli.main import app
+
+    printed = CliRunner().invoke(app, ["replay", str(folder)])
+    assert printed.exit_code == 0, printed.output
+    assert f"first: weight {MIDDLE}.weight" in printed.output
+    assert "Loss/total_loss not finite" in printed.output
+
+
+def test_replay_of_nothing_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(bw.CheckpointError, match="no such checkpoint"):
+        replay_step(tmp_path)

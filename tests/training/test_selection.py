@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import boxwright as bw
+from boxwright.checkpoints.store import CheckpointStore, read_checkpoint
+from boxwright.training.selection import Selection
+
+
+def run(metric: str, values: list[float], patience: int = 0) -> Selection:
+    selection = Selection(metric, patience)
+    for step, value in enumerate(values):
+        selection = selection.after(step, {"other": 1.0, metric: value})
+    return selection
+
+
+@pytest.mark.parametrize(
+    ("metric", "values", "best", "waited"),
+    [
+        ("mAP", [0.1, 0.3, 0.2, 0.3], (0.3, 1), 2),
+        ("Loss/total_loss", [3.0, 2.0, 2.5], (2.0, 1), 1),
+        ("mAP", [-1.0, float("nan"), 0.0], (0.0, 2), 0),
+        ("mAP", [float("nan")], (None, -1), 1),
+    ],
+)
+def test_best_of(metric: str, values: list[float], best: tuple[float | None, int], waited: int) -> None:
+    found = run(metric, values)
+    assert (found.best, found.best_step) == best
+    assert found.waited == waited
+    assert not found.exhausted
+
+
+def test_patience() -> None:
+    assert not run("mAP", [0.3, 0.1], 2).exhausted
+    assert run("mAP", [0.3, 0.1, 0.2], 2).exhausted
+    kept = Selection("mAP", 2).restored(run("mAP", [0.3, 0.1], 2).content())
+    assert kept.after(9, {"mAP": 0.2}).exhausted, "patience is remembered over a stop"
+    assert Selection("Loss/total_loss", 2).restored(run("mAP", [0.3]).content()).best is None
+
+
+def test_unknown_metric_names_the_known() -> None:
+    with pytest.raises(bw.ConfigError, match="'no', which is not computed; computed: mAP, Loss/total_loss"):
+        Selection("no").after(1, {"mAP": 0.1, "Loss/total_loss": 2.0})
+
+
+def test_best_checkpoint_and_early_stop(small_config: Path, tmp_path: Path) -> None:
+    """The rate is 0: nothing gets better, and the run ends; the same command evaluates again and ends again."""
+    rate = "train_config.optimizer.momentum_optimizer.learning_rate.constant_learning_rate.learning_rate=0"
+    frozen = "model.ssd.freeze_batchnorm=true"
+    config = bw.load_config(small_config, [rate, frozen, "train_config.num_steps=100"])
+    settings = bw.RunSettings(
+        workers=0, checkpoint_every_n=4, evaluate_every_n=2, patience=2, best_metric="Loss/total_loss"
+    )
+    assert bw.train(config, tmp_path, settings) == 6
+    assert [path.name for path in CheckpointStore(tmp_path).paths()] == ["ckpt-4.pt", "ckpt-6.pt"]
+    best = read_checkpoint(tmp_path / "best.pt")
+    assert best["step"] == 2
+    assert best["selection"]["metric"] == "Loss/total_loss"
+    assert bw.train(config, tmp_path, settings) == 6
+    detector, _, step = bw.restore_detector(tmp_path / "best.pt")
+    assert step == 2
+    assert detector.categories is not None

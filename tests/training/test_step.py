@@ -1,0 +1,196 @@
+"""One step: in parts as at once, in any precision, frozen as asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import boxwright as bw
+from boxwright.builders.input_reader import build_dataset
+from boxwright.builders.training import build_training
+from boxwright.data.augmentation.transform import Chain
+from boxwright.data.batch import Batch
+from boxwright.data.loader import TrainingExamples, training_batches
+from boxwright.distributed import ALONE
+from boxwright.training.state import new_state
+from boxwright.training.step import TOTAL, Learner
+
+FROZEN = "model.ssd.freeze_batchnorm=true"
+
+
+def learner(config_path: Path, *overrides: str, heard: list[str] | None = None) -> tuple[Learner, Batch]:
+    config = bw.load_config(config_path, list(overrides))
+    torch.manual_seed(0)
+    assert config.train_input_reader is not None
+    dataset = build_dataset(config.train_input_reader, "train_input_reader")
+    detector = bw.build_detector(config, dataset.categories).train()
+    plan = build_training(config, workers=0)
+    examples = TrainingExamples(dataset, Chain(), detector.preprocessor.resizer, 0)
+    batch = next(iter(training_batches(examples, plan.stream)))
+    return Learner(new_state(detector, plan), plan, ALONE, (heard if heard is not None else []).append), batch
+
+
+def gradients(one: Learner) -> dict[str, torch.Tensor]:
+    return {n: p.grad.clone() for n, p in one.state.detector.network.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("parts", [2, 3, 4])
+@pytest.mark.parametrize("normalize", ["true", "false"])
+def test_parts_add_up_to_the_batch(small_config: Path, parts: int, normalize: str) -> None:
+    """With statistics frozen nothing else joins the images of a batch."""
+    more = (FROZEN, f"model.ssd.normalize_loss_by_num_matches={normalize}")
+    whole, batch = learner(small_config, *more)
+    split, _ = learner(small_config, *more, f"train_config.gradient_accumulation_steps={parts}")
+    once, twice = whole.learn(batch), split.learn(batch)
+    assert twice.losses == pytest.approx(once.losses, rel=1e-5)
+    first, second = gradients(whole), gradients(split)
+    assert first.keys() == second.keys()
+    assert len(first) > 50
+    for name, gradient in first.items():
+        assert torch.allclose(gradient, second[name], rtol=1e-3, atol=1e-5 * float(gradient.abs().max()) + 1e-7), name
+
+
+def test_memory_that_is_too_small_splits_the_batch(small_config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[str] = []
+    whole, batch = learner(small_config, FROZEN)
+    small, _ = learner(small_config, FROZEN, heard=heard)
+    forward, statistics = small.losses.forward, [b.clone() for b in small.state.detector.network.buffers()]
+
+    def out_of_memory(images: Any, *others: Any) -> Any:
+        result = forward(images, *others)
+        if len(images) > 1:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return result
+
+    monkeypatch.setattr(small.losses, "forward", out_of_memory)
+    found = small.learn(batch)
+    assert small.state.parts == 4
+    assert [text.split(" in ")[1] for text in heard] == ["2 parts from here on", "4 parts from here on"]
+    assert found.losses == pytest.approx(whole.learn(batch).losses, rel=1e-5)
+    assert all(torch.equal(a, b) for a, b in zip(statistics, small.state.detector.network.buffers(), strict=True))
+    content = small.state.content("")
+    assert content["parts"] == 4, "a run that goes on does so in as many parts"
+
+
+def test_one_image_too_large_is_an_error(small_config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, batch = learner(small_config)
+
+    def out_of_memory(*_: Any) -> Any:
+        raise RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory")
+
+    monkeypatch.setattr(one.losses, "forward", out_of_memory)
+    with pytest.raises(bw.TrainingError, match="not enough memory: one image is too much"):
+        one.learn(batch)
+
+
+@pytest.mark.parametrize("precision", ["use_bfloat16", "use_float16"])
+def test_half_precision_is_near(small_config: Path, precision: str) -> None:
+    full, batch = learner(small_config)
+    half, _ = learner(small_config, f"train_config.{precision}=true")
+    one, other, overflows = full.learn(batch), half.learn(batch), 0
+    while other.skipped:
+        overflows += 1
+        assert overflows < 12
+        other = half.learn(batch)
+    assert other.losses == pytest.approx(one.losses, rel=0.03)
+    # The smallest network there is, with maps of 2×2: its gradients are no better conditioned than that.
+    assert other.gradient_norm == pytest.approx(one.gradient_norm, rel=0.5)
+    assert half.state.scaler.is_enabled() == (precision == "use_float16")
+    assert all(p.dtype == torch.float32 for p in half.state.detector.network.parameters())
+
+
+def test_overflow_of_float16_leaves_the_step_out_and_lowers_the_scale(small_config: Path) -> None:
+    one, batch = learner(small_config, "train_config.use_float16=true")
+    one.state.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**60)
+    before = {n: p.detach().clone() for n, p in one.state.detector.network.named_parameters()}
+    found = one.learn(batch)
+    assert found.skipped
+    assert one.state.step == 1
+    assert one.state.scaler.get_scale() == 2.0**59
+    assert all(torch.equal(before[n], p) for n, p in one.state.detector.network.named_parameters())
+
+
+def test_clipping_is_by_the_norm_of_all(small_config: Path) -> None:
+    free, batch = learner(small_config)
+    clipped, _ = learner(small_config, "train_config.gradient_clipping_by_norm=0.5")
+    norm = free.learn(batch).gradient_norm
+    assert clipped.learn(batch).gradient_norm == pytest.approx(norm)
+    assert norm > 0.5
+    ratio = {n: float(g.norm() / gradients(free)[n].norm()) for n, g in gradients(clipped).items() if g.norm() > 1e-6}
+    assert len(ratio) > 50
+    assert list(ratio.values()) == pytest.approx([0.5 / norm] * len(ratio), rel=1e-3)
+
+
+def test_bias_multiplier_is_for_biases_of_convolutions(small_config: Path) -> None:
+    plain, batch = learner(small_config)
+    tripled, _ = learner(small_config, "train_config.bias_grad_multiplier=3")
+    plain.learn(batch)
+    tripled.learn(batch)
+    first, second = gradients(plain), gradients(tripled)
+    shapes = dict(plain.state.detector.network.named_parameters())
+    hit = {n for n in first if float(first[n].norm()) > 1e-4 and torch.allclose(second[n], 3 * first[n], rtol=1e-3)}
+    wanted = {n for n in first if n.endswith(".bias") and shapes[n[:-4] + "weight"].ndim == 4}
+    assert hit == {name for name in wanted if float(first[name].norm()) > 1e-4}
+    assert len(hit) >= 2
+
+
+def test_what_is_frozen_stays(small_config: Path) -> None:
+    one, batch = learner(
+        small_config,
+        "train_config.freeze_variables=_feature_extractor/classification_backbone",
+        "train_config.optimizer.adam_optimizer={learning_rate { constant_learning_rate { learning_rate: 0.01 } }}",
+        "train_config.freeze_stage={until_step: 2 variables: 'neck'}",
+    )
+    moved: list[set[str]] = []
+    for _ in range(3):
+        before = {n: p.detach().clone() for n, p in one.state.detector.network.named_parameters()}
+        one.learn(batch)
+        after = dict(one.state.detector.network.named_parameters())
+        moved.append({n.split(".")[0] for n in before if not torch.equal(before[n], after[n])})
+    assert moved == [{"head"}, {"head"}, {"head", "neck"}]
+    assert "backbone" in one.trainable.report(0)
+    assert one.trainable.changes() == [2]
+
+
+@pytest.mark.parametrize(
+    ("override", "wanted"),
+    [
+        ("train_config.freeze_variables=nowhere", "'nowhere' hits none of the .* variables; names are ours, such as"),
+        ("train_config.update_trainable_variables=(", "not a regular expression"),
+        ("train_config.freeze_stage={until_step: 5 variables: '.'}", None),
+        ("train_config.freeze_stage={until_step: 5 variables: 'x^'}", r"freeze_stage\[0\].variables: 'x\^' hits none"),
+    ],
+)
+def test_bad_patterns(small_config: Path, override: str, wanted: str | None) -> None:
+    if wanted is None:
+        one, batch = learner(small_config, override)
+        with pytest.raises(bw.ConfigError, match="nothing learns at step 0"):
+            one.learn(batch)
+        return
+    with pytest.raises(bw.ConfigError, match=wanted):
+        learner(small_config, override)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "part"),
+    [
+        ("^FeatureExtractor/", {"backbone", "neck"}),
+        ("BoxPredictor", {"head"}),
+        ("_box_predictor", {"head"}),
+        ("model/_feature_extractor", {"backbone", "neck"}),
+        ("^neck\\.", {"neck"}),
+    ],
+)
+def test_names_of_tf_and_ours(small_config: Path, pattern: str, part: set[str]) -> None:
+    one, _ = learner(small_config, f"train_config.freeze_variables={pattern}")
+    frozen = {n for n, _ in one.state.detector.network.named_parameters()} - set(one.trainable.at(0))
+    assert {name.split(".")[0] for name in frozen if "norm" not in name} == part
+
+
+def test_total_is_the_sum(small_config: Path) -> None:
+    one, batch = learner(small_config)
+    losses = one.learn(batch).losses
+    assert losses[TOTAL] == pytest.approx(sum(value for name, value in losses.items() if name != TOTAL))
