@@ -126,6 +126,13 @@ def shapes_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def small_config(shapes_data: Path, tmp_path: Path) -> Path:
     """A whole configuration that trains in seconds."""
+    path = tmp_path / "pipeline.config"
+    path.write_text(small_config_text(shapes_data))
+    return path
+
+
+def small_config_text(shapes_data: Path) -> str:
+    """Write down a whole configuration that trains in seconds."""
     readers = f"""
 train_input_reader {{
   label_map_path: "{shapes_data}/label_map.pbtxt"
@@ -138,6 +145,4 @@ eval_input_reader {{
   tf_record_input_reader {{ input_path: "{shapes_data}/val.record" }}
 }}
 """
-    path = tmp_path / "pipeline.config"
-    path.write_text(SMALL_MODEL + SMALL_TRAINING + readers)
-    return path
+    return SMALL_MODEL + SMALL_TRAINING + readers

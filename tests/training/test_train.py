@@ -18,6 +18,7 @@ import torch
 import boxwright as bw
 from boxwright.checkpoints.store import CheckpointStore, read_checkpoint
 from boxwright.training.allocator import keep_freed_memory
+from tests.conftest import small_config_text
 
 QUIET = {"evaluate": False, "workers": 0}
 
@@ -218,7 +219,7 @@ def test_time_limit_saves_and_says_so(small_config: Path, tmp_path: Path) -> Non
 
 def start(small_config: Path, model_dir: Path, *arguments: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "boxwright", "train", "--pipeline_config_path", str(small_config)]
-    command += ["--model_dir", str(model_dir), "--no-evaluate", *arguments]
+    command += ["--model_dir", str(model_dir), *([] if "--evaluate" in arguments else ["--no-evaluate"]), *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ})
 
 
@@ -242,22 +243,68 @@ def test_ctrl_c_saves_first(small_config: Path, tmp_path: Path) -> None:
     assert f"stopped after {read_checkpoint(newest)['step']} of" in output
 
 
+def logged(model_dir: Path) -> list[dict[str, Any]]:
+    """Read the log, without what depends on the clock."""
+    rows = [json.loads(line) for line in (model_dir / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in row.items() if name != "steps_per_sec"} for row in rows]
+
+
+EXACT = ["train_config.optimizer.use_moving_average=true", "train_config.num_steps=24"]
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(shapes_data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A configuration, and the folder of a run of it that nobody stopped."""
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    path = folder / "pipeline.config"
+    path.write_text(small_config_text(shapes_data))
+    settings = bw.RunSettings(workers=1, log_every_n=1, checkpoint_every_n=1, evaluate_every_n=8)
+    bw.train(bw.load_config(path, EXACT), folder / "whole", settings)
+    return path, folder / "whole"
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("delay", [0.0, 0.013, 0.05, 0.21])
-def test_sigkill_leaves_a_run_that_goes_on_exactly(small_config: Path, tmp_path: Path, delay: float) -> None:
-    """Checkpoints are written at every step, so that the kill may well fall into one."""
+@pytest.mark.parametrize(
+    ("checkpoints", "delay"), [(2, 0.0), (3, 0.017), (5, 0.05), (8, 0.0), (9, 0.031), (14, 0.11), (20, 0.003)]
+)
+def test_sigkill_leaves_a_run_that_goes_on_exactly(
+    uninterrupted: tuple[Path, Path], tmp_path: Path, checkpoints: int, delay: float
+) -> None:
+    """Weights, average, and every line of the log are those of a run that was not killed.
+
+    Checkpoints are written at every step, so that the kill may well fall into one; some kills fall
+    into the evaluation at step 8.
+    """
+    config, whole = uninterrupted
     model_dir = tmp_path / "killed"
-    process = start(small_config, model_dir, "--num_train_steps", "40", "--checkpoint_every_n", "1")
-    wait_for_checkpoint(model_dir, process, 2)
+    process = start(config, model_dir, *EVERY_STEP)
+    wait_for_step(model_dir, process, checkpoints)
     time.sleep(delay)
     process.kill()
     process.communicate()
     for path in CheckpointStore(model_dir).paths():
         read_checkpoint(path)
-    config = bw.load_config(small_config, ["train_config.num_steps=40"])
-    bw.train(config, model_dir, bw.RunSettings(**QUIET))
-    bw.train(config, tmp_path / "whole", bw.RunSettings(**QUIET))
-    assert same(weights(model_dir), weights(tmp_path / "whole"))
+    process = start(config, model_dir, *EVERY_STEP)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+    first, second = (read_checkpoint(folder / "ckpt-24.pt") for folder in (whole, model_dir))
+    assert same(first["network"], second["network"])
+    assert same(first["average"], second["average"])
+    assert first["selection"] == second["selection"]
+    assert logged(whole) == logged(model_dir)
+    assert same(read_checkpoint(whole / "best.pt")["network"], read_checkpoint(model_dir / "best.pt")["network"])
+
+
+EVERY_STEP = ("--checkpoint_every_n", "1", "--log_every_n", "1", "--evaluate_every_n", "8", "--evaluate")
+EVERY_STEP += tuple(word for change in EXACT for word in ("--set", change))
+
+
+def wait_for_step(model_dir: Path, process: subprocess.Popen[str], step: int) -> None:
+    deadline = time.monotonic() + 120
+    while not (paths := CheckpointStore(model_dir).paths()) or int(paths[-1].stem[5:]) < step:
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
 
 
 def test_damaged_newest_checkpoint_falls_back(small_config: Path, tmp_path: Path) -> None:

@@ -1,0 +1,137 @@
+"""Following a run: TF2's continuous evaluation, under our flags and under those of model_main_tf2.py."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from typer.testing import CliRunner
+
+import boxwright as bw
+from boxwright.cli.main import app
+from boxwright.evaluation.evaluator import Evaluation
+from boxwright.evaluation.watch import WatchSettings, evaluate_on_training_data, watch
+
+FAST = bw.RunSettings(evaluate=False, workers=0, checkpoint_every_n=3)
+
+
+def test_it_waits_evaluates_and_ends_with_the_last_step(small_config: Path, tmp_path: Path) -> None:
+    config = bw.load_config(small_config)
+    heard: list[tuple[int, bool, str]] = []
+
+    def hear(step: int, evaluation: Evaluation | None, text: str) -> None:
+        heard.append((step, evaluation is not None, text))
+
+    def train_later() -> None:
+        time.sleep(1.0)
+        bw.train(bw.load_config(small_config), tmp_path / "m", FAST)
+
+    thread = threading.Thread(target=train_later)
+    thread.start()
+    count = watch(config, tmp_path / "m", tmp_path / "m", WatchSettings(wait_interval=0, timeout=60), hear)
+    thread.join()
+    assert heard[-1] == (6, False, "step 6 of 6 is evaluated: the end")
+    assert count == len(heard) - 1
+    events = EventAccumulator(str(tmp_path / "m" / "eval")).Reload()
+    assert {"DetectionBoxes_Precision/mAP", "Loss/total_loss"} <= set(events.Tags()["scalars"])
+    assert "eval_side_by_side_0_0" in events.Tags()["images"]
+    assert events.Scalars("Loss/total_loss")[-1].step == 6
+
+
+def test_it_ends_when_nothing_comes(small_config: Path, tmp_path: Path) -> None:
+    bw.train(bw.load_config(small_config, ["train_config.num_steps=2"]), tmp_path / "m", FAST)
+    heard: list[str] = []
+    count = watch(
+        bw.load_config(small_config),
+        tmp_path / "m",
+        tmp_path,
+        WatchSettings(timeout=0),
+        lambda _, __, text: heard.append(text),
+    )
+    assert count == 1
+    assert heard == ["", "no new checkpoint in 0 s: the end"]
+    with pytest.raises(bw.CheckpointError, match="no checkpoint in 0 s"):
+        watch(bw.load_config(small_config), tmp_path / "no", tmp_path, WatchSettings(timeout=0), lambda *_: None)
+    with pytest.raises(bw.ConfigError, match=r"eval_input_reader\[3\] is missing"):
+        watch(bw.load_config(small_config), tmp_path, tmp_path, WatchSettings(eval_index=3), lambda *_: None)
+
+
+def test_reader_names_its_folder(small_config: Path, tmp_path: Path) -> None:
+    config = bw.load_config(small_config, ["eval_input_reader.name=night", "train_config.num_steps=1"])
+    bw.train(config, tmp_path / "m", bw.RunSettings(workers=0))
+    assert list((tmp_path / "m" / "eval" / "night").glob("events*"))
+    evaluate_on_training_data(config, 5)
+    assert config.eval_input_reader[0].name == "eval_on_train"
+    assert config.eval_input_reader[0].sample_1_of_n_examples == 5
+
+
+def test_class_agnostic_counts_objects(small_config: Path, tmp_path: Path) -> None:
+    from boxwright.evaluation.evaluate import run_evaluation
+
+    config = bw.load_config(small_config, ["train_config.num_steps=1", "eval_config.include_metrics_per_category=true"])
+    bw.train(config, tmp_path / "m", FAST)
+    detector, _, _ = bw.restore_detector(tmp_path / "m")
+    plain = run_evaluation(config, detector)
+    merged = run_evaluation(config, detector, class_agnostic=True)
+    classes = [[n for n in e.metrics if "PerformanceByCategory" in n] for e in (plain, merged)]
+    assert (len(classes[0]), len(classes[1])) == (4, 1)
+    assert classes[1][0].endswith("object")
+    assert {row["category_id"] for row in merged.rows} == {1}
+
+
+def invoke(*arguments: object) -> str:
+    found = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert found.exit_code == 0, (found.output, found.exception)
+    return found.output
+
+
+def test_flags_of_model_main_tf2(small_config: Path, tmp_path: Path) -> None:
+    """Every flag of model_main_tf2.py is taken, or refused with a reason."""
+    model_dir = tmp_path / "m"
+    common = ("train", "--pipeline_config_path", small_config, "--model_dir", model_dir)
+    invoke(*common, "--num_train_steps", 2, "--checkpoint_every_n", 1, "--norecord_summaries", "--num_workers", 1)
+    assert (model_dir / "ckpt-1.pt").is_file()
+    tags = EventAccumulator(str(model_dir / "train")).Reload().Tags()
+    assert tags["images"] == []
+    assert "Loss/total_loss" in tags["scalars"]
+    follow = (*common, "--checkpoint_dir", model_dir, "--num_train_steps", 2, "--eval_timeout", 1)
+    output = invoke(*follow, "--sample_1_of_n_eval_examples", 2)
+    assert "step 2 of 2 is evaluated" in output
+    output = invoke(*follow, "--eval_on_train_data", "--sample_1_of_n_eval_on_train_examples", 6)
+    assert "step 2 of 2 is evaluated" in output
+    assert (model_dir / "eval" / "eval_on_train").is_dir()
+    for flags, wanted in (
+        (("--use_tpu",), "there is no TPU support"),
+        (("--tpu_name", "x"), "there is no TPU support"),
+        (("--num_workers", "4"), "torchrun --nnodes 4"),
+        (("--eval_on_train_data",), "goes with --checkpoint_dir"),
+    ):
+        found = CliRunner().invoke(app, [str(a) for a in (*common, *flags)])
+        assert isinstance(found.exception, bw.ConfigError)
+        assert wanted in str(found.exception)
+
+
+def test_flags_of_evaluate(small_config: Path, tmp_path: Path) -> None:
+    model_dir = tmp_path / "m"
+    bw.train(bw.load_config(small_config, ["train_config.num_steps=1"]), model_dir, FAST)
+    output = invoke("evaluate", "--model_dir", model_dir, "--class_agnostic", "--sample_1_of_n_eval_examples", 3)
+    assert "Loss/total_loss" in output
+    watching = (
+        "evaluate",
+        "--watch",
+        "--model_dir",
+        model_dir,
+        "--eval_index",
+        0,
+        "--wait_interval",
+        0,
+        "--timeout",
+        0,
+    )
+    output = invoke(*watching, "--pipeline_config_path", small_config)
+    assert "no new checkpoint in 0 s: the end" in output
+    found = CliRunner().invoke(app, [str(a) for a in watching])
+    assert "name the configuration" in str(found.exception)
