@@ -50,6 +50,7 @@ class Printer:
     def __init__(self) -> None:
         """Start the clock."""
         self.began = self.last = time.monotonic()
+        self.speed = 0.0
 
     def message(self, text: str) -> None:
         """Print a line.
@@ -68,7 +69,7 @@ class Printer:
             values: Loss terms and learning rate.
             images_per_second: Lately.
         """
-        now = time.monotonic()
+        now, self.speed = time.monotonic(), images_per_second
         if now - self.last > 30:
             self.last = now
             loss = values["Loss/total_loss"]
@@ -108,9 +109,11 @@ def run_ours(root: Path, seconds: float, out: Path) -> dict[str, float]:
         warm = 60
         trial = load_config(HERE / "bccd.config", [*overrides, f"train_config.num_steps={warm}"])
         settings = RunSettings(evaluate=False, checkpoint_every_n=10**6)
-        train(trial, Path(scratch) / "trial", settings)
-        per_step = (time.monotonic() - began) / warm  # start-up counted in, so the estimate is on the safe side
-        steps = int((seconds - (time.monotonic() - began)) / per_step)
+        printer = Printer()
+        train(trial, Path(scratch) / "trial", settings, printer)
+        batch = trial.train_config.batch_size if trial.train_config else 1
+        # The speed at the trial's end; three parts in a hundred are left for the start and for noise.
+        steps = int((seconds - (time.monotonic() - began)) * 0.97 * printer.speed / batch)
         schedule = "train_config.optimizer.adam_optimizer.learning_rate.cosine_decay_learning_rate.total_steps"
         config = load_config(
             HERE / "bccd.config", [*overrides, f"train_config.num_steps={steps}", f"{schedule}={steps}"]
@@ -121,7 +124,7 @@ def run_ours(root: Path, seconds: float, out: Path) -> dict[str, float]:
         took = time.monotonic() - began
         detector, config, _ = restore_detector(Path(scratch) / "run", use_average=True)
     dataset = build_dataset(config.eval_input_reader[0], "eval_input_reader")
-    evaluation = evaluate_detector(detector, dataset, EvaluationPlan(batch_size=8, per_category=True, num_pictures=12))
+    evaluation = evaluate_detector(detector, dataset, EvaluationPlan(batch_size=8, num_pictures=12))
     write_evaluation(evaluation, out)
     print(json.dumps(evaluation.metrics, indent=1))
     images = (done + warm) * (config.train_config.batch_size if config.train_config else 0)
@@ -220,7 +223,7 @@ def _measure_torchvision(model: torch.nn.Module, dataset: VocDataset) -> dict[st
         (found,) = model([image])
         boxes = found["boxes"] * torch.tensor([width / SIZE[1], height / SIZE[0]] * 2)
         metrics.add(sample, Detections(boxes, found["scores"], found["labels"] - 1, (height, width)))
-    return metrics.compute(per_category=True)
+    return metrics.compute()
 
 
 def main() -> None:
