@@ -7,7 +7,7 @@ everything here returns at once. Tensors travel by NCCL between GPUs and by gloo
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -71,6 +71,15 @@ class Processes:
         value = value.clone()
         dist.all_reduce(value)
         return value
+
+    def copy_from_leader(self, tensors: Iterable[Tensor]) -> None:
+        """Overwrite tensors with the leading process's.
+
+        Args:
+            tensors: As many and of the same shapes in each process.
+        """
+        for tensor in tensors if self.count > 1 else ():
+            dist.broadcast(tensor, src=0)
 
     def largest(self, value: int) -> int:
         """Find the largest number that any process has.

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -225,11 +226,16 @@ class Run:
         self.progress.clock += time.monotonic() - left
 
     def _save(self) -> None:
-        if self.processes.leads and self.progress.saved != self.state.step:
-            with self._off_the_clock():
-                path = self.store.save(self.state.step, self._content(), self.state.began)
+        if self.progress.saved != self.state.step:
+            path = self._write_checkpoint()
             self.observer.message(f"saved {path}")
         self.progress.saved = self.state.step
+
+    def _write_checkpoint(self) -> Path | None:
+        if not self.processes.leads:
+            return None
+        with self._off_the_clock():
+            return self.store.save(self.state.step, self._content(), self.state.began)
 
     def _content(self) -> dict[str, object]:
         return self.state.content(dump_message(self.config))
@@ -240,6 +246,8 @@ class Run:
             return
         state = self.state
         with self._off_the_clock():
+            # Without synchronised normalization each process has statistics of its own; the leader's are kept.
+            self.processes.copy_from_leader(state.detector.network.buffers())
             with self._averaged_weights():
                 for number in range(len(self.config.eval_input_reader)):
                     if self.processes.largest(int(self.stop_requested())):
@@ -248,6 +256,8 @@ class Run:
             if state.selection.evaluated == state.selection.best_step == state.step and self.processes.leads:
                 path = self.store.save_best(state.step, self._content())
                 self.observer.message(f"best so far: {state.selection.metric} {state.selection.best:.4f}: {path}")
+        if self.progress.saved == state.step:
+            self._write_checkpoint()  # it knows of its evaluation from now on
 
     def _evaluate_on(self, number: int) -> None:
         state, step = self.state, self.state.step

@@ -66,9 +66,9 @@ def train(
             finite.
     """
     settings, observer = settings or RunSettings(), observer or Silent()
-    with join_processes() as processes, stop_requests() as stop_requested:
+    with join_processes() as processes:
         prepared = _prepare(config, Path(model_dir), settings, observer if processes.leads else Silent(), processes)
-        with prepared.log() as log:
+        with prepared.log() as log, stop_requests() as stop_requested:
             run = prepared.run(log, stop_requested)
             if settings.profile:
                 run.profile()
@@ -191,6 +191,11 @@ def _seed(newest: Found, asked: int | None) -> int:
     """Go on with the run's own seed."""
     if newest is None:
         return asked or 0
+    if "seed" not in newest[1]:
+        raise CheckpointError(
+            f"{newest[0]}: written by an earlier version, whose runs cannot be gone on with exactly; "
+            "start another model_dir from it by train_config.fine_tune_checkpoint"
+        )
     own = int(newest[1]["seed"])
     if asked is not None and asked != own:
         raise CheckpointError(f"{newest[0]}: the run began with seed {own}, not {asked}; use another model_dir")
