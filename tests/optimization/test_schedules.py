@@ -10,7 +10,7 @@ from boxwright.builders.optimizer import build_optimizer, build_schedule
 from boxwright.config import messages as m
 from boxwright.config import parse_message
 from boxwright.optimization.optimizers import Adam, AdamW, Momentum, RMSProp
-from boxwright.optimization.schedules import Constant, CosineDecay, ExponentialDecay, ManualSteps, Schedule
+from boxwright.optimization.schedules import Constant, CosineDecay, ExponentialDecay, ManualSteps, Schedule, mismatch
 
 
 @pytest.mark.parametrize(
@@ -99,3 +99,21 @@ def test_optimizers_that_tf_tests(text: str, rule: object, decay: float | None) 
     plan = build_optimizer(parse_message(text, m.Optimizer))
     assert plan.rule == rule
     assert plan.average_decay == decay
+
+
+@pytest.mark.parametrize(
+    ("schedule", "num_steps", "wanted"),
+    [
+        (CosineDecay(1.0, 100), 100, ""),
+        (CosineDecay(1.0, 100), 101, ""),
+        (CosineDecay(1.0, 100), 250, "the learning rate is 0 from step 100 on, and training goes to step 250"),
+        (CosineDecay(1.0, 1000, 0.1, 500), 300, "still rises at the last step, 300"),
+        (Constant(0.1), 10, ""),
+        (Constant(0.0), 1, ""),
+        (ManualSteps([4], [0.1, 1.0], True), 3, "still rises"),
+    ],
+)
+def test_a_schedule_that_does_not_fit(schedule: Schedule, num_steps: int, wanted: str) -> None:
+    found = mismatch(schedule, num_steps)
+    assert wanted in found
+    assert bool(wanted) == bool(found)

@@ -39,9 +39,10 @@ def smooth_config(small_config: Path, folder: Path, *more: str) -> Path:
     return path
 
 
-def torchrun(count: int, config: Path, model_dir: Path, *arguments: str) -> subprocess.Popen[str]:
+def torchrun(count: int, config: Path, model_dir: Path, *arguments: str, restarts: int = 0) -> subprocess.Popen[str]:
     """Start a run of some processes, each with one thread."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count)]
+    command += ["--max-restarts", str(restarts)]
     command += ["-m", "boxwright", "train", "--pipeline_config_path", str(config), "--model_dir", str(model_dir)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command += ["--log_every_n", "1", "--workers", "0", *arguments]
@@ -141,6 +142,28 @@ def test_sigkill_of_two_leaves_a_run_that_goes_on_exactly(small_config: Path, tm
         assert whole[part].keys() == killed[part].keys()
         assert all(torch.equal(whole[part][name], killed[part][name]) for name in whole[part]), part
     assert lines(tmp_path / "whole") == lines(tmp_path / "killed")
+
+
+@pytest.mark.slow
+def test_elastic_restart_goes_on_from_the_last_checkpoint(small_config: Path, tmp_path: Path) -> None:
+    """One of two processes is killed; torchrun starts both again, and the end is that of a run left alone."""
+    config = smooth_config(small_config, tmp_path, "train_config.num_steps=7")
+    finish(torchrun(2, config, tmp_path / "whole", "--no-evaluate", "--checkpoint_every_n", "1"))
+    process = torchrun(2, config, tmp_path / "m", "--no-evaluate", "--checkpoint_every_n", "1", restarts=1)
+    deadline = time.monotonic() + 120
+    while not (tmp_path / "m" / "ckpt-2.pt").exists():
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    children = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=True)
+    workers = [int(pid) for pid in children.stdout.split()]
+    assert len(workers) == 2
+    os.kill(workers[1], signal.SIGKILL)
+    output = finish(process)
+    assert "going on from" in output
+    whole, other = (read_checkpoint(tmp_path / name / "ckpt-7.pt")["network"] for name in ("whole", "m"))
+    assert all(torch.equal(whole[name], other[name]) for name in whole)
+    assert lines(tmp_path / "whole") == lines(tmp_path / "m")
 
 
 def test_batch_must_be_shared_evenly(small_config: Path) -> None:

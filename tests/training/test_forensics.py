@@ -67,8 +67,9 @@ def test_run_stops_with_a_folder_and_the_weights_of_before(small_config: Path, t
     assert all(torch.equal(kept[name], wanted[name]) for name in wanted), "statistics of normalization too"
 
 
-def test_a_step_can_be_left_out(small_config: Path, tmp_path: Path, poisoned: Any) -> None:
-    config = bw.load_config(small_config)
+@pytest.mark.parametrize("change", ["train_config.use_float16=false", "train_config.use_float16=true"])
+def test_a_step_can_be_left_out(small_config: Path, tmp_path: Path, poisoned: Any, change: str) -> None:
+    config = bw.load_config(small_config, [change])
     settings = bw.RunSettings(workers=0, evaluate=False, skip_not_finite=True, log_every_n=1)
     assert bw.train(config, tmp_path / "m", settings) == 6
     steps = [json.loads(line)["step"] for line in (tmp_path / "m" / "metrics.jsonl").read_text().splitlines()]

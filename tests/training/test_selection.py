@@ -62,3 +62,16 @@ def test_best_checkpoint_and_early_stop(small_config: Path, tmp_path: Path) -> N
     detector, _, step = bw.restore_detector(tmp_path / "best.pt")
     assert step == 2
     assert detector.categories is not None
+
+
+def test_a_longer_run_remembers_the_best(small_config: Path, tmp_path: Path) -> None:
+    """The checkpoint that an evaluation was made of knows of it, so that a later, worse one is not the best."""
+    settings = bw.RunSettings(workers=0, best_metric="Loss/total_loss")
+    bw.train(bw.load_config(small_config, ["train_config.num_steps=2"]), tmp_path, settings)
+    kept = read_checkpoint(tmp_path / "ckpt-2.pt")["selection"]
+    assert (kept["evaluated"], kept["best_step"]) == (2, 2)
+    rate = "train_config.optimizer.momentum_optimizer.learning_rate.constant_learning_rate.learning_rate=3"
+    bw.train(bw.load_config(small_config, ["train_config.num_steps=4", rate]), tmp_path, settings)
+    assert read_checkpoint(tmp_path / "best.pt")["step"] == 2
+    text = (tmp_path / "metrics.jsonl").read_text()
+    assert text.count('"evaluation"') == 2

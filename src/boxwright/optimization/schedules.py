@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Constant", "CosineDecay", "ExponentialDecay", "ManualSteps", "Schedule"]
+__all__ = ["Constant", "CosineDecay", "ExponentialDecay", "ManualSteps", "Schedule", "mismatch"]
 
 Schedule = Callable[[int], float]
 
@@ -134,3 +134,26 @@ class CosineDecay:
         if step > self.total_steps or self.total_steps <= start:
             return 0.0
         return 0.5 * self.rate * (1 + math.cos(math.pi * (step - start) / (self.total_steps - start)))
+
+
+def mismatch(schedule: Schedule, num_steps: int) -> str:
+    """Say where a schedule does not fit the length of a run; a frequent reason for a run that learns nothing.
+
+    Args:
+        schedule: The schedule.
+        num_steps: Steps in all.
+
+    Returns:
+        A sentence; empty where it fits.
+    """
+    last = num_steps - 1
+    if schedule(last) == 0:
+        first, past = 0, last  # the first step without learning lies between
+        while first < past:
+            middle = (first + past) // 2
+            first, past = (first, middle) if schedule(middle) == 0 else (middle + 1, past)
+        if first < last:
+            return f"the learning rate is 0 from step {first} on, and training goes to step {num_steps}"
+    if last > 0 and schedule(last) > schedule(last - 1):
+        return f"the learning rate still rises at the last step, {num_steps}: the warm-up is longer than the training"
+    return ""

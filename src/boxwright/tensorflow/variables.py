@@ -106,7 +106,10 @@ def names_of(network: nn.Module) -> dict[str, tuple[str, ...]]:
         Our name to: our name; where TF2 has such a variable, its key in a checkpoint without the
         attribute's end; and our name below TF1's scope, `FeatureExtractor/` or `BoxPredictor/`.
     """
-    variables = network_variables(network) if isinstance(network, SSD) else {}
+    try:
+        variables = network_variables(network)
+    except CheckpointError:  # a network, or a backbone, that TensorFlow never had
+        variables = {}
     names: dict[str, tuple[str, ...]] = {}
     for name, _ in network.named_parameters():
         scope = "BoxPredictor" if name.startswith("head.") else "FeatureExtractor"

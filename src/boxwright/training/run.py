@@ -22,6 +22,7 @@ from boxwright.data.batch import Batch
 from boxwright.distributed import Processes
 from boxwright.errors import BoxwrightError, TrainingError
 from boxwright.evaluation.evaluate import reader_name, run_evaluation
+from boxwright.optimization.schedules import mismatch
 from boxwright.training.forensics import write_step
 from boxwright.training.log import TrainingLog
 from boxwright.training.profile import STAGES, profile_steps
@@ -115,6 +116,8 @@ class Run:
         """Do the evaluation that a kill prevented; say what learns."""
         state = self.state
         self._say_what_learns()
+        if odd := mismatch(self.plan.optimizer.schedule, self.plan.num_steps):
+            self.observer.message(f"warning: {odd}")
         every = self.settings.evaluate_every_n or self.settings.checkpoint_every_n
         if state.step and state.step % every == 0 and state.selection.evaluated < state.step:
             self._evaluate()

@@ -21,7 +21,7 @@ from boxwright.builders.training import TrainingPlan
 from boxwright.criteria.criterion import Count, Description, count_here
 from boxwright.data.batch import Batch
 from boxwright.distributed import Processes
-from boxwright.errors import CheckpointError, TrainingError
+from boxwright.errors import TrainingError
 from boxwright.models.detector import Detector
 from boxwright.optimization.trainable import Trainable
 from boxwright.tensorflow.variables import names_of
@@ -159,7 +159,7 @@ class Learner:
             say: Hears what a user should know, such as a batch that had to be split.
         """
         self.state, self.plan, self.processes, self.say = state, plan, processes, say
-        self.trainable = Trainable(state.detector.network, plan.freezing, _names(state.detector.network))
+        self.trainable = Trainable(state.detector.network, plan.freezing, names_of(state.detector.network))
         self.losses = LossModule(state.detector, plan.precision, plan.regularize)
         self.module: nn.Module = self.losses
         self._wrapped_for: frozenset[str] | None = None
@@ -195,6 +195,7 @@ class Learner:
             overflow = self._overflowed(numbers, gradient_norm)
             if not overflow and not all(_finite(number) for number in (*numbers, gradient_norm)):
                 self.settle()
+                state.scaler.update()  # a scaler that is not told of the end of a step refuses the next
                 raise NotFiniteError(
                     _not_finite_text(state.step + 1, values, gradient_norm, rate), values, gradient_norm
                 )
@@ -317,13 +318,6 @@ class Learner:
             and not _finite(gradient_norm)
             and scaler.get_scale() > _LEAST_SCALE
         )
-
-
-def _names(network: nn.Module) -> dict[str, tuple[str, ...]]:
-    try:
-        return names_of(network)
-    except CheckpointError:  # a backbone that TensorFlow never had
-        return {name: (name,) for name, _ in network.named_parameters()}
 
 
 def _finite(value: float) -> bool:

@@ -1,0 +1,48 @@
+"""Training on a GPU: exact going on, copies on a stream of their own, half precision, profile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import boxwright as bw
+from boxwright.checkpoints.store import read_checkpoint
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: nothing here shows that training on one works"),
+]
+
+
+@pytest.mark.parametrize("change", ["", "train_config.use_bfloat16=true", "train_config.use_float16=true"])
+def test_trains_saves_and_goes_on(small_config: Path, tmp_path: Path, change: str) -> None:
+    changes = [change] if change else []
+    config = bw.load_config(small_config, changes)
+    settings = bw.RunSettings(workers=1, device="cuda", log_every_n=1)
+    assert bw.train(config, tmp_path / "whole", settings) == 6
+    bw.train(bw.load_config(small_config, [*changes, "train_config.num_steps=3"]), tmp_path / "parts", settings)
+    assert bw.train(config, tmp_path / "parts", settings) == 6
+    whole, parts = (read_checkpoint(tmp_path / name / "ckpt-6.pt")["network"] for name in ("whole", "parts"))
+    for name in whole:
+        assert torch.allclose(whole[name], parts[name], rtol=1e-2, atol=1e-3), name
+
+
+def test_batches_arrive_whole(small_config: Path, tmp_path: Path) -> None:
+    from boxwright.data.batch import collate, make_example
+    from boxwright.data.shapes import ShapesDataset
+    from boxwright.preprocessing.image_resizer import FixedShapeResizer
+    from boxwright.training.transfer import on_device
+
+    dataset = ShapesDataset(24, seed=0)
+    batches = [collate([make_example(dataset[n], FixedShapeResizer(256, 256))]).pin_memory() for n in range(24)]
+    arrived = [batch.images.clone() for batch in on_device(batches, torch.device("cuda", 0))]
+    assert len(arrived) == 24
+    assert all(torch.equal(a.cpu(), b.images) for a, b in zip(arrived, batches, strict=True))
+
+
+def test_profile(small_config: Path, tmp_path: Path) -> None:
+    config = bw.load_config(small_config, ["train_config.num_steps=100"])
+    bw.train(config, tmp_path / "m", bw.RunSettings(workers=1, device="cuda", profile=True))
+    assert (tmp_path / "m" / "profile" / "trace.json").is_file()
