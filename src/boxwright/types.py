@@ -257,7 +257,8 @@ class Targets:
         Returns:
             Targets there.
         """
-        return self._each(lambda value: value.to(device, non_blocking=True))
+        wait_not = torch.device(device).type == "cuda"
+        return self._each(lambda value: value.to(device, non_blocking=wait_not))
 
     def rows(self, start: int, stop: int) -> Targets:
         """Take some images.

@@ -35,11 +35,13 @@ def test_config_show(small_config: Path, tmp_path: Path, format: str) -> None:
 
 def test_config_check(small_config: Path, tmp_path: Path) -> None:
     assert "0 without effect, 0 refused" in run("config", "check", small_config)
-    (tmp_path / "b.config").write_text("train_config {\n sync_replicas: true freeze_variables: 'x' }")
+    (tmp_path / "b.config").write_text(
+        "train_config {\n sync_replicas: true freeze_variables: 'x' } eval_config { ignore_groundtruth: true }"
+    )
     output = run("config", "check", tmp_path / "b.config", status=1)
     assert "b.config:2:2: train_config.sync_replicas: without effect: of TF1's training" in output
-    assert "train_config.freeze_variables: refused: not supported yet" in output
-    assert "3 fields set: 1 honoured, 1 without effect, 1 refused" in output
+    assert "eval_config.ignore_groundtruth: refused: not supported yet" in output
+    assert "5 fields set: 3 honoured, 1 without effect, 1 refused" in output
 
 
 def test_config_fields() -> None:

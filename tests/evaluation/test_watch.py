@@ -11,7 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from typer.testing import CliRunner
 
 import boxwright as bw
-from boxwright.cli.main import app
+from boxwright.cli.main import app, like_absl
 from boxwright.evaluation.evaluator import Evaluation
 from boxwright.evaluation.watch import WatchSettings, evaluate_on_training_data, watch
 
@@ -76,6 +76,9 @@ def test_class_agnostic_counts_objects(small_config: Path, tmp_path: Path) -> No
     detector, _, _ = bw.restore_detector(tmp_path / "m")
     plain = run_evaluation(config, detector)
     merged = run_evaluation(config, detector, class_agnostic=True)
+    assert {n: v for n, v in merged.metrics.items() if "Loss" in n} == {
+        n: v for n, v in plain.metrics.items() if "Loss" in n
+    }, "losses are of the classes as they are"
     classes = [[n for n in e.metrics if "PerformanceByCategory" in n] for e in (plain, merged)]
     assert (len(classes[0]), len(classes[1])) == (4, 1)
     assert classes[1][0].endswith("object")
@@ -112,6 +115,43 @@ def test_flags_of_model_main_tf2(small_config: Path, tmp_path: Path) -> None:
         found = CliRunner().invoke(app, [str(a) for a in (*common, *flags)])
         assert isinstance(found.exception, bw.ConfigError)
         assert wanted in str(found.exception)
+
+
+def test_absls_forms() -> None:
+    given = ["train", "--use_tpu=false", "--record_summaries=True", "--alsologtostderr", "--set", "a=b", "--workers=2"]
+    assert like_absl(given) == ["train", "--nouse_tpu", "--record_summaries", "--set", "a=b", "--workers=2"]
+    assert like_absl(["--eval_on_train_data", "--eval_timeout=5"]) == ["--eval_on_train_data", "--eval_timeout=5"]
+
+
+def test_what_comes_while_it_waits_is_not_missed(small_config: Path, tmp_path: Path) -> None:
+    """The interval is longer than the timeout: a checkpoint that came meanwhile is evaluated all the same."""
+    first = bw.load_config(small_config, ["train_config.num_steps=2"])
+    bw.train(first, tmp_path / "m", FAST)
+    heard: list[int] = []
+
+    def hear(step: int, evaluation: Evaluation | None, _: str) -> None:
+        if evaluation is not None:
+            heard.append(step)
+            bw.train(bw.load_config(small_config), tmp_path / "m", FAST)
+
+    watch(bw.load_config(small_config), tmp_path / "m", tmp_path, WatchSettings(wait_interval=3, timeout=1), hear)
+    assert heard == [2, 6]
+
+
+def test_damaged_newest_checkpoint_is_evaluated_once(small_config: Path, tmp_path: Path) -> None:
+    bw.train(bw.load_config(small_config), tmp_path / "m", FAST)
+    newest = tmp_path / "m" / "ckpt-6.pt"
+    newest.write_bytes(newest.read_bytes()[:3000])
+    heard: list[int] = []
+    with pytest.warns(UserWarning, match="taking the one before"):
+        count = watch(
+            bw.load_config(small_config),
+            tmp_path / "m",
+            tmp_path,
+            WatchSettings(wait_interval=0, timeout=2),
+            lambda step, evaluation, _: heard.append(step) if evaluation else None,
+        )
+    assert (count, heard) == (1, [3])
 
 
 def test_flags_of_evaluate(small_config: Path, tmp_path: Path) -> None:

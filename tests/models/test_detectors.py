@@ -11,7 +11,8 @@ from boxwright.builders.feature_extractor import _EXTRACTORS, build_feature_extr
 from boxwright.builders.hyperparams import variance_scaling
 from boxwright.config import messages as m
 from boxwright.config import parse_message
-from boxwright.models.layers import BatchNorm2d, Conv2d, ConvSettings, KernelRule, make_conv
+from boxwright.models.batch_norm import BatchNorm2d
+from boxwright.models.layers import Conv2d, ConvSettings, KernelRule, make_conv
 from boxwright.models.necks.bifpn import COMBINERS, BiFpn
 from boxwright.types import Targets
 from tests.conftest import SMALL_MODEL

@@ -106,7 +106,7 @@ def test_a_failure_of_one_stops_all(small_config: Path, shapes_data: Path, tmp_p
 @pytest.mark.slow
 def test_sigterm_to_torchrun_saves_first(small_config: Path, tmp_path: Path) -> None:
     config = smooth_config(small_config, tmp_path, "train_config.num_steps=100000")
-    process = torchrun(2, config, tmp_path / "m", "--no-evaluate", "--checkpoint_every_n", "2")
+    process = torchrun(2, config, tmp_path / "m", "--no-evaluate", "--checkpoint_every_n", "2", "--workers", "1")
     deadline = time.monotonic() + 120
     while not CheckpointStore(tmp_path / "m").paths():
         assert process.poll() is None, process.communicate()[0]
@@ -142,6 +142,23 @@ def test_sigkill_of_two_leaves_a_run_that_goes_on_exactly(small_config: Path, tm
         assert whole[part].keys() == killed[part].keys()
         assert all(torch.equal(whole[part][name], killed[part][name]) for name in whole[part]), part
     assert lines(tmp_path / "whole") == lines(tmp_path / "killed")
+
+
+def test_a_step_that_is_not_finite_is_written_down_by_one_while_others_wait(small_config: Path, tmp_path: Path) -> None:
+    """With normalization over all processes, which the one that does the step again has to do without."""
+    rate = "train_config.optimizer.momentum_optimizer.learning_rate.constant_learning_rate.learning_rate=1e30"
+    config = smooth_config(small_config, tmp_path, rate)
+    process = torchrun(2, config, tmp_path / "m", "--no-evaluate", "--workers", "1")
+    output, _ = process.communicate(timeout=180)
+    assert process.returncode != 0
+    assert "is not finite" in output
+    assert "another process is gone" not in output
+    (report,) = (tmp_path / "m").glob("not-finite-*/report.json")
+    content = json.loads(report.read_text())
+    assert {image["process"] for image in content["images"]} == {0, 1}
+    assert len(content["images"]) == 4
+    assert content["found"]["first"].startswith("process 0: ")
+    assert CheckpointStore(tmp_path / "m").paths(), "the steps before are saved"
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,7 +47,7 @@ def test_unknown_metric_names_the_known() -> None:
 
 
 def test_best_checkpoint_and_early_stop(small_config: Path, tmp_path: Path) -> None:
-    """The rate is 0: nothing gets better, and the run ends; the same command evaluates again and ends again."""
+    """The rate is 0: nothing gets better, and the run ends; the same command ends at once."""
     rate = "train_config.optimizer.momentum_optimizer.learning_rate.constant_learning_rate.learning_rate=0"
     frozen = "model.ssd.freeze_batchnorm=true"
     config = bw.load_config(small_config, [rate, frozen, "train_config.num_steps=100"])
@@ -75,3 +76,29 @@ def test_a_longer_run_remembers_the_best(small_config: Path, tmp_path: Path) -> 
     assert read_checkpoint(tmp_path / "best.pt")["step"] == 2
     text = (tmp_path / "metrics.jsonl").read_text()
     assert text.count('"evaluation"') == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "changes", "wanted"),
+    [
+        ({"patience": 3, "evaluate": False}, [], "evaluation is switched off"),
+        ({"best_metric": "mAP"}, [], "'mAP' is not computed; computed: DetectionBoxes_Precision/mAP,"),
+        ({}, ["eval_config.use_moving_averages=true"], "optimizer.use_moving_average is not"),
+    ],
+)
+def test_mistakes_show_at_the_start(
+    small_config: Path, tmp_path: Path, settings: dict[str, Any], changes: list[str], wanted: str
+) -> None:
+    with pytest.raises(bw.BoxwrightError, match=wanted):
+        bw.train(bw.load_config(small_config, changes), tmp_path / "m", bw.RunSettings(workers=0, **settings))
+    assert not (tmp_path / "m").exists()
+
+
+def test_an_evaluation_that_was_prevented_is_made_up_for(small_config: Path, tmp_path: Path) -> None:
+    """As after a kill between the last checkpoint and its evaluation."""
+    config = bw.load_config(small_config)
+    bw.train(config, tmp_path, bw.RunSettings(workers=0, evaluate=False))
+    assert not (tmp_path / "best.pt").exists()
+    assert bw.train(config, tmp_path, bw.RunSettings(workers=0)) == 6
+    assert read_checkpoint(tmp_path / "best.pt")["step"] == 6
+    assert read_checkpoint(tmp_path / "ckpt-6.pt")["selection"]["evaluated"] == 6

@@ -68,6 +68,7 @@ def test_memory_that_is_too_small_splits_the_batch(small_config: Path, monkeypat
     monkeypatch.setattr(small.losses, "forward", out_of_memory)
     found = small.learn(batch)
     assert small.state.parts == 4
+    assert small._parts(batch.split(2)[0]) == 2, "never more parts than images"
     assert [text.split(" in ")[1] for text in heard] == ["2 parts from here on", "4 parts from here on"]
     assert found.losses == pytest.approx(whole.learn(batch).losses, rel=1e-5)
     assert all(torch.equal(a, b) for a, b in zip(statistics, small.state.detector.network.buffers(), strict=True))

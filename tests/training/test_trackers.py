@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -25,11 +26,15 @@ def remembered(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
         calls.append(("mlflow", (run_id, run_name)))
         return SimpleNamespace(info=SimpleNamespace(run_id="abc"))
 
+    def log_metrics(values: dict[str, float], step: int) -> None:
+        assert all(re.fullmatch(r"[/\w.\- ]+", key) for key in values), "as MLflow insists"
+        calls.append(("mlflow", (step, values)))
+
     for name, function in {
         "set_experiment": lambda _: None,
         "start_run": start_run,
         "log_text": lambda text, name: calls.append(("mlflow", (name, text[:5]))),
-        "log_metrics": lambda values, step: calls.append(("mlflow", (step, values))),
+        "log_metrics": log_metrics,
         "end_run": lambda: calls.append(("mlflow", "end")),
     }.items():
         setattr(mlflow, name, function)
@@ -46,7 +51,7 @@ def test_both_hear_of_steps_and_evaluations(
     bw.train(config, tmp_path / "run7", settings)
     for name, map_name in (
         ("wandb", "eval/DetectionBoxes_Precision/mAP@.50IOU"),
-        ("mlflow", "eval/DetectionBoxes_Precision/mAPat .50IOU"),
+        ("mlflow", "eval/DetectionBoxes_Precision/mAP_.50IOU"),
     ):
         steps = [
             what for who, what in remembered if who == name and isinstance(what, tuple) and isinstance(what[0], int)
@@ -56,7 +61,8 @@ def test_both_hear_of_steps_and_evaluations(
         assert map_name in steps[2][1]
         assert (name, "end") in remembered
     started = next(what for who, what in remembered if who == "wandb")
-    assert (started["id"], started["resume"]) == ("run7", "allow")
+    assert (started["name"], started["resume"]) == ("run7", "allow")
+    assert started["id"] == (tmp_path / "run7" / "wandb_run_id").read_text()
     assert ("mlflow", (None, "run7")) in remembered
     more = bw.load_config(small_config, ["train_config.num_steps=3"])
     bw.train(more, tmp_path / "run7", settings)

@@ -265,7 +265,8 @@ def uninterrupted(shapes_data: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("checkpoints", "delay"), [(2, 0.0), (3, 0.017), (5, 0.05), (8, 0.0), (9, 0.031), (14, 0.11), (20, 0.003)]
+    ("checkpoints", "delay"),
+    [(2, 0.0), (3, 0.017), (5, 0.05), (8, 0.0), (9, 0.031), (14, 0.11), (20, 0.003), (24, 0.03)],
 )
 def test_sigkill_leaves_a_run_that_goes_on_exactly(
     uninterrupted: tuple[Path, Path], tmp_path: Path, checkpoints: int, delay: float

@@ -22,7 +22,8 @@ from boxwright.models.backbones.mobilenet_v2 import MobileNetV2
 from boxwright.models.backbones.resnet_v1 import RESNET_BLOCKS, ResNetV1
 from boxwright.models.backbones.timm_backbone import TimmBackbone
 from boxwright.models.backbones.vgg16 import Vgg16
-from boxwright.models.layers import BatchNormSettings, ConvSettings, KernelRule, Padding, Regularizer
+from boxwright.models.batch_norm import BatchNormSettings
+from boxwright.models.layers import ConvSettings, KernelRule, Padding, Regularizer
 from boxwright.models.necks.bifpn import COMBINERS, BiFpn
 from boxwright.models.necks.fpn import FeaturePyramid
 from boxwright.models.necks.multi_resolution import MultiResolutionFeatureMaps

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from boxwright.config import messages as m
 from boxwright.config.message import Message
 from boxwright.errors import ConfigError
-from boxwright.models.layers import BatchNormSettings, ConvSettings, KernelRule, Regularizer
+from boxwright.models.batch_norm import BatchNormSettings
+from boxwright.models.layers import ConvSettings, KernelRule, Regularizer
 
 __all__ = ["build_backbone_settings", "build_conv_settings", "variance_scaling"]
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from boxwright.checkpoints.class_surgery import ClassSurgery, map_classes
 from boxwright.checkpoints.sources import SourceWeights, read_source
+from boxwright.criteria.ssd import SSDCriterion
 from boxwright.errors import CheckpointError
 from boxwright.models.detector import Detector
 from boxwright.tensorflow.object_graph import ATTRIBUTE
@@ -34,11 +36,13 @@ class LoadReport:
         restored: Our names of the tensors that were restored, each with the source's name.
         kept: Our names of those that kept their fresh values, each with the reason.
         unused: Names in the source that were not used, each with the reason.
+        classes: What became of the source's classes, where the detector has others; else empty.
     """
 
     restored: dict[str, str]
     kept: dict[str, str]
     unused: dict[str, str]
+    classes: str = ""
 
     def __str__(self) -> str:
         rows = [("", "tensors", "of", "reason")]
@@ -53,7 +57,7 @@ class LoadReport:
             for title, count, what, reason in rows
         ]
         head = f"{len(self.restored)} tensors restored, {len(self.kept)} reset, {len(self.unused)} of the source unused"
-        return "\n".join([head, *lines])
+        return "\n".join([head, *lines, *([self.classes] if self.classes else [])])
 
 
 def _example(names: list[str]) -> str:
@@ -81,8 +85,8 @@ def load_weights(
             run's folder, whose newest is taken), a `.safetensors` file with our names, or a mapping
             from TF2 checkpoint keys to arrays in TensorFlow's layout.
         scope: "full" wants every tensor, and of the same shape. "detection" leaves fresh a class or
-            box predictor of which a shape differs, as where the classes are others. "classification"
-            restores the backbone alone.
+            box predictor of which a shape differs; where a checkpoint of ours has other classes, those that
+            both have are kept by name. "classification" restores the backbone alone.
         use_average: Whether to take moving averages of the weights, which the source must have.
         min_share: The share of the tensors that the scope wants which must be restored.
 
@@ -94,6 +98,9 @@ def load_weights(
     """
     network = detector.network
     weights = read_source(network, source, use_average=use_average)
+    classes = ""
+    if scope == "detection":
+        weights, classes = _with_our_classes(detector, weights)
     wanted = _learnt(network)
     kept = _kept(wanted, weights, scope)
     restored = {name: weights.values[name].to(value) for name, value in wanted.items() if name not in kept}
@@ -101,10 +108,30 @@ def load_weights(
     for name in weights.values:
         if name not in restored:
             unused[weights.names.get(name, name)] = kept.get(name, "the network has no such tensor")
-    report = LoadReport({name: weights.names.get(name, name) for name in restored}, kept, unused)
+    report = LoadReport({name: weights.names.get(name, name) for name in restored}, kept, unused, classes)
     _check(report, scope, min_share)
     network.load_state_dict(restored, strict=False)
     return report
+
+
+def _with_our_classes(detector: Detector, weights: SourceWeights) -> tuple[SourceWeights, str]:
+    """Bring a class predictor of other classes to the detector's; say what became of them."""
+    theirs, ours = weights.categories, detector.categories
+    if theirs is None or ours is None or not isinstance(detector.criterion, SSDCriterion):
+        return weights, ""
+    if [(c.label, c.name) for c in theirs] == [(c.label, c.name) for c in ours]:
+        return weights, ""
+    columns = detector.criterion.assigner.columns
+    surgery = ClassSurgery(theirs, ours, columns.background)
+    mapped = map_classes(detector.network, weights.values, surgery, columns.count) if surgery.kept else None
+    if mapped is None:
+        # Nothing of the predictor is of use: without it, it is reset whole.
+        others = {n: v for n, v in weights.values.items() if not n.startswith(_PREDICTORS[0])}
+        return replace(weights, values=others), "classes: none of the checkpoint's; all start fresh"
+    fresh = f"; {', '.join(surgery.fresh)} start fresh" if surgery.fresh else ""
+    return replace(
+        weights, values={**weights.values, **mapped}
+    ), f"classes: {', '.join(surgery.kept)} kept by name{fresh}"
 
 
 def _learnt(network: nn.Module) -> dict[str, Tensor]:

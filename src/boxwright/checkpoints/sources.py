@@ -16,6 +16,7 @@ from boxwright.checkpoints.store import find_checkpoint
 from boxwright.errors import CheckpointError
 from boxwright.tensorflow.bundle import Bundle
 from boxwright.tensorflow.variables import from_tensorflow
+from boxwright.types import Categories
 
 __all__ = ["SourceWeights", "is_tensorflow", "read_source"]
 
@@ -28,11 +29,13 @@ class SourceWeights:
         values: Tensors by our names.
         names: What the source calls each of them; empty where that is our name.
         unused: The source's names of what the network has no use for, each with the reason.
+        categories: The classes that it was trained on; None where it does not say.
     """
 
     values: dict[str, Tensor]
     names: dict[str, str] = field(default_factory=dict)
     unused: dict[str, str] = field(default_factory=dict)
+    categories: Categories | None = None
 
 
 def is_tensorflow(source: str | Path) -> bool:
@@ -79,12 +82,13 @@ def read_source(
             return SourceWeights(load_file(path))
         except (OSError, SafetensorError) as error:
             raise CheckpointError(f"{path}: not readable as safetensors: {error}") from None
-    return SourceWeights(_ours(path, use_average))
+    return _ours(path, use_average)
 
 
-def _ours(path: Path, use_average: bool) -> dict[str, Tensor]:
+def _ours(path: Path, use_average: bool) -> SourceWeights:
     path, content = find_checkpoint(path)
     if use_average and not content["average"]:
         raise CheckpointError(f"{path}: moving averages are asked for, but the run kept none")
     values = {name: value for name, value in content["network"].items() if "num_batches_tracked" not in name}
-    return {**values, **(content["average"] if use_average else {})}
+    categories = Categories.from_list(content["categories"]) if content["categories"] else None
+    return SourceWeights({**values, **(content["average"] if use_average else {})}, categories=categories)

@@ -17,10 +17,10 @@ import torch
 
 from boxwright.errors import CheckpointError
 
-__all__ = ["CheckpointStore", "find_checkpoint", "nearby", "read_checkpoint", "write_atomically"]
+__all__ = ["FORMAT", "CheckpointStore", "find_checkpoint", "nearby", "read_checkpoint", "write_atomically"]
 
 _NAME = re.compile(r"ckpt-(\d+)\.pt")
-_FORMAT = 1
+FORMAT = 1
 
 
 def write_atomically(content: dict[str, Any], path: Path) -> None:
@@ -76,7 +76,7 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
         raise CheckpointError(f"{path}: no such checkpoint{nearby(path)}") from None
     except Exception as error:  # noqa: BLE001  # torch.load raises a dozen kinds for damaged files
         raise CheckpointError(f"{path}: not a readable checkpoint: {type(error).__name__}: {error}") from None
-    if not isinstance(content, dict) or content.get("format") != _FORMAT:
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise CheckpointError(f"{path}: not a checkpoint of Boxwright")
     return content
 
@@ -117,7 +117,7 @@ class CheckpointStore:
             The file.
         """
         path = self.folder / f"ckpt-{step}.pt"
-        write_atomically({"format": _FORMAT, "step": step, **content}, path)
+        write_atomically({"format": FORMAT, "step": step, **content}, path)
         for old in [*self._superfluous(began), *self.folder.glob(".*.pt.partial")]:
             old.unlink(missing_ok=True)
         return path
@@ -133,7 +133,7 @@ class CheckpointStore:
             The file, `best.pt`.
         """
         path = self.folder / "best.pt"
-        write_atomically({"format": _FORMAT, "step": step, **content}, path)
+        write_atomically({"format": FORMAT, "step": step, **content}, path)
         return path
 
     def _superfluous(self, began: float) -> Iterator[Path]:

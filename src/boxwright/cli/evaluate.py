@@ -72,7 +72,10 @@ def evaluate_command(  # noqa: PLR0913  # the flags of the command
         int | None, typer.Option("--sample_1_of_n_eval_examples", min=1, help="Evaluate every nth image.")
     ] = None,
     eval_on_train_data: Annotated[
-        bool, typer.Option("--eval_on_train_data", help="Evaluate on the training data: does it learn at all?")
+        bool,
+        typer.Option(
+            "--eval_on_train_data", help="Evaluate on the training data, every 5th image unless told otherwise."
+        ),
     ] = False,
     watch_: Annotated[
         bool,

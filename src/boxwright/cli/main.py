@@ -11,7 +11,7 @@ from boxwright.cli import config, convert, demo, evaluate, inspect, predict, rep
 from boxwright.cli.console import console, errors
 from boxwright.errors import BoxwrightError
 
-__all__ = ["app", "main"]
+__all__ = ["app", "like_absl", "main"]
 
 app = typer.Typer(
     help="Object detectors described by one pipeline.config. Start with: boxwright demo",
@@ -34,11 +34,34 @@ def _show_warning(message: Warning | str, *_: object) -> None:
     errors.print(f"warning: {message}", style="yellow", markup=False)
 
 
+def like_absl(arguments: list[str]) -> list[str]:
+    """Take the forms in which TensorFlow's scripts take their switches.
+
+    Args:
+        arguments: Of the command line.
+
+    Returns:
+        They, with `--switch=true` as `--switch`, `--switch=false` as `--noswitch`, and without absl's own
+        switches for its log.
+    """
+    taken = []
+    for argument in arguments:
+        name, _, value = argument.removeprefix("--").partition("=")
+        if argument.startswith("--") and name in _SWITCHES and value:
+            taken.append(f"--{name}" if value.lower() in ("true", "t", "1", "yes", "y") else f"--no{name}")
+        elif argument not in ("--alsologtostderr", "--logtostderr"):
+            taken.append(argument)
+    return taken
+
+
+_SWITCHES = ("use_tpu", "record_summaries", "eval_on_train_data")
+
+
 def main() -> None:
     """Run a command; an error of ours is printed as it is and ends with status 1."""
     warnings.showwarning = _show_warning  # type: ignore[assignment]  # the same call, without the line of code
     try:
-        app()
+        app(args=like_absl(sys.argv[1:]))
     except BoxwrightError as error:
         errors.print(f"error: {error}", style="red", markup=False)
         sys.exit(1)

@@ -220,7 +220,7 @@ def train_command(  # noqa: PLR0913  # the flags of the command
     eval_on_train_data: Annotated[
         bool,
         typer.Option(
-            "--eval_on_train_data",
+            "--eval_on_train_data/--noeval_on_train_data",
             help="With --checkpoint_dir: evaluate on the training data (TF2 never reads it).",
             rich_help_panel=_TF,
         ),
@@ -251,7 +251,8 @@ def train_command(  # noqa: PLR0913  # the flags of the command
         ),
     ] = 1,
     use_tpu: Annotated[
-        bool, typer.Option("--use_tpu", help="Refused: PyTorch here runs on CPUs and GPUs.", rich_help_panel=_TF)
+        bool,
+        typer.Option("--use_tpu/--nouse_tpu", help="Refused: PyTorch here runs on CPUs and GPUs.", rich_help_panel=_TF),
     ] = False,
     tpu_name: Annotated[str, typer.Option("--tpu_name", help="As --use_tpu.", rich_help_panel=_TF)] = "",
 ) -> None:
@@ -325,5 +326,5 @@ def _watch(
 
     if every_nth_of_training is not None:
         evaluate_on_training_data(config, every_nth_of_training)
-    settings = WatchSettings(timeout=timeout, device="cpu" if device == "auto" else device)
+    settings = WatchSettings(timeout=timeout, device=device)
     watch(config, checkpoint_dir, model_dir, settings, print_watched)

@@ -18,7 +18,7 @@ class BalancedSampler:
     """Keep all positives, and at random so many negatives that positives are a wanted share.
 
     An image without positives gives no examples at all. (TensorFlow's random_example_sampler; the
-    choice is drawn from PyTorch's generator, whose state checkpoints keep.)
+    choice is drawn from PyTorch's generator, which training seeds at each step.)
 
     Attributes:
         positive_fraction: The share of positives, over 0 and at most 1.

@@ -95,10 +95,11 @@ class Batch:
         Returns:
             The batch there.
         """
+        wait_not = torch.device(device).type == "cuda"  # the other way, what has not arrived would be read
         return replace(
             self,
-            images=self.images.to(device, non_blocking=True),
-            true_sizes=self.true_sizes.to(device, non_blocking=True),
+            images=self.images.to(device, non_blocking=wait_not),
+            true_sizes=self.true_sizes.to(device, non_blocking=wait_not),
             targets=self.targets.to(device),
         )
 

@@ -83,9 +83,12 @@ def _collate_or_error(examples: list[Example | BoxwrightError]) -> Batch | Boxwr
 
 
 def _leave_signals_to_the_parent(_: int) -> None:
-    """Ctrl-C reaches all processes of a terminal; the parent saves, and ends its workers itself."""
+    """Ctrl-C reaches all processes of a terminal, torchrun's SIGTERM all of a group; the parent saves first.
+
+    It ends its workers itself; they end by themselves where it is gone.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 class _Batches:

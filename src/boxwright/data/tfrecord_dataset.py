@@ -108,10 +108,16 @@ class TFRecordDataset:
 
         Returns:
             The image file's bytes and its name.
+
+        Raises:
+            DataError: Where the record is damaged, or has no image.
         """
         file, record = self._locate(index)
-        features = read_features(file[record], f"{file.path}: record {record}")
+        where = f"{file.path}: record {record}"
+        features = read_features(file[record], where)
+        if not features.get("image/encoded"):
+            raise DataError(f"{where}: no image/encoded")
         data = features["image/encoded"][0]
         suffix = ".png" if data[:4] == b"\x89PNG" else ".jpg"
-        name = features.get("image/filename", [b""])[0].decode("utf-8", "replace")
+        name = (features.get("image/filename") or [b""])[0].decode("utf-8", "replace")
         return data, Path(name).name or f"{index:06d}{suffix}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,15 @@ from boxwright.metrics.metric import without_nan
 from boxwright.models.detector import Detector
 from boxwright.types import Categories, Category, Detections, Predictions, Sample
 
-__all__ = ["Evaluation", "detection_rows", "draw_detections", "draw_truth", "evaluate_detector", "write_evaluation"]
+__all__ = [
+    "Evaluation",
+    "detection_rows",
+    "draw_detections",
+    "draw_truth",
+    "evaluate_detector",
+    "file_name",
+    "write_evaluation",
+]
 
 Progress = Callable[[Iterable[int], str], Iterable[int]]
 
@@ -54,6 +61,7 @@ def _silent(indices: Iterable[int], _: str) -> Iterable[int]:
 class _Part:
     """What was found in one image; without its pixels, so that it can travel between processes."""
 
+    index: int
     sample: Sample
     detections: Detections
     losses: dict[str, float]
@@ -95,44 +103,49 @@ def evaluate_detector(
         ]
     finally:
         detector.train(training)
-    gathered = processes.gather(parts)
-    return _summed_up(_in_order(gathered, size), dataset, plan)
+    gathered = [part for some in processes.gather(parts) for part in some]
+    return _summed_up(sorted(gathered, key=lambda part: part.index), _categories(dataset, plan), plan)
 
 
-def _in_order(gathered: list[list[_Part]], size: int) -> Iterator[_Part]:
-    """Undo the sharing of batches: one of each process in turn."""
-    waiting = [[part[start : start + size] for start in range(0, len(part), size)] for part in gathered]
-    for turn in zip_longest(*waiting, fillvalue=[]):
-        for batch in turn:
-            yield from batch
+def _categories(dataset: Dataset, plan: EvaluationPlan) -> Categories:
+    return Categories((Category(0, 1, "object"),)) if plan.class_agnostic else dataset.categories
 
 
 def _evaluate_batch(
     detector: Detector, dataset: Dataset, plan: EvaluationPlan, indices: list[int], drawn: set[int]
 ) -> Iterator[_Part]:
-    samples = [dataset[index] for index in indices]
-    if plan.class_agnostic:
-        samples = [replace(sample, labels=np.zeros_like(sample.labels), class_scores=None) for sample in samples]
+    # As in TF, the losses of an evaluation are of labels, whatever scores the records have.
+    samples = [replace(dataset[index], class_scores=None) for index in indices]
     start = 0
     for found, predictions, sizes in detector.detect_runs([sample.image for sample in samples]):
         run = samples[start : start + len(found)]
-        losses = _losses(detector, predictions, run, sizes) if plan.losses else {}
+        losses = _losses(detector, predictions, run, sizes, seed=indices[start]) if plan.losses else {}
         for index, sample, detections in zip(indices[start:], run, found, strict=False):
-            if plan.class_agnostic:
-                detections = replace(detections, labels=torch.zeros_like(detections.labels), categories=None)  # noqa: PLW2901
+            truth, seen = _one_class(sample, detections) if plan.class_agnostic else (sample, detections)
             yield _Part(
-                sample=replace(sample, image=np.zeros((*sample.image.shape[:2], 0), np.uint8), masks=None),
-                detections=_on_cpu(detections),
+                index=index,
+                sample=replace(truth, image=np.zeros((*sample.image.shape[:2], 0), np.uint8), masks=None),
+                detections=_on_cpu(seen),
                 losses=losses,
-                picture=_picture(sample, detections, dataset.categories, plan) if index in drawn else None,
+                picture=_picture(truth, seen, _categories(dataset, plan), plan) if index in drawn else None,
             )
         start += len(found)
 
 
-def _losses(detector: Detector, predictions: Predictions, samples: list[Sample], sizes: Tensor) -> dict[str, float]:
-    """Compute TF's loss terms of images that were detected in together."""
+def _one_class(sample: Sample, found: Detections) -> tuple[Sample, Detections]:
+    """Let every object be of one class."""
+    one = Categories((Category(0, 1, "object"),))
+    truth = replace(sample, labels=np.zeros_like(sample.labels))
+    return truth, replace(found, labels=torch.zeros_like(found.labels), categories=one)
+
+
+def _losses(
+    detector: Detector, predictions: Predictions, samples: list[Sample], sizes: Tensor, *, seed: int
+) -> dict[str, float]:
+    """Compute TF's loss terms of images that were detected in together; the seed is for sampled anchors."""
     objects = [objects_in_input(sample, (h, w)) for sample, (h, w) in zip(samples, sizes.tolist(), strict=True)]
-    with torch.no_grad():
+    with torch.no_grad(), torch.random.fork_rng():
+        torch.manual_seed(seed)
         losses = detector.criterion(predictions, stack_targets(objects).to(predictions.class_logits.device))
         losses["Loss/regularization_loss"] = detector.regularization()
         values = {name: float(value) for name, value in losses.items()}
@@ -144,8 +157,7 @@ def _on_cpu(found: Detections) -> Detections:
     return Detections(found.boxes.cpu(), found.scores.cpu(), found.labels.cpu(), found.image_size, found.categories)
 
 
-def _summed_up(parts: Iterable[_Part], dataset: Dataset, plan: EvaluationPlan) -> Evaluation:
-    categories = Categories((Category(0, 1, "object"),)) if plan.class_agnostic else dataset.categories
+def _summed_up(parts: Iterable[_Part], categories: Categories, plan: EvaluationPlan) -> Evaluation:
     metrics = [make(categories) for make in plan.metrics]
     rows: list[dict[str, Any]] = []
     pictures: dict[str, NDArray[np.uint8]] = {}
@@ -256,5 +268,16 @@ def write_evaluation(evaluation: Evaluation, folder: str | Path) -> None:
     (folder / "metrics.json").write_text(json.dumps(without_nan(evaluation.metrics), indent=2) + "\n", encoding="utf-8")
     (folder / "detections.json").write_text(json.dumps(evaluation.rows) + "\n", encoding="utf-8")
     for name, picture in evaluation.pictures.items():
-        safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
-        Image.fromarray(picture).save(folder / "pictures" / f"{safe}.png")
+        Image.fromarray(picture).save(folder / "pictures" / f"{file_name(name)}.png")
+
+
+def file_name(image_id: str) -> str:
+    """Make an image's id usable as a file's name.
+
+    Args:
+        image_id: The id.
+
+    Returns:
+        It with an underscore for whatever is neither letter, digit, dash nor dot.
+    """
+    return "".join(c if c.isalnum() or c in "-_." else "_" for c in image_id)

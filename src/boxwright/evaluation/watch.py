@@ -16,7 +16,7 @@ from boxwright.errors import CheckpointError, ConfigError
 from boxwright.evaluation.evaluate import reader_name, restore_detector, run_evaluation
 from boxwright.evaluation.evaluator import Evaluation
 from boxwright.evaluation.events import evaluation_folder, write_evaluation_events
-from boxwright.models.detector import usable_device
+from boxwright.models.detector import Detector, usable_device
 
 __all__ = ["WatchSettings", "evaluate_on_training_data", "watch"]
 
@@ -78,20 +78,22 @@ def watch(
     with SummaryWriter(str(folder)) as writer:
         while True:
             began = time.monotonic()
-            step = _newest_step(Path(checkpoint_dir))
-            if step > last:
-                detector, _, step = restore_detector(Path(checkpoint_dir), config=config)
-                detector.to(device)
+            newest = _newest_step(Path(checkpoint_dir))
+            if newest > last and (found := _restore(Path(checkpoint_dir), config)):
+                detector, step = found
                 evaluation = run_evaluation(
-                    config, detector, settings.eval_index, class_agnostic=settings.class_agnostic
+                    config, detector.to(device), settings.eval_index, class_agnostic=settings.class_agnostic
                 )
                 write_evaluation_events(writer, step, evaluation.metrics, evaluation.pictures)
                 heard(step, evaluation, "")
-                last, count, since = step, count + 1, time.monotonic()
+                last, count = newest, count + 1
                 if total and step >= total:
                     heard(step, None, f"step {step} of {total} is evaluated: the end")
                     return count
-                _sleep_until(began + settings.wait_interval if settings.timeout else began)
+                if settings.timeout:
+                    time.sleep(max(began + settings.wait_interval - time.monotonic(), 0.0))
+                    since = time.monotonic()  # as in TF, what is slept through does not count
+                    continue
             if time.monotonic() - since >= settings.timeout:
                 if not count:
                     raise CheckpointError(f"{checkpoint_dir}: no checkpoint in {settings.timeout:g} s")
@@ -125,5 +127,13 @@ def _newest_step(folder: Path) -> int:
     return 0 if is_tensorflow(folder) else -1
 
 
-def _sleep_until(moment: float) -> None:
-    time.sleep(max(moment - time.monotonic(), 0.0))
+def _restore(folder: Path, config: m.TrainEvalPipelineConfig) -> tuple[Detector, int] | None:
+    """Restore the newest checkpoint; None where the run has just replaced it by a newer one."""
+    newest = _newest_step(folder)
+    try:
+        detector, _, step = restore_detector(folder, config=config)
+    except CheckpointError:
+        if _newest_step(folder) == newest:
+            raise
+        return None
+    return detector, step

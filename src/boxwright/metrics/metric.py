@@ -44,12 +44,12 @@ class Metrics(Protocol):
 
 
 def without_nan(values: Mapping[str, float]) -> dict[str, float | None]:
-    """Bring numbers into a form that JSON has: it knows no NaN.
+    """Bring numbers into a form that JSON has: it knows neither NaN nor infinity.
 
     Args:
         values: Name to number.
 
     Returns:
-        Name to number, or None for NaN.
+        Name to number, or None where it is not finite.
     """
-    return {name: None if math.isnan(value) else value for name, value in values.items()}
+    return {name: value if math.isfinite(value) else None for name, value in values.items()}

@@ -209,7 +209,7 @@ def usable_device(name: str) -> torch.device:
     """Name a device, and make sure that it can be used.
 
     Args:
-        name: Such as "cpu" or "cuda:1".
+        name: Such as "cpu" or "cuda:1", or "auto" for a GPU where there is one.
 
     Returns:
         The device.
@@ -217,6 +217,8 @@ def usable_device(name: str) -> torch.device:
     Raises:
         ConfigError: Where there is none of that name.
     """
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         torch.empty(0, device=name)
         return torch.device(name)

@@ -19,11 +19,13 @@ from torch import Tensor, nn
 
 from boxwright.builders.detector import build_detector
 from boxwright.builders.training import TrainingPlan, build_training
-from boxwright.checkpoints.store import read_checkpoint, write_atomically
+from boxwright.checkpoints.store import FORMAT, read_checkpoint, write_atomically
 from boxwright.config import messages as m
 from boxwright.config.load import dump_message, parse_message
 from boxwright.data.batch import Batch
+from boxwright.evaluation.evaluator import file_name
 from boxwright.metrics.metric import without_nan
+from boxwright.models.batch_norm import SyncBatchNorm2d
 from boxwright.models.detector import Detector
 from boxwright.training.log import draw_inputs
 from boxwright.training.state import TrainingState, seed_step
@@ -52,14 +54,13 @@ def write_step(
         What `replay_step` returns, which is also written to `report.json`.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    content = {"format": 1, "step": state.step, **state.content(dump_message(config))}
+    content = {"format": FORMAT, "step": state.step, **state.content(dump_message(config))}
     write_atomically({**content, "batches": [_plain(batch) for batch in batches]}, folder / "step.pt")
     pictures = folder / "images"
     pictures.mkdir(exist_ok=True)
     for rank, batch in enumerate(batches):
         for row, picture in enumerate(draw_inputs(batch, state.detector.categories, _MOST_IMAGES)):
-            safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in batch.ids[row])
-            Image.fromarray(picture).save(pictures / f"{rank}-{row}-{safe}.png")
+            Image.fromarray(picture).save(pictures / f"{rank}-{row}-{file_name(batch.ids[row])}.png")
     train = config.train_config
     report = {
         "step": state.step + 1,
@@ -98,6 +99,9 @@ def replay_step(folder: str | Path) -> Replay:
     categories = Categories.from_list(content["categories"]) if content["categories"] else None
     detector = build_detector(config, categories)
     detector.network.load_state_dict(content["network"])
+    for module in detector.modules():
+        if isinstance(module, SyncBatchNorm2d):
+            module.alone = True
     detector.train()
     plan = build_training(config)
     culprits: list[str] = []

@@ -43,8 +43,8 @@ class TrainingLog:
             evaluated: The step of the last evaluation that counts.
             trackers: Where numbers go beside.
         """
-        self._folder, self._start, self._trackers = model_dir, start, trackers
-        self._train = SummaryWriter(str(model_dir / "train"), purge_step=start + 1 if start else None)
+        self._folder, self._evaluated, self._trackers = model_dir, evaluated, trackers
+        self._train = SummaryWriter(str(model_dir / "train"), purge_step=start + 1)
         self._eval: dict[str, SummaryWriter] = {}
         _forget_after(model_dir / _LINES, start, evaluated)
         self._lines = (model_dir / _LINES).open("a", encoding="utf-8")
@@ -111,7 +111,7 @@ class TrainingLog:
         """
         folder = evaluation_folder(self._folder, name)
         if name not in self._eval:
-            self._eval[name] = SummaryWriter(str(folder), purge_step=self._start or None)
+            self._eval[name] = SummaryWriter(str(folder), purge_step=self._evaluated + 1)
         write_evaluation_events(self._eval[name], step, metrics, pictures)
         for tracker in self._trackers:
             tracker.scalars(step, {f"{folder.relative_to(self._folder)}/{tag}": v for tag, v in metrics.items()})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
@@ -19,16 +18,17 @@ STAGES = ("data", "forward", "assignment", "losses", "backward", "optimizer")
 _WARM, _MEASURED = 5, 10
 
 
-def profile_steps(batches: Iterator[Batch], learn: Callable[[Batch], object], folder: Path) -> dict[str, float]:
+def profile_steps(batches: Iterator[Batch], learn: Callable[[Batch], object], folder: Path | None) -> dict[str, float]:
     """Take some steps, measure ten of them, write a trace.
 
     Args:
         batches: What to learn from; data are waited for inside the measurement.
         learn: Takes a step.
-        folder: Where `trace.json` goes (for chrome://tracing or Perfetto).
+        folder: Where `trace.json` goes (for chrome://tracing or Perfetto), if anywhere.
 
     Returns:
-        The share of each of `STAGES`, of the rest, and `seconds_per_step`.
+        The share of each of `STAGES`, of the rest, and `seconds_per_step`. On a GPU the shares are of the time in
+        which the CPU launches work and waits; what the device does is in the trace.
 
     Raises:
         TrainingError: Where the data end before the measurement does.
@@ -46,18 +46,17 @@ def profile_steps(batches: Iterator[Batch], learn: Callable[[Batch], object], fo
         if cuda:
             torch.cuda.synchronize()
         seconds = (time.perf_counter() - began) / _MEASURED
-    folder.mkdir(parents=True, exist_ok=True)
-    profiler.export_chrome_trace(str(folder / "trace.json"))
-    spent = {event.key: _seconds(event, cuda) / _MEASURED for event in profiler.key_averages()}
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        profiler.export_chrome_trace(str(folder / "trace.json"))
+    spent: dict[str, float] = {}
+    for event in profiler.key_averages():
+        spent[event.key] = max(spent.get(event.key, 0.0), event.cpu_time_total / 1e6 / _MEASURED)
     shares = {stage: spent.get(stage, 0.0) / seconds for stage in STAGES}
     # The criterion's range holds that of the assignment, and the penalties on kernels.
     shares["losses"] = max(spent.get("criterion", 0.0) / seconds - shares["assignment"], 0.0)
     shares["rest"] = max(1 - sum(shares.values()), 0.0)
     return {**shares, "seconds_per_step": seconds}
-
-
-def _seconds(event: Any, cuda: bool) -> float:
-    return float(max(event.cpu_time_total, event.device_time_total if cuda else 0.0)) / 1e6
 
 
 def _next(batches: Iterator[Batch]) -> Batch:

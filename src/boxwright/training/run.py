@@ -14,13 +14,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from boxwright.builders.evaluation import build_evaluation
 from boxwright.builders.training import TrainingPlan
 from boxwright.checkpoints.store import CheckpointStore
 from boxwright.config import messages as m
 from boxwright.config.load import dump_message
 from boxwright.data.batch import Batch
 from boxwright.distributed import Processes
-from boxwright.errors import BoxwrightError, TrainingError
+from boxwright.errors import BoxwrightError, CheckpointError, TrainingError
 from boxwright.evaluation.evaluate import reader_name, run_evaluation
 from boxwright.optimization.schedules import mismatch
 from boxwright.training.forensics import write_step
@@ -35,6 +36,7 @@ from boxwright.training.transfer import on_device
 __all__ = ["Run"]
 
 _MOST_SKIPPED_IN_A_ROW = 20
+_MOST_FOLDERS = 10
 _NAMED = 20
 
 
@@ -72,13 +74,15 @@ class Run:
 
     def __post_init__(self) -> None:
         self.learner = Learner(self.state, self.plan, self.processes, self.observer.message)
-        self.progress = _Progress()
+        self.progress = _Progress(saved=self.state.step or -1)
 
     def loop(self) -> None:
         """Step until the configured number, or until there is a reason to end earlier."""
         state, total = self.state, self.plan.num_steps
         if state.step >= total:
             self.observer.message(f"already trained for {state.step} of {total} steps")
+            if state.selection.evaluated < state.step:
+                self._evaluate()  # which a kill, or Ctrl-C, prevented
             return
         self._start()
         with closing(self._incoming()) as batches:
@@ -87,7 +91,7 @@ class Run:
                 self._log(result, batch)
                 if self._is_due(self.settings.checkpoint_every_n):
                     self._save()
-                if self._is_due(self.settings.evaluate_every_n or self.settings.checkpoint_every_n):
+                if self._is_due(self._evaluate_every):
                     self._evaluate()
         self._finish()
 
@@ -96,7 +100,7 @@ class Run:
         self.state.detector.train()
         folder = self.store.folder / "profile"
         with closing(self._incoming()) as batches:
-            shares = profile_steps(batches, self.learner.learn, folder)
+            shares = profile_steps(batches, self.learner.learn, folder if self.processes.leads else None)
         seconds = shares["seconds_per_step"]
         images = self.plan.stream.batch_size / seconds
         self.observer.message(f"{seconds * 1000:.0f} ms a step, {images:.1f} images/s; of that")
@@ -118,11 +122,14 @@ class Run:
         self._say_what_learns()
         if odd := mismatch(self.plan.optimizer.schedule, self.plan.num_steps):
             self.observer.message(f"warning: {odd}")
-        every = self.settings.evaluate_every_n or self.settings.checkpoint_every_n
-        if state.step and state.step % every == 0 and state.selection.evaluated < state.step:
+        if state.step and state.step % self._evaluate_every == 0 and state.selection.evaluated < state.step:
             self._evaluate()
         state.detector.train()
         self._restart_clock()
+
+    @property
+    def _evaluate_every(self) -> int:
+        return self.settings.evaluate_every_n or self.settings.checkpoint_every_n
 
     def _incoming(self) -> Generator[Batch]:
         """Hand out batches on the device, until all processes agree to end."""
@@ -157,13 +164,11 @@ class Run:
 
     def _look_into(self, error: NotFiniteError, batch: Batch) -> None:
         """Write down a step that was not finite; then leave it out or end."""
-        folder = self.store.folder / f"not-finite-{self.state.step + 1}"
+        if not self.settings.skip_not_finite and self.state.step:
+            self._save()
         batches = self.processes.gather(batch.to("cpu"))
-        images = ", ".join(name for one in batches for name in one.ids[:_NAMED])
-        first = "see its report"
-        if self.processes.leads:
-            first = write_step(folder, self.state, batches, self.config, error)["first"]
-        where = f"{error}; images {images}; first: {first}; all of it: {folder}; again: boxwright replay {folder}"
+        # The others wait, so that nothing ends the one that writes before it is done.
+        where = self.processes.from_leader(lambda: self._write_down(error, batches))
         self.progress.skipped_in_a_row += 1
         if not self.settings.skip_not_finite:
             raise TrainingError(where) from None
@@ -173,20 +178,33 @@ class Run:
         self.state.step += 1
         self.state.samples += self.plan.stream.batch_size
 
+    def _write_down(self, error: NotFiniteError, batches: list[Batch]) -> str:
+        """Write a step that was not finite to a folder, and say what and where; no more than ten in a run."""
+        images = ", ".join(name for one in batches for name in one.ids[:_NAMED])
+        folder = self.store.folder / f"not-finite-{self.state.step + 1}"
+        if len(list(self.store.folder.glob("not-finite-*"))) >= _MOST_FOLDERS and not folder.exists():
+            return f"{error}; images {images}; not written down: there are {_MOST_FOLDERS} such folders already"
+        try:
+            first = write_step(folder, self.state, batches, self.config, error)["first"]
+        except (CheckpointError, OSError) as problem:
+            return f"{error}; images {images}; it could not be written down: {problem}"
+        return f"{error}; images {images}; first: {first}; all of it: {folder}; again: boxwright replay {folder}"
+
     def _is_due(self, every: int) -> bool:
         return self.state.step % every == 0 and self.state.step < self.plan.num_steps
 
     def _log(self, result: StepResult | None, batch: Batch) -> None:
         self.progress.problems += batch.problems
+        self.progress.last = result
         if result is None:
             return
-        step, progress = self.state.step, self.progress
-        progress.last = result
+        step = self.state.step
         if self.log is not None and result.description is not None:
-            self.log.describe(step, result.description)
-            self.log.images(step - 1, batch, self.state.detector.categories)
-            if self.plan.summarize_gradients:
-                self.log.gradients(step, self._gradients())
+            with self._writing():
+                self.log.describe(step, result.description)
+                self.log.images(step, batch, self.state.detector.categories)
+                if self.plan.summarize_gradients and not result.skipped:
+                    self.log.gradients(step, self._gradients())
         if step % self.settings.log_every_n == 0 or step == 1:
             self._log_numbers(result)
 
@@ -202,7 +220,8 @@ class Run:
         progress.speeds.append(speed)
         values = {**result.losses, "learning_rate": result.rate, "global_norm/gradient_norm": result.gradient_norm}
         if self.log is not None:
-            self.log.scalars(step, {**values, "steps_per_sec": speed})
+            with self._writing():
+                self.log.scalars(step, {**values, "steps_per_sec": speed})
         self.observer.step(step, self.plan.num_steps, values, speed * self.plan.stream.batch_size)
         self._tell_problems()
         progress.logged = step
@@ -217,6 +236,14 @@ class Run:
         for text in problems:
             self.progress.bad_records += 1
             self.observer.message(f"left out ({self.progress.bad_records} so far): {text}")
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Say in our words that a log cannot be written: a disk is full, a folder gone."""
+        try:
+            yield
+        except OSError as error:
+            raise TrainingError(f"{self.store.folder}: the log cannot be written: {error}") from None
 
     def _restart_clock(self) -> None:
         self.progress.clock, self.progress.since = time.monotonic(), self.state.step
@@ -267,7 +294,8 @@ class Run:
         evaluation = run_evaluation(self.config, state.detector, number, processes=self.processes)
         if self.log is not None:
             name = reader_name(self.config, number)
-            self.log.evaluation(step, evaluation.metrics, evaluation.pictures, name)
+            with self._writing():
+                self.log.evaluation(step, evaluation.metrics, evaluation.pictures, name)
         self.observer.evaluated(step, evaluation)
         if number == 0:
             state.selection = state.selection.after(step, evaluation.metrics)
@@ -276,7 +304,7 @@ class Run:
     def _averaged_weights(self) -> Iterator[None]:
         """Evaluate the moving average where that is asked for; the weights are the same afterwards."""
         network, average = self.state.detector.network, self.state.average
-        if average is None or not (self.config.eval_config and self.config.eval_config.use_moving_averages):
+        if average is None or not build_evaluation(self.config).use_average:
             yield
             return
         own = {name: p.detach().clone() for name, p in network.named_parameters()}
@@ -300,8 +328,10 @@ class Run:
             chosen = state.selection
             why = f"no better {chosen.metric} in {chosen.waited} evaluations, the best at step {chosen.best_step}"
         if state.step < self.plan.num_steps:
+            goes_on = progress.ending in (Ending.TIME_UP, Ending.INTERRUPTED) and not state.selection.exhausted
             self.observer.message(
-                f"{why}: stopped after {state.step} of {self.plan.num_steps} steps; the same command goes on from here"
+                f"{why}: stopped after {state.step} of {self.plan.num_steps} steps"
+                + ("; the same command goes on from here" if goes_on else "")
             )
 
     def _summarize_performance(self) -> None:
@@ -320,8 +350,9 @@ class Run:
             "images_per_sec": statistics.fmean(speeds) * self.plan.stream.batch_size,
             "processes": self.processes.count,
         }
-        path = self.store.folder / "performance_summary.json"
-        path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+        with self._writing():
+            path = self.store.folder / "performance_summary.json"
+            path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
 
     def _say_what_learns(self) -> None:
         text = self.learner.trainable.report(self.state.step)

@@ -29,7 +29,7 @@ class TrainingState:
         average: The weights' moving average, or None.
         scaler: The scale of float16's gradients; disabled in other precisions.
         seed: Decides order, augmentation and what the network draws at random.
-        parts: In how many parts a batch is learnt from.
+        parts: In how many parts a batch is learnt from because memory is too small for less.
         step: Steps done.
         samples: Samples seen: where the stream of data goes on.
         selection: The evaluations so far.
@@ -100,7 +100,7 @@ class TrainingState:
         if content["scaler"] and self.scaler.is_enabled():
             self.scaler.load_state_dict(content["scaler"])
         self.step, self.samples = int(content["step"]), int(content["samples"])
-        self.parts = max(self.parts, int(content["parts"]))
+        self.parts = int(content["parts"])
         self.seed, self.began = int(content["seed"]), float(content["began"])
         self.selection = self.selection.restored(content["selection"])
 
@@ -127,7 +127,6 @@ def new_state(detector: Detector, plan: TrainingPlan, selection: Selection | Non
         average,
         scaler,
         seed=plan.stream.seed,
-        parts=plan.accumulation,
         selection=selection or Selection(),
     )
 

@@ -28,7 +28,7 @@ from boxwright.tensorflow.variables import names_of
 from boxwright.training.state import TrainingState, seed_step
 from boxwright.types import Predictions, Targets
 
-__all__ = ["REGULARIZATION", "TOTAL", "Learner", "LossModule", "NotFiniteError", "StepResult"]
+__all__ = ["REGULARIZATION", "TOTAL", "Learner", "LossModule", "NotFiniteError", "StepResult", "is_out_of_memory"]
 
 TOTAL, REGULARIZATION = "Loss/total_loss", "Loss/regularization_loss"
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -245,14 +245,14 @@ class Learner:
             try:
                 return self._gradients_in_parts(batch)
             except RuntimeError as error:
-                if not _out_of_memory(error):
+                if not is_out_of_memory(error):
                     raise
                 problem = str(error).splitlines()[0]
             self._split_further(batch, problem)
             self.settle()
 
     def _split_further(self, batch: Batch, problem: str) -> None:
-        parts = self.state.parts
+        parts = self._parts(batch)
         if parts >= len(batch) or self.processes.count > 1:
             how = "one image is too much"
             if parts < len(batch):
@@ -268,7 +268,7 @@ class Learner:
 
     def _gradients_in_parts(self, batch: Batch) -> tuple[dict[str, Tensor], Predictions, Targets]:
         """Run forward and backward; `Loss/total_loss` is added to the losses."""
-        pieces = batch.split(self.state.parts)
+        pieces = batch.split(self._parts(batch))
         divisor = _Divisor(self.processes, len(pieces)) if len(pieces) > 1 else None
         count: Count = divisor or self.processes.total
         sums: dict[str, Tensor] = {}
@@ -295,6 +295,10 @@ class Learner:
             sums[REGULARIZATION] = penalty.detach()
         sums[TOTAL] = torch.stack(list(sums.values())).sum()
         return sums, predictions, piece.targets
+
+    def _parts(self, batch: Batch) -> int:
+        """Say in how many parts a batch is learnt from: as asked for, or as memory forces."""
+        return min(max(self.plan.accumulation, self.state.parts), len(batch))
 
     def _present_gradients(self) -> list[Tensor]:
         return [p.grad for p in self.state.detector.network.parameters() if p.grad is not None]
@@ -324,7 +328,15 @@ def _finite(value: float) -> bool:
     return value - value == 0
 
 
-def _out_of_memory(error: RuntimeError) -> bool:
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Tell errors of memory from others.
+
+    Args:
+        error: What was raised.
+
+    Returns:
+        Whether memory was too small, a GPU's or the machine's.
+    """
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 

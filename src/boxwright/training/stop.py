@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -43,6 +44,7 @@ def stop_requests() -> Iterator[Callable[[], bool]]:
 
     def ask(number: int, _: object) -> None:
         asked.set()
+        os.write(2, b"\nstopping after this step or evaluation, with a checkpoint; once more stops at once\n")
         signal.signal(number, before[signal.Signals(number)])
 
     for number in before:

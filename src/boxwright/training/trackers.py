@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
+from uuid import uuid4
 
 from boxwright.errors import TrainingError
 
@@ -31,11 +33,14 @@ class Tracker(Protocol):
 
 class _WeightsAndBiases:
     def __init__(self, library: Any, model_dir: Path, config_text: str) -> None:
-        # The folder's name is the run's id, so that a run that goes on goes on there too.
+        # Kept beside the checkpoints, so that a run that goes on goes on there too.
+        note = model_dir / "wandb_run_id"
+        if not note.is_file():
+            note.write_text(uuid4().hex, encoding="utf-8")
         self._run = library.init(
             project="boxwright",
-            name=model_dir.name,
-            id=model_dir.name,
+            name=model_dir.resolve().name,
+            id=note.read_text(encoding="utf-8"),
             resume="allow",
             dir=str(model_dir),
             config={"pipeline_config": config_text},
@@ -54,13 +59,14 @@ class _MLflow:
         library.set_experiment("boxwright")
         note = model_dir / "mlflow_run_id"
         known = note.read_text(encoding="utf-8").strip() if note.is_file() else None
-        run = library.start_run(run_id=known, run_name=None if known else model_dir.name)
+        run = library.start_run(run_id=known, run_name=None if known else model_dir.resolve().name)
         note.write_text(run.info.run_id, encoding="utf-8")
         library.log_text(config_text, "pipeline.config")
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        # MLflow allows no @ in a metric's name.
-        self._library.log_metrics({name.replace("@", "at "): value for name, value in values.items()}, step=step)
+        # What MLflow allows in a metric's name; COCO's have @ and parentheses.
+        allowed = {re.sub(r"[^/\w.\- ]", "_", name): value for name, value in values.items()}
+        self._library.log_metrics(allowed, step=step)
 
     def close(self) -> None:
         self._library.end_run()

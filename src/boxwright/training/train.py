@@ -24,7 +24,7 @@ from boxwright.data.augmentation.transform import Chain
 from boxwright.data.dataset import Dataset
 from boxwright.data.loader import TrainingExamples, training_batches
 from boxwright.distributed import Processes, join_processes
-from boxwright.errors import BoxwrightError, CheckpointError, TrainingError
+from boxwright.errors import BoxwrightError, CheckpointError, ConfigError, TrainingError
 from boxwright.evaluation.evaluate import check_same_classes
 from boxwright.models.detector import usable_device
 from boxwright.training.allocator import keep_freed_memory
@@ -33,6 +33,7 @@ from boxwright.training.run import Run
 from boxwright.training.selection import Selection
 from boxwright.training.settings import RunSettings, Silent, TrainingObserver
 from boxwright.training.state import TrainingState, new_state
+from boxwright.training.step import is_out_of_memory
 from boxwright.training.stop import stop_requests
 from boxwright.training.trackers import open_tracker
 
@@ -80,22 +81,30 @@ def train(
 
 @contextmanager
 def _saving_before_stopping(run: Run, processes: Processes) -> Iterator[None]:
-    """Save when an error ends the run, unless saving is what failed; say in our words what happened."""
+    """Save when anything ends the run, unless saving is what failed; say in our words what happened."""
     try:
         yield
     except CheckpointError:
         raise
-    except OSError as error:  # of the log: a disk that is full, a folder that is gone
-        with suppress(CheckpointError):
+    except BaseException as error:
+        with suppress(CheckpointError):  # the error at hand is the one to tell
             run.save_before_stopping()
-        raise TrainingError(f"{run.store.folder}: the log cannot be written: {error}") from None
-    except (BoxwrightError, RuntimeError) as error:
-        run.save_before_stopping()
-        if "DataLoader worker" in str(error):
-            raise TrainingError(f"a data worker died: {error}") from None
-        if isinstance(error, BoxwrightError) or processes.count == 1:
+        told = _in_our_words(error, processes)
+        if told is None:
             raise
-        raise TrainingError(f"process {processes.rank}: another process is gone: {error}") from None
+        raise told from None
+
+
+def _in_our_words(error: BaseException, processes: Processes) -> TrainingError | None:
+    if isinstance(error, BoxwrightError) or not isinstance(error, RuntimeError):
+        return None
+    if "DataLoader worker" in str(error):
+        return TrainingError(f"a data worker died: {error}")
+    if is_out_of_memory(error):
+        return TrainingError(f"not enough memory: {str(error).splitlines()[0]}; a smaller batch_size needs less")
+    if processes.count > 1:
+        return TrainingError(f"process {processes.rank}: another process is gone: {error}")
+    return None
 
 
 @dataclass(frozen=True)
@@ -161,8 +170,7 @@ def _prepare(
         if found.worth_saying:
             observer.message(str(found))
     dataset = build_dataset(config.train_input_reader, "train_input_reader")
-    if settings.evaluate:
-        _check_evaluation(config, dataset)
+    _check_evaluation(config, plan, settings, dataset)
     store = CheckpointStore(model_dir, settings.max_to_keep, plan.keep_every_n_hours)
     newest: Found = processes.from_leader(store.latest)
     plan = plan.with_seed(_seed(newest, settings.seed))
@@ -228,12 +236,25 @@ def _restore(
     return state
 
 
-def _check_evaluation(config: m.TrainEvalPipelineConfig, training: Dataset) -> None:
+def _check_evaluation(
+    config: m.TrainEvalPipelineConfig, plan: TrainingPlan, settings: RunSettings, training: Dataset
+) -> None:
     """Open what is evaluated on, so that a mistake in it shows now and not after hours."""
+    if not (settings.evaluate and config.eval_input_reader):
+        if settings.patience or settings.best_metric or settings.evaluate_every_n:
+            why = "there is no eval_input_reader" if settings.evaluate else "evaluation is switched off"
+            raise TrainingError(f"patience, best_metric and evaluate_every_n are about evaluations, but {why}")
+        return
     for number, reader in enumerate(config.eval_input_reader):
-        build_evaluation(config, reader)
+        evaluation = build_evaluation(config, reader)
         dataset = build_dataset(reader, f"eval_input_reader[{number}]", training.categories)
         check_same_classes(training.categories, dataset.categories)
+        if evaluation.use_average and plan.optimizer.average_decay is None:
+            raise ConfigError("eval_config.use_moving_averages is set, but optimizer.use_moving_average is not")
+        if number == 0 and settings.best_metric and not settings.best_metric.startswith("Loss/"):
+            names = [name for make in evaluation.metrics for name in make(dataset.categories).compute()]
+            if settings.best_metric not in names:
+                raise ConfigError(f"best_metric {settings.best_metric!r} is not computed; computed: {', '.join(names)}")
 
 
 def _write_config(config: m.TrainEvalPipelineConfig, folder: Path) -> None:
@@ -249,9 +270,9 @@ def _write_config(config: m.TrainEvalPipelineConfig, folder: Path) -> None:
 
 def _device(settings: RunSettings, processes: Processes) -> torch.device:
     name = settings.device
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    device = usable_device(f"cuda:{processes.local_rank}" if name == "cuda" else name)
+    if name == "cuda" or (name == "auto" and torch.cuda.is_available()):
+        name = f"cuda:{processes.local_rank}"
+    device = usable_device(name)
     if device.type == "cpu":
         keep_freed_memory()
     else:

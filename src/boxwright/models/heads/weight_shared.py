@@ -14,8 +14,9 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
+from boxwright.models.batch_norm import make_norm
 from boxwright.models.heads.outputs import HeadOutput, flatten_anchors, start_bias
-from boxwright.models.layers import ConvSettings, full_conv, make_activation, make_conv, make_norm, separable_conv
+from boxwright.models.layers import ConvSettings, full_conv, make_activation, make_conv, separable_conv
 
 __all__ = ["TowerShape", "WeightSharedHead"]
 

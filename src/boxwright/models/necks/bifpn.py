@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from boxwright.models.batch_norm import make_norm
 from boxwright.models.layers import (
     ConvSettings,
     MaxPool2d,
     make_activation,
     make_conv,
-    make_norm,
     separable_conv,
 )
 

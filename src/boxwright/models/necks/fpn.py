@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from boxwright.models.batch_norm import make_norm
 from boxwright.models.layers import (
     ConvSettings,
     Padding,
     conv_norm_act,
     make_activation,
     make_conv,
-    make_norm,
     separable_conv,
 )
 

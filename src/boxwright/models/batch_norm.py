@@ -1,0 +1,153 @@
+"""Batch normalization: as TF's trains, over the batches of all processes, or with its stored statistics.
+
+Dimensions: B batch, C channels, H W grid.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, distributed, nn
+
+__all__ = ["BatchNorm2d", "BatchNormSettings", "FrozenStatisticsBatchNorm2d", "SyncBatchNorm2d", "make_norm"]
+
+
+@dataclass(frozen=True)
+class BatchNormSettings:
+    """How batch normalization is done.
+
+    Attributes:
+        decay: The share of the old moving average that a step keeps.
+        epsilon: Added to the variance.
+        center: Whether a bias is learnt.
+        scale: Whether a gain is learnt.
+        frozen: Whether training leaves the statistics alone and uses the stored ones.
+        sync: Whether the statistics are those of all processes' batches together.
+    """
+
+    decay: float = 0.999
+    epsilon: float = 0.001
+    center: bool = True
+    scale: bool = True
+    frozen: bool = False
+    sync: bool = False
+
+
+class BatchNorm2d(nn.BatchNorm2d):
+    """Batch normalization that also trains on a single value a channel, as TF's does.
+
+    A batch of one image has one value in SSD's last map. Its deviation is 0: what comes out is the bias.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Normalize.
+
+        Args:
+            input: [B, C, H, W].
+
+        Returns:
+            The same shape.
+        """
+        if not self.training or input.shape[0] * input.shape[2] * input.shape[3] > 1:
+            return super().forward(input)
+        if self.running_mean is not None and self.running_var is not None and self.momentum is not None:
+            with torch.no_grad():
+                self.running_mean.lerp_(input.flatten().float(), self.momentum)
+                self.running_var.mul_(1 - self.momentum)
+        flat = (input - input) * self.weight[:, None, None] + self.bias[:, None, None]
+        return flat.to(input.dtype)
+
+
+class _Total(torch.autograd.Function):
+    """The sum of a tensor over all processes; each process's loss depends on all of it."""
+
+    @staticmethod
+    def forward(context: Any, value: Tensor) -> Tensor:
+        del context
+        total = value.clone()
+        distributed.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> Tensor:
+        del context
+        total = gradient.clone()
+        distributed.all_reduce(total)
+        return total
+
+
+class SyncBatchNorm2d(BatchNorm2d):
+    """Batch normalization over the batches of all processes of a run (TF's `sync_batch_norm`).
+
+    PyTorch's own works on GPUs alone. Mean and variance are summed one after the other, so that
+    two processes agree with one that has both batches.
+
+    Attributes:
+        alone: Whether to normalize over this process's batch only, as where no other does the same step.
+    """
+
+    alone: bool = False
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Normalize.
+
+        Args:
+            input: [B, C, H, W]; B may differ between processes.
+
+        Returns:
+            The same shape.
+        """
+        together = distributed.is_initialized() and distributed.get_world_size() > 1 and not self.alone
+        if not (self.training and together):
+            return super().forward(input)
+        values = input.float()
+        count = values.new_full((1,), input.shape[0] * input.shape[2] * input.shape[3])
+        sums: Tensor = _Total.apply(torch.cat([values.sum((0, 2, 3)), count]))
+        count = sums[-1].detach()
+        mean = sums[:-1] / count
+        centred = values - mean[:, None, None]
+        squares: Tensor = _Total.apply(centred.square().sum((0, 2, 3)))
+        variance = squares / count
+        if self.running_mean is not None and self.running_var is not None and self.momentum is not None:
+            with torch.no_grad():
+                self.running_mean.lerp_(mean, self.momentum)
+                self.running_var.lerp_(variance * count / (count - 1).clamp(min=1), self.momentum)
+        gain = self.weight * torch.rsqrt(variance + self.eps)
+        return (centred * gain[:, None, None] + self.bias[:, None, None]).to(input.dtype)
+
+
+class FrozenStatisticsBatchNorm2d(nn.BatchNorm2d):
+    """Batch normalization that always uses its stored statistics; gain and bias still learn."""
+
+    def train(self, mode: bool = True) -> FrozenStatisticsBatchNorm2d:
+        """Stay in inference mode.
+
+        Args:
+            mode: Ignored.
+
+        Returns:
+            The module.
+        """
+        super().train(False)
+        return self
+
+
+def make_norm(channels: int, settings: BatchNormSettings | None) -> nn.Module:
+    """Make a batch normalization.
+
+    Args:
+        channels: Channels.
+        settings: How, or None for no normalization.
+
+    Returns:
+        The module; an identity for None.
+    """
+    if settings is None:
+        return nn.Identity()
+    kind = FrozenStatisticsBatchNorm2d if settings.frozen else SyncBatchNorm2d if settings.sync else BatchNorm2d
+    norm = kind(channels, eps=settings.epsilon, momentum=1 - settings.decay)
+    norm.weight.requires_grad_(settings.scale)
+    norm.bias.requires_grad_(settings.center)
+    return norm.train(not settings.frozen)
