@@ -7,6 +7,8 @@ everything here returns at once. Tensors travel by NCCL between GPUs and by gloo
 from __future__ import annotations
 
 import os
+import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,14 +18,17 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
 
 from boxwright.errors import BoxwrightError, TrainingError
 
-__all__ = ["ALONE", "Processes", "join_processes"]
+__all__ = ["ALONE", "Processes", "join_processes", "meet"]
 
 T = TypeVar("T")
 # Long enough for an evaluation of which one process has the larger part.
 _PATIENCE = timedelta(hours=2)
+_POLL = 0.02  # seconds
 
 
 @dataclass(frozen=True)
@@ -162,10 +167,48 @@ def join_processes() -> Iterator[Processes]:
     # Plain values travel by gloo even where tensors travel by NCCL.
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     try:
-        dist.init_process_group(backend, timeout=_PATIENCE)
+        store, _, _ = next(rendezvous("env://", timeout=_PATIENCE))
+        store = meet(store, here, _PATIENCE)
+        dist.init_process_group(backend, timeout=_PATIENCE, store=store, rank=here.rank, world_size=count)
     except (RuntimeError, ValueError) as error:
         raise TrainingError(f"process {here.rank} of {count} cannot reach the others: {error}") from None
     try:
         yield here
     finally:
         dist.destroy_process_group()
+
+
+def meet(store: Store, here: Processes, patience: timedelta) -> Store:
+    """Agree on a part of a store that no other start of the run has written to.
+
+    torchrun keeps one store when it starts processes again, and the addresses of those that are gone
+    are still in it. So each process shows a name that it has just made up, and the leader answers to it.
+
+    Args:
+        store: Shared by the processes.
+        here: This process.
+        patience: How long to wait for the others.
+
+    Returns:
+        The part, the same in all processes.
+
+    Raises:
+        TrainingError: Where some process does not come.
+    """
+    name = uuid.uuid4().hex
+    if not here.leads:
+        store.set(f"hello {here.rank}", name)
+        store.wait([f"welcome {name}"], patience)
+        chosen = store.get(f"welcome {name}").decode()
+        store.set(f"met {chosen} {here.rank}", "")
+        return PrefixStore(chosen, store)
+    missing, until = set(range(1, here.count)), time.monotonic() + patience.total_seconds()
+    while missing:
+        for rank in missing:
+            if store.check([f"hello {rank}"]):
+                store.set(f"welcome {store.get(f'hello {rank}').decode()}", name)
+        missing = {rank for rank in missing if not store.check([f"met {name} {rank}"])}
+        if time.monotonic() > until:
+            raise TrainingError(f"processes {sorted(missing)} of {here.count} did not come within {patience}")
+        time.sleep(_POLL)
+    return PrefixStore(name, store)
