@@ -126,7 +126,7 @@ def train_command(  # noqa: PLR0913  # the flags of the command
     track: Annotated[
         list[str] | None,
         typer.Option(
-            "--track", help="Log to wandb or mlflow too (pip install 'boxwright[wandb]').", rich_help_panel=_LOOP
+            "--track", help="Log to wandb or mlflow too (pip install 'boxwright\\[wandb]').", rich_help_panel=_LOOP
         ),
     ] = None,
     evaluate: Annotated[
