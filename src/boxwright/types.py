@@ -22,7 +22,7 @@ from torch import Tensor
 
 from boxwright.errors import DataError
 
-__all__ = ["Categories", "Category", "Detections", "Predictions", "RawDetections", "Sample", "Targets"]
+__all__ = ["Categories", "Category", "Detections", "Predictions", "RawDetections", "Refinement", "Sample", "Targets"]
 
 
 @dataclass(frozen=True)
@@ -294,17 +294,32 @@ class Targets:
 
 
 @dataclass(frozen=True)
+class Refinement:
+    """What the first step of a two-step network says of a batch.
+
+    Attributes:
+        box_codes: float [B, A, 4]; offsets from the anchors as they were laid.
+        class_logits: float [B, A, 2]; no object, object.
+    """
+
+    box_codes: Tensor
+    class_logits: Tensor
+
+
+@dataclass(frozen=True)
 class Predictions:
     """What a one-stage network says of a batch, before any decoding.
 
     Attributes:
         box_codes: float [B, A, code size]; offsets from the anchors, as the box coder has them.
         class_logits: float [B, A, C]; C is K, or K + 1 where column 0 is background.
-        anchors: float32 [A, 4], xyxy in pixels of the network's input.
+        anchors: float32 [A, 4], xyxy in pixels of the network's input; or [B, A, 4] where each image has its own.
         feature_maps: The maps that the heads saw, finest first, each [B, C, H, W].
         input_size: (height, width) of the network's input, the unit in which boxes are coded.
         levels: int64 [A]; which of the feature maps each anchor belongs to, or None where not known.
         masks: float [B, A, h, w] or [B, A, K, h, w], where a head predicts them; or None.
+        refinement: The first step, where the network has two; then codes and logits are the second's. Or None.
+        passed_over: bool [B, A]; anchors that are not detected, and no negatives; or None.
     """
 
     box_codes: Tensor
@@ -314,6 +329,8 @@ class Predictions:
     input_size: tuple[int, int] = (1, 1)
     levels: Tensor | None = None
     masks: Tensor | None = None
+    refinement: Refinement | None = None
+    passed_over: Tensor | None = None
 
 
 @dataclass(frozen=True)

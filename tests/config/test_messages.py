@@ -25,8 +25,11 @@ EXTENSIONS = {
     "AdamWOptimizer": {"learning_rate", "weight_decay", "beta1", "beta2", "epsilon"},
     "CocoInputReader": {"annotations", "image_folder", "load_masks"},
     "VocInputReader": {"root", "image_set"},
+    "DetectionModel": {"refinedet"},
+    "Matcher": {"bipartite_argmax_matcher"},
 }
-NEW = {"ClassWeight", "FreezeStage", "AdamWOptimizer", "CocoInputReader", "VocInputReader"}
+NEW = {"ClassWeight", "FreezeStage", "AdamWOptimizer", "CocoInputReader", "VocInputReader", "BipartiteArgmaxMatcher"}
+NEW |= {"AnchorRefinement", "RefineDet", "ResidualBody", "TransferConnection"}
 KINDS = {"float": "float", "int32": "int", "uint32": "int", "bool": "bool", "string": "string"}
 
 

@@ -224,7 +224,9 @@ def test_every_selection_trains(name: str) -> None:
     config = parse_message(text, m.TrainEvalPipelineConfig)
     assert config.model is not None
     assert config.model.ssd is not None
-    criterion = build_criterion(config.model.ssd, build_target_assigner(config.model.ssd, ClassColumns(4, 1, 0.0)))
+    assert config.model.ssd.loss is not None
+    assigner = build_target_assigner(config.model.ssd, ClassColumns(4, 1, 0.0))
+    criterion = build_criterion(config.model.ssd.loss, assigner)
     detector = build_detector(config)
     inputs, _ = detector.preprocess(torch.rand(1, 64, 64, 3) * 255)
     losses = criterion(

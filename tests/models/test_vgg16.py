@@ -32,8 +32,8 @@ def copy(extractor: FeatureExtractor, theirs: nn.Module) -> None:
             assert own.bias is not None
             own.bias.uniform_(-0.1, 0.1)
             their.bias.copy_(own.bias)
-        backbone.norm.scale.uniform_(10, 30)  # type: ignore[union-attr, operator]
-        theirs.scale_weight.copy_(backbone.norm.scale)  # type: ignore[union-attr, operator, arg-type]
+        backbone.norms[0].scale.uniform_(10, 30)  # type: ignore[union-attr, operator]
+        theirs.scale_weight.copy_(backbone.norms[0].scale)  # type: ignore[union-attr, operator, arg-type]
 
 
 @pytest.mark.parametrize(("layers", "size"), [(6, 300), (7, 512)])

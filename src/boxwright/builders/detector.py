@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from boxwright.builders.anchor_generator import build_anchor_generator
 from boxwright.builders.box_predictor import build_box_predictor
 from boxwright.builders.choice import build_chosen, require
+from boxwright.builders.classes import check_classes
 from boxwright.builders.feature_extractor import build_feature_extractor
 from boxwright.builders.image_resizer import build_image_resizer, image_channels
 from boxwright.builders.losses import build_criterion
 from boxwright.builders.post_processing import build_postprocessor
+from boxwright.builders.refinedet import build_refinedet
 from boxwright.builders.target_assigner import build_target_assigner
 from boxwright.config import messages as m
 from boxwright.config.support import refuse_unsupported
@@ -41,13 +45,12 @@ def build_detector(
     model = config.model if isinstance(config, m.TrainEvalPipelineConfig) else config
     model = require(model, "model")
     refuse_unsupported(model, "model")
-    detector = build_chosen(model, "model", {"ssd": _ssd}, categories)
-    return detector.eval()
+    return build_chosen(model, "model", _DETECTORS, categories).eval()
 
 
 def _ssd(config: m.Ssd, categories: Categories | None) -> Detector:
     columns = _columns(config)
-    _check_classes(config, columns, categories)
+    check_classes("model.ssd", config.num_classes, columns, categories)
     resizer = require(config.image_resizer, "model.ssd.image_resizer")
     extraction = require(config.feature_extractor, "model.ssd.feature_extractor")
     extractor = build_feature_extractor(
@@ -71,7 +74,12 @@ def _ssd(config: m.Ssd, categories: Categories | None) -> Detector:
     return Detector(
         Preprocessor(build_image_resizer(resizer), extractor.scaling),
         SSD(extractor.backbone, extractor.neck, head, anchors, pad_to_multiple=extraction.pad_to_multiple),
-        build_criterion(config, assigner),
+        build_criterion(
+            require(config.loss, "model.ssd.loss"),
+            assigner,
+            by_num_matches=config.normalize_loss_by_num_matches,
+            by_code_size=config.normalize_loc_loss_by_codesize,
+        ),
         build_postprocessor(post_processing, assigner.box_coder, columns.background),
         num_classes=columns.num_classes,
         categories=categories,
@@ -87,13 +95,4 @@ def _columns(config: m.Ssd) -> ClassColumns:
     return ClassColumns(foreground, background, 0.0 if config.encode_background_as_zeros else 1.0)
 
 
-def _check_classes(config: m.Ssd, columns: ClassColumns, categories: Categories | None) -> None:
-    if columns.num_classes < 1:
-        raise ConfigError(f"model.ssd.num_classes: expected at least 1, found {config.num_classes}")
-    if categories is not None and categories.num_slots > columns.num_classes:
-        last = categories.items[-1]
-        wanted = categories.num_slots + config.num_classes - columns.num_classes
-        raise ConfigError(
-            f"model.ssd.num_classes is {config.num_classes}, but the label map goes up to id {last.id} ({last.name}); "
-            f"set it to {wanted}"
-        )
+_DETECTORS: dict[str, Callable[..., Detector]] = {"ssd": _ssd, "refinedet": build_refinedet}

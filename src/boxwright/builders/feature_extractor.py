@@ -30,7 +30,7 @@ from boxwright.models.necks.multi_resolution import MultiResolutionFeatureMaps
 from boxwright.models.necks.vgg_extras import SSD300_EXTRAS, SSD512_EXTRAS, VggExtras
 from boxwright.preprocessing.preprocessor import IMAGENET, MINUS_ONE_TO_ONE, VGG_MEAN, PixelScaling
 
-__all__ = ["FeatureExtractor", "build_feature_extractor"]
+__all__ = ["ExtractionRequest", "FeatureExtractor", "build_feature_extractor"]
 
 _KERAS = ConvSettings(norm=BatchNormSettings(decay=0.999))
 _SLIM_KERNEL = KernelRule(lambda kernel: nn.init.trunc_normal_(kernel, 0.0, 0.09, -0.18, 0.18), Regularizer(l2=4e-5))
@@ -71,7 +71,7 @@ class FeatureExtractor:
 
 
 @dataclass(frozen=True)
-class _Request:
+class ExtractionRequest:
     """What is asked of an extractor's builder.
 
     Attributes:
@@ -158,7 +158,7 @@ def build_feature_extractor(
         ConfigError: For an unknown type.
     """
     if config.type.startswith("timm/"):
-        return _timm(_Request(config, _KERAS, frozen_norm, image_channels))
+        return _timm(ExtractionRequest(config, _KERAS, frozen_norm, image_channels))
     if config.type not in _EXTRACTORS:
         hint = nearest(config.type, _EXTRACTORS)
         raise ConfigError(
@@ -167,7 +167,7 @@ def build_feature_extractor(
         )
     build, default = _EXTRACTORS[config.type]
     _refuse_other_pyramid(config)
-    return build(_Request(config, default, frozen_norm, image_channels))
+    return build(ExtractionRequest(config, default, frozen_norm, image_channels))
 
 
 def _refuse_other_pyramid(config: m.SsdFeatureExtractor) -> None:
@@ -178,7 +178,7 @@ def _refuse_other_pyramid(config: m.SsdFeatureExtractor) -> None:
             raise ConfigError(f"feature_extractor.{kind}: {config.type} has none; remove it, or use another type")
 
 
-def _multi_resolution(request: _Request, channels: tuple[int, ...]) -> MultiResolutionFeatureMaps:
+def _multi_resolution(request: ExtractionRequest, channels: tuple[int, ...]) -> MultiResolutionFeatureMaps:
     config = request.config
     extra = config.num_layers - len(channels)
     if not 0 <= extra <= len(_EXTRA_DEPTHS):
@@ -192,7 +192,7 @@ def _multi_resolution(request: _Request, channels: tuple[int, ...]) -> MultiReso
     )
 
 
-def _pyramid(request: _Request, channels: tuple[int, ...]) -> FeaturePyramid:
+def _pyramid(request: ExtractionRequest, channels: tuple[int, ...]) -> FeaturePyramid:
     config = request.config
     fpn = config.fpn or m.FeaturePyramidNetworks()
     return FeaturePyramid(
@@ -215,11 +215,11 @@ def _levels(pyramid: m.FeaturePyramidNetworks | m.BidirectionalFeaturePyramidNet
     return list(range(pyramid.min_level, min(pyramid.max_level, 5) + 1))
 
 
-def _fpn_levels(request: _Request) -> list[int]:
+def _fpn_levels(request: ExtractionRequest) -> list[int]:
     return _levels(request.config.fpn or m.FeaturePyramidNetworks(), 2)
 
 
-def _mobilenet_v1(request: _Request) -> FeatureExtractor:
+def _mobilenet_v1(request: ExtractionRequest) -> FeatureExtractor:
     backbone = MobileNetV1(
         request.backbone_settings(),
         depth_multiplier=request.config.depth_multiplier,
@@ -231,7 +231,7 @@ def _mobilenet_v1(request: _Request) -> FeatureExtractor:
     return FeatureExtractor(backbone, neck, neck.channels, MINUS_ONE_TO_ONE)
 
 
-def _mobilenet_v1_fpn(request: _Request) -> FeatureExtractor:
+def _mobilenet_v1_fpn(request: ExtractionRequest) -> FeatureExtractor:
     taps = {2: 3, 3: 5, 4: 11, 5: 13}
     backbone = MobileNetV1(
         request.backbone_settings(),
@@ -246,7 +246,7 @@ def _mobilenet_v1_fpn(request: _Request) -> FeatureExtractor:
     return FeatureExtractor(backbone, neck, neck.channels, MINUS_ONE_TO_ONE)
 
 
-def _mobilenet_v2(request: _Request) -> FeatureExtractor:
+def _mobilenet_v2(request: ExtractionRequest) -> FeatureExtractor:
     backbone = MobileNetV2(
         request.backbone_settings(),
         depth_multiplier=request.config.depth_multiplier,
@@ -258,7 +258,7 @@ def _mobilenet_v2(request: _Request) -> FeatureExtractor:
     return FeatureExtractor(backbone, neck, neck.channels, MINUS_ONE_TO_ONE)
 
 
-def _mobilenet_v2_fpn(request: _Request) -> FeatureExtractor:
+def _mobilenet_v2_fpn(request: ExtractionRequest) -> FeatureExtractor:
     taps = {2: "2", 3: "5", 4: "12", 5: "17"}
     backbone = MobileNetV2(
         request.backbone_settings(),
@@ -273,7 +273,7 @@ def _mobilenet_v2_fpn(request: _Request) -> FeatureExtractor:
 
 
 def _resnet_v1_fpn(depth: int) -> _Build:
-    def build(request: _Request) -> FeatureExtractor:
+    def build(request: ExtractionRequest) -> FeatureExtractor:
         request.refuse("use_explicit_padding", "use_depthwise")
         backbone = ResNetV1(
             RESNET_BLOCKS[depth],
@@ -290,7 +290,7 @@ def _resnet_v1_fpn(depth: int) -> _Build:
 
 
 def _efficientnet_bifpn(name: str) -> _Build:
-    def build(request: _Request) -> FeatureExtractor:
+    def build(request: ExtractionRequest) -> FeatureExtractor:
         request.refuse(
             "depth_multiplier", "use_explicit_padding", "use_depthwise", "override_base_feature_extractor_hyperparams"
         )
@@ -317,7 +317,7 @@ def _efficientnet_bifpn(name: str) -> _Build:
     return build
 
 
-def _vgg16(request: _Request) -> FeatureExtractor:
+def _vgg16(request: ExtractionRequest) -> FeatureExtractor:
     request.refuse("depth_multiplier", "use_explicit_padding", "use_depthwise")
     extras = {6: SSD300_EXTRAS, 7: SSD512_EXTRAS}
     if request.config.num_layers not in extras:
@@ -334,7 +334,7 @@ def _vgg16(request: _Request) -> FeatureExtractor:
     return FeatureExtractor(backbone, neck, neck.channels, VGG_MEAN)
 
 
-def _timm(request: _Request) -> FeatureExtractor:
+def _timm(request: ExtractionRequest) -> FeatureExtractor:
     if request.image_channels != 3:
         raise ConfigError(f"{request.config.type} takes images in colour; remove convert_to_grayscale")
     request.refuse("use_explicit_padding", "override_base_feature_extractor_hyperparams")
@@ -347,7 +347,7 @@ def _timm(request: _Request) -> FeatureExtractor:
     return FeatureExtractor(backbone, neck, neck.channels, scaling)
 
 
-_Build = Callable[[_Request], FeatureExtractor]
+_Build = Callable[[ExtractionRequest], FeatureExtractor]
 _EXTRACTORS: dict[str, tuple[_Build, ConvSettings]] = {
     "ssd_mobilenet_v1": (_mobilenet_v1, _SLIM),
     "ssd_mobilenet_v1_keras": (_mobilenet_v1, _KERAS),

@@ -14,7 +14,7 @@ from boxwright.errors import ConfigError
 from boxwright.models.batch_norm import BatchNormSettings
 from boxwright.models.layers import ConvSettings, KernelRule, Regularizer
 
-__all__ = ["build_backbone_settings", "build_conv_settings", "variance_scaling"]
+__all__ = ["build_backbone_settings", "build_conv_settings", "caffe_xavier", "variance_scaling"]
 
 Initialize = Callable[[Tensor], object]
 
@@ -99,6 +99,19 @@ def _variance_scaling(config: m.VarianceScalingInitializer) -> Initialize:
         return nn.init.uniform_(kernel, -limit, limit)
 
     return initialize
+
+
+def caffe_xavier(kernel: Tensor) -> object:
+    """Fill a kernel as Caffe's "xavier" does: uniformly, with a variance of one over what comes in.
+
+    Args:
+        kernel: [out, in, k, k], changed in place.
+
+    Returns:
+        The kernel.
+    """
+    limit = math.sqrt(3 / _fan(kernel, "FAN_IN"))
+    return nn.init.uniform_(kernel, -limit, limit)
 
 
 def variance_scaling(factor: float, mode: str) -> Initialize:

@@ -40,30 +40,31 @@ __all__ = [
 ]
 
 
-def build_criterion(config: m.Ssd, assigner: Assigner) -> SSDCriterion:
-    """Build the criterion of an SSD.
+def build_criterion(
+    loss: m.Loss, assigner: Assigner, *, by_num_matches: bool = True, by_code_size: bool = False
+) -> SSDCriterion:
+    """Build the criterion of an SSD, or of one step of a detector with several.
 
     Args:
-        config: The SSD's message.
+        loss: The message.
         assigner: Decides what each anchor should predict.
+        by_num_matches: Whether losses are divided by the matched anchors.
+        by_code_size: Whether the box loss is divided by the numbers of a code.
 
     Returns:
         The criterion.
     """
-    loss = require(config.loss, "model.ssd.loss")
     miner = loss.hard_example_miner
     _check_selection(loss)
     return SSDCriterion(
         assigner=assigner,
-        classification=build_classification_loss(
-            require(loss.classification_loss, "model.ssd.loss.classification_loss")
-        ),
-        localization=build_localization_loss(require(loss.localization_loss, "model.ssd.loss.localization_loss")),
+        classification=build_classification_loss(require(loss.classification_loss, "loss.classification_loss")),
+        localization=build_localization_loss(require(loss.localization_loss, "loss.localization_loss")),
         normalizer=LossNormalizer(
             classification_weight=loss.classification_weight,
             localization_weight=loss.localization_weight,
-            by_num_matches=config.normalize_loss_by_num_matches,
-            by_code_size=config.normalize_loc_loss_by_codesize,
+            by_num_matches=by_num_matches,
+            by_code_size=by_code_size,
         ),
         miner=None
         if miner is None

@@ -16,7 +16,7 @@ from boxwright.ops.box_coder import (
     SquareBoxCoder,
 )
 from boxwright.ops.boxes import pairwise_ioa, pairwise_iou
-from boxwright.ops.matcher import ArgmaxMatcher, BipartiteMatcher, Matcher
+from boxwright.ops.matcher import ArgmaxMatcher, BipartiteArgmaxMatcher, BipartiteMatcher, Matcher
 from boxwright.ops.similarity import Similarity, ThresholdedIou, negative_squared_distance
 
 __all__ = ["build_box_coder", "build_matcher", "build_similarity", "build_target_assigner"]
@@ -94,8 +94,7 @@ def build_matcher(config: m.Matcher) -> Matcher:
     Raises:
         ConfigError: For thresholds that contradict each other.
     """
-    matchers = {"argmax_matcher": _argmax, "bipartite_matcher": lambda _: BipartiteMatcher()}
-    return build_chosen(config, "matcher_oneof", matchers)
+    return build_chosen(config, "matcher_oneof", _MATCHERS)
 
 
 def _argmax(config: m.ArgMaxMatcher) -> Matcher:
@@ -110,6 +109,22 @@ def _argmax(config: m.ArgMaxMatcher) -> Matcher:
             f"thresholds, but both are {matched}"
         )
     return ArgmaxMatcher(matched, unmatched, config.negatives_lower_than_unmatched, config.force_match_for_each_row)
+
+
+def _bipartite_argmax(config: m.BipartiteArgmaxMatcher) -> Matcher:
+    matched, unmatched = config.matched_threshold, config.unmatched_threshold
+    if unmatched > matched:
+        raise ConfigError(
+            f"bipartite_argmax_matcher: unmatched_threshold {unmatched} is over matched_threshold {matched}"
+        )
+    return BipartiteArgmaxMatcher(matched, unmatched)
+
+
+_MATCHERS: dict[str, Callable[..., Matcher]] = {
+    "argmax_matcher": _argmax,
+    "bipartite_matcher": lambda _: BipartiteMatcher(),
+    "bipartite_argmax_matcher": _bipartite_argmax,
+}
 
 
 def build_similarity(config: m.RegionSimilarityCalculator) -> Similarity:

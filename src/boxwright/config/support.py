@@ -60,7 +60,13 @@ class FieldReport:
 # Message → its honoured fields.
 HONOURED: dict[str, str] = {
     "TrainEvalPipelineConfig": "model train_config train_input_reader eval_config eval_input_reader",
-    "DetectionModel": "ssd",
+    "DetectionModel": "ssd refinedet",
+    "RefineDet": "num_classes image_resizer feature_extractor conv_hyperparams anchor_generator box_coder "
+    "anchor_refinement transfer_connection residual_body matcher loss post_processing inference_preset "
+    "freeze_batchnorm",
+    "AnchorRefinement": "matcher loss objectness_threshold object_anchors",
+    "TransferConnection": "depth deconvolution_kernel_size conv_hyperparams",
+    "ResidualBody": "width depth conv_hyperparams",
     "Ssd": "num_classes image_resizer feature_extractor box_coder matcher similarity_calculator "
     "encode_background_as_zeros negative_class_weight box_predictor anchor_generator post_processing "
     "normalize_loss_by_num_matches normalize_loc_loss_by_codesize loss freeze_batchnorm add_background_class "
@@ -125,7 +131,8 @@ HONOURED: dict[str, str] = {
     "SquareBoxCoder": "y_scale x_scale length_scale",
     "KeypointBoxCoder": "num_keypoints y_scale x_scale height_scale width_scale",
     "FasterRcnnBoxCoder": "y_scale x_scale height_scale width_scale",
-    "Matcher": "argmax_matcher bipartite_matcher",
+    "Matcher": "argmax_matcher bipartite_matcher bipartite_argmax_matcher",
+    "BipartiteArgmaxMatcher": "matched_threshold unmatched_threshold",
     "ArgMaxMatcher": "matched_threshold unmatched_threshold ignore_thresholds negatives_lower_than_unmatched "
     "force_match_for_each_row",
     "RegionSimilarityCalculator": "iou_similarity ioa_similarity neg_sq_dist_similarity thresholded_iou_similarity",
@@ -310,7 +317,7 @@ NO_EFFECT: dict[str, str] = {
 }
 
 _LATER = "not supported yet; remove it"
-_SSD_ONLY = "only model { ssd } is supported yet"
+_SSD_ONLY = "only model { ssd } and model { refinedet } are supported yet"
 _OTHER_HEAD = "use convolutional_box_predictor or weight_shared_convolutional_box_predictor"
 _OTHER_STEP = "not supported yet; remove the step, or use one of: " + HONOURED["PreprocessingStep"].replace(" ", ", ")
 

@@ -55,7 +55,10 @@ class HardExampleMiner:
         """
         score = self.classification_share * class_losses.detach() + self.localization_share * box_losses.detach()
         count = boxes.shape[1] if self.num_hard_examples is None else min(self.num_hard_examples, boxes.shape[1])
-        kept = suppress_batch(boxes.detach(), score, self.iou_threshold, count)
+        if count == boxes.shape[1] and self.iou_threshold >= 1:
+            kept = torch.ones_like(match, dtype=torch.bool)  # nothing overlaps by more than all
+        else:
+            kept = suppress_batch(boxes.detach(), score, self.iou_threshold, count)
         if self.max_negatives_per_positive is None:
             return kept
         return self._cap_negatives(kept, score, match, self.max_negatives_per_positive)

@@ -18,7 +18,7 @@ from boxwright.criteria.expected_weights import ExpectedWeights
 from boxwright.criteria.hard_example_miner import HardExampleMiner
 from boxwright.criteria.localization_losses import LocalizationLoss
 from boxwright.criteria.target_assigner import AnchorTargets, Assigner
-from boxwright.ops.matcher import UNMATCHED
+from boxwright.ops.matcher import IGNORED, UNMATCHED
 from boxwright.types import Predictions, Targets
 
 __all__ = ["LossNormalizer", "SSDCriterion"]
@@ -122,6 +122,8 @@ class SSDCriterion:
         if not self.assigner.unit_free:
             anchors, targets = _in_units_of_input(predictions, targets)
         assigned = self.assigner(anchors, targets)
+        if predictions.passed_over is not None:
+            assigned = _ignoring(assigned, predictions.passed_over)
         return (assigned if self.sampler is None else self._sampled(assigned, self.sampler)), anchors, targets
 
     @torch.no_grad()
@@ -184,6 +186,17 @@ def _in_units_of_input(predictions: Predictions, targets: Targets) -> tuple[Tens
     unit = predictions.anchors.new_tensor([width, height, width, height])
     keypoints = None if targets.keypoints is None else targets.keypoints / unit[:2]
     return predictions.anchors / unit, replace(targets, boxes=targets.boxes / unit, keypoints=keypoints)
+
+
+def _ignoring(assigned: AnchorTargets, passed_over: Tensor) -> AnchorTargets:
+    """Take anchors out of the negatives; what is matched stays."""
+    ignored = passed_over & (assigned.match == UNMATCHED)
+    weights = assigned.class_weights
+    return replace(
+        assigned,
+        match=torch.where(ignored, IGNORED, assigned.match),
+        class_weights=weights * ~(ignored if weights.ndim == 2 else ignored[..., None]),
+    )
 
 
 def _only_annotated(

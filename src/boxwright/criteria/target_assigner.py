@@ -99,7 +99,7 @@ class Assigner(Protocol):
         """Assign.
 
         Args:
-            anchors: float32 [A, 4], xyxy.
+            anchors: float32 [A, 4] or [B, A, 4], xyxy.
             targets: The groundtruth, in the same frame.
 
         Returns:

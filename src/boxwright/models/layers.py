@@ -22,6 +22,7 @@ from boxwright.models.batch_norm import BatchNormSettings, make_norm
 __all__ = [
     "Conv2d",
     "ConvSettings",
+    "Deconv2d",
     "KernelRule",
     "MaxPool2d",
     "Regularizer",
@@ -204,6 +205,27 @@ class Conv2d(nn.Conv2d):
         return super().forward(input)
 
 
+class Deconv2d(nn.ConvTranspose2d):
+    """A convolution that doubles height and width, and knows the penalty on its kernel."""
+
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: int, rule: KernelRule, *, bias: bool) -> None:
+        """Make the layer, and fill it.
+
+        Args:
+            in_channels: Channels in.
+            out_channels: Channels out.
+            kernel_size: The side of the square kernel, which is even.
+            rule: Initializer and penalty; what comes in counts as a convolution's inputs do.
+            bias: Whether a bias is learnt; it starts at 0.
+        """
+        super().__init__(in_channels, out_channels, kernel_size, 2, padding=(kernel_size - 2) // 2, bias=bias)
+        with torch.no_grad():
+            rule.initialize(self.weight.transpose(0, 1))
+            if self.bias is not None:
+                self.bias.zero_()
+        self.regularizer, self.bias_regularizer = rule.regularizer, rule.bias_regularizer
+
+
 class MaxPool2d(nn.Module):
     """Maximum over windows, with TF's SAME padding."""
 
@@ -373,7 +395,7 @@ def regularization_loss(network: nn.Module) -> Tensor:
     Returns:
         A scalar; 0 where nothing is penalized.
     """
-    convs = [module for module in network.modules() if isinstance(module, Conv2d)]
+    convs = [module for module in network.modules() if isinstance(module, Conv2d | Deconv2d)]
     penalties = [conv.regularizer(conv.weight) for conv in convs if conv.regularizer != Regularizer()]
     penalties += [
         conv.bias_regularizer(conv.bias)

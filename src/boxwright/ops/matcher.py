@@ -12,10 +12,19 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-__all__ = ["IGNORED", "UNMATCHED", "ArgmaxMatcher", "BipartiteMatcher", "HungarianMatcher", "Matcher"]
+__all__ = [
+    "IGNORED",
+    "UNMATCHED",
+    "ArgmaxMatcher",
+    "BipartiteArgmaxMatcher",
+    "BipartiteMatcher",
+    "HungarianMatcher",
+    "Matcher",
+]
 
 UNMATCHED = -1
 IGNORED = -2
+_LEAST_SIMILARITY = 1e-6
 
 
 class Matcher(Protocol):
@@ -117,6 +126,36 @@ class BipartiteMatcher:
             left[images, row] = -torch.inf
             left[images, :, column] = -torch.inf
         return match
+
+
+@dataclass(frozen=True)
+class BipartiteArgmaxMatcher:
+    """Give each groundtruth box an anchor of its own, then match the other anchors by thresholds.
+
+    The first is greedy over all pairs, most similar first, as far as they are similar at all; so two
+    boxes that like the same anchor best get two anchors. (SSD's and RefineDet's Caffe code.)
+
+    Attributes:
+        matched_threshold: The least similarity of the matches after that.
+        unmatched_threshold: Below it an anchor is negative; between the two it is ignored.
+    """
+
+    matched_threshold: float = 0.5
+    unmatched_threshold: float = 0.5
+
+    def __call__(self, similarity: Tensor, valid: Tensor) -> Tensor:
+        """Match.
+
+        Args:
+            similarity: float [B, G, A].
+            valid: bool [B, G]; False for padding, and for boxes that no anchor must be given to.
+
+        Returns:
+            int64 [B, A]: the index of the matched box, UNMATCHED or IGNORED.
+        """
+        own = BipartiteMatcher()(similarity.masked_fill(similarity <= _LEAST_SIMILARITY, -torch.inf), valid)
+        other = ArgmaxMatcher(self.matched_threshold, self.unmatched_threshold)(similarity, valid)
+        return torch.where(own >= 0, own, other)
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,10 @@ class SSDPostprocessor:
             B detections, in pixels of the network's input; `image_size` is the true size.
         """
         raw = self.decode(predictions)
-        kept = self.nms(raw.boxes, raw.scores[..., self.background :], true_sizes.to(raw.boxes))
+        scores = raw.scores[..., self.background :]
+        if predictions.passed_over is not None:
+            scores = scores.masked_fill(predictions.passed_over[..., None], -torch.inf)
+        kept = self.nms(raw.boxes, scores, true_sizes.to(raw.boxes))
         keypoints = self._keypoints(predictions)
         return [
             Detections(

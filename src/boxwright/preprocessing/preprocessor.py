@@ -12,7 +12,7 @@ from torch import Tensor
 
 from boxwright.preprocessing.image_resizer import GRAY_WEIGHTS, ImageResizer
 
-__all__ = ["IMAGENET", "MINUS_ONE_TO_ONE", "VGG_MEAN", "PixelScaling", "Preprocessor"]
+__all__ = ["CAFFE_MEAN", "IMAGENET", "MINUS_ONE_TO_ONE", "VGG_MEAN", "PixelScaling", "Preprocessor"]
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,7 @@ class PixelScaling:
 
 MINUS_ONE_TO_ONE = PixelScaling((2 / 255, 2 / 255, 2 / 255), (-1.0, -1.0, -1.0))
 VGG_MEAN = PixelScaling((1.0, 1.0, 1.0), (-123.68, -116.779, -103.939))
+CAFFE_MEAN = PixelScaling((1.0, 1.0, 1.0), (-123.0, -117.0, -104.0))
 IMAGENET = PixelScaling.standardize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 

@@ -132,7 +132,7 @@ from boxwright.config.messages.losses import (
     WeightedSoftmaxClassificationAgainstLogitsLoss,
     WeightedSoftmaxClassificationLoss,
 )
-from boxwright.config.messages.matcher import ArgMaxMatcher, BipartiteMatcher, Matcher
+from boxwright.config.messages.matcher import ArgMaxMatcher, BipartiteArgmaxMatcher, BipartiteMatcher, Matcher
 from boxwright.config.messages.optimizer import (
     AdamOptimizer,
     AdamWOptimizer,
@@ -199,6 +199,14 @@ from boxwright.config.messages.preprocessor import (
     SSDRandomCropPadOperation,
     SubtractChannelMean,
 )
+from boxwright.config.messages.refinedet import (
+    AnchorRefinement,
+    ObjectAnchors,
+    RefineDet,
+    RefineDetPreset,
+    ResidualBody,
+    TransferConnection,
+)
 from boxwright.config.messages.region_similarity_calculator import (
     IoaSimilarity,
     IouSimilarity,
@@ -210,6 +218,13 @@ from boxwright.config.messages.ssd import Ssd, SsdFeatureExtractor, SsdMaskHead
 from boxwright.config.messages.train import CheckpointVersion, FreezeStage, TrainConfig
 
 __all__ = [
+    "BipartiteArgmaxMatcher",
+    "AnchorRefinement",
+    "ObjectAnchors",
+    "RefineDet",
+    "RefineDetPreset",
+    "ResidualBody",
+    "TransferConnection",
     "AdamOptimizer",
     "AdamWOptimizer",
     "AdjustGamma",

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from boxwright.config.message import Bool, Float, Message
 
-__all__ = ["ArgMaxMatcher", "BipartiteMatcher", "Matcher"]
+__all__ = ["ArgMaxMatcher", "BipartiteArgmaxMatcher", "BipartiteMatcher", "Matcher"]
 
 
 class ArgMaxMatcher(Message):
@@ -48,15 +48,33 @@ class BipartiteMatcher(Message):
     )
 
 
+class BipartiteArgmaxMatcher(Message):
+    """Gives each groundtruth box an anchor of its own, then matches by thresholds (an extension of Boxwright)."""
+
+    proto_name: ClassVar[str] = "BipartiteArgmaxMatcher"
+
+    matched_threshold: Float = Field(
+        0.5, description="Any other anchor is positive when its best similarity is at least this."
+    )
+    unmatched_threshold: Float = Field(
+        0.5, description="It is negative when its best similarity is below this, and ignored between."
+    )
+
+
 class Matcher(Message):
     """Chooses how anchors are assigned to groundtruth boxes; set exactly one."""
 
     proto_name: ClassVar[str] = "Matcher"
-    oneofs: ClassVar[dict[str, tuple[str, ...]]] = {"matcher_oneof": ("argmax_matcher", "bipartite_matcher")}
+    oneofs: ClassVar[dict[str, tuple[str, ...]]] = {
+        "matcher_oneof": ("argmax_matcher", "bipartite_matcher", "bipartite_argmax_matcher")
+    }
 
     argmax_matcher: ArgMaxMatcher | None = Field(
         None, description="Give each anchor its most similar groundtruth box, subject to thresholds."
     )
     bipartite_matcher: BipartiteMatcher | None = Field(
         None, description="Pair boxes and anchors one to one, greedily by similarity."
+    )
+    bipartite_argmax_matcher: BipartiteArgmaxMatcher | None = Field(
+        None, description="Both: one anchor a box first, then thresholds, as SSD's authors (an extension of Boxwright)."
     )

@@ -13,6 +13,7 @@ from boxwright.config.messages.eval import EvalConfig
 from boxwright.config.messages.faster_rcnn import FasterRcnn
 from boxwright.config.messages.graph_rewriter import GraphRewriter
 from boxwright.config.messages.input_reader import InputReader
+from boxwright.config.messages.refinedet import RefineDet
 from boxwright.config.messages.ssd import Ssd
 from boxwright.config.messages.train import TrainConfig
 
@@ -31,7 +32,9 @@ class DetectionModel(Message):
     """Selects the model family; set exactly one field."""
 
     proto_name: ClassVar[str] = "DetectionModel"
-    oneofs: ClassVar[dict[str, tuple[str, ...]]] = {"model": ("faster_rcnn", "ssd", "experimental_model", "center_net")}
+    oneofs: ClassVar[dict[str, tuple[str, ...]]] = {
+        "model": ("faster_rcnn", "ssd", "experimental_model", "center_net", "refinedet")
+    }
 
     faster_rcnn: FasterRcnn | None = Field(
         None, description="Use a two-stage Faster R-CNN, Mask R-CNN, R-FCN or Context R-CNN model."
@@ -41,6 +44,9 @@ class DetectionModel(Message):
         None, description="Use a model builder registered in code under a name."
     )
     center_net: CenterNet | None = Field(None, description="Use an anchor-free CenterNet model.")
+    refinedet: RefineDet | None = Field(
+        None, description="Use a single-shot refinement detector (an extension of Boxwright)."
+    )
 
 
 class TrainEvalPipelineConfig(Message):

@@ -1,9 +1,13 @@
-"""VGG-16 as SSD reduces it (Liu et al., 2016, section 3): fc6 and fc7 become convolutions, fc6 with holes.
+"""VGG-16 as SSD and RefineDet reduce it: fc6 and fc7 become convolutions, fc6 with holes.
+
+(SSD, section 3; RefineDet, section 3.1 and the authors' code.)
 
 Dimensions: B batch, C channels, H W grid.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -11,10 +15,30 @@ from torch.nn import functional as F
 
 from boxwright.models.layers import Conv2d, ConvSettings, MaxPool2d, make_activation, make_conv
 
-__all__ = ["L2Norm", "Vgg16"]
+__all__ = ["REFINEDET_VGG", "SSD_VGG", "L2Norm", "Vgg16", "VggReduction"]
 
 # Channels of each convolution, stage by stage.
 _STAGES = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
+
+
+@dataclass(frozen=True)
+class VggReduction:
+    """How the classifier's layers become convolutions, and which maps are handed on.
+
+    Attributes:
+        norm_scales: What the factors of the normalized maps start with: of conv4_3, and of conv5_3 where
+            that is handed on.
+        last_pool: (kernel size, stride) of the fifth pooling.
+        dilation: Distance between the taps of fc6.
+    """
+
+    norm_scales: tuple[float, ...]
+    last_pool: tuple[int, int]
+    dilation: int
+
+
+SSD_VGG = VggReduction((20.0,), (3, 1), 6)
+REFINEDET_VGG = VggReduction((10.0, 8.0), (2, 2), 3)
 
 
 class L2Norm(nn.Module):
@@ -46,14 +70,15 @@ class Vgg16(nn.Module):
     """The convolutions of VGG-16 and its two converted layers.
 
     Attributes:
-        channels: Channels of the two maps that `forward` returns: conv4_3, normalized, and fc7.
+        channels: Channels of the maps that `forward` returns: conv4_3 and perhaps conv5_3, normalized, and fc7.
     """
 
-    def __init__(self, settings: ConvSettings, *, in_channels: int = 3) -> None:
+    def __init__(self, settings: ConvSettings, reduction: VggReduction = SSD_VGG, *, in_channels: int = 3) -> None:
         """Build the network.
 
         Args:
             settings: Convolutions; they are not normalized and learn a bias.
+            reduction: What becomes of the classifier's layers.
             in_channels: Channels of the image.
         """
         super().__init__()
@@ -66,28 +91,31 @@ class Vgg16(nn.Module):
                 channels = width
             stages.append(nn.Sequential(*layers))
         self.stages = nn.ModuleList(stages)
-        self.pool, self.last_pool = MaxPool2d(2, 2), MaxPool2d(3, 1)
-        self.norm = L2Norm(512, 20.0)
+        self.pool, self.last_pool = MaxPool2d(2, 2), MaxPool2d(*reduction.last_pool)
+        self.norms = nn.ModuleList([L2Norm(512, scale) for scale in reduction.norm_scales])
+        holes = reduction.dilation
         self.converted = nn.Sequential(
-            rule.apply(Conv2d(512, 1024, 3, bias=True, padding=6, dilation=6)),
+            rule.apply(Conv2d(512, 1024, 3, bias=True, padding=holes, dilation=holes)),
             make_activation(settings.activation),
             make_conv(1024, 1024, 1, rule, bias=True),
             make_activation(settings.activation),
         )
-        self.channels = (512, 1024)
+        self.channels = (*(512 for _ in reduction.norm_scales), 1024)
 
     def forward(self, inputs: Tensor) -> list[Tensor]:
-        """Compute both maps.
+        """Compute the maps.
 
         Args:
-            inputs: float [B, C, H, W], RGB in 0..255 less the mean.
+            inputs: float [B, C, H, W], in 0..255 less the mean.
 
         Returns:
-            conv4_3 (stride 8) and fc7 (stride 16).
+            conv4_3 (stride 8), conv5_3 (stride 16) where that is handed on, and fc7 (stride 16 or 32).
         """
         features = inputs
         for stage in self.stages[:-1]:
             fourth = stage(features)
             features = self.pool(fourth)
-        features = self.last_pool(self.stages[-1](features))
-        return [self.norm(fourth), self.converted(features)]
+        fifth = self.stages[-1](features)
+        # The maps that go on through the network are not normalized.
+        normalized = [norm(map) for norm, map in zip(self.norms, (fourth, fifth), strict=False)]
+        return [*normalized, self.converted(self.last_pool(fifth))]

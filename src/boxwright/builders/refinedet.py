@@ -1,0 +1,213 @@
+"""`RefineDet`: a detector that looks twice. What its message leaves out is as the authors have it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from torch import nn
+
+from boxwright.anchors.grid import AnchorGenerator
+from boxwright.anchors.multiscale import MultiscaleAnchorGenerator
+from boxwright.builders.anchor_generator import build_anchor_generator
+from boxwright.builders.choice import located, require
+from boxwright.builders.classes import check_classes
+from boxwright.builders.feature_extractor import FeatureExtractor
+from boxwright.builders.hyperparams import build_conv_settings, caffe_xavier
+from boxwright.builders.image_resizer import build_image_resizer, image_channels
+from boxwright.builders.losses import build_criterion
+from boxwright.builders.post_processing import build_postprocessor
+from boxwright.builders.refinedet_extractor import FINEST_LEVEL, build_refinedet_extractor
+from boxwright.builders.target_assigner import build_box_coder, build_matcher
+from boxwright.config import messages as m
+from boxwright.criteria.criterion import Criterion
+from boxwright.criteria.refinedet import RefineDetCriterion
+from boxwright.criteria.ssd import SSDCriterion
+from boxwright.criteria.target_assigner import ClassColumns, TargetAssigner
+from boxwright.errors import ConfigError
+from boxwright.models.detector import Detector, Postprocessor
+from boxwright.models.heads.convolutional import ConvolutionalHead, HeadShape
+from boxwright.models.heads.outputs import HeadOutput
+from boxwright.models.heads.residual import ResidualHead
+from boxwright.models.layers import ConvSettings, KernelRule, Regularizer
+from boxwright.models.necks.transfer_connection import TransferConnection
+from boxwright.models.refinedet import RefineDet
+from boxwright.models.ssd import SSD
+from boxwright.ops.anchor_refinement import AnchorFilter, RefinedStart, SecondStep, StartRule, TiledStart
+from boxwright.ops.box_coder import BoxCoder, FasterRcnnBoxCoder
+from boxwright.ops.matcher import BipartiteArgmaxMatcher, Matcher
+from boxwright.postprocessing.batch_nms import BatchNms, Nms
+from boxwright.postprocessing.candidates import BestOfClass, BestOfImage
+from boxwright.postprocessing.refinedet import RefineDetPostprocessor
+from boxwright.postprocessing.score_converters import ScoreConverter, softmax
+from boxwright.postprocessing.ssd import SSDPostprocessor
+from boxwright.preprocessing.preprocessor import Preprocessor
+from boxwright.types import Categories
+
+__all__ = ["build_refinedet"]
+
+_PATH = "model.refinedet"
+_OBJECT = ClassColumns(num_classes=1)
+# Caffe's "xavier" counts what comes in alone.
+_PLAIN = ConvSettings(
+    kernel=KernelRule(caffe_xavier, Regularizer(l2=5e-4)),
+    norm=None,
+    activation="RELU",
+)
+_LOSS = m.Loss(
+    classification_loss=m.ClassificationLoss(weighted_softmax=m.WeightedSoftmaxClassificationLoss()),
+    localization_loss=m.LocalizationLoss(weighted_smooth_l1=m.WeightedSmoothL1LocalizationLoss()),
+    hard_example_miner=m.HardExampleMiner(
+        num_hard_examples=0,
+        iou_threshold=1.0,
+        loss_type=m.HardExampleMinerLossType.CLASSIFICATION,
+        max_negatives_per_positive=3,
+    ),
+)
+_PRESETS: dict[str, Nms] = {
+    "CAFFE": BestOfClass(1000, BatchNms(0.01, 0.45, 500, 500)),
+    "PAPER": BestOfImage(400, BatchNms(0.01, 0.45, 200, 200)),
+}
+
+
+def build_refinedet(config: m.RefineDet, categories: Categories | None) -> Detector:
+    """Build a RefineDet, or what is left of it where parts are left out.
+
+    Args:
+        config: The message.
+        categories: The classes, for detections to carry.
+
+    Returns:
+        The detector, with fresh weights.
+    """
+    columns = ClassColumns(config.num_classes)
+    check_classes(_PATH, config.num_classes, columns, categories)
+    anchors = _anchors(config)
+    levels = len(anchors.anchors_per_location)
+    resizer = require(config.image_resizer, f"{_PATH}.image_resizer")
+    _check_size(resizer, 2 ** (FINEST_LEVEL + levels - 1))
+    extractor = build_refinedet_extractor(
+        require(config.feature_extractor, f"{_PATH}.feature_extractor"),
+        levels,
+        frozen_norm=config.freeze_batchnorm,
+        image_channels=image_channels(resizer),
+    )
+    coder = _coder(config)
+    return Detector(
+        Preprocessor(build_image_resizer(resizer), extractor.scaling),
+        _network(config, extractor, anchors, columns),
+        _criterion(config, coder, columns),
+        _postprocessor(config, coder),
+        num_classes=columns.num_classes,
+        categories=categories,
+    )
+
+
+def _anchors(config: m.RefineDet) -> AnchorGenerator:
+    if config.anchor_generator is not None:
+        return build_anchor_generator(config.anchor_generator)
+    return MultiscaleAnchorGenerator(FINEST_LEVEL, FINEST_LEVEL + 3, 4.0, (1.0, 2.0, 0.5), 1)
+
+
+def _check_size(resizer: m.ImageResizer, stride: int) -> None:
+    """Refuse a fixed size that halves unevenly; other sizes are known when images come."""
+    fixed = resizer.fixed_shape_resizer
+    if fixed is not None and (fixed.height % stride or fixed.width % stride):
+        raise ConfigError(
+            f"{_PATH}.image_resizer.fixed_shape_resizer: sides must be multiples of {stride}, the coarsest level's "
+            f"stride; found {fixed.height}×{fixed.width}"
+        )
+
+
+def _coder(config: m.RefineDet) -> BoxCoder:
+    if config.box_coder is None:
+        return FasterRcnnBoxCoder()
+    coder = build_box_coder(config.box_coder)
+    if coder.code_size != 4 or not coder.unit_free:
+        raise ConfigError(f"{_PATH}.box_coder: use faster_rcnn_box_coder")
+    return coder
+
+
+def _network(
+    config: m.RefineDet, extractor: FeatureExtractor, anchors: AnchorGenerator, columns: ClassColumns
+) -> nn.Module:
+    frozen = config.freeze_batchnorm
+    settings = _settings(config.conv_hyperparams, _PLAIN, frozen)
+    per_location, channels = anchors.anchors_per_location, extractor.channels
+
+    def head(in_channels: Sequence[int], count: int) -> nn.Module:
+        body = config.residual_body
+        widths = in_channels if body is None else [body.depth] * len(in_channels)
+        last = ConvolutionalHead(widths, per_location, HeadOutput(count), HeadShape(kernel_size=3), settings)
+        if body is None:
+            return last
+        return ResidualHead(
+            in_channels, body.width, body.depth, _settings(body.conv_hyperparams, settings, frozen), last
+        )
+
+    transfer = _transfer(config.transfer_connection, channels, settings, frozen)
+    head_channels = channels if transfer is None else transfer.channels
+    refinement = None if config.anchor_refinement is None else head(channels, _OBJECT.count)
+    detection = head(head_channels, columns.count)
+    if refinement is None:
+        neck = extractor.neck if transfer is None else nn.Sequential(extractor.neck, transfer)
+        return SSD(extractor.backbone, neck, detection, anchors)
+    return RefineDet(extractor.backbone, extractor.neck, refinement, transfer or nn.Identity(), detection, anchors)
+
+
+def _transfer(
+    config: m.TransferConnection | None, channels: Sequence[int], settings: ConvSettings, frozen: bool
+) -> TransferConnection | None:
+    if config is None:
+        return None
+    kernel_size = config.deconvolution_kernel_size
+    if kernel_size not in (2, 4):
+        raise ConfigError(
+            f"{_PATH}.transfer_connection.deconvolution_kernel_size: expected 2 (as released) or 4 (as in the paper's "
+            f"figure), found {kernel_size}"
+        )
+    own = _settings(config.conv_hyperparams, settings, frozen)
+    return TransferConnection(channels, config.depth, own, deconvolution_kernel_size=kernel_size)
+
+
+def _settings(config: m.Hyperparams | None, default: ConvSettings, frozen: bool) -> ConvSettings:
+    return default if config is None else build_conv_settings(config, frozen_norm=frozen)
+
+
+def _criterion(config: m.RefineDet, coder: BoxCoder, columns: ClassColumns) -> Criterion:
+    detection = _step(config.matcher, config.loss, coder, columns, _PATH)
+    if config.anchor_refinement is None:
+        return detection
+    first = config.anchor_refinement
+    refinement = _step(first.matcher, first.loss, coder, _OBJECT, f"{_PATH}.anchor_refinement")
+    return RefineDetCriterion(refinement, detection, _second_step(first, coder))
+
+
+def _step(
+    matcher: m.Matcher | None, loss: m.Loss | None, coder: BoxCoder, columns: ClassColumns, path: str
+) -> SSDCriterion:
+    with located(path):
+        rule: Matcher = BipartiteArgmaxMatcher() if matcher is None else build_matcher(matcher)
+        return build_criterion(loss or _LOSS, TargetAssigner(columns, rule, coder))
+
+
+def _second_step(config: m.AnchorRefinement, coder: BoxCoder) -> SecondStep:
+    if not 0 <= config.objectness_threshold < 1:
+        raise ConfigError(
+            f"{_PATH}.anchor_refinement.objectness_threshold: expected 0 or more and less than 1, "
+            f"found {config.objectness_threshold}"
+        )
+    starts: dict[str, Callable[[], StartRule]] = {"REFINED": lambda: RefinedStart(coder), "TILED": TiledStart}
+    return SecondStep(starts[config.object_anchors.name](), AnchorFilter(config.objectness_threshold))
+
+
+def _postprocessor(config: m.RefineDet, coder: BoxCoder) -> Postprocessor:
+    if config.post_processing is not None and config.has("inference_preset"):
+        raise ConfigError(f"{_PATH}: post_processing and inference_preset exclude each other")
+    if config.post_processing is not None:
+        detection = build_postprocessor(config.post_processing, coder, _OBJECT.background)
+    else:
+        nms = _PRESETS[config.inference_preset.name]
+        detection = SSDPostprocessor(coder, ScoreConverter(softmax), nms, _OBJECT.background)
+    if config.anchor_refinement is None:
+        return detection
+    return RefineDetPostprocessor(_second_step(config.anchor_refinement, coder), detection)

@@ -1,0 +1,130 @@
+"""The RefineDet meta-architecture (Zhang et al., 2018), an extension of Boxwright.
+
+What is left out is as in the authors' Caffe code.
+"""
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from boxwright.config.message import Bool, Enum, Float, Int32, Message
+from boxwright.config.messages.anchor_generator import AnchorGenerator
+from boxwright.config.messages.box_coder import BoxCoder
+from boxwright.config.messages.hyperparams import Hyperparams
+from boxwright.config.messages.image_resizer import ImageResizer
+from boxwright.config.messages.losses import Loss
+from boxwright.config.messages.matcher import Matcher
+from boxwright.config.messages.post_processing import PostProcessing
+from boxwright.config.messages.ssd import SsdFeatureExtractor
+
+__all__ = ["AnchorRefinement", "ObjectAnchors", "RefineDet", "RefineDetPreset", "ResidualBody", "TransferConnection"]
+
+
+class ObjectAnchors(Enum):
+    """From which boxes the object detection module matches and measures."""
+
+    REFINED = 0
+    TILED = 1
+
+
+class RefineDetPreset(Enum):
+    """Published settings of suppression."""
+
+    CAFFE = 0
+    PAPER = 1
+
+
+class AnchorRefinement(Message):
+    """The anchor refinement module (ARM): is there an object, and where rather (an extension of Boxwright)."""
+
+    proto_name: ClassVar[str] = "AnchorRefinement"
+
+    matcher: Matcher | None = Field(
+        None, description="How tiled anchors are matched; without, bipartite_argmax_matcher with 0.5."
+    )
+    loss: Loss | None = Field(
+        None, description="Losses of this module; without, softmax, smooth L1 and three negatives to a positive."
+    )
+    objectness_threshold: Float = Field(
+        0.01,
+        description="Negative anchor filtering: anchors less likely to hold an object (1 - θ) are no negatives of the "
+        "second step, and are not detected; 0 filters nothing.",
+    )
+    object_anchors: ObjectAnchors = Field(
+        ObjectAnchors.REFINED,
+        description="REFINED: two-step regression, the second step starts where the first ended; TILED: from the "
+        "anchors as they were laid.",
+    )
+
+
+class TransferConnection(Message):
+    """The transfer connection blocks (TCB): features for the second step, coarse to fine (an extension)."""
+
+    proto_name: ClassVar[str] = "TransferConnection"
+
+    depth: Int32 = Field(256, description="Channels of every level.")
+    deconvolution_kernel_size: Int32 = Field(
+        2, description="Side of the kernel that doubles a coarser level: 2 as released, 4 as in the paper's figure."
+    )
+    conv_hyperparams: Hyperparams | None = Field(
+        None, description="Regularizer, initializer, activation and batch norm; without, the model's."
+    )
+
+
+class ResidualBody(Message):
+    """A bottleneck before the predictors of each level, as with ResNet-101 (an extension of Boxwright)."""
+
+    proto_name: ClassVar[str] = "ResidualBody"
+
+    width: Int32 = Field(256, description="Channels inside the bottleneck.")
+    depth: Int32 = Field(1024, description="Channels that it hands on.")
+    conv_hyperparams: Hyperparams | None = Field(
+        None, description="Regularizer, initializer, activation and batch norm; without, the model's."
+    )
+
+
+class RefineDet(Message):
+    """Single-shot refinement detector: anchors are refined, then classified (an extension of Boxwright)."""
+
+    proto_name: ClassVar[str] = "RefineDet"
+
+    num_classes: Int32 = Field(0, description="Number of object classes, background not counted.")
+    image_resizer: ImageResizer | None = Field(
+        None, description="How input images are resized; sides must fit the coarsest level's stride."
+    )
+    feature_extractor: SsdFeatureExtractor | None = Field(
+        None, description="Backbone: refinedet_vgg16, refinedet_resnet101, refinedet_mobilenet_v2 or timm/NAME."
+    )
+    conv_hyperparams: Hyperparams | None = Field(
+        None, description="Regularizer, initializer and activation of all that is not backbone."
+    )
+    anchor_generator: AnchorGenerator | None = Field(
+        None, description="Layout of the anchor boxes; without, one scale of 4 strides with ratios 1, 2, 1/2."
+    )
+    box_coder: BoxCoder | None = Field(
+        None, description="How boxes are encoded, in both steps; without, faster_rcnn_box_coder."
+    )
+    anchor_refinement: AnchorRefinement | None = Field(
+        None, description="First step; without it the detector looks once, as SSD."
+    )
+    transfer_connection: TransferConnection | None = Field(
+        None, description="Features of the second step; without, those of the first, as SSD."
+    )
+    residual_body: ResidualBody | None = Field(None, description="A bottleneck before every predictor; without, none.")
+    matcher: Matcher | None = Field(
+        None, description="How the second step's anchors are matched; without, bipartite_argmax_matcher with 0.5."
+    )
+    loss: Loss | None = Field(
+        None, description="Losses of the second step; without, softmax, smooth L1 and three negatives to a positive."
+    )
+    post_processing: PostProcessing | None = Field(
+        None, description="Score conversion and suppression; excludes inference_preset."
+    )
+    inference_preset: RefineDetPreset = Field(
+        RefineDetPreset.CAFFE,
+        description="CAFFE: best 1000 of each class before suppression at 0.45, 500 after; PAPER: best 400 of the "
+        "image before, 200 after.",
+    )
+    freeze_batchnorm: Bool = Field(
+        False, description="Keep batch-norm layers in inference mode during training; useful for small batches."
+    )

@@ -1,0 +1,47 @@
+"""One coarser level, by a bottleneck (RefineDet with ResNet-101, section 4: `res6`).
+
+Dimensions: B batch, C channels, H W grid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from boxwright.models.backbones.resnet_v1 import Bottleneck
+from boxwright.models.layers import ConvSettings
+
+__all__ = ["ResidualLevel"]
+
+
+class ResidualLevel(nn.Module):
+    """Pass the backbone's maps on, and append one of half the size.
+
+    Attributes:
+        channels: Channels of each map that `forward` returns.
+    """
+
+    def __init__(self, in_channels: Sequence[int], width: int, out_channels: int, settings: ConvSettings) -> None:
+        """Build the bottleneck.
+
+        Args:
+            in_channels: Channels of the backbone's maps.
+            width: Channels inside the bottleneck.
+            out_channels: Channels of the new map.
+            settings: Convolutions.
+        """
+        super().__init__()
+        self.extra = Bottleneck(in_channels[-1], width, out_channels, 2, settings, project=True)
+        self.channels = (*in_channels, out_channels)
+
+    def forward(self, features: list[Tensor]) -> list[Tensor]:
+        """Append the map.
+
+        Args:
+            features: The backbone's maps, finest first.
+
+        Returns:
+            All maps, finest first.
+        """
+        return [*features, self.extra(features[-1])]

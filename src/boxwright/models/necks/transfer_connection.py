@@ -1,0 +1,90 @@
+"""RefineDet's transfer connection blocks: features of the first step for the second, coarse to fine.
+
+(RefineDet, section 3.1 and figure 2.)
+
+Dimensions: B batch, C channels, H W grid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from boxwright.errors import DataError
+from boxwright.models.batch_norm import make_norm
+from boxwright.models.layers import ConvSettings, Deconv2d, conv_norm_act, make_activation
+
+__all__ = ["TransferConnection"]
+
+
+class TransferConnection(nn.Module):
+    """Bring each map to one depth, add the next coarser result, twice as large, and smooth.
+
+    Attributes:
+        channels: Channels of each map that `forward` returns.
+    """
+
+    def __init__(
+        self,
+        in_channels: Sequence[int],
+        depth: int,
+        settings: ConvSettings,
+        *,
+        deconvolution_kernel_size: int = 2,
+    ) -> None:
+        """Build the blocks.
+
+        Args:
+            in_channels: Channels of each level, finest first, each half as large as the one before.
+            depth: Channels of every result.
+            settings: Convolutions; deconvolutions are as they are.
+            deconvolution_kernel_size: 2 as the authors released it, 4 as their figure has it.
+        """
+        super().__init__()
+        self.lateral, self.linear, self.smooth = nn.ModuleList(), nn.ModuleList(), nn.ModuleList()
+        self.enlarge = nn.ModuleList()
+        for channels in in_channels:
+            self.lateral.append(conv_norm_act(channels, depth, 3, settings))
+            self.linear.append(conv_norm_act(depth, depth, 3, settings)[:2])
+            self.smooth.append(conv_norm_act(depth, depth, 3, settings))
+        for _ in in_channels[1:]:
+            self.enlarge.append(_deconvolution(depth, deconvolution_kernel_size, settings))
+        self.activation = make_activation(settings.activation)
+        self.channels = (depth,) * len(in_channels)
+
+    def forward(self, features: list[Tensor]) -> list[Tensor]:
+        """Transfer.
+
+        Args:
+            features: One map [B, C, H, W] a level, finest first.
+
+        Returns:
+            One map [B, depth, H, W] a level, finest first.
+
+        Raises:
+            DataError: Where a map is not twice as large as the next.
+        """
+        results: list[Tensor] = []
+        for level in reversed(range(len(features))):
+            transferred = self.linear[level](self.lateral[level](features[level]))
+            if results:
+                enlarged = self.enlarge[level](results[-1])
+                if enlarged.shape != transferred.shape:
+                    raise DataError(
+                        f"transfer connection: a map of {_size(transferred)} cannot take in {_size(results[-1])}; "
+                        "the input's sides must be multiples of the coarsest level's stride"
+                    )
+                transferred = transferred + enlarged
+            results.append(self.smooth[level](self.activation(transferred)))
+        return results[::-1]
+
+
+def _size(map: Tensor) -> str:
+    return f"{map.shape[-2]}×{map.shape[-1]}"
+
+
+def _deconvolution(depth: int, kernel_size: int, settings: ConvSettings) -> nn.Sequential:
+    """Make a layer that doubles height and width; normalized where convolutions are, never activated."""
+    layer = Deconv2d(depth, depth, kernel_size, settings.kernel, bias=settings.bias)
+    return nn.Sequential(layer, make_norm(depth, settings.norm))

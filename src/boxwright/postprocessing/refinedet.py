@@ -1,0 +1,55 @@
+"""RefineDet's postprocessor: SSD's, from where the second step started.
+
+Dimensions: B batch, A anchors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from boxwright.ops.anchor_refinement import SecondStep
+from boxwright.postprocessing.ssd import SSDPostprocessor
+from boxwright.types import Detections, Predictions, RawDetections
+
+__all__ = ["RefineDetPostprocessor"]
+
+
+@dataclass(frozen=True)
+class RefineDetPostprocessor:
+    """Turn predictions into detections; anchors that the first step filtered out are none.
+
+    Attributes:
+        second_step: Says what the second step starts from.
+        detection: Decodes and suppresses what it predicts.
+    """
+
+    second_step: SecondStep
+    detection: SSDPostprocessor
+
+    @torch.no_grad()
+    def __call__(self, predictions: Predictions, true_sizes: Tensor) -> list[Detections]:
+        """Decode and suppress a batch.
+
+        Args:
+            predictions: What the network said.
+            true_sizes: int [B, 2]; the (height, width) of each input that is image and not padding.
+
+        Returns:
+            B detections, in pixels of the network's input.
+        """
+        return self.detection(self.second_step(predictions), true_sizes)
+
+    @torch.no_grad()
+    def decode(self, predictions: Predictions) -> RawDetections:
+        """Decode every anchor, and drop nothing.
+
+        Args:
+            predictions: What the network said.
+
+        Returns:
+            Boxes and scores of all anchors.
+        """
+        return self.detection.decode(self.second_step(predictions))
