@@ -27,8 +27,10 @@ EXTENSIONS = {
     "VocInputReader": {"root", "image_set"},
     "DetectionModel": {"refinedet"},
     "Matcher": {"bipartite_argmax_matcher"},
+    "PreprocessingStep": {"caffe_distort", "random_expand", "overlap_crop", "random_interpolation_resize"},
 }
 NEW = {"ClassWeight", "FreezeStage", "AdamWOptimizer", "CocoInputReader", "VocInputReader", "BipartiteArgmaxMatcher"}
+NEW |= {"CaffeDistort", "OverlapCrop", "RandomExpand", "RandomInterpolationResize"}
 NEW |= {"AnchorRefinement", "RefineDet", "ResidualBody", "TransferConnection"}
 KINDS = {"float": "float", "int32": "int", "uint32": "int", "bool": "bool", "string": "string"}
 

@@ -14,7 +14,14 @@ from boxwright.ops.box_coder import (
     SquareBoxCoder,
 )
 from boxwright.ops.boxes import box_area, clip_boxes, pairwise_iou
-from boxwright.ops.matcher import IGNORED, UNMATCHED, ArgmaxMatcher, BipartiteMatcher, HungarianMatcher
+from boxwright.ops.matcher import (
+    IGNORED,
+    UNMATCHED,
+    ArgmaxMatcher,
+    BipartiteArgmaxMatcher,
+    BipartiteMatcher,
+    HungarianMatcher,
+)
 from boxwright.ops.nms import suppress_batch, suppress_classes
 from boxwright.ops.resize import resize_area, resize_bicubic, resize_bilinear, resize_nearest
 from tests.conftest import GOLDEN, assert_close
@@ -159,3 +166,25 @@ def test_keypoints_by_hand() -> None:
     torch.testing.assert_close(codes[0, 4:], torch.tensor([-2.5, 5.0]))
     assert coder.decode_keypoints(codes, anchor)[0, 0].tolist() == pytest.approx([10, 5], abs=1e-4)
     assert coder.encode(anchor, anchor)[0, 4:].isnan().all()
+
+
+def test_bipartite_argmax_matcher() -> None:
+    """Pairs first, the best of all; then thresholds; what does not overlap at all gets no anchor of its own."""
+    similarity = torch.tensor(
+        [
+            [[0.9, 0.6, 0.0, 0.2], [0.8, 0.1, 0.0, 0.55], [0.0, 0.0, 0.0, 0.0]],
+            [[0.0, 0.0, 0.3, 0.1], [-torch.inf] * 4, [-torch.inf] * 4],
+        ]
+    )
+    valid = torch.tensor([[True, True, True], [True, False, False]])
+    # The second box's best anchor is taken by the first; its next best is its own, with 0.55.
+    assert BipartiteArgmaxMatcher(0.5, 0.5)(similarity, valid).tolist() == [[0, 0, -1, 1], [-1, -1, 0, -1]]
+    # Pairs hold below every threshold; an anchor of the first image lies between.
+    assert BipartiteArgmaxMatcher(0.7, 0.3)(similarity, valid).tolist() == [[0, -2, -1, 1], [-1, -1, 0, -1]]
+
+
+def test_bipartite_argmax_matcher_without_boxes() -> None:
+    matcher = BipartiteArgmaxMatcher()
+    assert matcher(torch.zeros(2, 0, 3), torch.zeros(2, 0, dtype=torch.bool)).tolist() == [[-1] * 3] * 2
+    padded = matcher(torch.full((1, 2, 3), -torch.inf), torch.zeros(1, 2, dtype=torch.bool))
+    assert padded.tolist() == [[-1] * 3]

@@ -7,6 +7,12 @@ from typing import Any
 
 from boxwright.builders.choice import build_chosen
 from boxwright.config import messages as m
+from boxwright.data.augmentation.caffe import (
+    CaffeDistort,
+    OverlapCrop,
+    RandomExpand,
+    RandomInterpolationResize,
+)
 from boxwright.data.augmentation.color import (
     DistortColor,
     RandomBrightness,
@@ -64,6 +70,51 @@ def _distort(config: m.RandomDistortColor) -> Transform:
     return DistortColor(config.color_ordering)
 
 
+def _caffe_distort(config: m.CaffeDistort) -> Transform:
+    for what in ("contrast", "saturation"):
+        least, most = getattr(config, f"min_{what}"), getattr(config, f"max_{what}")
+        if least > most:
+            raise ConfigError(f"caffe_distort: min_{what} {least} is over max_{what} {most}")
+    return CaffeDistort(
+        config.probability,
+        config.brightness,
+        (config.min_contrast, config.max_contrast),
+        (config.min_saturation, config.max_saturation),
+        config.hue,
+    )
+
+
+def _expand(config: m.RandomExpand) -> Transform:
+    colour = tuple(config.colour)
+    if not colour:
+        return RandomExpand(config.probability, config.max_ratio)
+    if len(colour) != 3 or not all(0 <= value <= 255 for value in colour):
+        raise ConfigError(f"random_expand.colour: expected three values of 0..255, found {list(colour)}")
+    red, green, blue = colour
+    return RandomExpand(config.probability, config.max_ratio, (red, green, blue))
+
+
+def _overlap_crop(config: m.OverlapCrop) -> Transform:
+    scales, ratios = (config.min_scale, config.max_scale), (config.min_aspect_ratio, config.max_aspect_ratio)
+    # A window of scale s has room for ratios of s² to 1/s²; the largest must have one.
+    if scales[0] > scales[1] or ratios[0] > 1 or ratios[1] < 1:
+        raise ConfigError(
+            f"overlap_crop: expected min_scale <= max_scale and min_aspect_ratio <= 1 <= max_aspect_ratio, "
+            f"found scales {scales[0]} to {scales[1]}, ratios {ratios[0]} to {ratios[1]}"
+        )
+    if not config.min_overlap:
+        return OverlapCrop(scales=scales, aspect_ratios=ratios)
+    return OverlapCrop(tuple(config.min_overlap), scales, ratios)
+
+
+def _resize(config: m.RandomInterpolationResize) -> Transform:
+    if config.height < 1 or config.width < 1:
+        raise ConfigError(
+            f"random_interpolation_resize: expected height and width, found {config.height} and {config.width}"
+        )
+    return RandomInterpolationResize((config.height, config.width))
+
+
 _STEPS: dict[str, Callable[[Any], Transform]] = {
     "random_horizontal_flip": lambda c: RandomHorizontalFlip(c.probability, tuple(c.keypoint_flip_permutation)),
     "random_vertical_flip": lambda c: RandomVerticalFlip(c.probability, tuple(c.keypoint_flip_permutation)),
@@ -75,4 +126,8 @@ _STEPS: dict[str, Callable[[Any], Transform]] = {
     "random_distort_color": _distort,
     "random_crop_image": _crop,
     "ssd_random_crop": _ssd_crop,
+    "caffe_distort": _caffe_distort,
+    "random_expand": _expand,
+    "overlap_crop": _overlap_crop,
+    "random_interpolation_resize": _resize,
 }

@@ -24,10 +24,10 @@ from boxwright.criteria.refinedet import RefineDetCriterion
 from boxwright.criteria.ssd import SSDCriterion
 from boxwright.criteria.target_assigner import ClassColumns, TargetAssigner
 from boxwright.errors import ConfigError
+from boxwright.models.backbones.resnet_v1 import Bottleneck
 from boxwright.models.detector import Detector, Postprocessor
 from boxwright.models.heads.convolutional import ConvolutionalHead, HeadShape
 from boxwright.models.heads.outputs import HeadOutput
-from boxwright.models.heads.residual import ResidualHead
 from boxwright.models.layers import ConvSettings, KernelRule, Regularizer
 from boxwright.models.necks.transfer_connection import TransferConnection
 from boxwright.models.refinedet import RefineDet
@@ -135,14 +135,13 @@ def _network(
     per_location, channels = anchors.anchors_per_location, extractor.channels
 
     def head(in_channels: Sequence[int], count: int) -> nn.Module:
-        body = config.residual_body
-        widths = in_channels if body is None else [body.depth] * len(in_channels)
-        last = ConvolutionalHead(widths, per_location, HeadOutput(count), HeadShape(kernel_size=3), settings)
+        output, shape, body = HeadOutput(count), HeadShape(kernel_size=3), config.residual_body
         if body is None:
-            return last
-        return ResidualHead(
-            in_channels, body.width, body.depth, _settings(body.conv_hyperparams, settings, frozen), last
-        )
+            return ConvolutionalHead(in_channels, per_location, output, shape, settings)
+        own = _settings(body.conv_hyperparams, settings, frozen)
+        bodies = [Bottleneck(width, body.width, body.depth, 1, own, project=True) for width in in_channels]
+        widths = [body.depth] * len(in_channels)
+        return ConvolutionalHead(widths, per_location, output, shape, settings, bodies=bodies)
 
     transfer = _transfer(config.transfer_connection, channels, settings, frozen)
     head_channels = channels if transfer is None else transfer.channels

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from boxwright.checkpoints.class_surgery import ClassSurgery, map_classes
 from boxwright.checkpoints.sources import SourceWeights, read_source
+from boxwright.criteria.refinedet import RefineDetCriterion
 from boxwright.criteria.ssd import SSDCriterion
 from boxwright.errors import CheckpointError
 from boxwright.models.detector import Detector
@@ -25,7 +26,7 @@ Source = str | Path | Mapping[str, NDArray[Any]]
 # Scope → the parts of the network that it may leave fresh, and where.
 _PREDICTORS = ("head.classes.", "head.boxes.")
 _WIDTH = 50
-_BEYOND_BACKBONE = ("neck.", "head.")
+_BEYOND_BACKBONE = ("neck.", "refinement.", "transfer.", "head.")
 
 
 @dataclass(frozen=True)
@@ -117,11 +118,14 @@ def load_weights(
 def _with_our_classes(detector: Detector, weights: SourceWeights) -> tuple[SourceWeights, str]:
     """Bring a class predictor of other classes to the detector's; say what became of them."""
     theirs, ours = weights.categories, detector.categories
-    if theirs is None or ours is None or not isinstance(detector.criterion, SSDCriterion):
+    criterion = (
+        detector.criterion.detection if isinstance(detector.criterion, RefineDetCriterion) else detector.criterion
+    )
+    if theirs is None or ours is None or not isinstance(criterion, SSDCriterion):
         return weights, ""
     if [(c.label, c.name) for c in theirs] == [(c.label, c.name) for c in ours]:
         return weights, ""
-    columns = detector.criterion.assigner.columns
+    columns = criterion.assigner.columns
     surgery = ClassSurgery(theirs, ours, columns.background)
     mapped = map_classes(detector.network, weights.values, surgery, columns.count) if surgery.kept else None
     if mapped is None:

@@ -157,9 +157,13 @@ HONOURED: dict[str, str] = {
     "merge_multiple_label_boxes use_multiclass_scores summarize_gradients use_float16 "
     "gradient_accumulation_steps freeze_stage",
     "FreezeStage": "until_step variables",
+    "CaffeDistort": "probability brightness min_contrast max_contrast min_saturation max_saturation hue",
+    "RandomExpand": "probability max_ratio colour",
+    "OverlapCrop": "min_overlap min_scale max_scale min_aspect_ratio max_aspect_ratio",
+    "RandomInterpolationResize": "height width",
     "PreprocessingStep": "random_horizontal_flip random_vertical_flip random_rotation90 random_adjust_brightness "
     "random_adjust_contrast random_adjust_hue random_adjust_saturation random_distort_color random_crop_image "
-    "ssd_random_crop",
+    "ssd_random_crop caffe_distort random_expand overlap_crop random_interpolation_resize",
     "RandomHorizontalFlip": "probability keypoint_flip_permutation",
     "RandomVerticalFlip": "probability keypoint_flip_permutation",
     "RandomRotation90": "probability keypoint_rot_permutation",

@@ -43,6 +43,11 @@ class Description:
 class Criterion(Protocol):
     """Compares predictions with groundtruth."""
 
+    @property
+    def divisors(self) -> int:
+        """How often `count` is called: by how many numbers of matches losses are divided."""
+        ...
+
     def __call__(self, predictions: Predictions, targets: Targets, count: Count = count_here) -> dict[str, Tensor]:
         """Compute the losses of a batch, or of a part of one.
 

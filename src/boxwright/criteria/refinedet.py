@@ -42,6 +42,11 @@ class RefineDetCriterion:
     detection: SSDCriterion
     second_step: SecondStep
 
+    @property
+    def divisors(self) -> int:
+        """How often `count` is called."""
+        return self.refinement.divisors + self.detection.divisors
+
     def __call__(self, predictions: Predictions, targets: Targets, count: Count = count_here) -> dict[str, Tensor]:
         """Compute the losses of a batch, or of a part of one.
 

@@ -67,6 +67,11 @@ class SSDCriterion:
     sampler: BalancedSampler | None = None
     expected: ExpectedWeights | None = None
 
+    @property
+    def divisors(self) -> int:
+        """How often `count` is called."""
+        return int(self.normalizer.by_num_matches)
+
     def __call__(self, predictions: Predictions, targets: Targets, count: Count = count_here) -> dict[str, Tensor]:
         """Compute the losses of a batch, or of a part of one.
 

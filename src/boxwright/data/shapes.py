@@ -26,7 +26,15 @@ Points = list[tuple[float, float]]
 class ShapesDataset:
     """Any number of made-up samples, computed when asked for."""
 
-    def __init__(self, count: int, *, seed: int = 0, size: tuple[int, int] = (160, 160), max_objects: int = 6) -> None:
+    def __init__(
+        self,
+        count: int,
+        *,
+        seed: int = 0,
+        size: tuple[int, int] = (160, 160),
+        max_objects: int = 6,
+        radii: tuple[float, float] = (0.055, 0.24),
+    ) -> None:
         """Describe the data set.
 
         Args:
@@ -34,8 +42,10 @@ class ShapesDataset:
             seed: Two seeds give two unrelated data sets.
             size: (height, width) of the images.
             max_objects: The most shapes drawn in an image; about one image in fifteen has none.
+            radii: The least and the largest of a shape, in units of the image's shorter side.
         """
         self.count, self.seed, self.size, self.max_objects = count, seed, size, max_objects
+        self.radii = radii
         self.name = f"shapes({count}, seed {seed})"
         self.categories = Categories(tuple(Category(n, n + 1, name) for n, name in enumerate(SHAPES)))
 
@@ -70,7 +80,7 @@ class ShapesDataset:
         labels: list[int] = []
         for _ in range(wanted):
             label = int(rng.integers(len(SHAPES)))
-            mask = _outline(rng, label, self.size)
+            mask = _outline(rng, label, self.size, self.radii)
             seen = [other & ~mask for other in masks]
             too_hidden = any(s.sum() < _LEAST_VISIBLE * full for s, full in zip(seen, whole, strict=True))
             if too_hidden or mask.sum() < 16:
@@ -115,10 +125,12 @@ def _background(rng: np.random.Generator, size: tuple[int, int]) -> NDArray[np.f
     return np.asarray(image + grain, np.float32)
 
 
-def _outline(rng: np.random.Generator, label: int, size: tuple[int, int]) -> NDArray[np.bool_]:
+def _outline(
+    rng: np.random.Generator, label: int, size: tuple[int, int], radii: tuple[float, float]
+) -> NDArray[np.bool_]:
     """Draw one shape's mask, turned and placed at random; it may cross the border."""
     height, width = size
-    radius = float(np.exp(rng.uniform(np.log(0.055), np.log(0.24)))) * min(size)
+    radius = float(np.exp(rng.uniform(np.log(radii[0]), np.log(radii[1])))) * min(size)
     centre = rng.uniform(0.3 * radius, [width - 0.3 * radius, height - 0.3 * radius])
     angle, stretch = rng.uniform(0, 2 * np.pi), rng.uniform(0.8, 1.25)
     points = _points(SHAPES[label], angle) * radius * np.array([stretch, 1 / stretch]) + centre

@@ -8,9 +8,10 @@ large for the memory is learnt from in parts: their gradients are summed and div
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from itertools import cycle
 
 import torch
 from torch import Tensor, nn
@@ -138,6 +139,17 @@ class _Divisor:
         if self.guess is None:
             return None
         return self.guess / self.processes.total(torch.stack(self.counts).sum()).clamp(min=1.0)
+
+
+class _KnownDivisors:
+    """Answers with the matches of the whole batch, which were counted before."""
+
+    def __init__(self, totals: Sequence[Tensor]) -> None:
+        self._answers = cycle(totals)
+
+    def __call__(self, matches: Tensor) -> Tensor:
+        del matches
+        return next(self._answers)
 
 
 class Learner:
@@ -269,8 +281,12 @@ class Learner:
     def _gradients_in_parts(self, batch: Batch) -> tuple[dict[str, Tensor], Predictions, Targets]:
         """Run forward and backward; `Loss/total_loss` is added to the losses."""
         pieces = batch.split(self._parts(batch))
-        divisor = _Divisor(self.processes, len(pieces)) if len(pieces) > 1 else None
-        count: Count = divisor or self.processes.total
+        divisor = None
+        count: Count = self.processes.total
+        if len(pieces) > 1 and self.state.detector.criterion.divisors > 1:
+            count = _KnownDivisors(self._count(pieces))
+        elif len(pieces) > 1:
+            count = divisor = _Divisor(self.processes, len(pieces))
         sums: dict[str, Tensor] = {}
         for number, piece in enumerate(pieces):
             last = number == len(pieces) - 1
@@ -295,6 +311,25 @@ class Learner:
             sums[REGULARIZATION] = penalty.detach()
         sums[TOTAL] = torch.stack(list(sums.values())).sum()
         return sums, predictions, piece.targets
+
+    @torch.no_grad()
+    def _count(self, pieces: Sequence[Batch]) -> Sequence[Tensor]:
+        """Count the matches of a batch in parts by looking at it once more.
+
+        Where losses have several divisors, no one factor puts the summed gradients right afterwards.
+        """
+        counts: list[Tensor] = []
+
+        def note(matches: Tensor) -> Tensor:
+            counts.append(matches)
+            return matches
+
+        for piece in pieces:
+            self.losses(piece.images, piece.true_sizes, piece.targets, note)
+        self.settle()
+        seed_step(self.state.seed, self.state.step, self.processes.rank)
+        sums = torch.stack(counts).view(len(pieces), -1).sum(0)
+        return self.processes.total(sums).unbind()
 
     def _parts(self, batch: Batch) -> int:
         """Say in how many parts a batch is learnt from: as asked for, or as memory forces."""

@@ -25,6 +25,12 @@ from boxwright.config.messages.box_predictor import (
     WeightSharedConvolutionalBoxPredictorBoxEncodingsClipRange,
     WeightSharedConvolutionalBoxPredictorScoreConverter,
 )
+from boxwright.config.messages.caffe_augmentation import (
+    CaffeDistort,
+    OverlapCrop,
+    RandomExpand,
+    RandomInterpolationResize,
+)
 from boxwright.config.messages.calibration import (
     CalibrationConfig,
     ClassIdFunctionApproximations,
@@ -218,6 +224,10 @@ from boxwright.config.messages.ssd import Ssd, SsdFeatureExtractor, SsdMaskHead
 from boxwright.config.messages.train import CheckpointVersion, FreezeStage, TrainConfig
 
 __all__ = [
+    "CaffeDistort",
+    "OverlapCrop",
+    "RandomExpand",
+    "RandomInterpolationResize",
     "BipartiteArgmaxMatcher",
     "AnchorRefinement",
     "ObjectAnchors",

@@ -8,6 +8,12 @@ from typing import ClassVar
 from pydantic import Field
 
 from boxwright.config.message import Bool, Enum, Float, Int32, Message, String
+from boxwright.config.messages.caffe_augmentation import (
+    CaffeDistort,
+    OverlapCrop,
+    RandomExpand,
+    RandomInterpolationResize,
+)
 from boxwright.config.messages.center_net import RandomJitterBoxesJitterMode
 
 __all__ = [
@@ -730,6 +736,10 @@ class PreprocessingStep(Message):
             "random_square_crop_by_scale",
             "random_scale_crop_and_pad_to_square",
             "adjust_gamma",
+            "caffe_distort",
+            "random_expand",
+            "overlap_crop",
+            "random_interpolation_resize",
         )
     }
 
@@ -828,3 +838,15 @@ class PreprocessingStep(Message):
         None, description="Scale at random, then crop and pad to a square of fixed size."
     )
     adjust_gamma: AdjustGamma | None = Field(None, description="Apply gamma correction with a given gamma and gain.")
+    caffe_distort: CaffeDistort | None = Field(
+        None, description="Change brightness, contrast, saturation and hue as Caffe's SSD (an extension of Boxwright)."
+    )
+    random_expand: RandomExpand | None = Field(
+        None, description="Place the image on a larger canvas, at random (an extension of Boxwright)."
+    )
+    overlap_crop: OverlapCrop | None = Field(
+        None, description="Crop to a window by its overlap with objects, as Caffe's SSD (an extension of Boxwright)."
+    )
+    random_interpolation_resize: RandomInterpolationResize | None = Field(
+        None, description="Resize by an interpolation chosen at random (an extension of Boxwright)."
+    )

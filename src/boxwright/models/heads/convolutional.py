@@ -48,15 +48,18 @@ class ConvolutionalHead(nn.Module):
         output: HeadOutput,
         shape: HeadShape,
         settings: ConvSettings,
+        *,
+        bodies: Sequence[nn.Module] | None = None,
     ) -> None:
         """Build the convolutions of every level.
 
         Args:
-            in_channels: Channels of each level.
+            in_channels: Channels of each level; behind its body, where there are bodies.
             anchors_per_location: Anchors at each location of each level.
             output: What is predicted for an anchor.
             shape: The layers.
             settings: Convolutions.
+            bodies: For each level the layers that both predictors share, in place of the shape's 1×1 convolutions.
         """
         super().__init__()
         self.output = output
@@ -65,11 +68,13 @@ class ConvolutionalHead(nn.Module):
             depth = max(min(channels, shape.max_depth), shape.min_depth)
             count = shape.layers_before if depth > 0 else 0
             widths = [channels, *[depth] * count]
-            self.shared.append(nn.Sequential(*(conv_norm_act(a, b, 1, settings) for a, b in pairwise(widths))))
+            if bodies is None:
+                self.shared.append(nn.Sequential(*(conv_norm_act(a, b, 1, settings) for a, b in pairwise(widths))))
             self.boxes.append(_predictor(widths[-1], anchors * output.code_size, shape, settings))
             classes = _predictor(widths[-1], anchors * output.columns, shape, settings)
             start_bias(classes, output.class_bias)
             self.classes.append(nn.Sequential(nn.Dropout(shape.dropout), *classes) if shape.dropout else classes)
+        self.shared.extend(bodies or ())
 
     def forward(self, features: list[Tensor]) -> tuple[Tensor, Tensor]:
         """Predict for all anchors.

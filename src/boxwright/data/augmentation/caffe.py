@@ -1,0 +1,268 @@
+"""The augmentation of Caffe's SSD and RefineDet, step by step (SSD, section 3.2 and its released code).
+
+In order: `CaffeDistort`, `RandomExpand`, `OverlapCrop`, `RandomInterpolationResize`, a horizontal flip. Pixels are
+8 bits between all changes, as there; OpenCV computes them, as there.
+
+Dimensions: H W image, N boxes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from boxwright.types import Sample
+
+__all__ = ["CaffeDistort", "OverlapCrop", "RandomExpand", "RandomInterpolationResize"]
+
+_INTERPOLATIONS = (cv2.INTER_LINEAR, cv2.INTER_AREA, cv2.INTER_NEAREST, cv2.INTER_CUBIC, cv2.INTER_LANCZOS4)
+_TRIALS = 50
+_Pixels = NDArray[np.uint8]
+_LEVELS = np.arange(256, dtype=np.float32)
+
+
+def _looked_up(levels: NDArray[np.float32]) -> _Pixels:
+    """Round a table of 256 levels, half to even, and cut it to 8 bits."""
+    return np.clip(np.rint(levels), 0, 255).astype(np.uint8)
+
+
+@dataclass(frozen=True)
+class CaffeDistort:
+    """Change brightness, contrast, saturation and hue, each perhaps; contrast comes second or last.
+
+    Attributes:
+        probability: How often each of the four is changed.
+        brightness: The most that is added to or taken from every level.
+        contrast: (least, most) factor of every level.
+        saturation: (least, most) factor of the saturation, in 8 bits.
+        hue: The most that is added to or taken from the hue, in half degrees; below 0 it stays 0.
+    """
+
+    probability: float = 0.5
+    brightness: float = 32.0
+    contrast: tuple[float, float] = (0.5, 1.5)
+    saturation: tuple[float, float] = (0.5, 1.5)
+    hue: float = 18.0
+
+    def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
+        """Distort.
+
+        Args:
+            sample: The sample.
+            rng: The source of all randomness.
+
+        Returns:
+            A new sample.
+        """
+        changes: list[Callable[[_Pixels, np.random.Generator], _Pixels]]
+        changes = [self._brightness, self._contrast, self._saturation, self._hue]
+        if rng.random() < 0.5:
+            changes.append(changes.pop(1))
+        image = sample.image
+        for change in changes:
+            if rng.random() < self.probability:
+                image = change(image, rng)
+        return replace(sample, image=image)
+
+    def _brightness(self, image: _Pixels, rng: np.random.Generator) -> _Pixels:
+        delta = np.float32(rng.uniform(-self.brightness, self.brightness))
+        return _looked_up(_LEVELS + delta)[image]
+
+    def _contrast(self, image: _Pixels, rng: np.random.Generator) -> _Pixels:
+        return _looked_up(_LEVELS * np.float32(rng.uniform(*self.contrast)))[image]
+
+    def _saturation(self, image: _Pixels, rng: np.random.Generator) -> _Pixels:
+        return _in_hsv(image, 1, _looked_up(_LEVELS * np.float32(rng.uniform(*self.saturation))))
+
+    def _hue(self, image: _Pixels, rng: np.random.Generator) -> _Pixels:
+        return _in_hsv(image, 0, _looked_up(_LEVELS + np.float32(rng.uniform(-self.hue, self.hue))))
+
+
+def _in_hsv(image: _Pixels, channel: int, table: _Pixels) -> _Pixels:
+    """Look one channel of hue (0..180), saturation and value up in a table."""
+    hsv = cv2.cvtColor(np.ascontiguousarray(image), cv2.COLOR_RGB2HSV)
+    hsv[..., channel] = table[hsv[..., channel]]
+    return np.asarray(cv2.cvtColor(hsv, cv2.COLOR_HSV2RGB), np.uint8)
+
+
+@dataclass(frozen=True)
+class RandomExpand:
+    """Place the image somewhere on a larger canvas of one colour, perhaps: objects become small.
+
+    Attributes:
+        probability: How often.
+        max_ratio: The most by which both sides grow.
+        colour: Of the canvas, red, green and blue in 0..255.
+    """
+
+    probability: float = 0.5
+    max_ratio: float = 4.0
+    colour: tuple[int, int, int] = (123, 117, 104)
+
+    def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
+        """Expand, perhaps.
+
+        Args:
+            sample: The sample.
+            rng: The source of all randomness.
+
+        Returns:
+            The sample, expanded or as it was.
+        """
+        if rng.random() >= self.probability:
+            return sample
+        ratio = rng.uniform(1, self.max_ratio)
+        if ratio - 1 < 0.01:
+            return sample
+        height, width = sample.image.shape[:2]
+        tall, wide = int(height * ratio), int(width * ratio)
+        top, left = math.floor(rng.uniform(0, tall - height)), math.floor(rng.uniform(0, wide - width))
+        canvas = np.empty((tall, wide, 3), np.uint8)
+        canvas[:] = self.colour
+        canvas[top : top + height, left : left + width] = sample.image
+        masks = sample.masks
+        if masks is not None:
+            masks = np.pad(masks, ((0, 0), (top, tall - height - top), (left, wide - width - left)))
+        shift = np.array([left, top], np.float32)
+        return _moved(sample, canvas, masks, np.ones(2, np.float32), shift)
+
+
+@dataclass(frozen=True)
+class OverlapCrop:
+    """Crop to one of several windows, each of which overlaps some object enough.
+
+    One window is sought for each overlap, in 50 trials; the whole image is one more. Each of those
+    found is as likely. Objects stay whose centre lies inside; they are cut at its border.
+
+    Attributes:
+        min_overlaps: Least intersections over union with some object, one a window; 0 asks for nothing.
+        scales: (least, most) of the window, in units of the image.
+        aspect_ratios: (least, most) width over height in those units.
+    """
+
+    min_overlaps: tuple[float, ...] = (0.1, 0.3, 0.5, 0.7, 0.9, 0.0)
+    scales: tuple[float, float] = (0.3, 1.0)
+    aspect_ratios: tuple[float, float] = (0.5, 2.0)
+
+    def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
+        """Crop, perhaps.
+
+        Args:
+            sample: The sample.
+            rng: The source of all randomness.
+
+        Returns:
+            The sample, cropped or whole; whole where it has no objects.
+        """
+        if not len(sample.boxes):
+            return sample
+        height, width = sample.image.shape[:2]
+        unit = np.array([width, height, width, height], np.float32)
+        boxes = np.asarray(sample.boxes / unit, np.float32)
+        found = [self._search(boxes, least, rng) for least in self.min_overlaps]
+        windows = [None, *(window for window in found if window is not None)]
+        window = windows[int(rng.integers(len(windows)))]
+        return sample if window is None else _cut(sample, boxes, window)
+
+    def _search(self, boxes: NDArray[np.float32], least: float, rng: np.random.Generator) -> NDArray[np.float32] | None:
+        for _ in range(_TRIALS):
+            window = self._draw(rng)
+            if (_overlaps(boxes, window) >= least).any():
+                return window
+        return None
+
+    def _draw(self, rng: np.random.Generator) -> NDArray[np.float32]:
+        scale = rng.uniform(*self.scales)
+        least, most = self.aspect_ratios
+        ratio = math.sqrt(rng.uniform(max(least, scale**2), min(most, 1 / scale**2)))
+        width, height = scale * ratio, scale / ratio
+        x, y = rng.uniform(0, 1 - width), rng.uniform(0, 1 - height)
+        return np.clip(np.array([x, y, x + width, y + height], np.float32), 0, 1)
+
+
+def _overlaps(boxes: NDArray[np.float32], window: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Compute the intersection over union of each box with a window."""
+    inside = np.clip(np.minimum(boxes[:, 2:], window[2:]) - np.maximum(boxes[:, :2], window[:2]), 0, None).prod(1)
+    areas = np.clip(boxes[:, 2:] - boxes[:, :2], 0, None).prod(1)
+    return np.asarray(inside / (areas + (window[2:] - window[:2]).prod() - inside), np.float32)
+
+
+def _cut(sample: Sample, boxes: NDArray[np.float32], window: NDArray[np.float32]) -> Sample:
+    """Cut a window out, both in units of the image; its pixels are whole ones, its boxes are not moved for that."""
+    height, width = sample.image.shape[:2]
+    x, y = int(window[0] * width), int(window[1] * height)
+    columns = max(int((window[2] - window[0]) * width), 1)
+    rows = max(int((window[3] - window[1]) * height), 1)
+    centres = (boxes[:, :2] + boxes[:, 2:]) / 2
+    kept = sample.keep(np.asarray(((centres >= window[:2]) & (centres <= window[2:])).all(1)))
+    image = np.ascontiguousarray(sample.image[y : y + rows, x : x + columns])
+    masks = None if kept.masks is None else kept.masks[:, y : y + rows, x : x + columns]
+    # From pixels of the image to units of the window, to pixels of what was cut out.
+    scale = np.array([columns, rows], np.float32) / ((window[2:] - window[:2]) * [width, height])
+    moved = _moved(kept, image, masks, scale.astype(np.float32), -window[:2] * np.array([width, height]) * scale)
+    limits = np.array([columns, rows] * 2, np.float32)
+    moved = replace(moved, boxes=np.clip(moved.boxes, 0, limits))
+    return moved.keep(np.asarray((moved.boxes[:, 2:] > moved.boxes[:, :2]).all(1)))
+
+
+@dataclass(frozen=True)
+class RandomInterpolationResize:
+    """Bring the image to size by one of five interpolations: linear, area, nearest, cubic, Lanczos over 8×8.
+
+    Attributes:
+        size: (height, width) to bring it to; the aspect ratio is not kept.
+    """
+
+    size: tuple[int, int]
+
+    def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
+        """Resize.
+
+        Args:
+            sample: The sample.
+            rng: The source of all randomness.
+
+        Returns:
+            A new sample of that size.
+        """
+        height, width = self.size
+        interpolation = _INTERPOLATIONS[int(rng.integers(len(_INTERPOLATIONS)))]
+        image = np.asarray(cv2.resize(sample.image, (width, height), interpolation=interpolation), np.uint8)
+        masks = sample.masks
+        if masks is not None:
+            resized = [cv2.resize(mask, (width, height), interpolation=cv2.INTER_NEAREST) for mask in masks]
+            masks = np.array(resized, np.uint8).reshape(-1, height, width)
+        old_height, old_width = sample.image.shape[:2]
+        scale = np.array([width / old_width, height / old_height], np.float32)
+        return _moved(sample, image, masks, scale, np.zeros(2, np.float32))
+
+
+def _moved(
+    sample: Sample,
+    image: _Pixels,
+    masks: _Pixels | None,
+    scale: NDArray[np.float32],
+    shift: NDArray[np.float32],
+) -> Sample:
+    """Put an image in a sample's place: points x, y become `scale × point + shift`."""
+    keypoints = sample.keypoints
+    if keypoints is not None:
+        points = keypoints[..., :2] * scale + shift
+        height, width = image.shape[:2]
+        seen = (points >= 0).all(-1) & (points <= [width, height]).all(-1)
+        keypoints = np.concatenate([points, (keypoints[..., 2] * seen)[..., None]], -1).astype(np.float32)
+    boxes = sample.boxes * np.tile(scale, 2) + np.tile(shift, 2)
+    areas = sample.areas * scale.prod()
+    return replace(
+        sample,
+        image=image,
+        boxes=boxes.astype(np.float32),
+        areas=areas.astype(np.float32),
+        masks=masks,
+        keypoints=keypoints,
+    )

@@ -1,0 +1,245 @@
+"""RefineDet's network: sizes and anchors against published facts, and what is left when parts are left out."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import boxwright as bw
+from boxwright.config import messages as m
+from boxwright.config import parse_message
+from boxwright.criteria.refinedet import RefineDetCriterion
+from boxwright.criteria.ssd import SSDCriterion
+from boxwright.models.backbones.vgg16 import L2Norm
+from boxwright.models.necks.transfer_connection import TransferConnection
+from boxwright.models.refinedet import RefineDet
+from boxwright.models.ssd import SSD
+from boxwright.types import Targets
+
+NORMED = "conv_hyperparams { activation: RELU batch_norm { } }"
+RESNET = f"transfer_connection {{ {NORMED} }} residual_body {{ {NORMED} }}"
+BOTH = "anchor_refinement { } transfer_connection { }"
+
+
+def build(kind: str, more: str = BOTH, classes: int = 20, size: str = "height: 320 width: 320") -> bw.Detector:
+    text = f"""refinedet {{ num_classes: {classes} image_resizer {{ fixed_shape_resizer {{ {size} }} }}
+      feature_extractor {{ type: "{kind}" }} {more} }}"""
+    return bw.build_detector(parse_message(text, m.DetectionModel))
+
+
+def small(more: str = BOTH, extractor: str = "depth_multiplier: 0.1") -> bw.Detector:
+    text = f"""refinedet {{ num_classes: 3 image_resizer {{ fixed_shape_resizer {{ height: 64 width: 128 }} }}
+      feature_extractor {{ type: "refinedet_mobilenet_v2" {extractor} {NORMED} }} {more} }}"""
+    return bw.build_detector(parse_message(text, m.DetectionModel))
+
+
+def count(module: object) -> int:
+    assert isinstance(module, nn.Module)
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+# Counts of the authors' network (VGG), and of the graph of their Caffe files (ResNet-101), part by part.
+@pytest.mark.parametrize(
+    ("kind", "classes", "total", "parts"),
+    [
+        ("vgg16", 20, 34_440_884, (20_483_904 + 1_024, 1_442_560, 276_528 + 138_264, 11_407_104, 110_640 + 580_860)),
+        ("vgg16", 80, 36_100_484, (20_483_904 + 1_024, 1_442_560, 276_528 + 138_264, 11_407_104, 110_640 + 2_240_460)),
+        ("resnet101", 20, 75_815_348, (42_500_160, 1_526_272, 9_334_856, 14_949_888, 7_504_172)),
+        ("resnet101", 80, 82_451_588, (42_500_160, 1_526_272, 9_334_856, 14_949_888, 14_140_412)),
+    ],
+)
+def test_parameters(kind: str, classes: int, total: int, parts: tuple[int, ...]) -> None:
+    more = f"anchor_refinement {{ }} {RESNET if kind == 'resnet101' else 'transfer_connection { }'}"
+    with torch.device("meta"):
+        network = build(f"refinedet_{kind}", more, classes).network
+    assert isinstance(network, RefineDet)
+    found = (network.backbone, network.neck, network.refinement, network.transfer, network.head)
+    assert tuple(count(part) for part in found) == parts
+    assert count(network) == total == sum(parts)
+
+
+ROWS = {
+    320: {
+        0: (0.0125, 0.0125, 0.1, 0.1),
+        1: (0.0125, 0.0125, 0.1414214, 0.0707107),
+        2: (0.0125, 0.0125, 0.0707107, 0.1414214),
+        3: (0.0375, 0.0125, 0.1, 0.1),
+        4800: (0.025, 0.025, 0.2, 0.2),
+        6000: (0.05, 0.05, 0.4, 0.4),
+        6300: (0.1, 0.1, 0.8, 0.8),
+        -2: (0.9, 0.9, 1.1313709, 0.5656855),
+    },
+    512: {
+        0: (0.0078125, 0.0078125, 0.0625, 0.0625),
+        1: (0.0078125, 0.0078125, 0.0883883, 0.0441942),
+        12288: (0.015625, 0.015625, 0.125, 0.125),
+        15360: (0.03125, 0.03125, 0.25, 0.25),
+        16128: (0.0625, 0.0625, 0.5, 0.5),
+        -1: (0.9375, 0.9375, 0.3535534, 0.7071068),
+    },
+}
+
+
+@pytest.mark.parametrize(("side", "number", "total"), [(320, 6375, 8247.792271), (512, 16320, 19316.467495)])
+def test_anchors(side: int, number: int, total: float) -> None:
+    """Not clipped, as Caffe's: one port clips their centres and sizes, which sums to 8241.22 at 320."""
+    with torch.device("meta"):
+        network = build("refinedet_vgg16").network
+    assert isinstance(network, RefineDet)
+    grids = [(side // stride, side // stride) for stride in (8, 16, 32, 64)]
+    anchors = torch.cat(network.anchors(grids, (side, side))) / side
+    centred = torch.cat([(anchors[:, :2] + anchors[:, 2:]) / 2, anchors[:, 2:] - anchors[:, :2]], 1)
+    assert centred.shape == (number, 4)
+    for row, wanted in ROWS[side].items():
+        assert centred[row].tolist() == pytest.approx(wanted, abs=1e-6)
+    assert float(centred.double().sum()) == pytest.approx(total, abs=1e-3)
+
+
+def test_start_values() -> None:
+    """Scales of 10 and 8; Caffe's xavier counts inputs alone: 0.02552 for the first predictor, where PyTorch's has 0.03567."""
+    network = build("refinedet_vgg16").network
+    assert isinstance(network, RefineDet)
+    scales = [module.scale for module in network.modules() if isinstance(module, L2Norm)]
+    assert [(float(scale.detach().min()), float(scale.detach().max())) for scale in scales] == [(10, 10), (8, 8)]
+    kernel = network.refinement.boxes[0][0].weight  # type: ignore[union-attr, index]
+    bound = math.sqrt(3 / (512 * 9))
+    assert bound == pytest.approx(0.02552, abs=1e-5)
+    assert 0.98 * bound < float(kernel.detach().abs().max()) <= bound
+    biases = [value for name, value in network.named_parameters() if name.endswith("bias")]
+    assert len(biases) > 40
+    assert not any(bias.any() for bias in biases)
+
+
+def test_only_the_transfer_connection_and_bodies_are_normalized_beyond_the_backbone() -> None:
+    with torch.device("meta"):
+        network = build("refinedet_resnet101", f"anchor_refinement {{ }} {RESNET}").network
+    assert isinstance(network, RefineDet)
+    norms = {n for n, module in network.named_modules() if isinstance(module, nn.BatchNorm2d)}
+    assert len({n for n in norms if n.startswith("transfer.")}) == 15
+    assert len({n for n in norms if n.startswith(("refinement.shared", "head.shared"))}) == 2 * 4 * 4
+    assert not {n for n in norms if ".boxes." in n or ".classes." in n}
+    kernels = [module for module in network.transfer.modules() if isinstance(module, nn.ConvTranspose2d)]
+    assert all(kernel.bias is None for kernel in kernels)
+
+
+@pytest.mark.parametrize(
+    ("more", "network", "criterion", "has_transfer"),
+    [
+        ("", SSD, SSDCriterion, False),
+        ("transfer_connection { depth: 32 }", SSD, SSDCriterion, True),
+        ("anchor_refinement { }", RefineDet, RefineDetCriterion, False),
+        ("anchor_refinement { } transfer_connection { depth: 32 }", RefineDet, RefineDetCriterion, True),
+    ],
+)
+def test_parts_that_are_left_out(more: str, network: type, criterion: type, has_transfer: bool) -> None:
+    detector = small(more)
+    assert type(detector.network) is network
+    assert type(detector.criterion) is criterion
+    assert any(isinstance(part, TransferConnection) for part in detector.network.modules()) == has_transfer
+    inputs, sizes = detector.preprocess(torch.rand(2, 50, 70, 3) * 255)
+    predictions = detector.predict(inputs)
+    anchors = 3 * (8 * 16 + 4 * 8 + 2 * 4 + 1 * 2)
+    assert predictions.box_codes.shape == (2, anchors, 4)
+    assert predictions.class_logits.shape == (2, anchors, 4)
+    assert predictions.anchors.shape == (anchors, 4)
+    assert len(detector.postprocess(predictions, sizes)) == 2
+
+
+def test_kernels_of_the_deconvolution() -> None:
+    two, four = small(), small("anchor_refinement { } transfer_connection { deconvolution_kernel_size: 4 }")
+    assert count(four.network) - count(two.network) == 3 * 256 * 256 * (16 - 4)
+    inputs, _ = four.preprocess(torch.rand(1, 64, 128, 3) * 255)
+    assert four.predict(inputs).class_logits.shape == two.predict(inputs).class_logits.shape
+
+
+def test_transfer_by_hand() -> None:
+    """Two levels of one channel, every kernel the identity: the coarse value is added to each of four fine ones."""
+    from boxwright.models.layers import ConvSettings
+
+    transfer = TransferConnection((1, 1), 1, ConvSettings(norm=None, activation="RELU"))
+    with torch.no_grad():
+        for module in transfer.modules():
+            if isinstance(module, nn.Conv2d):
+                module.weight.zero_()
+                module.weight[0, 0, 1, 1] = 1
+            elif isinstance(module, nn.ConvTranspose2d):
+                module.weight.fill_(2)
+    fine, coarse = torch.tensor([[[[1.0, -2.0], [3.0, 4.0]]]]), torch.tensor([[[[10.0]]]])
+    results = transfer([fine, coarse])
+    assert results[1].tolist() == [[[[10]]]]
+    # -2 does not pass the first activation.
+    assert results[0].tolist() == [[[[21, 20], [23, 24]]]]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"size": "height: 320 width: 300"}, "sides must be multiples of 64.*found 320×300"),
+        ({"kind": "ssd_vgg16"}, "none of a RefineDet.*known: refinedet_vgg16"),
+        ({"kind": "refinedet_vgg"}, "did you mean refinedet_vgg16"),
+        ({"classes": 0}, "num_classes: expected at least 1"),
+        ({"more": "transfer_connection { deconvolution_kernel_size: 3 }"}, r"expected 2 \(as released\) or 4"),
+        ({"more": "anchor_refinement { objectness_threshold: 1.5 }"}, "objectness_threshold: expected 0 or more"),
+        ({"more": "inference_preset: PAPER post_processing { }"}, "exclude each other"),
+        ({"more": "box_coder { mean_stddev_box_coder { stddev: 0.1 } }"}, "use faster_rcnn_box_coder"),
+        (
+            {
+                "more": "anchor_generator { multiscale_anchor_generator { min_level: 3 max_level: 4 aspect_ratios: 1.0 } }"
+            },
+            "the anchors are for 2",
+        ),
+        (
+            {"more": "anchor_refinement { matcher { bipartite_argmax_matcher { matched_threshold: 0.3 } } }"},
+            "model.refinedet.anchor_refinement: .*unmatched_threshold 0.5 is over",
+        ),
+    ],
+)
+def test_errors(change: dict[str, object], message: str) -> None:
+    arguments: dict[str, object] = {"kind": "refinedet_mobilenet_v2", **change}
+    with pytest.raises(bw.ConfigError, match=message):
+        build(**arguments)  # type: ignore[arg-type]
+
+
+def test_a_size_that_halves_unevenly_is_an_error_when_it_comes() -> None:
+    detector = small()
+    with pytest.raises(bw.DataError, match="sides must be multiples"):
+        detector.predict(torch.zeros(1, 3, 100, 128))
+
+
+def test_any_backbone_of_timm() -> None:
+    detector = build("timm/resnet18", BOTH, 2, "height: 128 width: 64")
+    inputs, _ = detector.preprocess(torch.rand(1, 64, 64, 3) * 255)
+    assert detector.predict(inputs).class_logits.shape == (1, 3 * (16 * 8 + 8 * 4 + 4 * 2 + 2), 3)
+
+
+def test_every_parameter_learns() -> None:
+    detector = small().train()
+    inputs, _ = detector.preprocess(torch.rand(2, 64, 128, 3) * 255)
+    targets = some_targets()
+    losses = detector.criterion(detector.predict(inputs), targets)
+    torch.stack(list(losses.values())).sum().backward()
+    without = [name for name, value in detector.named_parameters() if value.requires_grad and value.grad is None]
+    assert without == []
+
+
+def some_targets() -> Targets:
+    boxes = torch.tensor([[[10.0, 10, 40, 40]], [[20.0, 20, 60, 60]]])
+    return Targets(boxes, torch.zeros(2, 1, dtype=torch.int64), torch.ones(2, 1), torch.ones(2, 1, dtype=torch.bool))
+
+
+@pytest.mark.slow
+def test_network_and_criterion_compile_into_one_graph() -> None:
+    detector = small("anchor_refinement { } transfer_connection { depth: 32 }").train()
+    inputs, _ = detector.preprocess(torch.rand(2, 64, 128, 3) * 255)
+    targets = some_targets()
+    step = torch.compile(lambda x, t: detector.criterion(detector.network(x), t), fullgraph=True)
+    state = {name: value.clone() for name, value in detector.state_dict().items()}
+    compiled = step(inputs, targets)
+    detector.load_state_dict(state)
+    plain = detector.criterion(detector.predict(inputs), targets)
+    assert {n: float(v) for n, v in compiled.items()} == pytest.approx(
+        {n: float(v) for n, v in plain.items()}, rel=1e-3
+    )
