@@ -26,7 +26,8 @@ Source = str | Path | Mapping[str, NDArray[Any]]
 # Scope → the parts of the network that it may leave fresh, and where.
 _PREDICTORS = ("head.classes.", "head.boxes.")
 _WIDTH = 50
-_BEYOND_BACKBONE = ("neck.", "refinement.", "transfer.", "head.")
+# The scales of VGG's normalized maps belong to the detector: no classifier has them.
+_BEYOND_BACKBONE = ("neck.", "refinement.", "transfer.", "head.", "backbone.norms.")
 
 
 @dataclass(frozen=True)
@@ -83,8 +84,8 @@ def load_weights(
     Args:
         detector: The detector, changed in place, or left as it was where the load fails.
         source: A TF2 checkpoint (prefix, folder, or SavedModel), a checkpoint of ours (a file, or a
-            run's folder, whose newest is taken), a `.safetensors` file with our names, or a mapping
-            from TF2 checkpoint keys to arrays in TensorFlow's layout.
+            run's folder, whose newest is taken), a `.safetensors` file with our names, a `.pth` file of a known
+            layout (`pytorch_names`), or a mapping from TF2 checkpoint keys to arrays in TensorFlow's layout.
         scope: "full" wants every tensor, and of the same shape. "detection" leaves fresh a class or
             box predictor of which a shape differs; where a checkpoint of ours has other classes, those that
             both have are kept by name. "classification" restores the backbone alone.

@@ -1,4 +1,4 @@
-"""Where weights come from: our checkpoints, safetensors, TF2 checkpoints and SavedModels, mappings."""
+"""Where weights come from: our checkpoints, safetensors, TF2 checkpoints and SavedModels, `.pth` files, mappings."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from boxwright.checkpoints.pytorch_names import from_pytorch, read_pth
 from boxwright.checkpoints.store import find_checkpoint
 from boxwright.errors import CheckpointError
 from boxwright.tensorflow.bundle import Bundle
@@ -82,6 +83,10 @@ def read_source(
             return SourceWeights(load_file(path))
         except (OSError, SafetensorError) as error:
             raise CheckpointError(f"{path}: not readable as safetensors: {error}") from None
+    if path.suffix == ".pth":
+        if use_average:
+            raise CheckpointError(f"{path}: moving averages are asked for, but .pth files have none")
+        return SourceWeights(*from_pytorch(network, read_pth(path), path))
     return _ours(path, use_average)
 
 

@@ -1,0 +1,196 @@
+"""Weights of public PyTorch ports and of ImageNet, by their names there.
+
+What a `.pth` file holds is told by its names: a RefineDet port's whole detector, VGG-16 with its classifier
+made convolutions (`vgg16_reducedfc.pth`), torchvision's VGG-16, or a ResNet by torchvision's names: torchvision's
+own go into timm's ResNets, converted Caffe models, whose blocks stride earlier, into ours. Nothing in a file is
+run: it is read with PyTorch's restricted unpickler.
+
+Dimensions: A anchors a location, C channels.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from boxwright.errors import CheckpointError
+from boxwright.models.backbones.resnet_v1 import Bottleneck, ResNetV1
+from boxwright.models.backbones.timm_backbone import TimmBackbone
+from boxwright.models.backbones.vgg16 import Vgg16
+from boxwright.models.refinedet import RefineDet
+
+__all__ = ["from_pytorch", "read_pth"]
+
+Names = Iterator[tuple[str, str, Callable[[Tensor], Tensor]]]
+# Places of the convolutions in torchvision's VGG-16, and in the ports' lists of layers.
+_VGG_LAYERS = ((0, 2), (5, 7), (10, 12, 14), (17, 19, 21), (24, 26, 28))
+_REDUCED = (31, 33)
+_LEVELS = 4
+_DEVIATION = (0.229, 0.224, 0.225)  # of torchvision's preprocessing, red, green and blue
+
+
+def read_pth(path: Path) -> dict[str, Tensor]:
+    """Read a file of tensors by names.
+
+    Args:
+        path: A file that `torch.save` wrote: a state dictionary, or one below `model` or `state_dict`.
+
+    Returns:
+        Name to tensor, without the prefix that DataParallel adds.
+
+    Raises:
+        CheckpointError: Where the file is missing, broken, or holds anything else.
+    """
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        raise CheckpointError(f"{path}: not readable as tensors by names: {str(error).splitlines()[0]}") from None
+    for key in ("state_dict", "model"):
+        if isinstance(content, dict) and isinstance(content.get(key), dict):
+            content = content[key]
+    if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
+        raise CheckpointError(f"{path}: expected tensors by names, as torch.save(network.state_dict()) writes them")
+    return {name.removeprefix("module."): value for name, value in content.items()}
+
+
+def from_pytorch(
+    network: nn.Module, state: Mapping[str, Tensor], path: Path
+) -> tuple[dict[str, Tensor], dict[str, str], dict[str, str]]:
+    """Bring a state dictionary to our names and order.
+
+    Args:
+        network: The network that it is for.
+        state: Name to tensor.
+        path: Where it comes from, for errors.
+
+    Returns:
+        Our names to tensors, our names to the source's, and the source's names of what is not used, each with
+        the reason.
+
+    Raises:
+        CheckpointError: Where the names are of no layout that is known, or of another network.
+    """
+    table = {ours: (theirs, change) for ours, theirs, change in _layout(network, state, path)}
+    found = {ours: entry for ours, entry in table.items() if entry[0] in state}
+    values = {ours: change(state[theirs]) for ours, (theirs, change) in found.items()}
+    names = {ours: theirs for ours, (theirs, _) in found.items()}
+    used = set(names.values())
+    unused = {name: "no part of the network has it" for name in state if name not in used}
+    return values, names, unused
+
+
+def _layout(network: nn.Module, state: Mapping[str, Tensor], path: Path) -> Names:
+    backbone = network.backbone
+    if "arm_loc.0.weight" in state and isinstance(network, RefineDet) and isinstance(backbone, Vgg16):
+        return _refinedet_port()
+    if isinstance(backbone, Vgg16):
+        if "31.weight" in state:
+            return _vgg("", _REDUCED, _unchanged, _unchanged)
+        if "vgg.31.weight" in state:
+            return _vgg("vgg.", _REDUCED, _unchanged, _unchanged)
+        if "features.0.weight" in state:
+            return _torchvision_vgg()
+    if isinstance(backbone, ResNetV1) and "layer1.0.conv1.weight" in state:
+        return _resnet(backbone)
+    if isinstance(backbone, TimmBackbone) and "layer1.0.conv1.weight" in state:
+        return ((f"backbone.body.{name}", name, _unchanged) for name in backbone.body.state_dict())
+    example = ", ".join(list(state)[:3]) or "none"
+    raise CheckpointError(
+        f"{path}: its names ({example}, …) are not of a layout known for a {type(network).__name__} on a "
+        f"{type(backbone).__name__}; known: refinedet.pytorch, vgg16_reducedfc and torchvision's VGG-16 for VGG-16, "
+        "converted Caffe ResNets for refinedet_resnet101, torchvision's ResNets for timm/NAME"
+    )
+
+
+def _unchanged(value: Tensor) -> Tensor:
+    return value
+
+
+def _vertical_first(value: Tensor) -> Tensor:
+    """Reorder the outputs of a box predictor, x y w h for each anchor, to y x h w."""
+    return value.reshape(-1, 4, *value.shape[1:])[:, [1, 0, 3, 2]].reshape(value.shape)
+
+
+def _for_levels(kernel: Tensor) -> Tensor:
+    """Make a kernel for pixels in 0..1, divided by their deviation, one for levels."""
+    return kernel / (255 * torch.tensor(_DEVIATION))[:, None, None]
+
+
+def _both(ours: str, theirs: str, change: Callable[[Tensor], Tensor] = _unchanged) -> Names:
+    for kind in ("weight", "bias"):
+        yield f"{ours}.{kind}", f"{theirs}.{kind}", change
+
+
+def _stages(prefix: str) -> Names:
+    for stage, layers in enumerate(_VGG_LAYERS):
+        for number, layer in enumerate(layers):
+            yield from _both(f"backbone.stages.{stage}.{2 * number}", f"{prefix}{layer}")
+
+
+def _vgg(
+    prefix: str,
+    converted: tuple[int, int],
+    fc6: Callable[[Tensor], Tensor],
+    fc7: Callable[[Tensor], Tensor],
+) -> Names:
+    yield from _stages(prefix)
+    for place, (layer, change) in enumerate(zip(converted, (fc6, fc7), strict=True)):
+        yield from _both(f"backbone.converted.{2 * place}", f"{prefix}{layer}", change)
+
+
+def _torchvision_vgg() -> Names:
+    """Take every fourth unit of the classifier's layers, and of fc6's 7×7 window every third pixel, as SSD does.
+
+    The first kernel takes what torchvision's preprocessing divides by, since ours leaves levels in 0..255.
+    """
+    for ours, theirs, change in _stages("features."):
+        yield ours, theirs, _for_levels if theirs == "features.0.weight" else change
+
+    def fc6(value: Tensor) -> Tensor:
+        return value[::4] if value.ndim == 1 else value.view(4096, 512, 7, 7)[::4, :, ::3, ::3]
+
+    def fc7(value: Tensor) -> Tensor:
+        return value[::4] if value.ndim == 1 else value[::4, ::4, None, None]
+
+    yield from _both("backbone.converted.0", "classifier.0", fc6)
+    yield from _both("backbone.converted.2", "classifier.3", fc7)
+
+
+def _refinedet_port() -> Names:
+    """Name the layers of the public port (luuuyi's RefineDet.PyTorch)."""
+    yield from _vgg("vgg.", _REDUCED, _unchanged, _unchanged)
+    for number, name in enumerate(("conv4_3", "conv5_3")):
+        yield f"backbone.norms.{number}.scale", f"{name}_L2Norm.weight", _unchanged
+    for number in range(2):
+        yield from _both(f"neck.extra.0.{2 * number}", f"extras.{number}")
+    for level in range(_LEVELS):
+        for part, head in (("arm", "refinement"), ("odm", "head")):
+            yield from _both(f"{head}.boxes.{level}.0", f"{part}_loc.{level}", _vertical_first)
+            yield from _both(f"{head}.classes.{level}.0", f"{part}_conf.{level}")
+        # Lists of convolution, activation, convolution; of deconvolutions; of activation, convolution, activation.
+        yield from _both(f"transfer.lateral.{level}.0", f"tcb0.{3 * level}")
+        yield from _both(f"transfer.linear.{level}.0", f"tcb0.{3 * level + 2}")
+        yield from _both(f"transfer.smooth.{level}.0", f"tcb2.{3 * level + 1}")
+        if level < _LEVELS - 1:
+            yield from _both(f"transfer.enlarge.{level}.0", f"tcb1.{level}")
+
+
+def _resnet(backbone: ResNetV1) -> Names:
+    yield from _norm_and_conv("backbone.stem", "conv1", "bn1")
+    for stage, blocks in enumerate(backbone.stages):
+        for number, block in enumerate(blocks.children()):
+            ours, theirs = f"backbone.stages.{stage}.{number}", f"layer{stage + 1}.{number}"
+            for place, part in enumerate(("reduce", "convolve", "expand"), start=1):
+                yield from _norm_and_conv(f"{ours}.{part}", f"{theirs}.conv{place}", f"{theirs}.bn{place}")
+            if isinstance(block, Bottleneck) and isinstance(block.shortcut, nn.Sequential):
+                yield from _norm_and_conv(f"{ours}.shortcut", f"{theirs}.downsample.0", f"{theirs}.downsample.1")
+
+
+def _norm_and_conv(ours: str, conv: str, norm: str) -> Names:
+    yield f"{ours}.0.weight", f"{conv}.weight", _unchanged
+    for kind in ("weight", "bias", "running_mean", "running_var"):
+        yield f"{ours}.1.{kind}", f"{norm}.{kind}", _unchanged
