@@ -77,6 +77,9 @@ def evaluate_command(  # noqa: PLR0913  # the flags of the command
             "--eval_on_train_data", help="Evaluate on the training data, every 5th image unless told otherwise."
         ),
     ] = False,
+    multi_scale: Annotated[
+        str, typer.Option("--multi_scale", help="Look at many sizes and mirror images, and vote: as refinedet320-voc.")
+    ] = "",
     watch_: Annotated[
         bool,
         typer.Option(
@@ -106,6 +109,7 @@ def evaluate_command(  # noqa: PLR0913  # the flags of the command
     from boxwright.evaluation.evaluator import write_evaluation
     from boxwright.evaluation.watch import WatchSettings, evaluate_on_training_data, watch
     from boxwright.models.detector import usable_device
+    from boxwright.models.multi_scale import at_scales
 
     if watch_ and pipeline_config_path is None:
         raise ConfigError(
@@ -132,7 +136,11 @@ def evaluate_command(  # noqa: PLR0913  # the flags of the command
     detector, _, step = restore_detector(model_dir, config=config)
     detector.to(usable_device(device))
     evaluation = run_evaluation(
-        config, detector, reader, lambda items, title: count_progress(title)(items), class_agnostic=class_agnostic
+        config,
+        at_scales(detector, multi_scale),
+        reader,
+        lambda items, title: count_progress(title)(items),
+        class_agnostic=class_agnostic,
     )
     folder = out or (model_dir if model_dir.is_dir() else model_dir.parent) / "eval"
     write_evaluation(evaluation, folder)

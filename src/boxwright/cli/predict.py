@@ -34,6 +34,9 @@ def predict_command(
     min_score: Annotated[
         float, typer.Option("--min_score", min=0.0, max=1.0, help="Leave out what scores less.")
     ] = 0.5,
+    multi_scale: Annotated[
+        str, typer.Option("--multi_scale", help="Look at many sizes and mirror images, and vote: as refinedet320-voc.")
+    ] = "",
     device: Annotated[str, typer.Option("--device", help="cpu or cuda.")] = "cpu",
 ) -> None:
     """Detect objects in images: a picture of each, and COCO-style JSON."""
@@ -41,10 +44,13 @@ def predict_command(
     from boxwright.evaluation.evaluate import restore_detector
     from boxwright.inference.predict import find_images, predict_files
     from boxwright.models.detector import usable_device
+    from boxwright.models.multi_scale import at_scales
 
     config = load_config(pipeline_config_path) if pipeline_config_path else None
     detector, _, _ = restore_detector(model_dir, config=config)
     detector.to(usable_device(device))
     files = find_images(images)
-    rows = predict_files(detector, files, out, min_score=min_score, progress=count_progress("predict"))
+    rows = predict_files(
+        at_scales(detector, multi_scale), files, out, min_score=min_score, progress=count_progress("predict")
+    )
     console.print(f"{len(rows)} objects in {len(files)} images; pictures and detections.json: {out}", markup=False)

@@ -18,6 +18,7 @@ from boxwright.distributed import ALONE, Processes
 from boxwright.errors import CheckpointError, ConfigError
 from boxwright.evaluation.evaluator import Evaluation, Progress, _silent, evaluate_detector
 from boxwright.models.detector import Detector
+from boxwright.models.multi_scale import MultiScaleDetector
 from boxwright.tensorflow.bundle import Bundle
 from boxwright.tensorflow.object_graph import ATTRIBUTE
 from boxwright.types import Categories
@@ -120,7 +121,7 @@ def _label_map(config: m.TrainEvalPipelineConfig, folder: Path) -> Categories | 
 
 def run_evaluation(
     config: m.TrainEvalPipelineConfig,
-    detector: Detector,
+    detector: Detector | MultiScaleDetector,
     number: int = 0,
     progress: Progress = _silent,
     *,

@@ -21,6 +21,7 @@ from boxwright.distributed import ALONE, Processes
 from boxwright.drawing import draw_boxes, side_by_side
 from boxwright.metrics.metric import without_nan
 from boxwright.models.detector import Detector
+from boxwright.models.multi_scale import MultiScaleDetector
 from boxwright.types import Categories, Category, Detections, Predictions, Sample
 
 __all__ = [
@@ -69,7 +70,7 @@ class _Part:
 
 
 def evaluate_detector(
-    detector: Detector,
+    detector: Detector | MultiScaleDetector,
     dataset: Dataset,
     plan: EvaluationPlan,
     progress: Progress = _silent,
@@ -112,7 +113,7 @@ def _categories(dataset: Dataset, plan: EvaluationPlan) -> Categories:
 
 
 def _evaluate_batch(
-    detector: Detector, dataset: Dataset, plan: EvaluationPlan, indices: list[int], drawn: set[int]
+    detector: Detector | MultiScaleDetector, dataset: Dataset, plan: EvaluationPlan, indices: list[int], drawn: set[int]
 ) -> Iterator[_Part]:
     # As in TF, the losses of an evaluation are of labels, whatever scores the records have.
     samples = [replace(dataset[index], class_scores=None) for index in indices]
@@ -140,7 +141,12 @@ def _one_class(sample: Sample, found: Detections) -> tuple[Sample, Detections]:
 
 
 def _losses(
-    detector: Detector, predictions: Predictions, samples: list[Sample], sizes: Tensor, *, seed: int
+    detector: Detector | MultiScaleDetector,
+    predictions: Predictions,
+    samples: list[Sample],
+    sizes: Tensor,
+    *,
+    seed: int,
 ) -> dict[str, float]:
     """Compute TF's loss terms of images that were detected in together; the seed is for sampled anchors."""
     objects = [objects_in_input(sample, (h, w)) for sample, (h, w) in zip(samples, sizes.tolist(), strict=True)]

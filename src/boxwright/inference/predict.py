@@ -13,6 +13,7 @@ from boxwright.data.image_io import read_image
 from boxwright.errors import DataError
 from boxwright.evaluation.evaluator import detection_rows, draw_detections
 from boxwright.models.detector import Detector
+from boxwright.models.multi_scale import MultiScaleDetector
 from boxwright.types import Detections
 
 __all__ = ["find_images", "predict_files"]
@@ -52,7 +53,7 @@ def _all(files: Iterable[Path]) -> Iterable[Path]:
 
 
 def predict_files(
-    detector: Detector,
+    detector: Detector | MultiScaleDetector,
     files: Sequence[Path],
     out: str | Path,
     *,

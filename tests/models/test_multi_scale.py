@@ -1,0 +1,134 @@
+"""Many looks at an image: where boxes of a mirror image lie, which are believed, how they are merged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import boxwright as bw
+from boxwright.config import messages as m
+from boxwright.config import parse_message
+from boxwright.models.multi_scale import MULTI_SCALE, Look, MultiScale, MultiScaleDetector, at_scales
+from boxwright.postprocessing.box_voting import BoxVoting, SoftBoxVoting
+
+BOXES = torch.tensor([[0.0, 0, 10, 10], [0.0, 0, 10, 8], [50.0, 0, 60, 10], [0.0, 0, 10, 4]])
+SCORES = torch.tensor([0.6, 0.2, 0.9, 0.1])
+
+
+def test_voting_by_hand() -> None:
+    """The second overlaps the first by 0.8, the fourth by 0.4 alone; the third is far."""
+    boxes, scores = BoxVoting()(BOXES, SCORES)
+    assert scores.tolist() == pytest.approx([0.9, 0.6, 0.1])
+    # (10 × 0.6 + 8 × 0.2) ÷ 0.8 = 9.5
+    assert boxes.tolist() == [[50, 0, 60, 10], pytest.approx([0, 0, 10, 9.5]), [0, 0, 10, 4]]
+
+
+def test_soft_voting_by_hand() -> None:
+    """The best is lowered to nothing, the second by its overlap, to 0.2 × 0.2; lone ones stay as they are."""
+    boxes, scores = SoftBoxVoting(score_threshold=0.03)(BOXES, SCORES)
+    assert sorted(scores.tolist()) == pytest.approx([0.04, 0.1, 0.6, 0.9])
+    assert boxes[scores.argsort()][0].tolist() == [0, 0, 10, 8]
+    assert len(SoftBoxVoting(score_threshold=0.05)(BOXES, SCORES)[1]) == 3
+
+
+@pytest.mark.parametrize("voting", [BoxVoting(), SoftBoxVoting()])
+def test_voting_of_nothing_and_of_no_area(voting: BoxVoting | SoftBoxVoting) -> None:
+    assert [part.shape[0] for part in voting(torch.zeros(0, 4), torch.zeros(0))] == [0, 0]
+    boxes, scores = voting(torch.tensor([[3.0, 3, 3, 3]]), torch.tensor([0.5]))
+    assert boxes.tolist() == [[3, 3, 3, 3]]
+    assert scores.tolist() == [0.5]
+
+
+def test_what_a_look_believes() -> None:
+    boxes = torch.tensor([[0.0, 0, 32, 10], [0.0, 0, 33, 10], [0.0, 0, 100, 160], [0.0, 0, 200, 159]])
+    assert Look(192, 192, larger_than=32).believes(boxes).tolist() == [False, True, True, True]
+    assert Look(384, 384, smaller_than=160).believes(boxes).tolist() == [True] * 4
+    assert Look(512, 512, smaller_than=96).believes(boxes).tolist() == [True, True, False, False]
+
+
+def test_size_follows_the_image() -> None:
+    look = Look(320, 192)
+    assert look.size(torch.zeros(3, 480, 640)) == (192, 320)
+    assert look.size(torch.zeros(3, 640, 480)) == (320, 192)
+
+
+def test_presets() -> None:
+    """The authors' sizes; all fit a stride of 64."""
+    assert [(p.long_side, p.short_side) for p in MULTI_SCALE["refinedet320-voc"].looks] == [
+        (320, 320),
+        (320, 192),
+        *((side, side) for side in (192, 384, 448, 512, 576, 704)),
+    ]
+    assert len(MULTI_SCALE["refinedet320-coco"].looks) == 9
+    assert len(MULTI_SCALE["refinedet512-voc"].looks) == 6
+    assert len(MULTI_SCALE["refinedet512-coco"].looks) == 9
+    sides = {side for rules in MULTI_SCALE.values() for p in rules.looks for side in (p.long_side, p.short_side)}
+    assert all(side % 64 == 0 for side in sides)
+
+
+def detector_of(resizer: str = "fixed_shape_resizer { height: 64 width: 64 }") -> bw.Detector:
+    text = f"""refinedet {{ num_classes: 2 image_resizer {{ {resizer} }} anchor_refinement {{ }}
+      feature_extractor {{ type: "refinedet_mobilenet_v2" depth_multiplier: 0.1 }} }}"""
+    torch.manual_seed(0)
+    return bw.build_detector(parse_message(text, m.DetectionModel))
+
+
+def test_one_look_is_the_image_and_its_mirror_image() -> None:
+    """Of both, by hand: the second look's boxes are mirrored back, then all are voted on."""
+    detector = detector_of()
+    image = np.random.default_rng(0).integers(0, 256, (50, 70, 3)).astype(np.uint8)
+    voting = BoxVoting(iou_threshold=1.0)  # nothing is merged
+    many = MultiScaleDetector(detector, MultiScale((Look(64, 64),), voting, 10_000))
+    found = many.detect([image])[0]
+    plain, mirrored = detector.detect([image])[0], detector.detect([image[:, ::-1].copy()])[0]
+    assert len(found) == len(plain) + len(mirrored)
+    back = mirrored.boxes[:, [2, 1, 0, 3]] * torch.tensor([-1, 1, -1, 1]) + torch.tensor([70, 0, 70, 0])
+    wanted = torch.cat([plain.boxes, back])
+    assert torch.allclose(found.boxes[found.boxes[:, 0].argsort()], wanted[wanted[:, 0].argsort()], atol=1e-4)
+    assert found.image_size == (50, 70)
+    assert (found.scores.diff() <= 0).all()
+
+
+def test_looks_see_other_sizes_and_the_detector_stays_as_it_was() -> None:
+    detector = detector_of().train()
+    seen: list[tuple[int, ...]] = []
+    detector.network.register_forward_pre_hook(lambda _, inputs: seen.append(tuple(inputs[0].shape[-2:])))
+    rules = MultiScale((Look(64, 64), Look(128, 64), Look(192, 192, smaller_than=20)), BoxVoting(), 7)
+    found = MultiScaleDetector(detector, rules).detect([np.zeros((90, 60, 3), np.uint8)])[0]
+    assert seen == [(64, 64)] * 2 + [(128, 64)] * 2 + [(192, 192)] * 2
+    assert len(found) == 7
+    assert detector.training
+    assert detector.preprocessor.resizer.output_size == (64, 64)
+
+
+def test_errors() -> None:
+    with pytest.raises(bw.ConfigError, match="'refinedet' is not known; known: refinedet320-voc"):
+        at_scales(detector_of(), "refinedet")
+    with pytest.raises(bw.ConfigError, match="fixed_shape_resizer"):
+        at_scales(detector_of("keep_aspect_ratio_resizer { }"), "refinedet320-voc")
+    one = detector_of()
+    assert at_scales(one, "") is one
+
+
+@pytest.mark.parametrize("verb", ["evaluate", "predict"])
+def test_command_line(small_config: Path, shapes_data: Path, tmp_path: Path, verb: str) -> None:
+    from typer.testing import CliRunner
+
+    from boxwright.cli.main import app
+
+    bw.train(
+        bw.load_config(small_config, ["train_config.num_steps=1"]),
+        tmp_path / "m",
+        bw.RunSettings(workers=0, evaluate=False),
+    )
+    image = next((shapes_data / "voc" / "JPEGImages").glob("*.jpg"))
+    arguments = [verb, *([str(image)] if verb == "predict" else []), "--model_dir", str(tmp_path / "m")]
+    arguments += ["--out", str(tmp_path / "o"), "--multi_scale", "refinedet320-voc"]
+    if verb == "evaluate":
+        arguments += ["--sample_1_of_n_eval_examples", "3"]
+    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "o" / "detections.json").is_file()
