@@ -76,18 +76,21 @@ def detector_of(resizer: str = "fixed_shape_resizer { height: 64 width: 64 }") -
     return bw.build_detector(parse_message(text, m.DetectionModel))
 
 
+def in_order(boxes: torch.Tensor) -> torch.Tensor:
+    return torch.tensor(sorted(boxes.mul(1000).round().div(1000).tolist()))
+
+
 def test_one_look_is_the_image_and_its_mirror_image() -> None:
-    """Of both, by hand: the second look's boxes are mirrored back, then all are voted on."""
+    """Of both, by hand, and nothing merged: the second look's boxes are mirrored back."""
     detector = detector_of()
     image = np.random.default_rng(0).integers(0, 256, (50, 70, 3)).astype(np.uint8)
-    voting = BoxVoting(iou_threshold=1.0)  # nothing is merged
-    many = MultiScaleDetector(detector, MultiScale((Look(64, 64),), voting, 10_000))
+    many = MultiScaleDetector(detector, MultiScale((Look(64, 64),), lambda boxes, scores: (boxes, scores), 10_000))
     found = many.detect([image])[0]
     plain, mirrored = detector.detect([image])[0], detector.detect([image[:, ::-1].copy()])[0]
     assert len(found) == len(plain) + len(mirrored)
     back = mirrored.boxes[:, [2, 1, 0, 3]] * torch.tensor([-1, 1, -1, 1]) + torch.tensor([70, 0, 70, 0])
     wanted = torch.cat([plain.boxes, back])
-    assert torch.allclose(found.boxes[found.boxes[:, 0].argsort()], wanted[wanted[:, 0].argsort()], atol=1e-4)
+    assert torch.allclose(in_order(found.boxes), in_order(wanted), atol=2e-3)
     assert found.image_size == (50, 70)
     assert (found.scores.diff() <= 0).all()
 
