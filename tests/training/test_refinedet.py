@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -136,6 +139,31 @@ def test_other_classes_keep_what_they_share(refinedet_config: Path, tmp_path: Pa
     assert "star, circle kept by name" in str(report)
     assert "refinement.classes.0.0.weight" in report.restored
     assert not report.kept
+
+
+@pytest.mark.slow
+def test_two_processes_are_one_with_the_whole_batch(refinedet_config: Path, tmp_path: Path) -> None:
+    """Both steps' divisors are counted over all processes."""
+    text = refinedet_config.read_text().replace("activation: RELU", "activation: SWISH")
+    refinedet_config.write_text(text.replace("batch_norm {", "sync_batch_norm {"))
+    logs = []
+    for count in (1, 2):
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count)]
+        command += [
+            "-m",
+            "boxwright",
+            "train",
+            "--config",
+            str(refinedet_config),
+            "--model_dir",
+            str(tmp_path / str(count)),
+        ]
+        command += ["--num_train_steps", "1", "--log_every_n", "1", "--workers", "0", "--no-evaluate"]
+        subprocess.run(command, check=True, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        last = json.loads((tmp_path / str(count) / "metrics.jsonl").read_text().splitlines()[-1])
+        logs.append({name: value for name, value in last.items() if name.startswith("Loss/")})
+    assert len(logs[0]) == 6
+    assert logs[1] == pytest.approx(logs[0], rel=1e-5)
 
 
 @pytest.mark.slow
