@@ -4,7 +4,7 @@
         [--data shapes|bccd] [--seeds 3] [--steps 800] [--threads 2] [--device cuda]
 
 The same small MobileNetV2 learns from scratch, on made-up shapes that are many, small and overlap
-(128×128), or on blood cells (320×256), four times for each seed:
+(128×128), or on blood cells (256×192), four times for each seed:
 
 - ssd: class and box are predicted on the backbone's maps, as SSD does, on four maps;
 - tcb: the same on maps that the transfer connection made;
@@ -54,7 +54,7 @@ DATA = {
         "crop": "",
     },
     "bccd": {
-        "size": "height: 256 width: 320",
+        "size": "height: 192 width: 256",
         "classes": 3,
         "scale": 3.0,
         "train": f'label_map_path: "{HERE}/bccd_label_map.pbtxt" '
