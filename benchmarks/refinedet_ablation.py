@@ -126,7 +126,8 @@ def run(data: str, variant: str, seed: int, arguments: argparse.Namespace, folde
             seed=seed, evaluate=False, checkpoint_every_n=10**6, summarize_every_n=0, workers=1, device=arguments.device
         )
         began = time.monotonic()
-        bw.train(config, Path(model_dir) / "m", settings, Silent())
+        if bw.train(config, Path(model_dir) / "m", settings, Silent()) < arguments.steps:
+            raise SystemExit("stopped; runs that ended are kept")
         seconds = time.monotonic() - began
         metrics = bw.evaluate(config, Path(model_dir) / "m")
     return {"AP": metrics[AP], "AP50": metrics[AP50], "seconds": seconds}

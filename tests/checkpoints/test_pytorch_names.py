@@ -214,6 +214,23 @@ def test_resnet_of_torchvision_into_timm(tmp_path: Path) -> None:
     assert torch.allclose(found, wanted, rtol=1e-3, atol=1e-4)
 
 
+@torch.no_grad()
+def test_weights_that_take_blue_first(tmp_path: Path) -> None:
+    """They see a picture whose channels are turned as those that take red first see it."""
+    state = random_state(vgg_shapes(""))
+    torch.save(state, tmp_path / "red.pth")
+    torch.save(state | {"0.weight": state["0.weight"][:, [2, 1, 0]]}, tmp_path / "blue.pth")
+    x, seen = torch.randn(1, 3, 64, 64), []
+    for name, channels in (("red", "RGB"), ("blue", "BGR")):
+        detector = detector_of("refinedet_vgg16")
+        bw.load_weights(detector, tmp_path / f"{name}.pth", "classification", channels=channels)  # type: ignore[arg-type]
+        seen.append(detector.network.backbone(x)[0])  # type: ignore[operator]
+    assert torch.equal(*seen)
+    torch.save({"31.weight": state["31.weight"]}, tmp_path / "part.pth")
+    with pytest.raises(bw.CheckpointError, match="'BGR'.*in the source it is missing"):
+        bw.load_weights(detector, tmp_path / "part.pth", "classification", channels="BGR")
+
+
 class Evil:
     """Runs a command when unpickled."""
 

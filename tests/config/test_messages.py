@@ -19,7 +19,7 @@ MESSAGES = {cls.proto_name: cls for cls in vars(m).values() if isinstance(cls, t
 EXTENSIONS = {
     "InputReader": {"coco_input_reader", "voc_input_reader", "class_weight", "group_by_aspect_ratio"},
     "ClassWeight": {"name", "weight"},
-    "TrainConfig": {"use_float16", "gradient_accumulation_steps", "freeze_stage"},
+    "TrainConfig": {"use_float16", "gradient_accumulation_steps", "freeze_stage", "fine_tune_checkpoint_channels"},
     "FreezeStage": {"until_step", "variables"},
     "Optimizer": {"adamw_optimizer"},
     "AdamWOptimizer": {"learning_rate", "weight_decay", "beta1", "beta2", "epsilon"},

@@ -10,6 +10,7 @@ from boxwright.config import messages as m
 from boxwright.config import parse_message
 from boxwright.postprocessing.batch_nms import BatchNms
 from boxwright.postprocessing.candidates import BestOfClass, BestOfImage
+from boxwright.postprocessing.linear_soft_nms import ThenLinearSoftNms
 from boxwright.types import Predictions, Refinement
 
 SIZES = torch.tensor([[64, 64]])
@@ -59,6 +60,8 @@ def test_presets() -> None:
     assert caffe.nms == BestOfClass(1000, BatchNms(0.01, 0.45, 500, 500))  # type: ignore[attr-defined]
     assert paper.nms == BestOfImage(400, BatchNms(0.01, 0.45, 200, 200))  # type: ignore[attr-defined]
     assert detector_of("").postprocessor == caffe
+    coco = detector_of("inference_preset: CAFFE_COCO").postprocessor
+    assert coco.nms == ThenLinearSoftNms(caffe.nms, 0.3, 0.01)  # type: ignore[attr-defined]
 
 
 def apart(count: int) -> torch.Tensor:

@@ -386,6 +386,27 @@ def test_fine_tuning_restores_and_reports(small_config: Path, tmp_path: Path) ->
     bw.train(tuned, tmp_path / "second", bw.RunSettings(**QUIET))
 
 
+@pytest.mark.parametrize("order", ["RGB", "BGR"])
+def test_fine_tuning_turns_weights_that_take_blue_first(small_config: Path, tmp_path: Path, order: str) -> None:
+    from safetensors.torch import save_file
+
+    torch.manual_seed(7)
+    state = bw.build_detector(bw.load_config(small_config)).network.state_dict()
+    save_file({k: v.contiguous() for k, v in state.items()}, tmp_path / "w.safetensors")
+    changes = [
+        f"train_config.fine_tune_checkpoint={tmp_path}/w.safetensors",
+        "train_config.fine_tune_checkpoint_type=full",
+        f"train_config.fine_tune_checkpoint_channels={order}",
+        "train_config.optimizer.momentum_optimizer.learning_rate.constant_learning_rate.learning_rate=0",
+    ]
+    bw.train(bw.load_config(small_config, changes), tmp_path / "m", bw.RunSettings(**QUIET))
+    trained = bw.build_detector(bw.load_config(small_config))
+    bw.load_weights(trained, tmp_path / "m")
+    first = next(name for name, value in state.items() if value.ndim == 4)
+    wanted = state[first] if order == "RGB" else state[first][:, [2, 1, 0]]
+    assert torch.equal(trained.network.state_dict()[first], wanted)
+
+
 def test_safetensors(small_config: Path, tmp_path: Path) -> None:
     from safetensors.torch import save_file
 

@@ -37,6 +37,7 @@ from boxwright.ops.box_coder import BoxCoder, FasterRcnnBoxCoder
 from boxwright.ops.matcher import BipartiteArgmaxMatcher, Matcher
 from boxwright.postprocessing.batch_nms import BatchNms, Nms
 from boxwright.postprocessing.candidates import BestOfClass, BestOfImage
+from boxwright.postprocessing.linear_soft_nms import ThenLinearSoftNms
 from boxwright.postprocessing.refinedet import RefineDetPostprocessor
 from boxwright.postprocessing.score_converters import ScoreConverter, softmax
 from boxwright.postprocessing.ssd import SSDPostprocessor
@@ -63,9 +64,12 @@ _LOSS = m.Loss(
         max_negatives_per_positive=3,
     ),
 )
+_CAFFE = BestOfClass(1000, BatchNms(0.01, 0.45, 500, 500))
 _PRESETS: dict[str, Nms] = {
-    "CAFFE": BestOfClass(1000, BatchNms(0.01, 0.45, 500, 500)),
+    "CAFFE": _CAFFE,
     "PAPER": BestOfImage(400, BatchNms(0.01, 0.45, 200, 200)),
+    # At which score the authors drop what soft suppression lowered is not published: ours is that of the first look.
+    "CAFFE_COCO": ThenLinearSoftNms(_CAFFE, 0.3, 0.01),
 }
 
 

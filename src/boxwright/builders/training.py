@@ -16,6 +16,7 @@ from boxwright.errors import ConfigError
 from boxwright.optimization.trainable import FreezeStage, Freezing
 
 Scope = Literal["full", "detection", "classification"]
+ChannelOrder = Literal["RGB", "BGR"]
 Precision = Literal["float32", "bfloat16", "float16"]
 
 __all__ = ["FineTune", "Precision", "TrainingPlan", "build_training"]
@@ -28,10 +29,12 @@ class FineTune:
     Attributes:
         source: A checkpoint; empty for fresh weights.
         scope: What of it is restored: "full", "detection" or "classification".
+        channels: Which colour its first convolution takes first.
     """
 
     source: str
     scope: Scope
+    channels: ChannelOrder
 
 
 @dataclass(frozen=True)
@@ -126,7 +129,7 @@ def build_training(
         accumulation=_accumulation(train),
         freezing=_freezing(train),
         bias_multiplier=train.bias_grad_multiplier or 1.0,
-        fine_tune=FineTune(train.fine_tune_checkpoint, _scope(train)),
+        fine_tune=FineTune(train.fine_tune_checkpoint, _scope(train), _channels(train)),
         summarize_gradients=train.summarize_gradients,
         keep_every_n_hours=train.keep_checkpoint_every_n_hours,
     )
@@ -175,6 +178,10 @@ def _freezing(config: m.TrainConfig) -> Freezing:
         freeze=tuple(config.freeze_variables),
         stages=tuple(FreezeStage(stage.until_step, tuple(stage.variables)) for stage in config.freeze_stage),
     )
+
+
+def _channels(config: m.TrainConfig) -> ChannelOrder:
+    return "BGR" if config.fine_tune_checkpoint_channels is m.ChannelOrder.BGR else "RGB"
 
 
 def _scope(config: m.TrainConfig) -> Scope:

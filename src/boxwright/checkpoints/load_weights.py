@@ -18,9 +18,10 @@ from boxwright.errors import CheckpointError
 from boxwright.models.detector import Detector
 from boxwright.tensorflow.object_graph import ATTRIBUTE
 
-__all__ = ["LoadReport", "Scope", "Source", "load_weights"]
+__all__ = ["ChannelOrder", "LoadReport", "Scope", "Source", "load_weights"]
 
 Scope = Literal["full", "detection", "classification"]
+ChannelOrder = Literal["RGB", "BGR"]
 Source = str | Path | Mapping[str, NDArray[Any]]
 
 # Scope → the parts of the network that it may leave fresh, and where.
@@ -77,7 +78,13 @@ def _grouped(items: Mapping[str, str], *, parts: bool = True) -> dict[tuple[str,
 
 
 def load_weights(
-    detector: Detector, source: Source, scope: Scope = "full", *, use_average: bool = False, min_share: float = 1.0
+    detector: Detector,
+    source: Source,
+    scope: Scope = "full",
+    *,
+    channels: ChannelOrder = "RGB",
+    use_average: bool = False,
+    min_share: float = 1.0,
 ) -> LoadReport:
     """Load weights into a detector.
 
@@ -89,6 +96,8 @@ def load_weights(
         scope: "full" wants every tensor, and of the same shape. "detection" leaves fresh a class or
             box predictor of which a shape differs; where a checkpoint of ours has other classes, those that
             both have are kept by name. "classification" restores the backbone alone.
+        channels: Which colour the source's first convolution takes first, as converted Caffe weights may have it.
+            Ours take red first; the kernel of others is turned.
         use_average: Whether to take moving averages of the weights, which the source must have.
         min_share: The share of the tensors that the scope wants which must be restored.
 
@@ -100,6 +109,8 @@ def load_weights(
     """
     network = detector.network
     weights = read_source(network, source, use_average=use_average)
+    if channels == "BGR":
+        weights = _red_first(network, weights)
     classes = ""
     if scope == "detection":
         weights, classes = _with_our_classes(detector, weights)
@@ -114,6 +125,16 @@ def load_weights(
     _check(report, scope, min_share)
     network.load_state_dict(restored, strict=False)
     return report
+
+
+def _red_first(network: nn.Module, weights: SourceWeights) -> SourceWeights:
+    """Turn the first convolution's kernel, which took blue first."""
+    first = next(f"{name}.weight" for name, module in network.named_modules() if isinstance(module, nn.Conv2d))
+    kernel = weights.values.get(first)
+    if kernel is None or kernel.ndim != 4 or kernel.shape[1] != 3:
+        found = "is missing" if kernel is None else f"has shape {list(kernel.shape)}"
+        raise CheckpointError(f"channels 'BGR': {first} would take blue, green and red, but in the source it {found}")
+    return replace(weights, values={**weights.values, first: kernel.flip(1)})
 
 
 def _with_our_classes(detector: Detector, weights: SourceWeights) -> tuple[SourceWeights, str]:

@@ -155,7 +155,7 @@ HONOURED: dict[str, str] = {
     "fine_tune_checkpoint_type from_detection_checkpoint num_steps add_regularization_loss use_bfloat16 "
     "keep_checkpoint_every_n_hours bias_grad_multiplier update_trainable_variables freeze_variables "
     "merge_multiple_label_boxes use_multiclass_scores summarize_gradients use_float16 "
-    "gradient_accumulation_steps freeze_stage",
+    "gradient_accumulation_steps freeze_stage fine_tune_checkpoint_channels",
     "FreezeStage": "until_step variables",
     "CaffeDistort": "probability brightness min_contrast max_contrast min_saturation max_saturation hue",
     "RandomExpand": "probability max_ratio colour",

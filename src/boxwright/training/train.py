@@ -224,8 +224,9 @@ def _restore(
     detector = build_detector(config, dataset.categories)
     detector.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs lack it
     if newest is None and plan.fine_tune.source:
-        loaded = load_weights(detector, plan.fine_tune.source, plan.fine_tune.scope)
-        observer.message(f"from {plan.fine_tune.source}:\n{loaded}")
+        start = plan.fine_tune
+        loaded = load_weights(detector, start.source, start.scope, channels=start.channels)
+        observer.message(f"from {start.source}:\n{loaded}")
     state = new_state(detector, plan, Selection(settings.best_metric, settings.patience))
     if newest is not None:
         path, content = newest

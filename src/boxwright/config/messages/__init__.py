@@ -221,7 +221,7 @@ from boxwright.config.messages.region_similarity_calculator import (
     ThresholdedIouSimilarity,
 )
 from boxwright.config.messages.ssd import Ssd, SsdFeatureExtractor, SsdMaskHead
-from boxwright.config.messages.train import CheckpointVersion, FreezeStage, TrainConfig
+from boxwright.config.messages.train import ChannelOrder, CheckpointVersion, FreezeStage, TrainConfig
 
 __all__ = [
     "CaffeDistort",
@@ -264,6 +264,7 @@ __all__ = [
     "CenterNetPredictionHeadParams",
     "CenterNetTemporalOffsetEstimation",
     "CenterNetTrackEstimation",
+    "ChannelOrder",
     "CheckpointVersion",
     "ClassIdFunctionApproximations",
     "ClassIdFunctionApproximationsClassIdXyPairsMapEntry",

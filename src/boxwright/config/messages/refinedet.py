@@ -32,6 +32,7 @@ class RefineDetPreset(Enum):
 
     CAFFE = 0
     PAPER = 1
+    CAFFE_COCO = 2
 
 
 class AnchorRefinement(Message):
@@ -123,7 +124,7 @@ class RefineDet(Message):
     inference_preset: RefineDetPreset = Field(
         RefineDetPreset.CAFFE,
         description="CAFFE: best 1000 of each class before suppression at 0.45, 500 after; PAPER: best 400 of the "
-        "image before, 200 after.",
+        "image before, 200 after; CAFFE_COCO: as CAFFE, then scores are lowered linearly by overlaps above 0.3.",
     )
     freeze_batchnorm: Bool = Field(
         False, description="Keep batch-norm layers in inference mode during training; useful for small batches."

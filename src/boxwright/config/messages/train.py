@@ -11,7 +11,7 @@ from boxwright.config.message import Bool, Enum, Float, Int32, Message, String, 
 from boxwright.config.messages.optimizer import Optimizer
 from boxwright.config.messages.preprocessor import PreprocessingStep
 
-__all__ = ["CheckpointVersion", "FreezeStage", "TrainConfig"]
+__all__ = ["ChannelOrder", "CheckpointVersion", "FreezeStage", "TrainConfig"]
 
 
 class CheckpointVersion(Enum):
@@ -20,6 +20,13 @@ class CheckpointVersion(Enum):
     UNKNOWN = 0
     V1 = 1
     V2 = 2
+
+
+class ChannelOrder(Enum):
+    """Which colour a network's first convolution takes first (an extension of Boxwright)."""
+
+    RGB = 0
+    BGR = 1
 
 
 class FreezeStage(Message):
@@ -118,6 +125,11 @@ class TrainConfig(Message):
         gt=0,
         description="Learn from each batch in this many parts, so that a part fits into memory "
         "(an extension of Boxwright).",
+    )
+    fine_tune_checkpoint_channels: ChannelOrder = Field(
+        ChannelOrder.RGB,
+        description="BGR: the checkpoint's first convolution takes blue first, as converted Caffe weights may; it is "
+        "turned (an extension of Boxwright).",
     )
     freeze_stage: list[FreezeStage] = Field(
         default_factory=list, description="Variables that start to learn later (an extension of Boxwright)."
