@@ -4,11 +4,13 @@
         [--data shapes|bccd] [--seeds 3] [--steps 800] [--threads 2] [--device cuda]
 
 The same small MobileNetV2 learns from scratch, on made-up shapes that are many, small and overlap
-(128×128), or on blood cells (256×192), four times for each seed:
+(128×128), or on blood cells (192×128), five times for each seed:
 
 - ssd: class and box are predicted on the backbone's maps, as SSD does, on four maps;
 - tcb: the same on maps that the transfer connection made;
-- two-step: an anchor refinement module before it, whose boxes the second step starts from;
+- one-step: an anchor refinement module before it, whose loss counts, but whose boxes are not used: the
+  paper's row without two-step regression;
+- two-step: its boxes are where the second step starts from;
 - full: negative anchors filtered besides.
 
 Prints AP by COCO's measure as mean and spread over seeds; every run is written to
@@ -41,6 +43,7 @@ TRANSFER = f"transfer_connection {{ depth: 96 conv_hyperparams {NORMED} }}"
 VARIANTS = {
     "ssd": "",
     "tcb": TRANSFER,
+    "one-step": f"{TRANSFER} anchor_refinement {{ objectness_threshold: 0 object_anchors: TILED }}",
     "two-step": f"{TRANSFER} anchor_refinement {{ objectness_threshold: 0 }}",
     "full": f"{TRANSFER} anchor_refinement {{ }}",
 }
@@ -54,7 +57,7 @@ DATA = {
         "crop": "",
     },
     "bccd": {
-        "size": "height: 192 width: 256",
+        "size": "height: 128 width: 192",
         "classes": 3,
         "scale": 3.0,
         "train": f'label_map_path: "{HERE}/bccd_label_map.pbtxt" '

@@ -24,9 +24,11 @@ RESNET = f"transfer_connection {{ {NORMED} }} residual_body {{ {NORMED} }}"
 BOTH = "anchor_refinement { } transfer_connection { }"
 
 
-def build(kind: str, more: str = BOTH, classes: int = 20, size: str = "height: 320 width: 320") -> bw.Detector:
+def build(
+    kind: str, more: str = BOTH, classes: int = 20, size: str = "height: 320 width: 320", extractor: str = ""
+) -> bw.Detector:
     text = f"""refinedet {{ num_classes: {classes} image_resizer {{ fixed_shape_resizer {{ {size} }} }}
-      feature_extractor {{ type: "{kind}" }} {more} }}"""
+      feature_extractor {{ type: "{kind}" {extractor} }} {more} }}"""
     return bw.build_detector(parse_message(text, m.DetectionModel))
 
 
@@ -182,6 +184,20 @@ def test_transfer_by_hand() -> None:
         ({"kind": "refinedet_vgg"}, "did you mean refinedet_vgg16"),
         ({"classes": 0}, "num_classes: expected at least 1"),
         ({"more": "transfer_connection { deconvolution_kernel_size: 3 }"}, r"expected 2 \(as released\) or 4"),
+        ({"more": "transfer_connection { depth: 0 }"}, "depth"),
+        ({"more": "residual_body { width: -1 }"}, "width"),
+        ({"extractor": "num_layers: 2"}, "feature_extractor.num_layers"),
+        ({"extractor": "fpn { }"}, "feature_extractor.fpn"),
+        ({"extractor": "pad_to_multiple: 64"}, "feature_extractor.pad_to_multiple"),
+        ({"kind": "timm/resnet18", "extractor": "bifpn { }"}, "feature_extractor.bifpn"),
+        ({"kind": "refinedet_vgg16", "extractor": "min_depth: 9"}, "feature_extractor.min_depth"),
+        ({"kind": "refinedet_resnet101", "extractor": "depth_multiplier: 2"}, "feature_extractor.depth_multiplier"),
+        ({"kind": "refinedet_vgg16", "extractor": "conv_hyperparams { batch_norm { } }"}, "is not normalized"),
+        (
+            {"more": "anchor_generator { multiscale_anchor_generator { min_level: 4 max_level: 7 aspect_ratios: 1 } }"},
+            "level 3; found 4",
+        ),
+        ({"more": "matcher { bipartite_argmax_matcher { matched_threshold: 5 } }"}, "matched_threshold"),
         ({"more": "anchor_refinement { objectness_threshold: 1.5 }"}, "objectness_threshold: expected 0 or more"),
         ({"more": "inference_preset: PAPER post_processing { }"}, "exclude each other"),
         ({"more": "box_coder { mean_stddev_box_coder { stddev: 0.1 } }"}, "use faster_rcnn_box_coder"),
@@ -201,6 +217,24 @@ def test_errors(change: dict[str, object], message: str) -> None:
     arguments: dict[str, object] = {"kind": "refinedet_mobilenet_v2", **change}
     with pytest.raises(bw.ConfigError, match=message):
         build(**arguments)  # type: ignore[arg-type]
+
+
+def test_lengths_are_1_in_any_precision_and_nothing_stays_nothing() -> None:
+    norm = L2Norm(4, 10.0)
+    features = torch.tensor([[3e-4, 4e-4, 0, 0], [0, 0, 0, 0], [3e4, 4e4, 0, 0]]).T[None, :, :, None]
+    wanted = torch.tensor([[6.0, 8, 0, 0], [0, 0, 0, 0], [6.0, 8, 0, 0]]).T[None, :, :, None]
+    assert torch.allclose(norm(features), wanted)
+    assert torch.allclose(norm.half()(features.half()).float(), wanted, rtol=2e-3)
+    assert norm(features.half()).dtype == torch.float16
+
+
+def test_the_extractors_own_levels_follow_its_hyperparams() -> None:
+    own = "conv_hyperparams { activation: SWISH batch_norm { decay: 0.5 } }"
+    with torch.device("meta"):
+        neck = build("refinedet_resnet101", extractor=own).network.neck
+    assert isinstance(neck, nn.Module)
+    assert {module.momentum for module in neck.modules() if isinstance(module, nn.BatchNorm2d)} == {0.5}
+    assert any(isinstance(module, nn.SiLU) for module in neck.modules())
 
 
 def test_a_size_that_halves_unevenly_is_an_error_when_it_comes() -> None:
@@ -230,16 +264,33 @@ def some_targets() -> Targets:
     return Targets(boxes, torch.zeros(2, 1, dtype=torch.int64), torch.ones(2, 1), torch.ones(2, 1, dtype=torch.bool))
 
 
+def padded(targets: Targets, boxes: int) -> Targets:
+    """Pad to so many boxes, as a batch that has a crowded image is."""
+    more = boxes - targets.boxes.shape[1]
+    pad = nn.functional.pad
+    return Targets(
+        pad(targets.boxes, (0, 0, 0, more)),
+        pad(targets.labels, (0, more)),
+        pad(targets.weights, (0, more)),
+        pad(targets.valid, (0, more)),
+    )
+
+
 @pytest.mark.slow
 def test_network_and_criterion_compile_into_one_graph() -> None:
+    """Whatever the number of boxes, which are padded to multiples of eight: the graph is made anew but once."""
     detector = small("anchor_refinement { } transfer_connection { depth: 32 }").train()
     inputs, _ = detector.preprocess(torch.rand(2, 64, 128, 3) * 255)
-    targets = some_targets()
+    torch._dynamo.reset()
     step = torch.compile(lambda x, t: detector.criterion(detector.network(x), t), fullgraph=True)
     state = {name: value.clone() for name, value in detector.state_dict().items()}
-    compiled = step(inputs, targets)
-    detector.load_state_dict(state)
-    plain = detector.criterion(detector.predict(inputs), targets)
-    assert {n: float(v) for n, v in compiled.items()} == pytest.approx(
-        {n: float(v) for n, v in plain.items()}, rel=1e-3
-    )
+    for number, boxes in enumerate((1, 8, 16, 24, 72, 104, 200)):
+        targets = padded(some_targets(), boxes)
+        with torch.compiler.set_stance("default" if number < 3 else "fail_on_recompile"):
+            compiled = step(inputs, targets)
+        detector.load_state_dict(state)
+        plain = detector.criterion(detector.predict(inputs), targets)
+        detector.load_state_dict(state)
+        assert {n: float(v.detach()) for n, v in compiled.items()} == pytest.approx(
+            {n: float(v.detach()) for n, v in plain.items()}, rel=1e-3
+        )

@@ -55,6 +55,26 @@ def test_one_step_regression_starts_from_tiled_anchors() -> None:
     assert found.boxes[0].tolist() == [8, 12, 24, 28]
 
 
+def test_scores_and_objectness_are_what_the_losses_mean() -> None:
+    """Sigmoid losses: each logit by itself; the background's says nothing."""
+    sigmoid = (
+        """loss { classification_loss { weighted_sigmoid_focal { } } localization_loss { weighted_smooth_l1 { } } }"""
+    )
+    detector = detector_of(f"anchor_refinement {{ {sigmoid} objectness_threshold: 0.6 }} {sigmoid}")
+    predictions = predictions_of([0.5, 0.7, 0.8])
+    predictions.class_logits[..., 0] = 9
+    predictions.refinement.class_logits[..., 0] = 9  # type: ignore[union-attr]
+    found = detector.postprocess(predictions, SIZES)[0]
+    best = found.scores > 0.6
+    assert found.scores[best].tolist() == pytest.approx([torch.sigmoid(torch.tensor(x)).item() for x in (4.0, 3.0)])
+    assert found.labels[best].tolist() == [1, 0]
+    scaled = (
+        "loss { classification_loss { weighted_softmax { logit_scale: 2 } } localization_loss { weighted_l2 { } } }"
+    )
+    scores = detector_of(scaled).postprocessor.decode(predictions_of([0.5] * 3)).scores  # type: ignore[attr-defined]
+    assert scores[0, 0].tolist() == pytest.approx(torch.softmax(torch.tensor([0, 2.5, 0]), 0).tolist())
+
+
 def test_presets() -> None:
     caffe, paper = (detector_of(f"inference_preset: {name}").postprocessor for name in ("CAFFE", "PAPER"))
     assert caffe.nms == BestOfClass(1000, BatchNms(0.01, 0.45, 500, 500))  # type: ignore[attr-defined]

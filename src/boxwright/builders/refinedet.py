@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import torch
 from torch import nn
 
 from boxwright.anchors.grid import AnchorGenerator
@@ -108,6 +109,12 @@ def build_refinedet(config: m.RefineDet, categories: Categories | None) -> Detec
 
 def _anchors(config: m.RefineDet) -> AnchorGenerator:
     if config.anchor_generator is not None:
+        multiscale = config.anchor_generator.multiscale_anchor_generator
+        if multiscale is not None and multiscale.min_level != FINEST_LEVEL:
+            raise ConfigError(
+                f"{_PATH}.anchor_generator.multiscale_anchor_generator.min_level: the finest map has stride 8, which "
+                f"is level {FINEST_LEVEL}; found {multiscale.min_level}"
+            )
         return build_anchor_generator(config.anchor_generator)
     return MultiscaleAnchorGenerator(FINEST_LEVEL, FINEST_LEVEL + 3, 4.0, (1.0, 2.0, 0.5), 1)
 
@@ -200,7 +207,19 @@ def _second_step(config: m.AnchorRefinement, coder: BoxCoder) -> SecondStep:
             f"found {config.objectness_threshold}"
         )
     starts: dict[str, Callable[[], StartRule]] = {"REFINED": lambda: RefinedStart(coder), "TILED": TiledStart}
-    return SecondStep(starts[config.object_anchors.name](), AnchorFilter(config.objectness_threshold))
+    return SecondStep(
+        starts[config.object_anchors.name](), AnchorFilter(config.objectness_threshold, _to_scores(config.loss))
+    )
+
+
+def _to_scores(loss: m.Loss | None) -> ScoreConverter:
+    """Make logits what the loss that trains them means: probabilities of one choice, or of each class by itself."""
+    chosen = (loss or _LOSS).classification_loss
+    kind = chosen.which("classification_loss") if chosen else None
+    if chosen is None or kind is None:
+        return ScoreConverter(softmax)
+    scale = getattr(getattr(chosen, kind), "logit_scale", 1.0)
+    return ScoreConverter(softmax if "softmax" in kind else torch.sigmoid, scale)
 
 
 def _postprocessor(config: m.RefineDet, coder: BoxCoder) -> Postprocessor:
@@ -210,7 +229,7 @@ def _postprocessor(config: m.RefineDet, coder: BoxCoder) -> Postprocessor:
         detection = build_postprocessor(config.post_processing, coder, _OBJECT.background)
     else:
         nms = _PRESETS[config.inference_preset.name]
-        detection = SSDPostprocessor(coder, ScoreConverter(softmax), nms, _OBJECT.background)
+        detection = SSDPostprocessor(coder, _to_scores(config.loss), nms, _OBJECT.background)
     if config.anchor_refinement is None:
         return detection
     return RefineDetPostprocessor(_second_step(config.anchor_refinement, coder), detection)

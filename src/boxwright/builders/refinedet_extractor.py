@@ -67,23 +67,29 @@ def build_refinedet_extractor(
             f"feature_extractor.type {config.type} has {' or '.join(map(str, counts))} maps, of stride 8 and up; "
             f"the anchors are for {levels}"
         )
-    return build(ExtractionRequest(config, default, frozen_norm, image_channels), levels)
+    request = ExtractionRequest(config, default, frozen_norm, image_channels)
+    # How many maps there are follows from the anchors; they are no pyramid, and sides are checked, not padded.
+    request.refuse("num_layers", "fpn", "bifpn", "pad_to_multiple")
+    return build(request, levels)
 
 
 def _vgg16(request: ExtractionRequest, levels: int) -> FeatureExtractor:
-    request.refuse("depth_multiplier", "use_explicit_padding", "use_depthwise")
+    request.refuse("depth_multiplier", "min_depth", "use_explicit_padding", "use_depthwise")
+    hyperparams = request.config.conv_hyperparams
+    if hyperparams is not None and (hyperparams.batch_norm or hyperparams.sync_batch_norm):
+        raise ConfigError("feature_extractor.conv_hyperparams.batch_norm: refinedet_vgg16 is not normalized; remove it")
     backbone = Vgg16(request.backbone_settings(), REFINEDET_VGG, in_channels=request.image_channels)
     extras = [ExtraMap(*_EXTRA)] * (levels - len(backbone.channels))
-    own = request.config.conv_hyperparams is not None
-    neck = VggExtras(backbone.channels, extras, request.neck_settings() if own else request.default)
+    neck = VggExtras(backbone.channels, extras, request.default if hyperparams is None else request.neck_settings())
     return FeatureExtractor(backbone, neck, neck.channels, CAFFE_MEAN)
 
 
 def _resnet101(request: ExtractionRequest, levels: int) -> FeatureExtractor:
-    request.refuse("depth_multiplier", "use_explicit_padding", "use_depthwise")
+    request.refuse("depth_multiplier", "min_depth", "use_explicit_padding", "use_depthwise")
     settings = request.backbone_settings()
     backbone = ResNetV1(RESNET_BLOCKS[101], settings, in_channels=request.image_channels)
-    neck = ResidualLevel(backbone.channels, 128, 512, settings)
+    own = request.config.conv_hyperparams is not None
+    neck = ResidualLevel(backbone.channels, 128, 512, request.neck_settings() if own else settings)
     return FeatureExtractor(backbone, neck, neck.channels, CAFFE_MEAN)
 
 

@@ -5,7 +5,9 @@ Dimensions: B batch, A anchors.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -66,9 +68,11 @@ class AnchorFilter:
 
     Attributes:
         objectness_threshold: The least probability of an object, 1 - θ; 0 leaves out none.
+        to_scores: Makes the first step's logits [B, A, 2] probabilities, as its loss means them.
     """
 
     objectness_threshold: float = 0.01
+    to_scores: Callable[[Tensor], Tensor] = partial(torch.softmax, dim=-1)
 
     def __call__(self, refinement: Refinement) -> Tensor:
         """Judge.
@@ -79,7 +83,7 @@ class AnchorFilter:
         Returns:
             bool [B, A]: whether an anchor is left out.
         """
-        objectness = torch.softmax(refinement.class_logits.detach().float(), dim=-1)[..., 1]
+        objectness = self.to_scores(refinement.class_logits.detach().float())[..., 1]
         return objectness < self.objectness_threshold
 
 

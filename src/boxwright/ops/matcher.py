@@ -115,17 +115,30 @@ class BipartiteMatcher:
         Returns:
             int64 [B, A]: the index of the matched box, or UNMATCHED.
         """
-        batch, rows, columns = similarity.shape
-        match = torch.full((batch, columns), UNMATCHED, dtype=torch.int64, device=similarity.device)
-        left = similarity.masked_fill(~valid[..., None], -torch.inf)
-        images = torch.arange(batch, device=similarity.device)
-        for _ in range(min(rows, columns)):
-            best, place = left.flatten(1).max(1)
-            row, column = place // columns, place % columns
-            match[images, column] = torch.where(best > -torch.inf, row, match[images, column])
-            left[images, row] = -torch.inf
-            left[images, :, column] = -torch.inf
+        match: Tensor = _greedy_pairs(similarity.masked_fill(~valid[..., None], -torch.inf))
         return match
+
+
+# An operator of its own: compiled as Python, its loop would be unrolled anew for every number of boxes.
+@torch.library.custom_op("boxwright::greedy_pairs", mutates_args=())
+def _greedy_pairs(similarity: Tensor) -> Tensor:
+    """Match rows and columns [B, G, A] of what is more than -inf; returns the row of each column, or UNMATCHED."""
+    batch, rows, columns = similarity.shape
+    match = torch.full((batch, columns), UNMATCHED, dtype=torch.int64, device=similarity.device)
+    left = similarity.clone()
+    images = torch.arange(batch, device=similarity.device)
+    for _ in range(min(rows, columns)):
+        best, place = left.flatten(1).max(1)
+        row, column = place // columns, place % columns
+        match[images, column] = torch.where(best > -torch.inf, row, match[images, column])
+        left[images, row] = -torch.inf
+        left[images, :, column] = -torch.inf
+    return match
+
+
+@_greedy_pairs.register_fake
+def _(similarity: Tensor) -> Tensor:
+    return similarity.new_empty(similarity.shape[0], similarity.shape[2], dtype=torch.int64)
 
 
 @dataclass(frozen=True)

@@ -54,10 +54,10 @@ class BipartiteArgmaxMatcher(Message):
     proto_name: ClassVar[str] = "BipartiteArgmaxMatcher"
 
     matched_threshold: Float = Field(
-        0.5, description="Any other anchor is positive when its best similarity is at least this."
+        0.5, ge=0, le=1, description="Any other anchor is positive when its best similarity is at least this."
     )
     unmatched_threshold: Float = Field(
-        0.5, description="It is negative when its best similarity is below this, and ignored between."
+        0.5, ge=0, le=1, description="It is negative when its best similarity is below this, and ignored between."
     )
 
 

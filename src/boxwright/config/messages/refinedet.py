@@ -63,7 +63,7 @@ class TransferConnection(Message):
 
     proto_name: ClassVar[str] = "TransferConnection"
 
-    depth: Int32 = Field(256, description="Channels of every level.")
+    depth: Int32 = Field(256, gt=0, description="Channels of every level.")
     deconvolution_kernel_size: Int32 = Field(
         2, description="Side of the kernel that doubles a coarser level: 2 as released, 4 as in the paper's figure."
     )
@@ -77,8 +77,8 @@ class ResidualBody(Message):
 
     proto_name: ClassVar[str] = "ResidualBody"
 
-    width: Int32 = Field(256, description="Channels inside the bottleneck.")
-    depth: Int32 = Field(1024, description="Channels that it hands on.")
+    width: Int32 = Field(256, gt=0, description="Channels inside the bottleneck.")
+    depth: Int32 = Field(1024, gt=0, description="Channels that it hands on.")
     conv_hyperparams: Hyperparams | None = Field(
         None, description="Regularizer, initializer, activation and batch norm; without, the model's."
     )
@@ -97,7 +97,9 @@ class RefineDet(Message):
         None, description="Backbone: refinedet_vgg16, refinedet_resnet101, refinedet_mobilenet_v2 or timm/NAME."
     )
     conv_hyperparams: Hyperparams | None = Field(
-        None, description="Regularizer, initializer and activation of all that is not backbone."
+        None,
+        description="Regularizer, initializer and activation of transfer connection, bodies and predictors; the "
+        "extractor has its own.",
     )
     anchor_generator: AnchorGenerator | None = Field(
         None, description="Layout of the anchor boxes; without, one scale of 4 strides with ratios 1, 2, 1/2."

@@ -63,7 +63,8 @@ class L2Norm(nn.Module):
         Returns:
             The same shape.
         """
-        return F.normalize(inputs) * self.scale[:, None, None]
+        # The length's square, and the least length, leave the range of half precision.
+        return F.normalize(inputs.float(), eps=1e-10).to(inputs.dtype) * self.scale[:, None, None].to(inputs.dtype)
 
 
 class Vgg16(nn.Module):
