@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torchvision
@@ -187,6 +188,8 @@ def test_resnet_of_caffe_by_torchvisions_names(tmp_path: Path) -> None:
     for module in theirs.modules():
         if isinstance(module, torchvision.models.resnet.Bottleneck):
             module.conv1.stride, module.conv2.stride = module.conv2.stride, module.conv1.stride
+    # The variance that pixels with a deviation of 58 levels give: what Caffe's networks saw.
+    theirs.bn1.running_var.copy_(theirs.conv1.weight.square().sum((1, 2, 3)) * 58**2)
     torch.save(theirs.state_dict(), tmp_path / "resnet101.pth")
     detector = detector_of("refinedet_resnet101", more="anchor_refinement { }")
     report = bw.load_weights(detector, tmp_path / "resnet101.pth", scope="classification")
@@ -231,6 +234,21 @@ def test_weights_that_take_blue_first(tmp_path: Path) -> None:
         bw.load_weights(detector, tmp_path / "part.pth", "classification", channels="BGR")
 
 
+@pytest.mark.parametrize(
+    ("deviation", "kind", "message"),
+    [(1.0, "refinedet_resnet101", "pixels near 1.*use timm/resnet101"), (58.0, "timm/resnet18", "pixels in 0..255")],
+)
+def test_resnets_that_saw_other_pixels(tmp_path: Path, deviation: float, kind: str, message: str) -> None:
+    theirs = torchvision.models.resnet18(weights=None)
+    with torch.no_grad():
+        theirs.bn1.running_var.copy_(theirs.conv1.weight.square().sum((1, 2, 3)) * deviation**2)
+    torch.save(theirs.state_dict(), tmp_path / "resnet.pth")
+    with torch.device("meta"):
+        detector = detector_of(kind, more="anchor_refinement { }")
+    with pytest.raises(bw.CheckpointError, match=message):
+        bw.load_weights(detector, tmp_path / "resnet.pth", scope="classification")
+
+
 class Evil:
     """Runs a command when unpickled."""
 
@@ -248,7 +266,13 @@ def test_files_that_are_no_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     torch.save({"conv1.weight": torch.zeros(3)}, tmp_path / "other.pth")
     whole = (tmp_path / "other.pth").read_bytes()
     (tmp_path / "short.pth").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "empty.pth").write_bytes(b"")
+    (tmp_path / "text.pth").write_text("hello world, this is no checkpoint")
+    torch.save({1: torch.zeros(3)}, tmp_path / "numbers.pth")
     for name, message in {
+        "empty": "not readable as tensors by names: .",
+        "text": "not readable as tensors by names",
+        "numbers": "expected tensors by names",
         "evil": "not readable as tensors by names",
         "list": "expected tensors by names",
         "other": r"its names \(conv1.weight, …\) are not of a layout known for a RefineDet on a MobileNetV2",
@@ -258,3 +282,23 @@ def test_files_that_are_no_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         with pytest.raises(bw.CheckpointError, match=message):
             bw.load_weights(detector, tmp_path / f"{name}.pth", scope="classification")
     assert not (tmp_path / "should-not-be").exists()
+
+
+def test_random_bytes_are_no_weights(tmp_path: Path) -> None:
+    random, detector = np.random.default_rng(0), detector_of("refinedet_mobilenet_v2")
+    for _ in range(200):
+        (tmp_path / "bytes.pth").write_bytes(random.bytes(int(random.integers(1, 400))))
+        with pytest.raises(bw.CheckpointError, match="not readable as tensors by names|expected tensors by names"):
+            bw.load_weights(detector, tmp_path / "bytes.pth")
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [("classifier.0.weight", (4096, 512)), ("classifier.3.bias", ()), ("arm_loc.0.weight", (13, 512))],
+)
+def test_tensors_of_shapes_that_cannot_be_brought_to_ours(tmp_path: Path, name: str, shape: tuple[int, ...]) -> None:
+    state = {"features.0.weight": torch.zeros(64, 3, 3, 3)} if "classifier" in name else port_state(2)
+    torch.save(state | {name: torch.zeros(shape)}, tmp_path / "odd.pth")
+    detector = detector_of("refinedet_vgg16")
+    with pytest.raises(bw.CheckpointError, match=rf"odd.pth: {name} has shape \[.*\]"):
+        bw.load_weights(detector, tmp_path / "odd.pth", scope="classification")

@@ -139,6 +139,21 @@ def test_soft_suppression_widens_until_it_is_exact() -> None:
     assert kept.anchors.tolist() == [0, *range(1000, 1020)]
 
 
+@pytest.mark.parametrize("far", [1e20, torch.inf])
+@pytest.mark.parametrize("settings", [BatchNms(0.05, 0.45), SoftNms(0.1, 0.05)], ids=["hard", "soft"])
+def test_a_box_that_overflowed_does_not_spoil_the_others(settings: BatchNms | SoftNms, far: float) -> None:
+    """It is the whole image; one without number is nothing; three that overlap fully leave one, in every class."""
+    boxes = torch.tensor([[-far, -far, far, far], *[[10.0, 10, 30, 30]] * 3, [torch.nan] * 4])
+    scores = torch.zeros(1, 5, 3)
+    scores[0, 0, 0], scores[0, 4, 0], scores[0, 1:4, 1], scores[0, 1:4, 0] = 0.95, 0.99, 0.5, 0.4
+    scores[0, 1:4, 2] = torch.tensor([0.7, 0.9, 0.8])
+    (found,) = settings(boxes[None], scores, torch.tensor([[50.0, 60.0]]))
+    best = found.scores > 0.2
+    assert found.boxes[best].tolist() == [[0, 0, 60, 50], *[[10, 10, 30, 30]] * 3]
+    assert found.labels[best].tolist() == [0, 2, 1, 0]
+    assert found.scores[best].tolist() == pytest.approx([0.95, 0.9, 0.5, 0.4])
+
+
 def test_combined_suppression_is_tensorflows() -> None:
     """Of boxes that cross the window, TF's combined operation clips each side one way only."""
     boxes, scores = xyxy(RECORDED["nms/boxes"]), torch.from_numpy(RECORDED["nms/scores"])

@@ -30,6 +30,20 @@ Names = Iterator[tuple[str, str, Callable[[Tensor], Tensor]]]
 _VGG_LAYERS = ((0, 2), (5, 7), (10, 12, 14), (17, 19, 21), (24, 26, 28))
 _REDUCED = (31, 33)
 _LEVELS = 4
+# What unpickling can raise on bytes that are no pickle, or none of tensors.
+_UNREADABLE = (
+    OSError,
+    RuntimeError,
+    EOFError,
+    pickle.UnpicklingError,
+    LookupError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    ImportError,
+    OverflowError,
+    MemoryError,
+)
 _DEVIATION = (0.229, 0.224, 0.225)  # of torchvision's preprocessing, red, green and blue
 
 
@@ -47,12 +61,15 @@ def read_pth(path: Path) -> dict[str, Tensor]:
     """
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
-        raise CheckpointError(f"{path}: not readable as tensors by names: {str(error).splitlines()[0]}") from None
+    except _UNREADABLE as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise CheckpointError(f"{path}: not readable as tensors by names: {reason}") from None
     for key in ("state_dict", "model"):
         if isinstance(content, dict) and isinstance(content.get(key), dict):
             content = content[key]
-    if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
+    if not isinstance(content, dict) or not all(
+        isinstance(name, str) and isinstance(value, Tensor) for name, value in content.items()
+    ):
         raise CheckpointError(f"{path}: expected tensors by names, as torch.save(network.state_dict()) writes them")
     return {name.removeprefix("module."): value for name, value in content.items()}
 
@@ -76,7 +93,7 @@ def from_pytorch(
     """
     table = {ours: (theirs, change) for ours, theirs, change in _layout(network, state, path)}
     found = {ours: entry for ours, entry in table.items() if entry[0] in state}
-    values = {ours: change(state[theirs]) for ours, (theirs, change) in found.items()}
+    values = {ours: _changed(change, state[theirs], theirs, path) for ours, (theirs, change) in found.items()}
     names = {ours: theirs for ours, (theirs, _) in found.items()}
     used = set(names.values())
     unused = {name: "no part of the network has it" for name in state if name not in used}
@@ -95,8 +112,18 @@ def _layout(network: nn.Module, state: Mapping[str, Tensor], path: Path) -> Name
         if "features.0.weight" in state:
             return _torchvision_vgg()
     if isinstance(backbone, ResNetV1) and "layer1.0.conv1.weight" in state:
+        if not _saw_levels(state):
+            raise CheckpointError(
+                f"{path}: its statistics are of pixels near 1, as torchvision's are, whose blocks stride elsewhere "
+                "besides; refinedet_resnet101 takes conversions of Caffe's, which saw 0..255; use timm/resnet101"
+            )
         return _resnet(backbone)
     if isinstance(backbone, TimmBackbone) and "layer1.0.conv1.weight" in state:
+        if _saw_levels(state):
+            raise CheckpointError(
+                f"{path}: its statistics are of pixels in 0..255, as Caffe's are; timm/NAME takes torchvision's; "
+                "use refinedet_resnet101"
+            )
         return ((f"backbone.body.{name}", name, _unchanged) for name in backbone.body.state_dict())
     example = ", ".join(list(state)[:3]) or "none"
     raise CheckpointError(
@@ -104,6 +131,13 @@ def _layout(network: nn.Module, state: Mapping[str, Tensor], path: Path) -> Name
         f"{type(backbone).__name__}; known: refinedet.pytorch, vgg16_reducedfc and torchvision's VGG-16 for VGG-16, "
         "converted Caffe ResNets for refinedet_resnet101, torchvision's ResNets for timm/NAME"
     )
+
+
+def _changed(change: Callable[[Tensor], Tensor], value: Tensor, name: str, path: Path) -> Tensor:
+    try:
+        return change(value)
+    except (IndexError, RuntimeError) as error:
+        raise CheckpointError(f"{path}: {name} has shape {list(value.shape)}: {error}") from None
 
 
 def _unchanged(value: Tensor) -> Tensor:
@@ -118,6 +152,19 @@ def _vertical_first(value: Tensor) -> Tensor:
 def _for_levels(kernel: Tensor) -> Tensor:
     """Make a kernel for pixels in 0..1, divided by their deviation, one for levels."""
     return kernel / (255 * torch.tensor(_DEVIATION))[:, None, None]
+
+
+def _saw_levels(state: Mapping[str, Tensor]) -> bool:
+    """Tell whether a ResNet was trained on pixels in 0..255 rather than divided by their deviation.
+
+    The variance of what the first kernels give, for kernels of length 1, is near that of the pixels: 1, or
+    58² = 3364. The threshold lies between, by as large a factor to either.
+    """
+    kernel, variance = state.get("conv1.weight"), state.get("bn1.running_var")
+    if kernel is None or variance is None or kernel.ndim != 4 or len(kernel) != len(variance):
+        return False
+    gain = variance / kernel.flatten(1).square().sum(1).clamp(min=1e-12)
+    return bool(gain.median() > 58)
 
 
 def _both(ours: str, theirs: str, change: Callable[[Tensor], Tensor] = _unchanged) -> Names:

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 
-import torch
 from torch import Tensor
 
 from boxwright.ops.box_coder import BoxCoder
@@ -71,8 +69,8 @@ class AnchorFilter:
         to_scores: Makes the first step's logits [B, A, 2] probabilities, as its loss means them.
     """
 
-    objectness_threshold: float = 0.01
-    to_scores: Callable[[Tensor], Tensor] = partial(torch.softmax, dim=-1)
+    objectness_threshold: float
+    to_scores: Callable[[Tensor], Tensor]
 
     def __call__(self, refinement: Refinement) -> Tensor:
         """Judge.

@@ -15,6 +15,8 @@ from boxwright.ops.boxes import pairwise_iou
 
 __all__ = ["SoftChoice", "soft_suppress_classes", "suppress_batch", "suppress_classes"]
 
+_FARTHEST = 1e7  # pixels: no image is so large, and a hundred times that keeps its digits in double precision
+
 
 def suppress_batch(boxes: Tensor, scores: Tensor, iou_threshold: float, max_output: int) -> Tensor:
     """Suppress within each image of a batch.
@@ -53,10 +55,15 @@ def suppress_classes(boxes: Tensor, scores: Tensor, classes: Tensor, iou_thresho
         return torch.zeros(0, dtype=torch.int64, device=boxes.device)
     # Classes are moved apart so that they cannot meet; in double precision, so that the move
     # does not round the overlaps.
-    boxes = boxes.double()
+    boxes = _within_reach(boxes.double())
     span = boxes.max() - boxes.min() + 1
     kept: Tensor = nms(boxes + (classes * span)[:, None], scores.double(), iou_threshold)
     return kept
+
+
+def _within_reach(boxes: Tensor) -> Tensor:
+    """Cut boxes that overflowed, of which one would spoil the arithmetic of all; those of no number become nothing."""
+    return boxes.nan_to_num(nan=0.0).clamp(-_FARTHEST, _FARTHEST)
 
 
 @dataclass(frozen=True)
@@ -89,7 +96,7 @@ def soft_suppress_classes(
     Returns:
         The choices of each class.
     """
-    left = scores.clone()
+    left, boxes = scores.clone(), _within_reach(boxes)
     classes = torch.arange(len(scores), device=scores.device)
     indices, chosen = [], []
     for _ in range(min(max_output, scores.shape[1])):
