@@ -104,7 +104,7 @@ def test_expansion_by_hand() -> None:
     assert (out.image[outside] == (123, 117, 104)).all()
     assert out.boxes.tolist() == [[21, 12, 41, 32]]
     assert RandomExpand()(sample, Chosen(0.5)) is sample
-    assert RandomExpand()(sample, Chosen(0.1, 1.009)) is sample
+    assert RandomExpand(max_ratio=1.009)(sample, Chosen(0.1)) is sample
 
 
 def test_crop_by_hand() -> None:
@@ -150,21 +150,67 @@ def within(found: int, of: int, probability: float) -> None:
     assert abs(found - of * probability) < 5 * deviation, f"{found} of {of}, expected {of * probability:.0f}"
 
 
-def test_how_often_each_colour_changes() -> None:
-    """One of four channels of change at a time, by which levels it moves."""
-    sample = Sample(np.array([[[200, 100, 50]]], np.uint8), np.zeros((0, 4)), np.zeros(0))
-    rng, draws, same = np.random.default_rng(0), 4000, 0
-    for _ in range(draws):
-        same += int(np.array_equal(CaffeDistort()(sample, rng).image, sample.image))
-    # All four stay with 1/16; few changes are too small to see.
-    assert draws / 16 * 0.8 < same < draws / 16 * 1.6
+def test_how_often_and_how_far_brightness_and_contrast_change() -> None:
+    """Two greys, far from both ends, tell the factor and what was added before it; hue and saturation spare grey."""
+    sample = Sample(np.array([[[130] * 3, [70] * 3]], np.uint8), np.zeros((0, 4)), np.zeros(0))
+    rng, draws = np.random.default_rng(0), 4000
+    greys = np.array([CaffeDistort()(sample, rng).image[0, :, 0] for _ in range(draws)], float)
+    factors = (greys[:, 0] - greys[:, 1]) / 60
+    added = greys.mean(1) / factors - 100
+    # Half stay, and of those that change 4 % by too little to see; a measured factor is right to a sixtieth.
+    within(int((np.abs(factors - 1) < 0.02).sum()), draws, 0.5 + 0.5 * 0.04)
+    assert (factors.min(), factors.max()) == pytest.approx((0.5, 1.5), abs=0.03)
+    within(int((factors < 0.75).sum()), draws, 0.5 * 0.25)
+    assert (added.min(), added.max()) == pytest.approx((-32, 32), abs=2)
+    within(int((added > 16).sum()), draws, 0.5 * 0.25)
+    within(int((added < -16).sum()), draws, 0.5 * 0.25)
+
+
+def test_how_often_and_how_far_hue_and_saturation_change() -> None:
+    hsv = np.array([[[90, 128, 200]]], np.uint8)
+    sample = Sample(np.asarray(cv2.cvtColor(hsv, cv2.COLOR_HSV2RGB), np.uint8), np.zeros((0, 4)), np.zeros(0))
+    rng, draws, step = np.random.default_rng(1), 4000, CaffeDistort(brightness=0, contrast=(1, 1))
+    found = [cv2.cvtColor(step(sample, rng).image, cv2.COLOR_RGB2HSV)[0, 0].astype(float) for _ in range(draws)]
+    hues, saturations = np.array(found)[:, 0] - 90, np.array(found)[:, 1] / 128
+    assert (hues.min(), hues.max()) == pytest.approx((-18, 18), abs=1)
+    within(int((hues > 9.5).sum()), draws, 0.5 * 8.5 / 36)
+    within(int((hues < -9.5).sum()), draws, 0.5 * 8.5 / 36)
+    assert (saturations.min(), saturations.max()) == pytest.approx((0.5, 1.5), abs=0.02)
+    within(int((saturations < 0.75).sum()), draws, 0.5 * 0.25)
+    within(int((saturations > 1.25).sum()), draws, 0.5 * 0.25)
+
+
+def test_how_often_contrast_comes_last() -> None:
+    sample, rng, draws = sample_of([], 5, 5), np.random.default_rng(2), 2000
+    step = CaffeDistort(probability=1, brightness=0, contrast=(1.5, 1.5), saturation=(1.5, 1.5), hue=0)
+    images = Counter(step(sample, rng).image.tobytes() for _ in range(draws))
+    assert len(images) == 2
+    within(max(images.values()), draws, 0.5)
+
+
+def test_windows_that_are_sought() -> None:
+    """Six searches, of 50 trials each; a trial draws scale, ratio and place."""
+
+    class Counting(np.random.Generator):
+        trials = 0
+
+        def uniform(self, low: float = 0, high: float = 1, *_: object) -> float:  # type: ignore[override]
+            self.trials += 1
+            return super().uniform(low, high)
+
+    rng = Counting(np.random.PCG64(0))
+    assert OverlapCrop().min_overlaps == (0.1, 0.3, 0.5, 0.7, 0.9, 0.0)
+    tiny = sample_of([[0, 0, 0.1, 0.1]], 40, 60)
+    OverlapCrop()(tiny, rng)
+    # No window overlaps so small an object enough, but any will do for the last search.
+    assert rng.trials == (5 * 50 + 1) * 4
 
 
 def test_how_far_images_expand_and_where() -> None:
     sample, rng, draws = sample_of([[0, 0, 60, 40]]), np.random.default_rng(1), 3000
     outs = [RandomExpand()(sample, rng) for _ in range(draws)]
     grown = [out for out in outs if out is not sample]
-    within(len(grown), draws, 0.5 * (1 - 0.01 / 3))
+    within(len(grown), draws, 0.5)
     ratios = np.array([out.image.shape[0] / 40 for out in grown])
     assert abs(ratios.mean() - 2.5) < 0.1
     within(int((ratios > 3).sum()), len(grown), 1 / 3)

@@ -196,7 +196,8 @@ def test_losses_matches_and_mined_negatives(path: Path) -> None:
         assert np.array_equal(second.match[image], arrays[f"loss_out/{image}/odm_match"])
         for step, miner in zip(("arm", "odm"), miners, strict=True):
             name = f"loss_out/{image}/{step}_num_negatives"
-            wanted = int(arrays[name]) if name in arrays.files else 0  # none is recorded of an image without objects
+            # None is recorded of an image without objects: no negatives are mined there.
+            wanted = int(arrays[name]) if len(arrays[f"loss_in/{image}/boxes"]) else 0
             assert miner.negatives[image] == wanted
             checked += 1
-    assert checked == 6
+    assert checked == 2 * len(arrays["loss_in/arm_loc"]) > 0

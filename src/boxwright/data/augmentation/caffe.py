@@ -114,11 +114,9 @@ class RandomExpand:
         Returns:
             The sample, expanded or as it was.
         """
-        if rng.random() >= self.probability:
+        if rng.random() >= self.probability or self.max_ratio - 1 < 0.01:
             return sample
         ratio = rng.uniform(1, self.max_ratio)
-        if ratio - 1 < 0.01:
-            return sample
         height, width = sample.image.shape[:2]
         tall, wide = int(height * ratio), int(width * ratio)
         top, left = math.floor(rng.uniform(0, tall - height)), math.floor(rng.uniform(0, wide - width))
