@@ -10,16 +10,33 @@ import torch
 
 import boxwright as bw
 from boxwright.builders.detector import build_detector
-from boxwright.builders.training import build_training
+from boxwright.builders.training import FineTune, build_training
 from boxwright.config.load import load_config
 from boxwright.config.support import report
+from boxwright.criteria.refinedet import RefineDetCriterion
 from boxwright.data.label_map import load_label_map
+from boxwright.models.layers import Conv2d, Deconv2d, Regularizer
+from boxwright.postprocessing.candidates import BestOfClass
+from boxwright.postprocessing.linear_soft_nms import ThenLinearSoftNms
 
 ROOT = Path(__file__).parent.parent
 PATHS = sorted((ROOT / "configs").glob("*/*.config"))
 # Boxes of the papers' tables, and steps and batch of the authors' files.
 ANCHORS = {"refinedet320": 6375, "refinedet512": 16320, "ssd300": 8732, "ssd512": 24564}
 STEPS = {"voc": (120_000, 32), "coco": (400_000, 32), "refinedet512_resnet101_coco": (540_000, 20)}
+# At which steps they lower the rate.
+DROPS = {"voc": (80_000, 100_000), "coco": (280_000, 360_000), "refinedet512_resnet101_coco": (400_000, 480_000)}
+# VGG-16 has 15 and two more make the fourth level; 4 levels × 4 predictors; 4 × 3 and 3 of the transfer connection.
+# ResNet-101 has 1 + 33 × 3 + 4, its fourth level 4, and 2 × 4 bodies of 4; SSD has 15, 8 or 10 more, and 2 a level.
+CONVOLUTIONS = {
+    "refinedet320_vgg16": 15 + 2 + 16 + 15,
+    "refinedet512_vgg16": 15 + 2 + 16 + 15,
+    "refinedet320_resnet101": 104 + 4 + 32 + 16 + 15,
+    "refinedet512_resnet101": 104 + 4 + 32 + 16 + 15,
+    "ssd300_vgg16": 15 + 8 + 12,
+    "ssd512_vgg16": 15 + 10 + 14,
+}
+PUBLISHED = [path for path in PATHS if path.stem.split("_")[0] in ANCHORS]
 
 
 def test_all_are_there() -> None:
@@ -55,6 +72,40 @@ def test_configuration(path: Path) -> None:
         assert predictions.class_logits.shape[2] == classes + 1
 
 
+@pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.stem)
+def test_published_recipe(path: Path) -> None:
+    """The authors' solver files: rate, momentum, decay of kernels alone, biases twice as fast, augmentation."""
+    config = load_config(path)
+    plan = build_training(config)
+    first, second = DROPS.get(path.stem, DROPS[path.stem.split("_")[-1]])
+    rates = [plan.optimizer.schedule(step) for step in (0, first - 1, first, second - 1, second, plan.num_steps - 1)]
+    assert rates == pytest.approx([1e-3, 1e-3, 1e-4, 1e-4, 1e-5, 1e-5])
+    momentum = config.train_config.optimizer.momentum_optimizer  # type: ignore[union-attr]
+    assert momentum.momentum_optimizer_value == pytest.approx(0.9)  # type: ignore[union-attr]
+    assert plan.optimizer.average_decay is None
+    assert plan.bias_multiplier == 2
+    steps = [step.which("preprocessing_step") for step in config.train_config.data_augmentation_options]  # type: ignore[union-attr]
+    wanted = ["caffe_distort", "random_expand", "overlap_crop", "random_interpolation_resize", "random_horizontal_flip"]
+    assert steps == wanted
+    # Blue comes first in conversions of Caffe's ResNet; VGG's public file takes red first.
+    assert plan.fine_tune == FineTune(
+        "resnet101_caffe.pth" if "resnet" in path.stem else "vgg16_reducedfc.pth",
+        "classification",
+        "BGR" if "resnet" in path.stem else "RGB",
+    )
+    with torch.device("meta"):
+        detector = build_detector(config)
+    convs = [module for module in detector.network.modules() if isinstance(module, (Conv2d, Deconv2d))]
+    assert len(convs) == CONVOLUTIONS[path.stem.split("_voc")[0].split("_coco")[0]]
+    assert {(conv.regularizer.l1, round(conv.regularizer.l2, 8)) for conv in convs} == {(0.0, 5e-4)}
+    assert {conv.bias_regularizer for conv in convs} == {Regularizer()}
+    if "refinedet" in path.stem:
+        assert isinstance(detector.criterion, RefineDetCriterion)
+        assert detector.criterion.second_step.filter.objectness_threshold == pytest.approx(0.01)
+        nms = detector.postprocessor.detection.nms  # type: ignore[attr-defined]
+        assert isinstance(nms, ThenLinearSoftNms if "coco" in path.stem else BestOfClass)
+
+
 def test_label_map_of_voc() -> None:
     assert len(load_label_map(ROOT / "configs" / "voc_label_map.pbtxt")) == 20
 
@@ -68,3 +119,20 @@ def test_anchors_of_ssd300() -> None:
     assert anchors[0][1].tolist() == pytest.approx([4 - half, 4 - half, 4 + half, 4 + half], abs=1e-3)
     wide, high = 264 * 2**0.5 / 2, 264 / 2**0.5 / 2
     assert anchors[5][2].tolist() == pytest.approx([150 - wide, 150 - high, 150 + wide, 150 + high], abs=1e-3)
+
+
+def test_anchors_of_ssd512() -> None:
+    """Sides of 7, 15, 30, 45, 60, 75, 90 and 105 % of the input; a further square between each two."""
+    detector = bw.build_detector(load_config(ROOT / "configs" / "ssd_vgg16" / "ssd512_vgg16_voc.config"))
+    grids = [(n, n) for n in (64, 32, 16, 8, 4, 2, 1)]
+    levels = detector.network.anchors(grids, (512, 512))  # type: ignore[operator]
+    shares = [0.07, 0.15, 0.3, 0.45, 0.6, 0.75, 0.9, 1.05]
+    assert [len(level) for level in levels] == [n * n * (6 if 2 < n < 64 else 4) for n, _ in grids]
+    for level, (n, _), least, most in zip(levels, grids, shares, shares[1:], strict=False):
+        sides = (level[:3, 2:] - level[:3, :2]) / 512
+        stride = 512 / n
+        centres = (level[:3, 2:] + level[:3, :2]) / 2
+        assert centres.flatten().tolist() == pytest.approx([stride / 2] * 6, abs=1e-3)
+        between = (least * most) ** 0.5
+        wanted = [least, least, between, between, least * 2**0.5, least / 2**0.5]
+        assert sides.flatten().tolist() == pytest.approx(wanted, rel=1e-4)
