@@ -107,6 +107,14 @@ def test_looks_see_other_sizes_and_the_detector_stays_as_it_was() -> None:
     assert detector.preprocessor.resizer.output_size == (64, 64)
 
 
+def test_grey_images() -> None:
+    grey = np.random.default_rng(0).integers(0, 256, (90, 60), np.uint8)
+    looks = MultiScaleDetector(detector_of(), MultiScale((Look(64, 64),), BoxVoting()))
+    array, tensor, colour = looks.detect([grey, torch.from_numpy(grey), np.repeat(grey[..., None], 3, 2)])
+    assert torch.equal(array.boxes, tensor.boxes)
+    assert torch.equal(array.boxes, colour.boxes)
+
+
 def test_errors() -> None:
     with pytest.raises(bw.ConfigError, match="'refinedet' is not known; known: refinedet320-voc"):
         at_scales(detector_of(), "refinedet")

@@ -212,7 +212,7 @@ class MultiScaleDetector:
 
 def _as_chw(image: NDArray[np.uint8] | Tensor) -> Tensor:
     if isinstance(image, Tensor):
-        return image
+        return image if image.ndim == 3 else image[None]
     return torch.as_tensor(image if image.ndim == 3 else image[..., None]).permute(2, 0, 1)
 
 
