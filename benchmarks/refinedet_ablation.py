@@ -1,7 +1,8 @@
 """RefineDet's three ideas, one after the other, at equal steps, data and seeds (RefineDet, table 3).
 
     [BOXWRIGHT_DATA=folder-that-holds-bccd] python benchmarks/refinedet_ablation.py
-        [--data shapes|bccd] [--seeds 3] [--steps 800] [--threads 2] [--device cuda]
+        [--data shapes|bccd] [--steps 800] [--seeds 3] [--variants ssd one-step two-step full]
+        [--threads 2] [--device cuda]
 
 The same small MobileNetV2 learns from scratch, on made-up shapes that are many, small and overlap
 (128×128), or on blood cells (192×128), five times for each seed:
@@ -108,7 +109,7 @@ eval_input_reader {{ shuffle: false {what["eval"]} }}
 """.replace("DATA", str(folder))
 
 
-def run(data: str, variant: str, seed: int, arguments: argparse.Namespace, folder: Path) -> dict[str, float]:
+def run(data: str, variant: str, seed: int, arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Train and evaluate once.
 
     Args:
@@ -119,7 +120,7 @@ def run(data: str, variant: str, seed: int, arguments: argparse.Namespace, folde
         folder: Where the data is.
 
     Returns:
-        AP, AP50 and seconds.
+        AP, AP50, seconds and machine.
     """
     with tempfile.TemporaryDirectory() as model_dir:
         path = Path(model_dir) / "variant.config"
@@ -133,10 +134,23 @@ def run(data: str, variant: str, seed: int, arguments: argparse.Namespace, folde
             raise SystemExit("stopped; runs that ended are kept")
         seconds = time.monotonic() - began
         metrics = bw.evaluate(config, Path(model_dir) / "m")
-    return {"AP": metrics[AP], "AP50": metrics[AP50], "seconds": seconds}
+    machine = f"{arguments.device}, torch {torch.__version__}"
+    return {"AP": metrics[AP], "AP50": metrics[AP50], "seconds": seconds, "machine": machine}
 
 
-def table(runs: dict[str, dict[str, float]]) -> None:
+def read(path: Path) -> dict[str, Any]:
+    """Read the runs that ended.
+
+    Args:
+        path: Where they are.
+
+    Returns:
+        "variant/seed" to what `run` returned.
+    """
+    return json.loads(path.read_text()) if path.is_file() else {}
+
+
+def table(runs: dict[str, dict[str, Any]]) -> None:
     """Print mean and spread of each variant.
 
     Args:
@@ -145,11 +159,13 @@ def table(runs: dict[str, dict[str, float]]) -> None:
     print(f"{'':10}{'AP':>18}{'AP50':>18}{'seeds':>7}")
     for variant in VARIANTS:
         found = [one for name, one in runs.items() if name.split("/")[0] == variant]
+        if not found:
+            continue
         cells = []
         for what in ("AP", "AP50"):
             values = [one[what] for one in found]
             spread = statistics.stdev(values) if len(values) > 1 else 0.0
-            cells.append(f"{statistics.mean(values):.4f} ± {spread:.4f}" if values else "")
+            cells.append(f"{statistics.mean(values):.4f} ± {spread:.4f}")
         print(f"{variant:10}{cells[0]:>18}{cells[1]:>18}{len(found):>7}")
 
 
@@ -157,6 +173,7 @@ def main() -> None:
     """Run what is missing, print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", choices=[*DATA], default="shapes")
+    parser.add_argument("--variants", nargs="+", choices=[*VARIANTS], default=[*VARIANTS])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=800)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
@@ -166,8 +183,6 @@ def main() -> None:
     keep_freed_memory()
     path = HERE / "results" / f"refinedet-ablation-{arguments.data}-{arguments.steps}.json"
     path.parent.mkdir(exist_ok=True)
-    report: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {"runs": {}}
-    report["machine"] = f"{arguments.device}, torch {torch.__version__}"
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(os.environ.get("BOXWRIGHT_DATA", temporary)).resolve()
         if arguments.data == "shapes":
@@ -176,13 +191,15 @@ def main() -> None:
                 hard = ShapesDataset(count, seed=seed, size=(128, 128), max_objects=16, radii=(0.035, 0.15))
                 write_tfrecords(hard, folder / f"{name}.record")
         for seed in range(arguments.seeds):
-            for variant in VARIANTS:
-                if f"{variant}/{seed}" in report["runs"]:
+            for variant in arguments.variants:
+                name = f"{variant}/{seed}"
+                if name in read(path):
                     continue
-                report["runs"][f"{variant}/{seed}"] = run(arguments.data, variant, seed, arguments, folder)
-                path.write_text(json.dumps(report, indent=1) + "\n")
-                print(f"{variant}/{seed}: {report['runs'][f'{variant}/{seed}']}", flush=True)
-    table(report["runs"])
+                found = run(arguments.data, variant, seed, arguments, folder)
+                # Another process may have written its own runs meanwhile.
+                path.write_text(json.dumps(read(path) | {name: found}, indent=1) + "\n")
+                print(f"{name}: {found}", flush=True)
+    table(read(path))
 
 
 if __name__ == "__main__":
