@@ -115,6 +115,28 @@ class ExtractionRequest:
         """
         return build_conv_settings(self.hyperparams, frozen_norm=self.frozen_norm)
 
+    def settings_beside(self, backbone: ConvSettings) -> ConvSettings:
+        """Build the convolutions outside a backbone whose own serve them too.
+
+        Args:
+            backbone: What they are where the configuration says nothing.
+
+        Returns:
+            The settings.
+        """
+        return backbone if self.config.conv_hyperparams is None else self.neck_settings()
+
+    def refuse_normalization(self) -> None:
+        """Refuse batch normalization, for networks that have none.
+
+        Raises:
+            ConfigError: Where it is asked for.
+        """
+        if self.hyperparams.batch_norm or self.hyperparams.sync_batch_norm:
+            raise ConfigError(
+                f"feature_extractor.conv_hyperparams.batch_norm: {self.config.type} is not normalized; remove it"
+            )
+
     def backbone_settings(self) -> ConvSettings:
         """Build the backbone's convolutions: its own, unless told to take the configuration's.
 
@@ -325,11 +347,9 @@ def _vgg16(request: ExtractionRequest) -> FeatureExtractor:
             f"feature_extractor.num_layers: ssd_vgg16 has 6 layers (for 300 px) or 7 (for 512 px), "
             f"found {request.config.num_layers}"
         )
-    hyperparams = request.config.conv_hyperparams
-    if hyperparams is not None and (hyperparams.batch_norm or hyperparams.sync_batch_norm):
-        raise ConfigError("feature_extractor.conv_hyperparams.batch_norm: ssd_vgg16 is not normalized; remove it")
+    request.refuse_normalization()
     backbone = Vgg16(request.backbone_settings(), in_channels=request.image_channels)
-    settings = request.default if hyperparams is None else request.neck_settings()
+    settings = request.settings_beside(request.default)
     neck = VggExtras(backbone.channels, extras[request.config.num_layers], settings)
     return FeatureExtractor(backbone, neck, neck.channels, VGG_MEAN)
 

@@ -214,10 +214,8 @@ def _second_step(config: m.AnchorRefinement, coder: BoxCoder) -> SecondStep:
 
 def _to_scores(loss: m.Loss | None) -> ScoreConverter:
     """Make logits what the loss that trains them means: probabilities of one choice, or of each class by itself."""
-    chosen = (loss or _LOSS).classification_loss
-    kind = chosen.which("classification_loss") if chosen else None
-    if chosen is None or kind is None:
-        return ScoreConverter(softmax)
+    chosen = require((loss or _LOSS).classification_loss, f"{_PATH}: loss.classification_loss")
+    kind = chosen.which("classification_loss") or "weighted_softmax"
     scale = getattr(getattr(chosen, kind), "logit_scale", 1.0)
     return ScoreConverter(softmax if "softmax" in kind else torch.sigmoid, scale)
 

@@ -75,12 +75,10 @@ def build_refinedet_extractor(
 
 def _vgg16(request: ExtractionRequest, levels: int) -> FeatureExtractor:
     request.refuse("depth_multiplier", "min_depth", "use_explicit_padding", "use_depthwise")
-    hyperparams = request.config.conv_hyperparams
-    if hyperparams is not None and (hyperparams.batch_norm or hyperparams.sync_batch_norm):
-        raise ConfigError("feature_extractor.conv_hyperparams.batch_norm: refinedet_vgg16 is not normalized; remove it")
+    request.refuse_normalization()
     backbone = Vgg16(request.backbone_settings(), REFINEDET_VGG, in_channels=request.image_channels)
     extras = [ExtraMap(*_EXTRA)] * (levels - len(backbone.channels))
-    neck = VggExtras(backbone.channels, extras, request.default if hyperparams is None else request.neck_settings())
+    neck = VggExtras(backbone.channels, extras, request.settings_beside(request.default))
     return FeatureExtractor(backbone, neck, neck.channels, CAFFE_MEAN)
 
 
@@ -88,8 +86,7 @@ def _resnet101(request: ExtractionRequest, levels: int) -> FeatureExtractor:
     request.refuse("depth_multiplier", "min_depth", "use_explicit_padding", "use_depthwise")
     settings = request.backbone_settings()
     backbone = ResNetV1(RESNET_BLOCKS[101], settings, in_channels=request.image_channels)
-    own = request.config.conv_hyperparams is not None
-    neck = ResidualLevel(backbone.channels, 128, 512, request.neck_settings() if own else settings)
+    neck = ResidualLevel(backbone.channels, 128, 512, request.settings_beside(settings))
     return FeatureExtractor(backbone, neck, neck.channels, CAFFE_MEAN)
 
 

@@ -61,8 +61,6 @@ class Look:
             bool [D].
         """
         sides = boxes[:, 2:] - boxes[:, :2]
-        if not len(boxes):
-            return torch.zeros(0, dtype=torch.bool, device=boxes.device)
         return (sides.amax(1) > self.larger_than) & (sides.amin(1) < self.smaller_than)
 
 
@@ -166,7 +164,7 @@ class MultiScaleDetector:
         Returns:
             One result an image, in pixels of that image; without anchors and scores of other classes.
         """
-        return [self._merged([_as_chw(image)])[0] for image in images]
+        return self._merged([_as_chw(image) for image in images])
 
     def detect_runs(
         self, images: Sequence[NDArray[np.uint8] | Tensor]
