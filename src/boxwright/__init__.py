@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from boxwright.builders.detector import build_detector
     from boxwright.checkpoints.load_weights import LoadReport, load_weights
     from boxwright.config import Pipeline, load_config
-    from boxwright.errors import BoxwrightError, CheckpointError, ConfigError, DataError, TrainingError
+    from boxwright.errors import BoxwrightError, CheckpointError, ConfigError, DataError, OutputError, TrainingError
     from boxwright.evaluation.evaluate import evaluate, restore_detector
     from boxwright.models.detector import Detector
     from boxwright.training.train import RunSettings, train
@@ -23,6 +23,7 @@ __all__ = [
     "Detections",
     "Detector",
     "LoadReport",
+    "OutputError",
     "Pipeline",
     "Predictions",
     "RunSettings",
@@ -43,7 +44,14 @@ _HOMES = {
     "boxwright.builders.detector": ("build_detector",),
     "boxwright.checkpoints.load_weights": ("LoadReport", "load_weights"),
     "boxwright.config": ("Pipeline", "load_config"),
-    "boxwright.errors": ("BoxwrightError", "CheckpointError", "ConfigError", "DataError", "TrainingError"),
+    "boxwright.errors": (
+        "BoxwrightError",
+        "CheckpointError",
+        "ConfigError",
+        "DataError",
+        "OutputError",
+        "TrainingError",
+    ),
     "boxwright.evaluation.evaluate": ("evaluate", "restore_detector"),
     "boxwright.models.detector": ("Detector",),
     "boxwright.training.train": ("RunSettings", "train"),

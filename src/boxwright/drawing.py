@@ -1,4 +1,8 @@
-"""Pictures of boxes: on one image, truth beside detections, many images on a sheet."""
+"""Pictures of boxes: on one image, truth beside detections, many images on a sheet.
+
+A picture is never larger than `limits.PICTURE_SIDE` a side: larger images are scaled down, and what is
+drawn is clipped to the picture first.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
+from boxwright.limits import PICTURE_SIDE
+
 __all__ = ["colour_of", "contact_sheet", "draw_boxes", "draw_cumulative", "side_by_side"]
 
 Colour = tuple[int, int, int]
 _LEAST_SIDE = 320
+_MOST_CAPTION = 60
 
 
 def colour_of(label: int) -> Colour:
@@ -40,17 +47,19 @@ def draw_boxes(
         captions: N texts.
 
     Returns:
-        uint8 [H', W', 3], a new picture; small images are enlarged, for captions to be read.
+        uint8 [H', W', 3], a new picture; small images are enlarged, for captions to be read, large ones made smaller.
+        Boxes that are not finite, or turned inside out, are not drawn.
     """
-    zoom = max(-(-_LEAST_SIDE // min(image.shape[:2])), 1)
-    canvas = Image.fromarray(image).resize((image.shape[1] * zoom, image.shape[0] * zoom))
+    canvas, zoom = _canvas(image)
     draw = ImageDraw.Draw(canvas)
     line = max(round(min(canvas.size) / 250), 1)
     font = ImageFont.load_default(size=max(min(canvas.size) // 28, 9))
-    for box, label, caption in zip((np.asarray(boxes) * zoom).tolist(), labels, captions, strict=True):
-        x_min, y_min, x_max, y_max = box
-        if x_max < x_min or y_max < y_min:
+    # A little beyond the picture, so that an edge that lies outside is not drawn on its border.
+    least, most = -2.0 * line, np.array([*canvas.size, *canvas.size]) + 2.0 * line
+    for box, label, caption in zip(np.asarray(boxes, np.float64).reshape(-1, 4), labels, captions, strict=True):
+        if not np.isfinite(box).all() or (box[2:] < box[:2]).any():
             continue
+        x_min, y_min, x_max, y_max = np.clip(box * zoom, least, most).tolist()
         colour = colour_of(int(label))
         draw.rectangle(
             (x_min, y_min, x_max - 1 if x_max - 1 > x_min else x_max, y_max - 1 if y_max - 1 > y_min else y_max),
@@ -58,22 +67,40 @@ def draw_boxes(
             width=line,
         )
         if caption:
-            _caption(draw, (x_min, y_min), canvas.width, caption, colour, font)
+            _caption(draw, (x_min, y_min), canvas.size, _short(caption), colour, font)
     return np.asarray(canvas)
+
+
+def _canvas(image: NDArray[np.uint8]) -> tuple[Image.Image, float]:
+    """Return an image in the size in which it is drawn, and how much larger that is."""
+    height, width = image.shape[:2]
+    zoom = float(max(-(-_LEAST_SIDE // min(height, width)), 1))
+    zoom = min(zoom, PICTURE_SIDE.value / max(height, width))
+    zoom = float(int(zoom)) if zoom >= 1 else zoom
+    canvas = Image.fromarray(image)
+    if zoom == 1:
+        return canvas, zoom
+    return canvas.resize((max(round(width * zoom), 1), max(round(height * zoom), 1))), zoom
+
+
+def _short(caption: str) -> str:
+    """Return a caption of one line that can be drawn."""
+    plain = "".join(c if c.isprintable() else "?" for c in caption)
+    return plain if len(plain) <= _MOST_CAPTION else f"{plain[: _MOST_CAPTION - 1]}…"
 
 
 def _caption(
     draw: ImageDraw.ImageDraw,
     corner: tuple[float, float],
-    width: int,
+    size: tuple[int, int],
     text: str,
     colour: Colour,
     font: ImageFont.FreeTypeFont | ImageFont.ImageFont,
 ) -> None:
     left, top, right, bottom = draw.textbbox((0, 0), text, font=font)
-    x = max(min(corner[0], width - (right - left) - 4), 0)
+    x = max(min(corner[0], size[0] - (right - left) - 4), 0)
     y = corner[1] - (bottom - top) - 3
-    y = corner[1] + 1 if y < 0 else y
+    y = min(corner[1] + 1, float(size[1])) if y < 0 else y
     draw.rectangle((x, y, x + right - left + 3, y + bottom - top + 3), fill=colour)
     ink = (0, 0, 0) if sum(colour) > 380 else (255, 255, 255)
     draw.text((x + 2 - left, y + 1 - top), text, fill=ink, font=font)

@@ -4,14 +4,15 @@
     ├── ConfigError          a configuration that cannot be read, or asks for what is not there
     ├── DataError            a label map, record, annotation or image that cannot be used
     ├── CheckpointError      a checkpoint that is damaged, missing or of another model
-    └── TrainingError        a run that cannot go on (a loss that is not finite, a full disk)
+    ├── OutputError          a file that cannot be written (a full disk, a read-only folder)
+    └── TrainingError        a run that cannot continue (a loss that is not finite, a dead worker)
 
 A message says what was expected, what came, where, and what to do about it.
 """
 
 from __future__ import annotations
 
-__all__ = ["BoxwrightError", "CheckpointError", "ConfigError", "DataError", "TrainingError"]
+__all__ = ["BoxwrightError", "CheckpointError", "ConfigError", "DataError", "OutputError", "TrainingError"]
 
 
 class BoxwrightError(Exception):
@@ -28,6 +29,10 @@ class DataError(BoxwrightError):
 
 class CheckpointError(BoxwrightError):
     """A checkpoint is missing, damaged, or belongs to another model."""
+
+
+class OutputError(BoxwrightError):
+    """A file cannot be written; what was there before is as it was."""
 
 
 class TrainingError(BoxwrightError):

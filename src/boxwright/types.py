@@ -11,8 +11,10 @@ image, D detections of one image, H W image.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -69,11 +71,23 @@ class Categories:
         if not self.items:
             raise DataError("no classes: at least one category is expected")
         for attribute in ("label", "id", "name"):
-            values = [getattr(item, attribute) for item in self.items]
-            twice = next((value for value in values if values.count(value) > 1), None)
-            if twice is not None:
+            counts = Counter(getattr(item, attribute) for item in self.items)
+            twice, count = counts.most_common(1)[0]
+            if count > 1:
                 raise DataError(f"two categories have the {attribute} {twice!r}")
         object.__setattr__(self, "items", tuple(sorted(self.items, key=lambda item: item.label)))
+
+    @cached_property
+    def _by_label(self) -> dict[int, Category]:
+        return {item.label: item for item in self.items}
+
+    @cached_property
+    def _by_name(self) -> dict[str, Category]:
+        return {item.name: item for item in self.items}
+
+    @cached_property
+    def _by_id(self) -> dict[int, Category]:
+        return {item.id: item for item in self.items}
 
     def __iter__(self) -> Iterator[Category]:
         return iter(self.items)
@@ -95,8 +109,7 @@ class Categories:
         Returns:
             The category.
         """
-        found = next((item for item in self.items if item.label == label), None)
-        return found or Category(label, label + 1, f"class {label + 1}")
+        return self._by_label.get(label) or Category(label, label + 1, f"class {label + 1}")
 
     def by_name(self, name: str) -> Category | None:
         """Return the class of a name.
@@ -107,7 +120,7 @@ class Categories:
         Returns:
             The category, or None.
         """
-        return next((item for item in self.items if item.name == name), None)
+        return self._by_name.get(name)
 
     def by_id(self, id: int) -> Category | None:
         """Return the class of an id.
@@ -118,7 +131,7 @@ class Categories:
         Returns:
             The category, or None.
         """
-        return next((item for item in self.items if item.id == id), None)
+        return self._by_id.get(id)
 
     def to_list(self) -> list[dict[str, Any]]:
         """Return plain data, for checkpoints and JSON.
@@ -140,7 +153,17 @@ class Categories:
 
         Returns:
             The categories.
+
+        Raises:
+            DataError: Where it is not what `to_list` returns.
         """
+        kinds: dict[str, Any] = {"label": int, "id": int, "name": str, "display_name": str, "keypoints": list | tuple}
+        for number, item in enumerate(items):
+            wrong = next(
+                (key for key, value in item.items() if not isinstance(value, kinds.get(key, type(None)))), None
+            )
+            if wrong is not None or not {"label", "id", "name"} <= set(item) or item["label"] < 0:
+                raise DataError(f"class {number}: expected label, id and name, found {str(item)[:120]}")
         return cls(tuple(Category(**{**item, "keypoints": tuple(item.get("keypoints", ()))}) for item in items))
 
 

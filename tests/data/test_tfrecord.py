@@ -19,7 +19,7 @@ from boxwright.data.label_map import load_label_map
 from boxwright.data.tf_example import encode_example, read_features
 from boxwright.data.tfrecord import TFRecordFile, expand_paths, write_records
 from boxwright.data.tfrecord_dataset import TFRecordDataset
-from boxwright.errors import DataError
+from boxwright.errors import DataError, OutputError
 from boxwright.types import Categories, Category
 from tests.conftest import GOLDEN
 
@@ -191,11 +191,17 @@ def test_index_lives_in_the_cache_where_the_folder_is_read_only(
     import boxwright.data.tfrecord as module
 
     write_records(tmp_path / "a.record", [b"x"])
-    save = module._save_index
-    monkeypatch.setattr(module, "_save_index", lambda path, index: path.parent != tmp_path and save(path, index))
+    write = module.write_whole
+
+    def read_only(path: Path, content: bytes) -> Path:
+        if path.parent == tmp_path:
+            raise OutputError(f"{path}: could not be written: Read-only file system")
+        return write(path, content)
+
+    monkeypatch.setattr(module, "write_whole", read_only)
     monkeypatch.setenv("BOXWRIGHT_CACHE", str(tmp_path / "cache"))
     assert len(TFRecordFile(tmp_path / "a.record")) == 1
-    assert len(list((tmp_path / "cache").glob("*.index.npy"))) == 1
+    assert len(list((tmp_path / "cache").glob("*.index"))) == 1
 
 
 def test_gzip_of_several_streams_is_read_whole(tmp_path: Path) -> None:
@@ -210,7 +216,7 @@ def test_index_is_kept_and_renewed(tmp_path: Path) -> None:
     path = tmp_path / "a.record"
     write_records(path, [b"one", b"two"])
     assert [TFRecordFile(path)[i] for i in range(2)] == [b"one", b"two"]
-    index = tmp_path / ".a.record.index.npy"
+    index = tmp_path / ".a.record.index"
     assert index.is_file()
     index.write_bytes(b"rubbish")
     assert len(TFRecordFile(path)) == 2

@@ -85,7 +85,7 @@ def test_trains_and_detects_on_nothing(kind: str, depthwise: bool) -> None:
 @pytest.mark.parametrize("image", [np.zeros((4, 4, 2), np.uint8), np.zeros((0, 4, 3), np.uint8), np.zeros(3, np.uint8)])
 def test_detect_refuses_what_is_no_image(image: np.ndarray) -> None:
     detector = bw.build_detector(config("ssd_mobilenet_v2_fpn_keras"))
-    with pytest.raises(ValueError, match="image 0: expected a HWC array"):
+    with pytest.raises(bw.DataError, match="image 0: expected a HWC array"):
         detector.detect([image])
 
 

@@ -75,19 +75,28 @@ def test_full_disk_ends_the_run_and_keeps_the_checkpoint_before(
     assert not list(model_dir.glob(".*partial")), "nothing half-written stays"
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # of TensorBoard's own thread
-def test_full_disk_ends_the_run_at_the_log_too(small_config: Path, small_disk: Path) -> None:
+def test_full_disk_costs_the_log_and_not_the_run(small_config: Path, small_disk: Path) -> None:
+    """Listeners are dropped, each named once; the run ends where its checkpoint finds no room."""
     from boxwright.training.settings import Silent
 
+    heard: list[str] = []
+
     class Filler(Silent):
+        def message(self, text: str) -> None:
+            heard.append(text)
+
         def step(self, step: int, *_: Any) -> None:
             if step == 2:
                 fill(small_disk)
 
-    config = bw.load_config(small_config, ["train_config.num_steps=3000"])
+    config = bw.load_config(small_config, ["train_config.num_steps=40"])
     settings = bw.RunSettings(evaluate=False, workers=0, checkpoint_every_n=10**6, log_every_n=1)
-    with pytest.raises(bw.TrainingError, match="the log cannot be written: .*(No space left|File too large)"):
+    with pytest.raises(bw.CheckpointError, match="ckpt-40.pt: could not be written: .*(No space left|File too large)"):
         bw.train(config, small_disk / "m", settings, Filler())
+    dropped = [text for text in heard if "hears no more of this run" in text]
+    assert len([text for text in dropped if text.startswith("warning: TensorBoard failed at step")]) == 1
+    assert len(dropped) == len({text.split(" failed")[0] for text in dropped}), "each is named once"
+    assert heard[-1].startswith(f"warning: {len(dropped)} of the run's listeners failed: ")
 
 
 def test_model_dir_that_vanishes(small_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,14 +116,14 @@ def test_model_dir_that_vanishes(small_config: Path, tmp_path: Path, monkeypatch
 def test_model_dir_that_cannot_be_written(small_config: Path, tmp_path: Path) -> None:
     """A file where a folder should be refuses even the superuser, whom permissions do not stop."""
     (tmp_path / "m").write_text("a file")
-    with pytest.raises(bw.TrainingError, match="deeper: cannot be written to"):
+    with pytest.raises(bw.OutputError, match="deeper: this folder cannot be made: Not a directory"):
         bw.train(bw.load_config(small_config), tmp_path / "m" / "deeper", QUIET)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="permissions do not stop the superuser; the test above covers the path")
 def test_read_only_model_dir(small_config: Path, tmp_path: Path) -> None:
     (tmp_path / "m").mkdir(mode=0o500)
-    with pytest.raises(bw.TrainingError, match="m: cannot be written to"):
+    with pytest.raises(bw.TrainingError, match="m/.lock: cannot be written to"):
         bw.train(bw.load_config(small_config), tmp_path / "m", QUIET)
 
 

@@ -11,7 +11,7 @@ import torch
 from typer.testing import CliRunner
 
 import boxwright as bw
-from boxwright.checkpoints.store import CheckpointStore, read_checkpoint
+from boxwright.checkpoints.store import CheckpointStore, read_checkpoint, write_checkpoint
 from boxwright.models.layers import Conv2d
 from boxwright.training.forensics import replay_step
 
@@ -94,7 +94,7 @@ def test_replay_names_the_first_module(small_config: Path, tmp_path: Path) -> No
     found = store.latest()
     assert found is not None
     found[1]["network"][f"{MIDDLE}.weight"][0, 0, 1, 1] = torch.inf
-    torch.save(found[1], found[0])
+    write_checkpoint(found[1], found[0])
     with pytest.raises(bw.TrainingError, match=f"first: weight {MIDDLE}.weight"):
         bw.train(bw.load_config(small_config), tmp_path / "m", bw.RunSettings(workers=0, evaluate=False))
     folder = tmp_path / "m" / "not-finite-2"

@@ -422,7 +422,9 @@ def test_safetensors(small_config: Path, tmp_path: Path) -> None:
 
 def test_full_disk_keeps_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = CheckpointStore(tmp_path)
-    store.save(1, {"x": torch.ones(3)})
+    whole: dict[str, Any] = {part: {} for part in ("network", "optimizer", "average", "scaler", "selection")}
+    whole |= {"seed": 1, "samples": 1, "parts": 1, "optimizer_kind": "", "config": "", "began": 0.0, "categories": []}
+    store.save(1, {**whole, "x": torch.ones(3)})
 
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
@@ -456,7 +458,7 @@ def test_store_keeps_the_newest(tmp_path: Path) -> None:
 
 def test_unwritable_model_dir(small_config: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(bw.TrainingError, match="cannot be written to"):
+    with pytest.raises(bw.OutputError, match="this folder cannot be made: File exists"):
         bw.train(bw.load_config(small_config), tmp_path / "file", bw.RunSettings(**QUIET))
 
 

@@ -51,12 +51,17 @@ def _tf_record(config: m.TFRecordInputReader, categories: Categories | None, rea
 
 def _coco(config: m.CocoInputReader, categories: Categories | None, reader: m.InputReader) -> Dataset:
     _refuse_what_only_records_have(reader)
-    return CocoDataset(config.annotations, config.image_folder or None, categories)
+    return CocoDataset(
+        config.annotations,
+        config.image_folder or None,
+        categories,
+        allow_paths_outside=config.allow_paths_outside,
+    )
 
 
 def _voc(config: m.VocInputReader, categories: Categories | None, reader: m.InputReader) -> Dataset:
     _refuse_what_only_records_have(reader)
-    return VocDataset(config.root, config.image_set, categories)
+    return VocDataset(config.root, config.image_set, categories, allow_paths_outside=config.allow_paths_outside)
 
 
 def _refuse_what_only_records_have(reader: m.InputReader) -> None:

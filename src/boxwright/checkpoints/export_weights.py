@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,7 @@ from safetensors.torch import save
 from boxwright.config import messages as m
 from boxwright.config.load import dump_message
 from boxwright.data.label_map import write_label_map
-from boxwright.errors import CheckpointError
+from boxwright.files import make_folder, write_whole
 from boxwright.models.detector import Detector
 from boxwright.tensorflow.bundle_writer import write_bundle
 from boxwright.tensorflow.object_graph import ATTRIBUTE
@@ -55,7 +54,7 @@ def write_description(folder: str | Path, config: m.TrainEvalPipelineConfig, cat
     """
     path = Path(folder) / "pipeline.config"
     if not path.exists():
-        path.write_text(dump_message(config), encoding="utf-8")
+        write_whole(path, dump_message(config))
     labels = Path(folder) / "label_map.pbtxt"
     if categories is not None and not labels.exists():
         write_label_map(categories, labels)
@@ -72,20 +71,10 @@ def write_safetensors(detector: Detector, path: str | Path) -> Path:
         The file.
 
     Raises:
-        CheckpointError: Where it cannot be written.
+        OutputError: Where it cannot be written.
     """
     path = Path(path)
     state = detector.network.state_dict()
     tensors = {n: v.contiguous() for n, v in state.items() if not n.endswith("num_batches_tracked")}
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("wb") as file:
-            file.write(save(tensors))
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise CheckpointError(f"{path}: the weights could not be written: {error}") from None
-    return path
+    make_folder(path.parent)
+    return write_whole(path, save(tensors))

@@ -18,7 +18,7 @@ from boxwright.errors import CheckpointError
 from boxwright.models.detector import Detector
 from boxwright.tensorflow.object_graph import ATTRIBUTE
 
-__all__ = ["ChannelOrder", "LoadReport", "Scope", "Source", "load_weights"]
+__all__ = ["ChannelOrder", "LoadReport", "Scope", "Source", "check_finite", "load_weights"]
 
 Scope = Literal["full", "detection", "classification"]
 ChannelOrder = Literal["RGB", "BGR"]
@@ -117,6 +117,7 @@ def load_weights(
     wanted = _learnt(network)
     kept = _kept(wanted, weights, scope)
     restored = {name: weights.values[name].to(value) for name, value in wanted.items() if name not in kept}
+    check_finite(restored, "mapping" if isinstance(source, Mapping) else str(source))
     unused = dict(weights.unused)
     for name in weights.values:
         if name not in restored:
@@ -125,6 +126,23 @@ def load_weights(
     _check(report, scope, min_share)
     network.load_state_dict(restored, strict=False)
     return report
+
+
+def check_finite(tensors: Mapping[str, Tensor], source: str) -> None:
+    """Raise where a tensor holds what is no number: a detector with one finds nothing, and says nothing.
+
+    Args:
+        tensors: By name.
+        source: Where they come from, for the error.
+
+    Raises:
+        CheckpointError: With the first such tensor.
+    """
+    for name, value in tensors.items():
+        finite = value.isfinite()
+        if not finite.all():
+            bad = int((~finite).sum())
+            raise CheckpointError(f"{source}: {name}: {bad} of {value.numel()} values are not finite")
 
 
 def _red_first(network: nn.Module, weights: SourceWeights) -> SourceWeights:

@@ -10,13 +10,13 @@ Dimensions: A anchors a location, C channels.
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+from boxwright.checkpoints.archive import load_archive
 from boxwright.errors import CheckpointError
 from boxwright.models.backbones.resnet_v1 import Bottleneck, ResNetV1
 from boxwright.models.backbones.timm_backbone import TimmBackbone
@@ -30,20 +30,6 @@ Names = Iterator[tuple[str, str, Callable[[Tensor], Tensor]]]
 _VGG_LAYERS = ((0, 2), (5, 7), (10, 12, 14), (17, 19, 21), (24, 26, 28))
 _REDUCED = (31, 33)
 _LEVELS = 4
-# What unpickling can raise on bytes that are no pickle, or none of tensors.
-_UNREADABLE = (
-    OSError,
-    RuntimeError,
-    EOFError,
-    pickle.UnpicklingError,
-    LookupError,
-    ValueError,
-    TypeError,
-    AttributeError,
-    ImportError,
-    OverflowError,
-    MemoryError,
-)
 _DEVIATION = (0.229, 0.224, 0.225)  # of torchvision's preprocessing, red, green and blue
 
 
@@ -60,10 +46,11 @@ def read_pth(path: Path) -> dict[str, Tensor]:
         CheckpointError: Where the file is missing, broken, or holds anything else.
     """
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except _UNREADABLE as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise CheckpointError(f"{path}: not readable as tensors by names: {reason}") from None
+        content = load_archive(path)
+    except CheckpointError as error:
+        raise CheckpointError(
+            str(error).replace("not a readable checkpoint", "not readable as tensors by names")
+        ) from None
     for key in ("state_dict", "model"):
         if isinstance(content, dict) and isinstance(content.get(key), dict):
             content = content[key]

@@ -9,12 +9,13 @@ from typing import Any
 
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load
 from torch import Tensor, nn
 
 from boxwright.checkpoints.pytorch_names import from_pytorch, read_pth
 from boxwright.checkpoints.store import find_checkpoint
 from boxwright.errors import CheckpointError
+from boxwright.files import is_file, is_folder, read_file, shown
 from boxwright.tensorflow.bundle import Bundle
 from boxwright.tensorflow.variables import from_tensorflow
 from boxwright.types import Categories
@@ -49,10 +50,10 @@ def is_tensorflow(source: str | Path) -> bool:
         Whether there is an index; a folder with checkpoints of ours counts as ours.
     """
     path = Path(source)
-    if path.is_dir():
+    if is_folder(path):
         ours = any(path.glob("ckpt-*.pt"))
-        return not ours and (any(path.glob("*.index")) or (path / "variables" / "variables.index").is_file())
-    return path.suffix == ".index" or path.with_name(f"{path.name}.index").is_file()
+        return not ours and (any(path.glob("*.index")) or is_file(path / "variables" / "variables.index"))
+    return path.suffix == ".index" or is_file(f"{path}.index")
 
 
 def read_source(
@@ -80,9 +81,9 @@ def read_source(
         if use_average:
             raise CheckpointError(f"{path}: moving averages are asked for, but safetensors files have none")
         try:
-            return SourceWeights(load_file(path))
-        except (OSError, SafetensorError) as error:
-            raise CheckpointError(f"{path}: not readable as safetensors: {error}") from None
+            return SourceWeights(load(read_file(path, CheckpointError)))
+        except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError, MemoryError) as error:
+            raise CheckpointError(f"{shown(path)}: not readable as safetensors: {error}") from None
     if path.suffix == ".pth":
         if use_average:
             raise CheckpointError(f"{path}: moving averages are asked for, but .pth files have none")

@@ -1,29 +1,57 @@
 """A run's checkpoints on disk: `ckpt-<step>.pt` in the model folder.
 
 A file appears under its name only when all of it is on the disk, so a kill at any moment leaves
-either the old checkpoints or the old ones and a new one. The newest readable one is gone on from.
+either the old checkpoints or the old ones and a new one. Each carries a digest, which is checked
+before anything of it is used. A run resumes from the newest one that is whole.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
+from torch import Tensor
 
-from boxwright.errors import CheckpointError
+from boxwright.checkpoints.archive import load_archive, save_archive
+from boxwright.errors import CheckpointError, DataError, OutputError
+from boxwright.files import is_folder, open_whole, partial_files, shown
+from boxwright.types import Categories
 
-__all__ = ["FORMAT", "CheckpointStore", "find_checkpoint", "nearby", "read_checkpoint", "write_atomically"]
+__all__ = [
+    "FORMAT",
+    "CheckpointStore",
+    "check_content",
+    "find_checkpoint",
+    "nearby",
+    "read_checkpoint",
+    "write_checkpoint",
+]
 
-_NAME = re.compile(r"ckpt-(\d+)\.pt")
+_NAME = re.compile(r"ckpt-([0-9]{1,18})\.pt")
 FORMAT = 1
 
+# What a run's checkpoint holds: field → its type, and that of a dictionary's or list's values.
+_FIELDS: dict[str, tuple[type | tuple[type, ...], type | None]] = {
+    "step": (int, None),
+    "network": (dict, Tensor),
+    "optimizer": (dict, None),
+    "optimizer_kind": (str, None),
+    "average": (dict, Tensor),
+    "scaler": (dict, None),
+    "categories": (list, dict),
+    "config": (str, None),
+    "seed": (int, None),
+    "samples": (int, None),
+    "parts": (int, None),
+    "selection": (dict, None),
+    "began": ((float, int), None),
+}
 
-def write_atomically(content: dict[str, Any], path: Path) -> None:
+
+def write_checkpoint(content: dict[str, Any], path: Path) -> None:
     """Write a checkpoint so that it is there whole or not at all.
 
     Args:
@@ -33,29 +61,15 @@ def write_atomically(content: dict[str, Any], path: Path) -> None:
     Raises:
         CheckpointError: Where the disk is full or the folder is gone; what was there stays.
     """
-    partial = path.with_name(f".{path.name}.partial")
     try:
-        with partial.open("wb") as file:
-            torch.save(content, file)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-        _settle(path.parent)
-    except (OSError, RuntimeError) as error:
-        partial.unlink(missing_ok=True)
-        raise CheckpointError(
-            f"{path}: the checkpoint could not be written: {error}; earlier ones are intact"
-        ) from None
-
-
-def _settle(folder: Path) -> None:
-    """Bring a renaming to the disk, where the system can."""
-    if os.name == "posix":
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        with open_whole(path) as file:
+            save_archive({"format": FORMAT, **content}, file)
+    except OutputError as error:
+        raise CheckpointError(f"{error}; earlier ones are intact") from None
+    except RuntimeError as error:  # torch's word for a disk that is full
+        if "DataLoader worker" in str(error):  # whose death can be told at any moment
+            raise
+        raise CheckpointError(f"{shown(path)}: could not be written: {error}; earlier ones are intact") from None
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
@@ -65,20 +79,47 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
         path: The file.
 
     Returns:
-        Its content.
+        Its content, each field of its type.
 
     Raises:
         CheckpointError: Where it is missing, damaged, or not ours.
     """
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        content = load_archive(path)
     except FileNotFoundError:
-        raise CheckpointError(f"{path}: no such checkpoint{nearby(path)}") from None
-    except Exception as error:  # noqa: BLE001  # torch.load raises a dozen kinds for damaged files
-        raise CheckpointError(f"{path}: not a readable checkpoint: {type(error).__name__}: {error}") from None
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise CheckpointError(f"{path}: not a checkpoint of Boxwright")
-    return content
+        raise CheckpointError(f"{shown(path)}: no such checkpoint{nearby(path)}") from None
+    version = content.get("format") if isinstance(content, dict) else None
+    if not isinstance(version, int) or version != FORMAT:
+        raise CheckpointError(f"{shown(path)}: not a checkpoint of Boxwright")
+    check_content(content, path)
+    return dict(content)
+
+
+def check_content(content: dict[str, Any], path: str | Path) -> None:
+    """Raise where a checkpoint lacks a field, or has one of another type.
+
+    Args:
+        content: What the file holds.
+        path: The file, for errors.
+
+    Raises:
+        CheckpointError: With the first such field.
+    """
+    for name, (kind, inner) in _FIELDS.items():
+        if name not in content:
+            raise CheckpointError(f"{shown(path)}: not a whole checkpoint: it has no {name!r}")
+        value = content[name]
+        values = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        if not isinstance(value, kind) or (inner and not all(isinstance(one, inner) for one in values)):
+            raise CheckpointError(
+                f"{shown(path)}: not a whole checkpoint: its {name!r} is of another kind ({type(value).__name__})"
+            )
+    if any(not isinstance(name, str) for part in ("network", "average") for name in content[part]):
+        raise CheckpointError(f"{shown(path)}: not a whole checkpoint: a tensor's name is not text")
+    try:
+        Categories.from_list(content["categories"] or [{"label": 0, "id": 1, "name": "any"}])
+    except (DataError, TypeError, KeyError, ValueError) as error:
+        raise CheckpointError(f"{shown(path)}: not a whole checkpoint: its classes: {error}") from None
 
 
 class CheckpointStore:
@@ -117,8 +158,8 @@ class CheckpointStore:
             The file.
         """
         path = self.folder / f"ckpt-{step}.pt"
-        write_atomically({"format": FORMAT, "step": step, **content}, path)
-        for old in [*self._superfluous(began), *self.folder.glob(".*.pt.partial")]:
+        write_checkpoint({"step": step, **content}, path)
+        for old in self._superfluous(began):
             old.unlink(missing_ok=True)
         return path
 
@@ -133,8 +174,13 @@ class CheckpointStore:
             The file, `best.pt`.
         """
         path = self.folder / "best.pt"
-        write_atomically({"format": FORMAT, "step": step, **content}, path)
+        write_checkpoint({"step": step, **content}, path)
         return path
+
+    def tidy(self) -> None:
+        """Remove what writers that were killed have left; the folder must be this process's alone."""
+        for left in partial_files(self.folder):
+            left.unlink(missing_ok=True)
 
     def _superfluous(self, began: float) -> Iterator[Path]:
         """List what no longer stays: of those that are not among the newest, all but one every so many hours."""
@@ -180,7 +226,7 @@ def find_checkpoint(path: str | Path) -> tuple[Path, dict[str, Any]]:
         CheckpointError: Where there is none, or it cannot be read.
     """
     path = Path(path)
-    if path.is_dir():
+    if is_folder(path):
         found = CheckpointStore(path).latest()
         if found is None:
             raise CheckpointError(f"{path}: no checkpoint in this folder, neither ckpt-*.pt nor *.index of TensorFlow")

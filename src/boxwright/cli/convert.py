@@ -14,7 +14,7 @@ from boxwright.errors import CheckpointError
 __all__ = ["convert_command"]
 
 
-def convert_command(
+def convert_command(  # noqa: PLR0913  # the flags of the command
     source: Annotated[
         str,
         typer.Argument(
@@ -42,6 +42,9 @@ def convert_command(
     image_folder: Annotated[Path | None, typer.Option("--image-folder", help="For COCO: where the images are.")] = None,
     num_shards: Annotated[int, typer.Option("--num-shards", min=1, help="For TFRecord: how many files.")] = 1,
     masks: Annotated[bool, typer.Option("--masks", help="Convert masks too.")] = False,
+    allow_paths_outside: Annotated[
+        bool, typer.Option("--allow_paths_outside", help="Let annotations name files outside their folder.")
+    ] = False,
     pipeline_config_path: Annotated[
         Path | None,
         typer.Option("--pipeline_config_path", "--config", help="For weights of TF2: the model's configuration."),
@@ -61,7 +64,12 @@ def convert_command(
     from boxwright.data.convert import open_dataset, write_coco, write_tfrecords, write_voc
 
     dataset = open_dataset(
-        source, label_map=label_map, image_set=image_set, image_folder=image_folder, load_masks=masks
+        source,
+        label_map=label_map,
+        image_set=image_set,
+        image_folder=image_folder,
+        load_masks=masks,
+        allow_paths_outside=allow_paths_outside,
     )
     progress = count_progress(f"convert {len(dataset)} images")
     if target.suffix == ".json":

@@ -9,6 +9,7 @@ import typer
 from rich.table import Table
 
 from boxwright.cli.console import console, count_progress
+from boxwright.errors import DataError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,24 +36,36 @@ def inspect_command(
     ] = None,
     image_set: Annotated[str, typer.Option("--image-set", help="For VOC: a list in ImageSets/Main.")] = "",
     image_folder: Annotated[Path | None, typer.Option("--image-folder", help="For COCO: where the images are.")] = None,
+    allow_paths_outside: Annotated[
+        bool, typer.Option("--allow_paths_outside", help="Let annotations name files outside their folder.")
+    ] = False,
     sheet: Annotated[Path, typer.Option("--sheet", help="Where to write the contact sheet.")] = Path(
         "contact-sheet.png"
     ),
     pictures: Annotated[int, typer.Option("--pictures", min=1, help="How many images it shows.")] = 30,
 ) -> None:
     """Count images, sizes, classes and suspicious boxes; draw a contact sheet of images with their boxes."""
-    from PIL import Image
-
     from boxwright.data.convert import open_dataset
+    from boxwright.data.image_io import encode_picture
     from boxwright.data.survey import survey_dataset
     from boxwright.drawing import contact_sheet
+    from boxwright.files import write_whole
 
-    dataset = open_dataset(data, label_map=label_map, image_set=image_set, image_folder=image_folder)
+    if sheet.suffix.lower() not in (".png", ".jpg", ".jpeg"):
+        raise DataError(f"--sheet {sheet}: expected a name that ends in .png or .jpg")
+
+    dataset = open_dataset(
+        data,
+        label_map=label_map,
+        image_set=image_set,
+        image_folder=image_folder,
+        allow_paths_outside=allow_paths_outside,
+    )
     survey, samples = survey_dataset(dataset, num_pictures=pictures, progress=count_progress("inspect"))
     _print(survey, dataset.categories)
     if samples:
         drawn = [_draw(sample, dataset.categories) for sample in samples]
-        Image.fromarray(contact_sheet(drawn, [sample.id[:30] for sample in samples])).save(sheet)
+        write_whole(sheet, encode_picture(contact_sheet(drawn, [sample.id[:30] for sample in samples]), sheet.suffix))
         console.print(f"contact sheet of {len(samples)} images: {sheet}", markup=False)
 
 

@@ -164,6 +164,15 @@ def train_command(  # noqa: PLR0913  # the flags of the command
     workers: Annotated[
         int, typer.Option("--workers", min=0, help="Processes that prepare samples.", rich_help_panel=_SPEED)
     ] = 1,
+    data_timeout: Annotated[
+        float,
+        typer.Option(
+            "--data_timeout",
+            min=1,
+            help="Seconds without a batch after which the workers count as stuck.",
+            rich_help_panel=_SAFE,
+        ),
+    ] = 600.0,
     compile: Annotated[
         bool,
         typer.Option("--compile", help="Compile the network; worth its minute in long runs.", rich_help_panel=_SPEED),
@@ -289,6 +298,7 @@ def train_command(  # noqa: PLR0913  # the flags of the command
         patience=patience,
         seed=seed,
         workers=workers,
+        data_timeout=data_timeout,
         skip_bad_records=skip_bad_records,
         skip_not_finite=skip_not_finite,
         max_seconds=max_seconds,

@@ -195,8 +195,8 @@ HONOURED: dict[str, str] = {
     "class_weight group_by_aspect_ratio",
     "ClassWeight": "name weight",
     "TFRecordInputReader": "input_path",
-    "CocoInputReader": "annotations image_folder",
-    "VocInputReader": "root image_set",
+    "CocoInputReader": "annotations image_folder allow_paths_outside",
+    "VocInputReader": "root image_set allow_paths_outside",
     "EvalConfig": "batch_size num_visualizations metrics_set use_moving_averages min_score_threshold "
     "max_num_boxes_to_visualize include_metrics_per_category recall_lower_bound recall_upper_bound",
     "StringIntLabelMap": "item",

@@ -148,7 +148,10 @@ class SSDCriterion:
         counted = (weights if weights.ndim == 2 else weights.sum(-1)) > 0
         positive, negative = match >= 0, match == UNMATCHED
         losses = self.classification(predictions.class_logits.float(), assigned.classes, weights)
-        taken = torch.zeros_like(targets.valid).scatter_reduce_(1, match.clamp(min=0), positive, "amax")
+        # One column more, for anchors without a match: so there is one, however few objects there are.
+        count = targets.valid.shape[1]
+        taken = targets.valid.new_zeros(len(match), count + 1)
+        taken = taken.scatter_reduce_(1, torch.where(positive, match, count), positive, "amax")[:, :count]
         per_image = {
             "AvgNumGroundtruthBoxesPerImage": targets.valid,
             "AvgNumGroundtruthBoxesMatchedPerImage": taken & targets.valid,

@@ -126,6 +126,19 @@ class Batch:
             for start, stop in pairwise(bounds)
         ]
 
+    def share_memory(self) -> Batch:
+        """Move to memory that processes share.
+
+        Returns:
+            This batch.
+
+        Raises:
+            RuntimeError: Where there is no room.
+        """
+        for tensor in (self.images, self.true_sizes, *self.targets.tensors()):
+            tensor.share_memory_()  # type: ignore[no-untyped-call]
+        return self
+
     def pin_memory(self) -> Batch:
         """Copy to memory from which a GPU can read while the CPU works; PyTorch's loader asks for it.
 
@@ -150,7 +163,9 @@ def make_example(sample: Sample, resizer: Resizer) -> Example:
     Returns:
         The example.
     """
-    resized, true_size = resizer(torch.from_numpy(sample.image))
+    # A copy where strides are negative, as those of a flipped image one pixel wide may be: torch refuses them.
+    image = sample.image.copy() if min(sample.image.strides) < 0 else sample.image
+    resized, true_size = resizer(torch.from_numpy(image))
     return Example(
         image=resized.round().clamp(0, 255).to(torch.uint8).permute(2, 0, 1).contiguous(),
         true_size=true_size,

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pycocotools import mask as coco_mask
 
+from boxwright.data.coco_masks import check_mask_memory, decode_mask, encode_mask
 from boxwright.data.image_io import read_image
+from boxwright.data.reading import checked_sample, finite_number, inside, reading, whole_number
 from boxwright.errors import DataError
+from boxwright.files import is_file, is_folder, read_file, refuse_unfinished, shown
 from boxwright.types import Categories, Category, Sample
 
 __all__ = ["CocoDataset", "coco_annotation"]
+
+_DIGITS = re.compile("[0-9]{1,18}")
 
 
 class CocoDataset:
@@ -32,6 +37,7 @@ class CocoDataset:
         categories: Categories | None = None,
         *,
         load_masks: bool = False,
+        allow_paths_outside: bool = False,
     ) -> None:
         """Read the annotation file.
 
@@ -41,12 +47,15 @@ class CocoDataset:
                 file's own, or `images` beside it.
             categories: A label map.
             load_masks: Whether samples carry masks.
+            allow_paths_outside: Whether a `file_name` may lead out of the image folder.
 
         Raises:
             DataError: Where the file is not COCO's JSON, refers to images or categories that it
                 does not have, or has a category that the label map lacks.
         """
         self.path, self.name, self.load_masks = Path(annotations), str(annotations), load_masks
+        self._allow_outside = allow_paths_outside
+        refuse_unfinished(self.path.parent)
         content = _read_json(self.path)
         self._images = list(_list(content, "images", self.path))
         if not self._images:
@@ -58,37 +67,54 @@ class CocoDataset:
         self._annotations: dict[Any, list[dict[str, Any]]] = defaultdict(list)
         known = {image["id"] for image in self._images}
         for number, annotation in enumerate(_list(content, "annotations", self.path)):
-            self._check(annotation, number, known)
+            image = annotation.get("image_id")
+            if image not in known:
+                raise DataError(f"{self._where(annotation, number)}: image_id {image!r} is not among the images")
+            if _id(annotation.get("category_id")) not in self._label_of:
+                raise DataError(
+                    f"{self._where(annotation, number)}: category_id {annotation.get('category_id')!r} "
+                    "is not among the categories"
+                )
             self._annotations[annotation["image_id"]].append(annotation)
+
+    def _where(self, annotation: dict[str, Any], number: int = -1) -> str:
+        name = annotation.get("id", f"number {number}" if number >= 0 else "without id")
+        return f"{self.path}: annotation {str(name)[:60]}"
 
     def _default_folder(self) -> Path:
         first = str(self._images[0].get("file_name", ""))
         beside = self.path.parent
-        return beside / "images" if not (beside / first).is_file() and (beside / "images").is_dir() else beside
+        return beside / "images" if not is_file(beside / first) and is_folder(beside / "images") else beside
 
     def _map_categories(self, rows: list[dict[str, Any]]) -> dict[int, int]:
-        labels = {}
+        labels: dict[int, int] = {}
         for row in rows:
-            found = self.categories.by_name(row["name"])
+            number, found = _id(row["id"]), self.categories.by_name(row["name"])
+            if number is None:
+                raise DataError(f"{self.path}: category id {row['id']!r} is not a number")
             if found is None:
                 known = ", ".join(item.name for item in self.categories)
                 raise DataError(
-                    f"{self.path}: category {row['name']!r} (id {row['id']}) is not in the label map ({known})"
+                    f"{self.path}: category {row['name']!r} (id {number}) is not in the label map ({known})"
                 )
-            labels[int(row["id"])] = found.label
+            if number in labels:
+                raise DataError(f"{self.path}: two categories have the id {number}")
+            labels[number] = found.label
         return labels
 
-    def _check(self, annotation: dict[str, Any], number: int, images: set[Any]) -> None:
-        where = f"{self.path}: annotation {annotation.get('id', f'number {number}')}"
+    def _box(self, annotation: dict[str, Any]) -> list[float]:
         box = annotation.get("bbox")
-        if not isinstance(box, list) or len(box) != 4 or not all(isinstance(v, int | float) for v in box):
-            raise DataError(f"{where}: expected bbox [x, y, width, height], found {box!r}")
-        if not np.isfinite(box).all():
-            raise DataError(f"{where}: bbox {box} is not finite")
-        if annotation.get("image_id") not in images:
-            raise DataError(f"{where}: image_id {annotation.get('image_id')!r} is not among the images")
-        if annotation.get("category_id") not in self._label_of:
-            raise DataError(f"{where}: category_id {annotation.get('category_id')!r} is not among the categories")
+        if not isinstance(box, list) or len(box) != 4:
+            raise DataError(f"{self._where(annotation)}: expected bbox [x, y, width, height], found {str(box)[:60]}")
+        return [finite_number(value, f"{self._where(annotation)}: bbox") for value in box]
+
+    def _flag(self, annotation: dict[str, Any], name: str) -> bool:
+        return bool(finite_number(annotation.get(name) or 0, f"{self._where(annotation)}: {name}"))
+
+    def _area(self, annotation: dict[str, Any], box: list[float]) -> float:
+        if annotation.get("area") is None:
+            return box[2] * box[3]
+        return finite_number(annotation["area"], f"{self._where(annotation)}: area")
 
     @property
     def parts(self) -> tuple[int, ...]:
@@ -102,7 +128,14 @@ class CocoDataset:
         row = self._images[index]
         if not row.get("file_name"):
             raise DataError(f"{self.path}: image {row['id']} has no file_name")
-        return self.folder / str(row["file_name"])
+        where = f"{self.path}: image {str(row['id'])[:60]}: file_name"
+        return inside(self.folder, str(row["file_name"]), where, allow_outside=self._allow_outside)
+
+    def _declared(self, row: dict[str, Any]) -> tuple[int, int] | None:
+        if not row.get("height") or not row.get("width"):
+            return None
+        where = f"{self.path}: image {str(row['id'])[:60]}"
+        return whole_number(row["height"], f"{where}: height"), whole_number(row["width"], f"{where}: width")
 
     def __getitem__(self, index: int) -> Sample:
         """Read one sample.
@@ -114,39 +147,37 @@ class CocoDataset:
             The sample; its id is the image's id in the file.
 
         Raises:
-            DataError: Where the image cannot be read or a mask cannot be decoded.
+            DataError: Where the image cannot be read, a field is of another type, or a mask cannot be decoded.
         """
         row = self._images[index]
-        declared = (int(row["height"]), int(row["width"])) if row.get("height") and row.get("width") else None
-        image = read_image(self._image_path(index), declared=declared)
-        rows = self._annotations[row["id"]]
-        boxes = np.array([annotation["bbox"] for annotation in rows], np.float64).reshape(-1, 4)
-        boxes[:, 2:] += boxes[:, :2]
-        areas = [float(a["area"]) if a.get("area") is not None else a["bbox"][2] * a["bbox"][3] for a in rows]
-        return Sample(
-            image=image,
-            boxes=boxes.astype(np.float32),
-            labels=np.array([self._label_of[a["category_id"]] for a in rows], np.int64),
-            difficult=np.array([bool(a.get("difficult", 0)) for a in rows], np.bool_),
-            is_crowd=np.array([bool(a.get("iscrowd", 0)) for a in rows], np.bool_),
-            areas=np.array(areas, np.float32),
-            masks=self._masks(rows, image.shape[:2]) if self.load_masks else None,
-            id=str(row["id"]),
-            filename=str(row["file_name"]),
-        )
+        where = f"{self.path}: image {str(row['id'])[:60]}"
+        with reading(where):
+            image = read_image(self._image_path(index), declared=self._declared(row))
+            rows = self._annotations[row["id"]]
+            given = [self._box(annotation) for annotation in rows]
+            boxes = np.array(given, np.float64).reshape(-1, 4)
+            boxes[:, 2:] += boxes[:, :2]
+            sample = Sample(
+                image=image,
+                boxes=boxes.astype(np.float32),
+                labels=np.array([self._label_of[_id(a["category_id"]) or 0] for a in rows], np.int64),
+                difficult=np.array([self._flag(a, "difficult") for a in rows], np.bool_),
+                is_crowd=np.array([self._flag(a, "iscrowd") for a in rows], np.bool_),
+                areas=np.array([self._area(a, box) for a, box in zip(rows, given, strict=True)], np.float32),
+                masks=self._masks(rows, image.shape[:2]) if self.load_masks else None,
+                id=str(row["id"]),
+                filename=str(row["file_name"]),
+            )
+            return checked_sample(sample, where)
 
     def _masks(self, rows: list[dict[str, Any]], size: tuple[int, int]) -> NDArray[np.uint8]:
+        check_mask_memory(len(rows), size, str(self.path))
         masks = np.zeros((len(rows), *size), np.uint8)
         for number, annotation in enumerate(rows):
-            segmentation = annotation.get("segmentation")
+            where, segmentation = self._where(annotation), annotation.get("segmentation")
             if not segmentation:
-                raise DataError(f"{self.path}: annotation {annotation.get('id')} has no segmentation")
-            try:
-                masks[number] = _decode_mask(segmentation, size)
-            except Exception as error:  # noqa: BLE001  # pycocotools raises plain Exceptions
-                raise DataError(
-                    f"{self.path}: annotation {annotation.get('id')}: segmentation cannot be decoded: {error}"
-                ) from None
+                raise DataError(f"{where} has no segmentation")
+            masks[number] = decode_mask(segmentation, size, where)
         return masks
 
     def encoded(self, index: int) -> tuple[bytes, str]:
@@ -159,19 +190,25 @@ class CocoDataset:
             The image file's bytes and its name.
         """
         path = self._image_path(index)
-        return path.read_bytes(), path.name
+        return read_file(path), path.name
+
+
+def _id(value: object) -> int | None:
+    """Return an id that is a number, or text that reads as one; None for anything else."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    return int(value) if isinstance(value, str) and _DIGITS.fullmatch(value) else None
 
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror}") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: not JSON: {error}") from None
+        content = json.loads(read_file(path).decode())
+    except (ValueError, RecursionError) as error:  # ValueError: no JSON, not UTF-8, a number of thousands of digits
+        raise DataError(f"{shown(path)}: not JSON: {str(error)[:200]}") from None
     if not isinstance(content, dict):
         raise DataError(
-            f"{path}: expected an object with images, annotations and categories, found a {type(content).__name__}"
+            f"{shown(path)}: expected an object with images, annotations and categories, "
+            f"found a {type(content).__name__}"
         )
     return content
 
@@ -179,43 +216,36 @@ def _read_json(path: Path) -> dict[str, Any]:
 def _list(content: dict[str, Any], key: str, path: Path) -> list[dict[str, Any]]:
     rows = content.get(key)
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise DataError(f"{path}: expected a list of objects under {key!r}; keys are {', '.join(map(str, content))}")
-    needed = {"images": ("id", "file_name"), "categories": ("id", "name"), "annotations": ()}[key]
+        keys = ", ".join(map(str, content))[:200]
+        raise DataError(f"{path}: expected a list of objects under {key!r}; keys are {keys}")
+    needed: tuple[tuple[str, type], ...] = {
+        "images": (("id", object), ("file_name", str)),
+        "categories": (("id", object), ("name", str)),
+        "annotations": (),
+    }[key]
     for number, row in enumerate(rows):
-        missing = [name for name in needed if name not in row]
-        if missing:
-            raise DataError(f"{path}: {key}[{number}] has no {missing[0]}")
+        for name, kind in needed:
+            if name not in row:
+                raise DataError(f"{path}: {key}[{number}] has no {name}")
+            if not isinstance(row[name], kind):
+                raise DataError(f"{path}: {key}[{number}].{name}: expected text, found {repr(row[name])[:60]}")
         for name in ("id", "image_id", "category_id"):
             if not isinstance(row.get(name, 0), int | str):
-                raise DataError(f"{path}: {key}[{number}].{name}: expected a number, found {row[name]!r}")
+                raise DataError(f"{path}: {key}[{number}].{name}: expected a number, found {repr(row[name])[:60]}")
     if key == "images" and len({row["id"] for row in rows}) < len(rows):
         raise DataError(f"{path}: two images have the same id")
     return rows
 
 
 def _categories(rows: list[dict[str, Any]], path: Path) -> Categories:
+    numbers = [_id(row["id"]) for row in rows]
+    if None in numbers:
+        raise DataError(f"{path}: category id {rows[numbers.index(None)]['id']!r} is not a number")
+    ordered = sorted(zip(numbers, rows, strict=True), key=lambda pair: pair[0] or 0)
     try:
-        bad = next((row["id"] for row in rows if not str(row["id"]).isdigit()), None)
-        if bad is not None:
-            raise DataError(f"category id {bad!r} is not a number")
-        ordered = sorted(rows, key=lambda row: int(row["id"]))
-        return Categories(tuple(Category(n, int(row["id"]), str(row["name"])) for n, row in enumerate(ordered)))
+        return Categories(tuple(Category(n, number or 0, row["name"]) for n, (number, row) in enumerate(ordered)))
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
-
-
-def _decode_mask(segmentation: Any, size: tuple[int, int]) -> NDArray[np.uint8]:
-    """Decode polygons, or run lengths packed (a string) or not (a list)."""
-    if isinstance(segmentation, list):
-        codes = coco_mask.merge(coco_mask.frPyObjects(segmentation, *size))
-    elif isinstance(segmentation["counts"], list):
-        codes = coco_mask.frPyObjects(segmentation, *segmentation["size"])
-    else:
-        codes = segmentation
-    mask = np.asarray(coco_mask.decode(codes), np.uint8)
-    if mask.shape != size:
-        raise ValueError(f"the mask is {mask.shape[0]}×{mask.shape[1]}, the image {size[0]}×{size[1]}")
-    return mask
 
 
 def coco_annotation(sample: Sample, number: int, category_id: int) -> dict[str, Any]:
@@ -240,6 +270,5 @@ def coco_annotation(sample: Sample, number: int, category_id: int) -> dict[str, 
     if sample.difficult[number]:
         row["difficult"] = 1
     if sample.masks is not None:
-        code = coco_mask.encode(np.asfortranarray(sample.masks[number]))
-        row["segmentation"] = {"size": list(map(int, code["size"])), "counts": code["counts"].decode()}
+        row["segmentation"] = encode_mask(sample.masks[number])
     return row

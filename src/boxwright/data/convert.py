@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
+import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,16 +16,20 @@ from boxwright.data.coco import CocoDataset, coco_annotation
 from boxwright.data.dataset import Dataset
 from boxwright.data.label_map import load_label_map, write_label_map
 from boxwright.data.tf_example import encode_example
-from boxwright.data.tfrecord import write_records
+from boxwright.data.tfrecord import write_records_to
 from boxwright.data.tfrecord_dataset import TFRecordDataset
 from boxwright.data.voc import VocDataset, write_voc_annotation
 from boxwright.errors import DataError
+from boxwright.files import is_file, is_folder, make_folder, open_whole, read_file, unfinished, write_whole
 from boxwright.types import Categories, Sample
 
 __all__ = ["DataFormat", "detect_format", "open_dataset", "write_coco", "write_tfrecords", "write_voc"]
 
 DataFormat = Literal["voc", "coco", "tfrecord"]
 Progress = Callable[[Iterable[int]], Iterable[int]]
+# So that a name with an ending and a number stays below the 255 bytes of common file systems.
+_LONGEST_STEM, _LONGEST_SUFFIX = 180, 16
+_LIKE_A_FLAG = re.compile(r"\s-?[01]$")
 
 
 def detect_format(path: str | Path) -> DataFormat:
@@ -33,7 +41,7 @@ def detect_format(path: str | Path) -> DataFormat:
     Returns:
         The format.
     """
-    if Path(path).is_dir():
+    if is_folder(path):
         return "voc"
     return "coco" if str(path).endswith(".json") else "tfrecord"
 
@@ -45,6 +53,7 @@ def open_dataset(
     image_set: str = "",
     image_folder: str | Path | None = None,
     load_masks: bool = False,
+    allow_paths_outside: bool = False,
 ) -> Dataset:
     """Open data of any of the three formats.
 
@@ -55,6 +64,7 @@ def open_dataset(
         image_set: For VOC, a list in `ImageSets/Main`.
         image_folder: For COCO, where the images are.
         load_masks: Whether samples carry masks.
+        allow_paths_outside: Whether annotations may name files outside their folder.
 
     Returns:
         The data set.
@@ -64,13 +74,15 @@ def open_dataset(
     """
     kind = detect_format(path)
     beside = (Path(path) if kind == "voc" else Path(path).parent) / "label_map.pbtxt"
-    if label_map is None and kind != "coco" and beside.is_file():
+    if label_map is None and kind != "coco" and is_file(beside):
         label_map = beside
     categories = load_label_map(label_map) if label_map else None
     if kind == "voc":
-        return VocDataset(path, image_set, categories)
+        return VocDataset(path, image_set, categories, allow_paths_outside=allow_paths_outside)
     if kind == "coco":
-        return CocoDataset(path, image_folder, categories, load_masks=load_masks)
+        return CocoDataset(
+            path, image_folder, categories, load_masks=load_masks, allow_paths_outside=allow_paths_outside
+        )
     if categories is None:
         raise DataError(f"{path}: TFRecords name classes by number; say which with --label-map FILE")
     return TFRecordDataset([path], categories, masks="png" if load_masks else "none")
@@ -96,10 +108,12 @@ def write_tfrecords(
 
     Raises:
         DataError: Where a label map of other classes lies there already.
+        OutputError: Where the disk is full or the folder cannot be written; what was there before stays.
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    _write_label_map(dataset.categories, path.parent / "label_map.pbtxt")
+    make_folder(path.parent)
+    label_map = path.parent / "label_map.pbtxt"
+    _check_label_map(dataset.categories, label_map)
     names = (
         [path]
         if num_shards == 1
@@ -113,15 +127,21 @@ def write_tfrecords(
             yield encode_example(dataset[index], dataset.encoded(index)[0], dataset.categories)
 
     bounds = [len(dataset) * shard // num_shards for shard in range(num_shards + 1)]
-    for name, start, stop in zip(names, bounds, bounds[1:], strict=False):
-        write_records(name, records(stop - start))
-    for _ in indices:  # lets a progress bar see the end
-        pass
+    with ExitStack() as whole:  # all shards appear together, so that none stands beside one of an earlier conversion
+        for name, start, stop in zip(names, bounds, bounds[1:], strict=False):
+            file = whole.enter_context(open_whole(name))
+            write_records_to(file, records(stop - start))
+            file.flush()  # a full disk is met here, before any shard has its name
+        for _ in indices:  # lets a progress bar see the end
+            pass
+        _write_label_map(dataset.categories, label_map)
     return names
 
 
 def write_coco(dataset: Dataset, path: str | Path, *, progress: Progress = _all) -> Path:
     """Write a data set as COCO JSON, with its images in `images` beside it.
+
+    The JSON file comes last, so that what reads it finds all of its images.
 
     Args:
         dataset: The data.
@@ -130,15 +150,17 @@ def write_coco(dataset: Dataset, path: str | Path, *, progress: Progress = _all)
 
     Returns:
         The file.
+
+    Raises:
+        OutputError: Where the disk is full or the folder cannot be written.
     """
     path = Path(path)
-    folder = path.parent / "images"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder, taken = make_folder(path.parent / "images"), set[str]()
     images: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
     for index in progress(range(len(dataset))):
         sample, (data, name) = dataset[index], dataset.encoded(index)
-        name = _write_image(folder, name, data, index)
+        name = _write_image(folder, name, data, taken)
         _warn_of_loss(sample, {"keypoints": sample.keypoints is not None}, "COCO")
         height, width = sample.image.shape[:2]
         images.append({"id": index + 1, "file_name": name, "height": height, "width": width})
@@ -147,8 +169,7 @@ def write_coco(dataset: Dataset, path: str | Path, *, progress: Progress = _all)
             annotations.append({"id": len(annotations) + 1, "image_id": index + 1, **row})
     categories = [{"id": item.id, "name": item.name} for item in dataset.categories]
     content = {"images": images, "annotations": annotations, "categories": categories}
-    path.write_text(json.dumps(content), encoding="utf-8")
-    return path
+    return write_whole(path, json.dumps(content))
 
 
 def _coco_id(categories: Categories, label: int) -> int:
@@ -166,24 +187,23 @@ def write_voc(dataset: Dataset, path: str | Path, *, progress: Progress = _all) 
     Returns:
         The folder.
     """
-    path = Path(path)
-    annotations, images, lists = path / "Annotations", path / "JPEGImages", path / "ImageSets" / "Main"
-    for folder in (annotations, images, lists):
-        folder.mkdir(parents=True, exist_ok=True)
-    _write_label_map(dataset.categories, path / "label_map.pbtxt")
     stems: list[str] = []
-    for index in progress(range(len(dataset))):
-        sample, (data, name) = dataset[index], dataset.encoded(index)
-        if Path(name).stem in stems:  # a.jpg and a.png would share an annotation
-            name = f"{index:06d}-{Path(name).name}"
-        name = _write_image(images, name, data, index)
-        stem = Path(name).stem
-        _warn_of_loss(sample, {"masks": sample.masks is not None, "crowds": bool(sample.is_crowd.any())}, "VOC")
-        sample = sample.keep(~sample.is_crowd)
-        write_voc_annotation(sample, name, dataset.categories, annotations / f"{stem}.xml")
-        stems.append(stem)
-    (lists / "all.txt").write_text("\n".join(stems) + "\n", encoding="utf-8")
-    return path
+    taken: set[str] = set()
+    with unfinished(path, "a conversion to VOC") as whole:
+        annotations, images, lists = whole / "Annotations", whole / "JPEGImages", whole / "ImageSets" / "Main"
+        for folder in (annotations, images, lists):
+            make_folder(folder)
+        _write_label_map(dataset.categories, whole / "label_map.pbtxt")
+        for index in progress(range(len(dataset))):
+            sample, (data, name) = dataset[index], dataset.encoded(index)
+            name = _write_image(images, name, data, taken, by_stem=True)
+            stem = Path(name).stem
+            _warn_of_loss(sample, {"masks": sample.masks is not None, "crowds": bool(sample.is_crowd.any())}, "VOC")
+            sample = sample.keep(~sample.is_crowd)
+            write_voc_annotation(sample, name, dataset.categories, annotations / f"{stem}.xml")
+            stems.append(stem)
+        write_whole(lists / "all.txt", "\n".join(stems) + "\n")
+    return Path(path)
 
 
 def _warn_of_loss(sample: Sample, kinds: dict[str, bool], target: str) -> None:
@@ -193,24 +213,47 @@ def _warn_of_loss(sample: Sample, kinds: dict[str, bool], target: str) -> None:
         warnings.warn(f"{kind} are left out: {target} has no place for them", stacklevel=3)
 
 
-def _write_label_map(categories: Categories, path: Path) -> None:
-    """Write a label map, but never over one of other classes: data beside it would change their meaning."""
-    if path.is_file():
-        there = [(item.id, item.name) for item in load_label_map(path)]
-        if there != [(item.label + 1, item.name) for item in categories]:
-            raise DataError(
-                f"{path} is there already and has other classes; name it with --label-map, or write to another folder"
-            )
+def _check_label_map(categories: Categories, path: Path) -> None:
+    """Raise where a label map of other classes lies there: data beside it would change their meaning."""
+    if not is_file(path):
         return
-    write_label_map(categories, path)
+    there = [(item.id, item.name) for item in load_label_map(path)]
+    if there != [(item.label + 1, item.name) for item in categories]:
+        raise DataError(
+            f"{path} is there already and has other classes; name it with --label-map, or write to another folder"
+        )
 
 
-def _write_image(folder: Path, name: str, data: bytes, index: int) -> str:
-    """Write an image; a name that another image has already gets its index in front."""
-    name = original = Path(name).name
-    attempt = 0
-    while (folder / name).exists() and (folder / name).read_bytes() != data:
-        name = f"{index:06d}-{original}" if not attempt else f"{index:06d}-{attempt}-{original}"
-        attempt += 1
-    (folder / name).write_bytes(data)
-    return name
+def _write_label_map(categories: Categories, path: Path) -> None:
+    """Write a label map, but never over one of other classes."""
+    _check_label_map(categories, path)
+    if not is_file(path):
+        write_label_map(categories, path)
+
+
+def _write_image(folder: Path, name: str, data: bytes, taken: set[str], *, by_stem: bool = False) -> str:
+    """Write an image under its own name, or under another where that one is taken or no good as one.
+
+    A file of an earlier conversion that has the same bytes stays. With `by_stem`, a.jpg and a.png are taken
+    to be of one name, as they would share an annotation.
+    """
+    plain, suffix = _plain_stem(Path(name).stem), Path(name).suffix[:_LONGEST_SUFFIX]
+    for number in itertools.count(1):
+        stem = plain if number == 1 else f"{plain}-{number}"
+        key = (stem if by_stem else f"{stem}{suffix}").lower()
+        if key not in taken and _is_free(folder / f"{stem}{suffix}", data):
+            break
+    taken.add(key)
+    write_whole(folder / f"{stem}{suffix}", data)
+    return f"{stem}{suffix}"
+
+
+def _is_free(path: Path, data: bytes) -> bool:
+    return not os.path.lexists(path) or (is_file(path) and read_file(path) == data)
+
+
+def _plain_stem(stem: str) -> str:
+    """Return a name that files, lists of lines and lists with flags can all hold; mostly the one given."""
+    plain = "".join(c if c.isprintable() else "_" for c in stem).strip() or "_"
+    plain = plain.encode("utf-8", "replace")[:_LONGEST_STEM].decode("utf-8", "ignore").strip()
+    return f"{plain}_" if _LIKE_A_FLAG.search(plain) else plain

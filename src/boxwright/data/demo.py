@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable
 from importlib import resources
 from pathlib import Path
 
-from PIL import Image
-
 from boxwright.config.load import dump_message, load_config
 from boxwright.data.convert import write_tfrecords
+from boxwright.data.image_io import encode_png
 from boxwright.data.shapes import ShapesDataset
 from boxwright.drawing import contact_sheet, draw_boxes
+from boxwright.files import write_whole
 
 __all__ = ["write_demo_data"]
 
@@ -37,7 +37,7 @@ def write_demo_data(
     samples = [training[index] for index in range(min(20, train_images))]
     names = [item.name for item in training.categories]
     pictures = [draw_boxes(s.image, s.boxes, s.labels.tolist(), [names[label] for label in s.labels]) for s in samples]
-    Image.fromarray(contact_sheet(pictures, [s.id for s in samples])).save(data / "contact-sheet.png")
+    write_whole(data / "contact-sheet.png", encode_png(contact_sheet(pictures, [s.id for s in samples])))
     asset = resources.files("boxwright") / "assets" / "shapes.config"
     with resources.as_file(asset) as path:
         config = load_config(
@@ -50,5 +50,5 @@ def write_demo_data(
             ],
         )
     target = out / "pipeline.config"
-    target.write_text(dump_message(config), encoding="utf-8")
+    write_whole(target, dump_message(config))
     return target

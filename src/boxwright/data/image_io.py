@@ -8,14 +8,15 @@
 | CMYK, YCbCr, Lab                | RGB                                                 |
 | 16 bits, 32 bits a channel      | the upper 8 of 16 bits                              |
 | an EXIF orientation             | see `decode_image`                                  |
-| several frames (GIF, TIFF)      | the first                                           |
+| several frames (GIF, TIFF, MPO) | the first                                           |
 """
 
 from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -23,10 +24,15 @@ import simplejpeg
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
+from boxwright.data.png import check_png
 from boxwright.errors import DataError
+from boxwright.files import read_file
+from boxwright.limits import IMAGE_PIXELS
 
-__all__ = ["decode_image", "encode_jpeg", "encode_png", "read_image"]
+__all__ = ["FORMATS", "decode_image", "encode_jpeg", "encode_picture", "encode_png", "image_size", "read_image"]
 
+# Named, as Pillow knows formats that start other programs (EPS) or have had no reader for years. JPEG has MPO with it.
+FORMATS = ("JPEG", "PNG", "BMP", "DIB", "GIF", "TIFF", "WEBP", "PPM")
 _SIXTEEN_BITS = ("I;16", "I;16B", "I;16L", "I;16N", "I")
 
 
@@ -49,25 +55,73 @@ def decode_image(
         uint8 [H, W, 3].
 
     Raises:
-        DataError: Where the bytes are no image, are cut off, or the image has no pixels.
+        DataError: Where the bytes are no image of a format in `FORMATS`, are cut off or damaged, or the image
+            has no pixels, or more than `limits.IMAGE_PIXELS`.
     """
+    with _opened(data, where) as image:
+        turn = upright or _drawn_upright(image, declared)
+        orientation = _orientation(image) if turn else 1
+        pixels = _decode_jpeg(data) if image.format in ("JPEG", "MPO") else None
+        if image.format == "PNG":
+            check_png(data)
+        if pixels is None:
+            pixels = _to_rgb(image)
+    # A copy: the strides of a side of one pixel can be negative, which torch refuses.
+    return _TURNS[orientation](pixels).copy() if orientation in _TURNS else pixels
+
+
+@contextmanager
+def _opened(data: bytes, where: str) -> Iterator[Image.Image]:
+    """Open an image of an accepted format and size; what goes wrong, here or while it is used, is a DataError."""
+    if not isinstance(data, bytes):
+        raise DataError(f"{where}: expected the bytes of an image file, found {type(data).__name__}")
     if not data:
         raise DataError(f"{where}: the image is empty (0 bytes)")
+    _let_pillow_read(IMAGE_PIXELS.value)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # Pillow's remarks on odd EXIF data
-            with Image.open(io.BytesIO(data)) as image:
-                turn = upright or _drawn_upright(image, declared)
-                orientation = _orientation(image) if turn else 1
-                pixels = _decode_jpeg(data) if image.format == "JPEG" else None
-                if pixels is None:
-                    pixels = _to_rgb(image)
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+                _check_size(image, where)
+                yield image
     except UnidentifiedImageError:
         raise DataError(f"{where}: not an image of a known format (starts with {data[:8]!r})") from None
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise DataError(f"{where}: the image cannot be decoded: {error}") from None
-    turned: NDArray[np.uint8] = _TURNS[orientation](pixels) if orientation in _TURNS else pixels
-    return np.ascontiguousarray(turned)
+    except DataError:
+        raise
+    except Exception as error:  # noqa: BLE001  # Pillow's plugins raise whatever their parsing meets
+        raise DataError(f"{where}: the image cannot be decoded: {error or type(error).__name__}") from None
+
+
+def _let_pillow_read(pixels: int) -> None:
+    """Raise Pillow's own limit where a user has raised ours above it: Pillow's would refuse first."""
+    if Image.MAX_IMAGE_PIXELS is not None and pixels > Image.MAX_IMAGE_PIXELS and pixels != IMAGE_PIXELS.default:
+        Image.MAX_IMAGE_PIXELS = pixels
+
+
+def _check_size(image: Image.Image, where: str) -> None:
+    size = f"{image.width}×{image.height}"
+    if not image.width or not image.height:
+        raise DataError(f"{where}: the image has no pixels ({size})")
+    if problem := IMAGE_PIXELS.exceeded(image.width * image.height):
+        raise DataError(f"{where}: {size}: {problem}")
+
+
+def image_size(data: bytes, where: str) -> tuple[int, int]:
+    """Read (height, width) from an image file's header.
+
+    Args:
+        data: The file's bytes.
+        where: Its name, for errors.
+
+    Returns:
+        The size as stored.
+
+    Raises:
+        DataError: As `decode_image`.
+    """
+    with _opened(data, where) as image:
+        return image.height, image.width
 
 
 # What brings pixels stored with an EXIF orientation upright.
@@ -87,15 +141,19 @@ def _decode_jpeg(data: bytes) -> NDArray[np.uint8] | None:
     """Decode as TensorFlow does, with the fast DCT; None for what only Pillow reads (CMYK, slight damage)."""
     try:
         colours = simplejpeg.decode_jpeg_header(data)[2]
-        if colours not in ("Gray", "YCbCr", "RGB"):
-            return None
-        return np.asarray(simplejpeg.decode_jpeg(data, fastdct=True))
-    except ValueError:
-        return None
+        if colours in ("Gray", "YCbCr", "RGB"):
+            return np.asarray(simplejpeg.decode_jpeg(data, fastdct=True))
+        simplejpeg.decode_jpeg(data, "CMYK")  # whether all of it is there; its colours are Pillow's to convert
+    except ValueError as error:
+        if "premature end" in str(error).lower():
+            raise ValueError(f"it is cut off ({error})") from None
+    return None
 
 
 def _orientation(image: Image.Image) -> int:
-    return int(image.getexif().get(_ORIENTATION, 1))
+    """Return the EXIF orientation; 1, as it is stored, for what is no orientation."""
+    value = image.getexif().get(_ORIENTATION, 1)
+    return next((known for known in _TURNS if value == known), 1)
 
 
 def _drawn_upright(image: Image.Image, declared: tuple[int, int] | None) -> bool:
@@ -130,11 +188,20 @@ def read_image(
     Raises:
         DataError: Where the file cannot be read or decoded.
     """
-    try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror or error}") from None
-    return decode_image(data, str(path), upright=upright, declared=declared)
+    return decode_image(read_file(path), str(path), upright=upright, declared=declared)
+
+
+def encode_picture(image: NDArray[np.uint8], suffix: str) -> bytes:
+    """Encode a picture in the format of a file's name.
+
+    Args:
+        image: uint8 [H, W, 3].
+        suffix: ".png", or ".jpg".
+
+    Returns:
+        The file's bytes.
+    """
+    return encode_png(image) if suffix.lower() == ".png" else encode_jpeg(image)
 
 
 def encode_png(image: NDArray[np.uint8]) -> bytes:

@@ -8,6 +8,7 @@ from boxwright.config.load import load_message
 from boxwright.config.messages import StringIntLabelMap, StringIntLabelMapItem
 from boxwright.config.text_format import write_text
 from boxwright.errors import ConfigError, DataError
+from boxwright.files import write_whole
 from boxwright.types import Categories, Category
 
 __all__ = ["load_label_map", "write_label_map"]
@@ -73,4 +74,4 @@ def write_label_map(categories: Categories, path: str | Path) -> None:
         if category.display_name:
             item.display_name = category.display_name
         items.append(item)
-    Path(path).write_text(write_text(StringIntLabelMap(item=items)), encoding="utf-8")
+    write_whole(path, write_text(StringIntLabelMap(item=items)))

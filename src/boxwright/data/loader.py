@@ -2,34 +2,43 @@
 
 Which sample comes when, and what happens to it, follows from (seed, epoch, sample index) alone;
 so the stream is the same whatever the number of workers and processes, and can begin anywhere.
+Nothing in it waits for ever: whoever takes batches is told each second that none has come.
 """
 
 from __future__ import annotations
 
-import io
+import multiprocessing
+import shutil
 import signal
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
+from multiprocessing.process import BaseProcess
+from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, get_worker_info
 
 from boxwright.data.augmentation.transform import Transform
 from boxwright.data.batch import Batch, Example, Resizer, collate, make_example
 from boxwright.data.dataset import Dataset
+from boxwright.data.image_io import image_size
 from boxwright.data.order import Key, StreamSettings, sample_keys
+from boxwright.data.reading import reading
 from boxwright.distributed import ALONE, Processes
-from boxwright.errors import BoxwrightError, DataError
+from boxwright.errors import BoxwrightError, DataError, TrainingError
 
-__all__ = ["TrainingExamples", "training_batches"]
+__all__ = ["BatchStream", "TrainingExamples", "training_batches"]
 
 # A run of bad samples longer than this is a data set that is not what it should be.
 _MOST_BAD_IN_A_ROW = 100
+_POLL_SECONDS = 1
+_SHARED_MEMORY = "/dev/shm"  # where Linux has it
 
 
 class TrainingExamples(torch.utils.data.Dataset[Example | BoxwrightError]):
@@ -67,8 +76,10 @@ class TrainingExamples(torch.utils.data.Dataset[Example | BoxwrightError]):
         for further in range(_MOST_BAD_IN_A_ROW if self.skip_bad else 1):
             rng = np.random.default_rng([self.seed, epoch, index])
             try:
-                sample = self.dataset[(index + further) % len(self.dataset)]
-                example = make_example(self.augmentation(sample, rng), self.resizer)
+                number = (index + further) % len(self.dataset)
+                sample = self.dataset[number]
+                with reading(f"{self.dataset.name}: sample {number} ({sample.id[:60]}): augmentation"):
+                    example = make_example(self.augmentation(sample, rng), self.resizer)
                 return replace(example, key=key, problems=tuple(problems))
             except DataError as error:
                 problems.append(str(error))
@@ -79,7 +90,28 @@ class TrainingExamples(torch.utils.data.Dataset[Example | BoxwrightError]):
 
 def _collate_or_error(examples: list[Example | BoxwrightError]) -> Batch | BoxwrightError:
     error = next((example for example in examples if isinstance(example, BoxwrightError)), None)
-    return error or collate([example for example in examples if isinstance(example, Example)])
+    if error is not None:
+        return error
+    batch = collate([example for example in examples if isinstance(example, Example)])
+    if get_worker_info() is None:
+        return batch
+    try:
+        # Here and not, as torch would, in a thread whose errors nobody hears: the batch would never arrive.
+        return batch.share_memory()
+    except (RuntimeError, OSError) as problem:
+        return _no_shared_memory(problem)
+
+
+def _no_shared_memory(problem: Exception) -> TrainingError:
+    room = ""
+    with suppress(OSError):
+        usage = shutil.disk_usage(_SHARED_MEMORY)
+        room = f": {usage.free / 2**20:.0f} of {usage.total / 2**20:.0f} MiB of {_SHARED_MEMORY} are free"
+    reason = str(problem).splitlines()[0][:200]
+    return TrainingError(
+        f"shared memory, in which workers hand over batches, is full{room}; give it more (docker run --shm-size=8g), "
+        f"or use fewer workers, or none ({reason})"
+    )
 
 
 def _leave_signals_to_the_parent(_: int) -> None:
@@ -116,27 +148,107 @@ class _Batches:
             yield list(self.processes.share(batch))
 
 
+class BatchStream:
+    """Batches as they come, and word of those that do not come."""
+
+    def __init__(self, loader: DataLoader[Any], patience: float) -> None:
+        """Remember the parts.
+
+        Args:
+            loader: PyTorch's; one that has workers gives up waiting after a second.
+            patience: Seconds without a batch after which the workers count as stuck.
+        """
+        self._loader, self._patience = loader, patience
+
+    def __iter__(self) -> Iterator[Batch | BoxwrightError | None]:
+        """Yield batches; None each second in which none has come; at the end the error that stopped the workers.
+
+        Workers are gone when the iterator is.
+        """
+        before = set(multiprocessing.active_children())
+        stream: Iterator[Any] | None = None
+        workers: list[BaseProcess] = []
+        orderly = False
+        try:
+            stream = iter(self._loader)
+            workers = [child for child in multiprocessing.active_children() if child not in before]
+            since = time.monotonic()
+            while True:
+                try:
+                    item = next(stream)
+                except RuntimeError as error:
+                    if "DataLoader timed out" not in str(error):
+                        raise
+                    if time.monotonic() - since > self._patience:
+                        yield _stuck(workers, self._patience)
+                        return
+                    orderly = False
+                    yield None
+                    continue
+                orderly = True
+                yield item
+                since = time.monotonic()  # what the taker did with it does not count
+        except StopIteration:
+            orderly = True
+        except (RuntimeError, OSError, EOFError, UnpicklingError) as error:
+            # A worker's end can show as any of these: in its queue, or in the socket that hands over memory.
+            yield _lost(workers, error)
+        finally:
+            if not orderly:
+                _kill(workers)
+            del stream
+            _kill(workers)
+
+
+def _kill(workers: list[BaseProcess]) -> None:
+    for worker in workers:
+        with suppress(RuntimeError, ValueError):  # torch's handler tells of each dead worker, here once too often
+            if worker.is_alive():
+                worker.kill()
+
+
+def _stuck(workers: list[BaseProcess], patience: float) -> TrainingError:
+    states = ", ".join(f"{worker.pid} {'waits' if worker.is_alive() else 'is dead'}" for worker in workers)
+    return TrainingError(
+        f"no batch in {patience:g} s: the data workers are stuck (processes {states}); is the disk or network that "
+        "holds the data still there? data_timeout sets how long to wait"
+    )
+
+
+def _lost(workers: list[BaseProcess], error: Exception) -> TrainingError:
+    if isinstance(error, OSError) and error.errno == 28:  # no space: its queues need shared memory too
+        return _no_shared_memory(error)
+    dead = [str(worker.pid) for worker in workers if not worker.is_alive()]
+    named = f" (process {', '.join(dead)})" if dead else ""
+    reason = (str(error).splitlines() or [""])[0] or type(error).__name__
+    return TrainingError(f"a data worker died{named}: {reason}; was it short of memory?")
+
+
 def training_batches(
-    examples: TrainingExamples, settings: StreamSettings, start: int = 0, processes: Processes = ALONE
-) -> DataLoader[Any]:
+    examples: TrainingExamples,
+    settings: StreamSettings,
+    start: int = 0,
+    processes: Processes = ALONE,
+    patience: float = 600.0,
+) -> BatchStream:
     """Make the stream of batches.
 
     Args:
         examples: Where examples come from.
         settings: How.
-        start: How many samples have come before, for going on after a stop.
+        start: How many samples have come before, for resuming after a stop.
         processes: Those that share each batch.
+        patience: Seconds without a batch after which the workers count as stuck.
 
     Returns:
-        A loader whose items are `Batch`, or the error that a sample met; without end, unless
-        `num_epochs` is set.
+        The stream, without end unless `num_epochs` is set.
 
     Raises:
         ConfigError: Where there is not one weight a source.
     """
     wide = _wide_images(examples.dataset) if settings.group else None
     sample_keys(examples.dataset.parts, settings, start, wide)  # says at once what is wrong with the settings
-    return DataLoader(
+    loader: DataLoader[Any] = DataLoader(
         examples,
         batch_sampler=_Batches(examples.dataset, settings, start, processes, wide),
         collate_fn=_collate_or_error,
@@ -146,16 +258,16 @@ def training_batches(
         worker_init_fn=_leave_signals_to_the_parent,
         pin_memory=torch.cuda.is_available(),
         prefetch_factor=3 if settings.workers else None,
+        timeout=_POLL_SECONDS if settings.workers else 0,
     )
+    return BatchStream(loader, patience)
 
 
 def _wide_images(dataset: Dataset) -> NDArray[np.bool_]:
     """Read from each image's header whether it is wider than high; one that cannot be read counts as upright."""
     wide = np.zeros(len(dataset), np.bool_)
     for index in range(len(dataset)):
-        try:
-            with Image.open(io.BytesIO(dataset.encoded(index)[0])) as image:
-                wide[index] = image.width > image.height
-        except (OSError, SyntaxError, ValueError, DataError):  # the error is the stream's to raise
-            continue
+        with suppress(DataError):  # the error is the stream's to raise
+            height, width = image_size(dataset.encoded(index)[0], dataset.name)
+            wide[index] = width > height
     return wide

@@ -6,7 +6,7 @@ stored normalised to 0..1, class ids start at 1.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -14,11 +14,13 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
+from boxwright.data.coco_masks import check_mask_memory
 from boxwright.data.image_io import decode_image, encode_png
+from boxwright.data.reading import checked_sample, whole_number
 from boxwright.errors import DataError
 from boxwright.types import Categories, Sample
 
-__all__ = ["MaskEncoding", "decode_example", "encode_example", "read_features"]
+__all__ = ["MaskEncoding", "decode_example", "encode_example", "encoded_image", "read_features", "text_feature"]
 
 Features = dict[str, Sequence[Any]]
 MaskEncoding = Literal["none", "png", "numerical"]
@@ -79,7 +81,7 @@ def read_features(record: bytes, where: str) -> Features:
     example = _Example()
     try:
         example.ParseFromString(record)
-    except DecodeError:
+    except (DecodeError, RecursionError, MemoryError):
         raise DataError(f"{where}: not a tf.train.Example") from None
     return {
         key: getattr(feature, feature.WhichOneof("kind")).value if feature.WhichOneof("kind") else []
@@ -118,15 +120,15 @@ def decode_example(
     Raises:
         DataError: Where a feature is missing, of another length than the boxes, or not decodable.
     """
-    encoded = features.get("image/encoded")
-    if not encoded:
-        raise DataError(f"{where}: no image/encoded; found {', '.join(sorted(features)) or 'no features'}")
-    image = decode_image(encoded[0], f"{where}: image/encoded", declared=_declared_size(features))
+    image = decode_image(
+        encoded_image(features, where), f"{where}: image/encoded", declared=_declared_size(features, where)
+    )
     height, width = image.shape[:2]
-    corners = [_floats(features, f"image/object/bbox/{side}") for side in ("xmin", "ymin", "xmax", "ymax")]
+    corners = [_floats(features, f"image/object/bbox/{side}", where) for side in ("xmin", "ymin", "xmax", "ymax")]
     if len({len(side) for side in corners}) > 1:
         raise DataError(f"{where}: xmin, ymin, xmax, ymax have {[len(side) for side in corners]} values")
-    boxes = np.stack(corners, axis=1) * np.array([width, height, width, height], np.float32)
+    with np.errstate(over="ignore"):  # what overflows is infinite, and refused as that
+        boxes = np.stack(corners, axis=1) * np.array([width, height, width, height], np.float32)
     count = len(boxes)
     labels = _labels(features, categories, count, where, {} if unknown is None else unknown)
     sample = Sample(
@@ -141,16 +143,80 @@ def decode_example(
         masks=_masks(features, count, (height, width), masks, where),
         keypoints=_keypoints(features, count, num_keypoints, (height, width), where),
         class_scores=_class_scores(features, count, where) if multiclass_scores else None,
-        verified_labels=_verified(features, categories),
-        id=_text(features, "image/source_id") or _text(features, "image/filename"),
-        filename=_text(features, "image/filename"),
+        verified_labels=_verified(features, categories, where),
+        id=text_feature(features, "image/source_id", where) or text_feature(features, "image/filename", where),
+        filename=text_feature(features, "image/filename", where),
     )
+    checked_sample(sample, where)
     return sample.keep(labels >= 0) if (labels < 0).any() else sample
+
+
+def encoded_image(features: Features, where: str) -> bytes:
+    """Return the image file of a record.
+
+    Args:
+        features: What `read_features` returned.
+        where: The record's place, for errors.
+
+    Returns:
+        Its bytes.
+
+    Raises:
+        DataError: Where there is none.
+    """
+    values = _bytes(features, "image/encoded", where)
+    if not values:
+        raise DataError(f"{where}: no image/encoded; found {', '.join(sorted(features))[:400] or 'no features'}")
+    return values[0]
+
+
+def text_feature(features: Features, key: str, where: str) -> str:
+    """Return a feature that is one text.
+
+    Args:
+        features: What `read_features` returned.
+        key: The feature.
+        where: The record's place, for errors.
+
+    Returns:
+        The text; empty where there is none. A number, as some writers store ids, is written out.
+
+    Raises:
+        DataError: For a number with a fraction.
+    """
+    values = features.get(key, ())
+    if len(values) and not isinstance(values[0], bytes):
+        return str(whole_number(values[0], f"{where}: {key}"))
+    return values[0].decode("utf-8", "replace") if len(values) else ""
+
+
+def _bytes(features: Features, key: str, where: str) -> Sequence[bytes]:
+    """Read a list of texts or files."""
+    values = features.get(key, ())
+    if len(values) and not isinstance(values[0], bytes):
+        raise DataError(f"{where}: {key}: expected bytes, found the number {values[0]}")
+    return values
+
+
+def _numbers(features: Features, key: str, where: str) -> Sequence[Any]:
+    """Read a list of numbers."""
+    values = features.get(key, ())
+    if len(values) and isinstance(values[0], bytes):
+        raise DataError(f"{where}: {key}: expected numbers, found the text {values[0][:40]!r}")
+    return values
+
+
+def _floats(features: Features, key: str, where: str) -> NDArray[np.float32]:
+    return np.array(_numbers(features, key, where), np.float32)
+
+
+def _wholes(features: Features, key: str, where: str) -> list[int]:
+    return [whole_number(value, f"{where}: {key}") for value in _numbers(features, key, where)]
 
 
 def _class_scores(features: Features, count: int, where: str) -> NDArray[np.float32] | None:
     """Read the scores [N, K] of all classes; None where the record has none."""
-    scores = _floats(features, "image/object/class/multiclass_scores")
+    scores = _floats(features, "image/object/class/multiclass_scores", where)
     if not len(scores):
         return None
     if not count or len(scores) % count:
@@ -158,22 +224,13 @@ def _class_scores(features: Features, count: int, where: str) -> NDArray[np.floa
     return scores.reshape(count, -1)
 
 
-def _declared_size(features: Mapping[str, Sequence[Any]]) -> tuple[int, int] | None:
-    height, width = features.get("image/height"), features.get("image/width")
-    return (int(height[0]), int(width[0])) if height and width else None
-
-
-def _floats(features: Mapping[str, Sequence[Any]], key: str) -> NDArray[np.float32]:
-    return np.array(features.get(key, ()), np.float32)
-
-
-def _text(features: Mapping[str, Sequence[Any]], key: str) -> str:
-    values = features.get(key)
-    return values[0].decode("utf-8", "replace") if values and isinstance(values[0], bytes) else ""
+def _declared_size(features: Features, where: str) -> tuple[int, int] | None:
+    height, width = _wholes(features, "image/height", where), _wholes(features, "image/width", where)
+    return (height[0], width[0]) if height and width else None
 
 
 def _per_object(features: Features, key: str, count: int, where: str, dtype: type) -> NDArray[Any]:
-    values: NDArray[Any] = np.array(features.get(key, ()), dtype)
+    values: NDArray[Any] = np.array(_numbers(features, key, where), dtype)
     if len(values) not in (0, count):
         raise DataError(f"{where}: {key} has {len(values)} values for {count} boxes")
     return values
@@ -182,26 +239,26 @@ def _per_object(features: Features, key: str, count: int, where: str, dtype: typ
 def _labels(
     features: Features, categories: Categories, count: int, where: str, unknown: dict[str, str]
 ) -> NDArray[np.int64]:
-    texts, ids = features.get("image/object/class/text", ()), features.get("image/object/class/label", ())
     if not count:
         return np.zeros(0, np.int64)
-    key, values = ("text", texts) if len(texts) else ("label", ids)
-    if len(values) != count:
-        raise DataError(f"{where}: image/object/class/{key} has {len(values)} values for {count} boxes")
-    labels = []
-    for value in values:
-        found = (
-            _by_text(value.decode("utf-8", "replace"), categories) if key == "text" else categories.by_id(int(value))
-        )
-        if found is None:
-            unknown.setdefault(value.decode("utf-8", "replace") if key == "text" else f"id {value}", where)
-        labels.append(-1 if found is None else found.label)
-    return np.array(labels, np.int64)
+    texts, key = _bytes(features, "image/object/class/text", where), "image/object/class/text"
+    ids: list[int] = []
+    if not len(texts):
+        key = "image/object/class/label"
+        ids = _wholes(features, key, where)
+    if len(texts or ids) != count:
+        raise DataError(f"{where}: {key} has {len(texts or ids)} values for {count} boxes")
+    names = [text.decode("utf-8", "replace") for text in texts] or [f"id {number}" for number in ids]
+    found = [_by_text(name, categories) for name in names] if texts else [categories.by_id(number) for number in ids]
+    for name, category in zip(names, found, strict=True):
+        if category is None:
+            unknown.setdefault(name, where)
+    return np.array([-1 if category is None else category.label for category in found], np.int64)
 
 
-def _verified(features: Features, categories: Categories) -> NDArray[np.int64]:
+def _verified(features: Features, categories: Categories, where: str) -> NDArray[np.int64]:
     """Read the classes that were verified for the whole image; others than the label map's are of no use."""
-    found = (categories.by_id(int(value)) for value in features.get("image/class/label", ()))
+    found = (categories.by_id(number) for number in _wholes(features, "image/class/label", where))
     return np.array([category.label for category in found if category is not None], np.int64)
 
 
@@ -215,16 +272,16 @@ def _masks(
 ) -> NDArray[np.uint8] | None:
     if encoding == "none":
         return None
-    values: Sequence[Any] = features.get("image/object/mask", ())
+    check_mask_memory(count, size, where)
+    key = "image/object/mask"
     if encoding == "numerical":
-        numbers = np.array(values, np.float32)
+        numbers = _floats(features, key, where)
         if numbers.size != count * size[0] * size[1]:
-            raise DataError(
-                f"{where}: image/object/mask has {numbers.size} numbers for {count} masks of {size[0]}×{size[1]}"
-            )
+            raise DataError(f"{where}: {key} has {numbers.size} numbers for {count} masks of {size[0]}×{size[1]}")
         return (numbers.reshape(count, *size) > 0).astype(np.uint8)
+    values = _bytes(features, key, where)
     if len(values) != count:
-        raise DataError(f"{where}: image/object/mask has {len(values)} PNGs for {count} boxes")
+        raise DataError(f"{where}: {key} has {len(values)} PNGs for {count} boxes")
     masks = np.zeros((count, *size), np.uint8)
     for number, png in enumerate(values):
         mask = decode_image(png, f"{where}: mask {number}")[..., 0]
@@ -239,15 +296,19 @@ def _keypoints(
 ) -> NDArray[np.float32] | None:
     if not num_keypoints:
         return None
-    x, y = _floats(features, "image/object/keypoint/x"), _floats(features, "image/object/keypoint/y")
+    x, y = _floats(features, "image/object/keypoint/x", where), _floats(features, "image/object/keypoint/y", where)
     if len(x) != len(y) or len(x) != count * num_keypoints:
         raise DataError(
             f"{where}: {len(x)} and {len(y)} keypoint coordinates for {count} boxes of {num_keypoints} keypoints"
         )
-    visible = np.array(features.get("image/object/keypoint/visibility", ()), np.float32)
+    visible = _floats(features, "image/object/keypoint/visibility", where)
+    if len(visible) not in (0, len(x)):
+        raise DataError(f"{where}: image/object/keypoint/visibility has {len(visible)} values for {len(x)} keypoints")
     if not len(visible):
         visible = (~np.isnan(x)).astype(np.float32)
     points = np.stack([x * size[1], y * size[0], visible], axis=1)
+    if not np.isfinite(points[points[:, 2] > 0]).all():
+        raise DataError(f"{where}: image/object/keypoint: the place of a visible keypoint is not finite")
     return points.reshape(count, num_keypoints, 3).astype(np.float32)
 
 

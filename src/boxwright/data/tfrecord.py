@@ -13,19 +13,21 @@ import hashlib
 import os
 import re
 import struct
-import tempfile
 import zlib
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import BinaryIO, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.errors import DataError
+from boxwright.errors import DataError, OutputError
+from boxwright.files import is_file, open_whole, shown, write_whole
+from boxwright.limits import RECORD_BYTES
 from boxwright.tensorflow.crc import masked_crc
 
-__all__ = ["Compression", "TFRecordFile", "cache_folder", "expand_paths", "write_records"]
+__all__ = ["Compression", "TFRecordFile", "cache_folder", "expand_paths", "write_records", "write_records_to"]
 
 Compression = Literal["auto", "none", "gzip", "zlib"]
 
@@ -35,6 +37,9 @@ _SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})(.*)")
 _WILD_INDEX = re.compile(r"-[?*\[][^/]*$")
 _WBITS = {"gzip": 31, "zlib": 15}
 _CHUNK = 1 << 20
+# An index of records: this mark, the file's size and time and the offsets as int64, a SHA-256 of all before it.
+_INDEX_MARK = b"boxwright record index 2\n"
+_INDEX_DIGEST = 32
 
 
 def cache_folder() -> Path:
@@ -60,18 +65,24 @@ def expand_paths(patterns: Sequence[str]) -> list[Path]:
     """
     files: list[Path] = []
     for pattern in patterns:
-        shards = re.fullmatch(r"(.*)@(\d+)", pattern)
+        shards = re.fullmatch(r"(.*)@([0-9]{1,5})", pattern)
         wanted = f"{shards[1]}-?????-of-{int(shards[2]):05d}" if shards else pattern
-        found = sorted(Path(path) for path in glob.glob(wanted) if not path.endswith(".partial")) or [
-            p for p in [Path(wanted)] if p.is_file()
-        ]
+        found = _matching(wanted)
         if not found:
-            raise DataError(f"no file matches {wanted!r}")
+            raise DataError(f"no file matches {shown(wanted)!r}")
         _check_shards(found, wanted)
         files += found
     if not files:
         raise DataError("no input_path: at least one TFRecord file is expected")
     return files
+
+
+def _matching(pattern: str) -> list[Path]:
+    try:
+        found = sorted(Path(path) for path in glob.glob(pattern) if not path.endswith(".partial"))
+    except (OSError, ValueError, re.error) as error:  # a null byte, a range turned around
+        raise DataError(f"{shown(pattern)!r} is no path: {error}") from None
+    return found or [path for path in [Path(pattern)] if is_file(path)]
 
 
 def _check_shards(files: list[Path], pattern: str) -> None:
@@ -133,19 +144,31 @@ class TFRecordFile:
         if not 0 <= index < len(self):
             raise IndexError(index)
         offset = int(self._offsets[index])
-        with self._plain.open("rb") as file:
-            file.seek(offset)
-            length, _ = _HEADER.unpack(file.read(_HEADER.size))
-            data = file.read(length)
-            footer = file.read(_FOOTER.size)
-        if len(footer) < _FOOTER.size:
-            raise DataError(f"{self.path}: record {index} at byte {offset}: the file has become shorter while in use")
-        if _FOOTER.unpack(footer)[0] != masked_crc(data):
-            raise DataError(
-                f"{self.path}: record {index} at byte {offset}: checksum of its {length} bytes does not match; "
-                "the file is damaged"
-            )
+        at = f"{self.path}: record {index} at byte {offset}"
+        try:
+            with self._plain.open("rb") as file:
+                file.seek(offset)
+                data, footer = _read_record(file, at)
+        except OSError as error:
+            raise DataError(f"{at}: {error.strerror or error}") from None
+        if len(footer) < _FOOTER.size or _FOOTER.unpack(footer)[0] != masked_crc(data):
+            raise DataError(f"{at}: checksum of its {len(data)} bytes does not match; the file is damaged")
         return data
+
+
+def _read_record(file: BinaryIO, at: str) -> tuple[bytes, bytes]:
+    """Read a record and its checksum; its length is checked first, as memory is taken by it."""
+    header = file.read(_HEADER.size)
+    if len(header) < _HEADER.size:
+        raise DataError(f"{at}: the file has become shorter while in use")
+    length, crc = _HEADER.unpack(header)
+    if crc != masked_crc(header[:8]):
+        raise DataError(f"{at}: no record begins here: the file has changed while in use, or is damaged")
+    if problem := RECORD_BYTES.exceeded(length):
+        raise DataError(f"{at}: {problem}")
+    if file.tell() + length + _FOOTER.size > os.fstat(file.fileno()).st_size:
+        raise DataError(f"{at}: the file has become shorter while in use")
+    return file.read(length), file.read(_FOOTER.size)
 
 
 def _detect(path: Path) -> Literal["none", "gzip", "zlib"]:
@@ -174,59 +197,67 @@ def _unpack(path: Path, kind: str) -> Path:
     if target.exists():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
-    unpacker = zlib.decompressobj(wbits=_WBITS[kind])
-    with path.open("rb") as source, tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as plain:
-        try:
-            while chunk := source.read(_CHUNK):
-                while chunk:
-                    if unpacker.eof:  # streams may follow each other in one file
-                        unpacker = zlib.decompressobj(wbits=_WBITS[kind])
-                    plain.write(unpacker.decompress(chunk))
-                    chunk = unpacker.unused_data
-            if not unpacker.eof:
-                raise DataError(
-                    f"{path}: the {kind.upper()} stream is cut off at byte {source.tell()} (record unknown)"
-                )
-        except zlib.error as error:
-            at = source.tell()
-            raise DataError(f"{path}: not readable as {kind.upper()} (record 0, before byte {at}): {error}") from None
-        finally:
-            if not unpacker.eof:
-                Path(plain.name).unlink()
-    Path(plain.name).replace(target)
+    try:
+        with path.open("rb") as source, open_whole(target) as plain:
+            _unpack_into(source, plain, path, kind)
+    except OutputError as error:
+        raise DataError(f"{path}: cannot be unpacked: {error}; BOXWRIGHT_CACHE names another folder") from None
     return target
 
 
+def _unpack_into(source: BinaryIO, plain: BinaryIO, path: Path, kind: str) -> None:
+    unpacker = zlib.decompressobj(wbits=_WBITS[kind])
+    try:
+        while chunk := source.read(_CHUNK):
+            while chunk:
+                if unpacker.eof:  # streams may follow each other in one file
+                    unpacker = zlib.decompressobj(wbits=_WBITS[kind])
+                plain.write(unpacker.decompress(chunk, _CHUNK))
+                chunk = unpacker.unconsumed_tail or unpacker.unused_data
+        if not unpacker.eof:
+            plain.write(unpacker.flush())
+    except zlib.error as error:
+        at = source.tell()
+        raise DataError(f"{path}: not readable as {kind.upper()} (record 0, before byte {at}): {error}") from None
+    if not unpacker.eof:
+        raise DataError(f"{path}: the {kind.upper()} stream is cut off at byte {source.tell()} (record unknown)")
+
+
 def _load_index(plain: Path, path: Path) -> NDArray[np.int64]:
-    """Return the records' offsets, from the index file where it is of this very file."""
+    """Return the records' offsets, from the index file where it is whole and of this very file."""
     size, mtime = _stamp(plain)
     # Hidden, so that no glob over the records finds it.
-    beside = plain.with_name(f".{plain.name}.index.npy")
-    digest = hashlib.sha256(str(plain.resolve()).encode()).hexdigest()[:24]
-    places = (beside, cache_folder() / f"{digest}.index.npy")
+    beside = plain.with_name(f".{plain.name}.index")
+    digest = hashlib.sha256(os.fsencode(plain.resolve())).hexdigest()[:24]
+    places = (beside, cache_folder() / f"{digest}.index")
     for place in places:
-        try:
-            stored = np.load(place)
-        except (ValueError, EOFError, OSError):
-            continue
-        if stored.dtype == np.int64 and len(stored) >= 2 and tuple(stored[:2]) == (size, mtime):
-            return np.asarray(stored[2:])
+        offsets = _stored_index(place, size, mtime)
+        if offsets is not None:
+            return offsets
     offsets = _scan(plain, path, size)
-    index = np.concatenate([np.array([size, mtime], np.int64), offsets])
-    if not _save_index(beside, index):
-        _save_index(places[1], index)
+    numbers = np.concatenate([np.array([size, mtime], np.int64), offsets])
+    body = _INDEX_MARK + numbers.astype("<i8").tobytes()
+    for place in places:
+        with suppress(OSError, OutputError):  # a read-only folder: the index can live in the cache, or be made again
+            place.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(place, body + hashlib.sha256(body).digest())
+            break
     return offsets
 
 
-def _save_index(path: Path, index: NDArray[np.int64]) -> bool:
+def _stored_index(place: Path, size: int, mtime: int) -> NDArray[np.int64] | None:
+    """Read an index; None where there is none, it is damaged, or it is of another file than the records now are."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", suffix=".partial", delete=False) as file:
-            np.save(file, index)
-        Path(file.name).replace(path)
-    except OSError:  # a read-only folder: the index can live in the cache, or be made again
-        return False
-    return True
+        content = place.read_bytes()
+    except OSError:
+        return None
+    body, digest = content[:-_INDEX_DIGEST], content[-_INDEX_DIGEST:]
+    if not body.startswith(_INDEX_MARK) or hashlib.sha256(body).digest() != digest:
+        return None
+    if (len(body) - len(_INDEX_MARK)) % 8 or len(body) < len(_INDEX_MARK) + 16:
+        return None
+    numbers = np.frombuffer(body, "<i8", offset=len(_INDEX_MARK)).astype(np.int64)
+    return numbers[2:] if (numbers[0], numbers[1]) == (size, mtime) else None
 
 
 def _scan(plain: Path, path: Path, size: int) -> NDArray[np.int64]:
@@ -268,17 +299,30 @@ def write_records(
     Returns:
         How many records were written.
     """
-    path = Path(path)
+    with open_whole(path) as file:
+        return write_records_to(file, records, compression)
+
+
+def write_records_to(
+    file: BinaryIO, records: Iterable[bytes], compression: Literal["none", "gzip", "zlib"] = "none"
+) -> int:
+    """Write records to an open file, in the form of a TFRecord file.
+
+    Args:
+        file: Open for writing.
+        records: The records.
+        compression: How to pack it.
+
+    Returns:
+        How many records were written.
+    """
     packer = None if compression == "none" else zlib.compressobj(wbits=_WBITS[compression])
     count = 0
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("wb") as file:
-        for record in records:
-            header = struct.pack("<Q", len(record))
-            data = b"".join([header, _FOOTER.pack(masked_crc(header)), record, _FOOTER.pack(masked_crc(record))])
-            file.write(packer.compress(data) if packer else data)
-            count += 1
-        if packer:
-            file.write(packer.flush())
-    partial.replace(path)
+    for record in records:
+        header = struct.pack("<Q", len(record))
+        data = b"".join([header, _FOOTER.pack(masked_crc(header)), record, _FOOTER.pack(masked_crc(record))])
+        file.write(packer.compress(data) if packer else data)
+        count += 1
+    if packer:
+        file.write(packer.flush())
     return count

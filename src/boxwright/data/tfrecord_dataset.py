@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from boxwright.data.tf_example import MaskEncoding, decode_example, read_features
+from boxwright.data.reading import reading
+from boxwright.data.tf_example import MaskEncoding, decode_example, encoded_image, read_features, text_feature
 from boxwright.data.tfrecord import Compression, TFRecordFile, expand_paths
 from boxwright.errors import DataError
 from boxwright.types import Categories, Sample
@@ -85,15 +86,16 @@ class TFRecordDataset:
         file, record = self._locate(index)
         where = f"{file.path}: record {record}"
         known = len(self._unknown)
-        sample = decode_example(
-            read_features(file[record], where),
-            self.categories,
-            where,
-            masks=self.masks,
-            num_keypoints=self.num_keypoints,
-            multiclass_scores=self.multiclass_scores,
-            unknown=self._unknown,
-        )
+        with reading(where):
+            sample = decode_example(
+                read_features(file[record], where),
+                self.categories,
+                where,
+                masks=self.masks,
+                num_keypoints=self.num_keypoints,
+                multiclass_scores=self.multiclass_scores,
+                unknown=self._unknown,
+            )
         for name, place in list(self._unknown.items())[known:]:
             warnings.warn(f"{place}: class {name!r} is not in the label map; its boxes are left out", stacklevel=2)
         if not sample.id:
@@ -114,10 +116,9 @@ class TFRecordDataset:
         """
         file, record = self._locate(index)
         where = f"{file.path}: record {record}"
-        features = read_features(file[record], where)
-        if not features.get("image/encoded"):
-            raise DataError(f"{where}: no image/encoded")
-        data = features["image/encoded"][0]
+        with reading(where):
+            features = read_features(file[record], where)
+            data = encoded_image(features, where)
+            name = text_feature(features, "image/filename", where)
         suffix = ".png" if data[:4] == b"\x89PNG" else ".jpg"
-        name = (features.get("image/filename") or [b""])[0].decode("utf-8", "replace")
         return data, Path(name).name or f"{index:06d}{suffix}"

@@ -7,6 +7,7 @@ so too): `xmin 10` to `xmax 20` is ten pixels wide.
 from __future__ import annotations
 
 import math
+import re
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from boxwright.data.image_io import read_image
-from boxwright.errors import DataError
+from boxwright.data.reading import checked_sample, inside, reading
+from boxwright.errors import DataError, OutputError
+from boxwright.files import is_file, is_folder, read_file, refuse_unfinished, shown, write_whole
 from boxwright.types import Categories, Category, Sample
 
 __all__ = ["VocDataset", "write_voc_annotation"]
@@ -23,6 +26,12 @@ __all__ = ["VocDataset", "write_voc_annotation"]
 _IMAGE_FOLDERS = ("JPEGImages", "images", "Images", ".")
 _ANNOTATION_FOLDERS = ("Annotations", "annotations", ".")
 _SUFFIXES = (".jpg", ".jpeg", ".png", ".JPG", ".JPEG", ".PNG", ".bmp")
+# The second column of VOC's lists of one class: not there, there, or there but difficult.
+_FLAG = re.compile(r"\s+(?:-1|0|1)$")
+_ENCODING = re.compile(rb"<\?xml[^>]*?\bencoding\s*=\s*[\"']([A-Za-z0-9._-]+)[\"']")
+_PRESERVED = "{http://www.w3.org/XML/1998/namespace}space"
+# What XML 1.0 can hold, but for the carriage return, which its readers turn into a line feed.
+_NOT_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 @dataclass(frozen=True)
@@ -35,21 +44,30 @@ class _Object:
 class VocDataset:
     """Samples from a folder in Pascal VOC's layout."""
 
-    def __init__(self, root: str | Path, image_set: str = "", categories: Categories | None = None) -> None:
+    def __init__(
+        self,
+        root: str | Path,
+        image_set: str = "",
+        categories: Categories | None = None,
+        *,
+        allow_paths_outside: bool = False,
+    ) -> None:
         """Find the annotations.
 
         Args:
             root: The folder that holds `Annotations` and `JPEGImages` (or `annotations` and `images`).
             image_set: A list in `ImageSets/Main`, without its ending; empty for every annotation.
             categories: The classes; without, all that occur, in alphabetical order.
+            allow_paths_outside: Whether a list may name annotations outside the folder, as `../other/a`.
 
         Raises:
             DataError: Where a folder or list is missing, or names what is not there.
         """
-        self.root = Path(root)
+        self.root, self._allow_outside = Path(root), allow_paths_outside
         self.name = f"{root}" + (f" ({image_set})" if image_set else "")
         self._annotations = _existing(self.root, _ANNOTATION_FOLDERS, "*.xml", "annotations")
-        self._images = next(folder for folder in (self.root / name for name in _IMAGE_FOLDERS) if folder.is_dir())
+        refuse_unfinished(self.root)
+        self._images = next(folder for folder in (self.root / name for name in _IMAGE_FOLDERS) if is_folder(folder))
         self.stems = self._read_list(image_set) if image_set else self._all_stems()
         self.categories = categories or self._find_categories()
 
@@ -57,34 +75,57 @@ class VocDataset:
         return sorted(path.stem for path in self._annotations.glob("*.xml"))
 
     def _read_list(self, image_set: str) -> list[str]:
-        path = self.root / "ImageSets" / "Main" / f"{image_set}.txt"
-        if not path.is_file():
-            known = sorted(file.stem for file in path.parent.glob("*.txt")) if path.parent.is_dir() else []
-            raise DataError(f"{path}: no such list; there are: {', '.join(known) or 'none'}")
-        # VOC's lists of one class have a second column.
-        stems = [line.split()[0] for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-        missing = [stem for stem in stems if not (self._annotations / f"{stem}.xml").is_file()]
+        folder = self.root / "ImageSets" / "Main"
+        path = folder / f"{image_set}.txt"
+        if not is_file(path):
+            known = sorted(file.stem for file in folder.glob("*.txt")) if is_folder(folder) else []
+            raise DataError(f"{shown(path)}: no such list; there are: {', '.join(known) or 'none'}")
+        try:
+            lines = read_file(path).decode("utf-8-sig").splitlines()
+        except UnicodeDecodeError as error:
+            raise DataError(f"{path}: not UTF-8: {error}") from None
+        stems = [self._stem(line.strip(), path, number) for number, line in enumerate(lines, start=1) if line.strip()]
+        missing = [stem for stem in stems if not is_file(self._annotation(stem))]
         if missing:
-            raise DataError(f"{path}: {len(missing)} images have no annotation in {self._annotations}: {missing[0]}, …")
+            raise DataError(
+                f"{path}: {len(missing)} images have no annotation in {self._annotations}: {shown(missing[0])}, …"
+            )
         if not stems:
             raise DataError(f"{path}: the list is empty")
         return stems
 
+    def _stem(self, line: str, path: Path, number: int) -> str:
+        """Take a line's name, which may have spaces, without the flag that lists of one class have behind it."""
+        where = f"{path}: line {number}"
+        inside(self._annotations, f"{line}.xml", where, allow_outside=self._allow_outside)
+        without = _FLAG.sub("", line)
+        if without == line or not is_file(self._annotation(without)):
+            return line
+        if is_file(self._annotation(line)):
+            raise DataError(f"{where}: {line!r} may mean {line}.xml, or {without}.xml with a flag; rename one of them")
+        return without
+
+    def _annotation(self, stem: str) -> Path:
+        return self._annotations / f"{stem}.xml"
+
     def _find_categories(self) -> Categories:
-        names = sorted({item.name for stem in self.stems for item in self._parse(stem)[2]})
+        names: set[str] = set()
+        problems: list[DataError] = []
+        for stem in self.stems:
+            try:
+                names |= {item.name for item in self._parse(stem)[2]}
+            except DataError as error:  # raised again when the sample is read, where it can be left out
+                problems.append(error)
+        if not names and problems:
+            raise problems[0]
         if not names:
             raise DataError(f"{self.name}: no object in any of {len(self.stems)} annotations; a label map is needed")
-        return Categories(tuple(Category(label, label + 1, name) for label, name in enumerate(names)))
+        return Categories(tuple(Category(label, label + 1, name) for label, name in enumerate(sorted(names))))
 
     def _parse(self, stem: str) -> tuple[str, tuple[int, int] | None, list[_Object]]:
         """Read one annotation: the image's file name, its declared (height, width), the objects."""
-        path = self._annotations / f"{stem}.xml"
-        try:
-            root = ET.parse(path).getroot()
-        except ET.ParseError as error:
-            raise DataError(f"{path}: not XML: {error}") from None
-        except OSError as error:
-            raise DataError(f"{path}: {error.strerror}") from None
+        path = self._annotation(stem)
+        root = _read_xml(path)
         size = root.find("size")
         declared = None
         if size is not None and size.findtext("width") and size.findtext("height"):
@@ -105,9 +146,9 @@ class VocDataset:
         if filename:
             candidates.insert(0, self._images / Path(filename).name)
         for path in candidates:
-            if path.is_file():
+            if is_file(path):
                 return path
-        raise DataError(f"{self._annotations / stem}.xml: no image {candidates[0].name} in {self._images}")
+        raise DataError(f"{self._annotation(stem)}: no image {shown(candidates[0].name)} in {self._images}")
 
     def __getitem__(self, index: int) -> Sample:
         """Read one sample.
@@ -122,23 +163,24 @@ class VocDataset:
             DataError: Where the annotation or image cannot be read, or has a class that is not known.
         """
         stem = self.stems[index]
-        filename, declared, objects = self._parse(stem)
-        path = self._image_path(stem, filename)
-        labels = [self._label(item.name, stem) for item in objects]
-        return Sample(
-            image=read_image(path, declared=declared),
-            boxes=np.array([item.box for item in objects], np.float32).reshape(-1, 4),
-            labels=np.array(labels, np.int64),
-            difficult=np.array([item.difficult for item in objects], np.bool_),
-            id=stem,
-            filename=path.name,
-        )
+        with reading(str(self._annotation(stem))):
+            filename, declared, objects = self._parse(stem)
+            path = self._image_path(stem, filename)
+            sample = Sample(
+                image=read_image(path, declared=declared),
+                boxes=np.array([item.box for item in objects], np.float64).reshape(-1, 4).astype(np.float32),
+                labels=np.array([self._label(item.name, stem) for item in objects], np.int64),
+                difficult=np.array([item.difficult for item in objects], np.bool_),
+                id=stem,
+                filename=path.name,
+            )
+            return checked_sample(sample, str(self._annotation(stem)))
 
     def _label(self, name: str, stem: str) -> int:
         category = self.categories.by_name(name)
         if category is None:
             known = ", ".join(item.name for item in self.categories)
-            raise DataError(f"{self._annotations / stem}.xml: class {name!r} is not in the label map ({known})")
+            raise DataError(f"{self._annotation(stem)}: class {name!r} is not in the label map ({known})")
         return category.label
 
     def encoded(self, index: int) -> tuple[bytes, str]:
@@ -151,16 +193,31 @@ class VocDataset:
             The image file's bytes and its name.
         """
         path = self._image_path(self.stems[index], self._parse(self.stems[index])[0])
-        return path.read_bytes(), path.name
+        return read_file(path), path.name
 
 
 def _existing(root: Path, names: Sequence[str], pattern: str, what: str) -> Path:
-    if not root.is_dir():
-        raise DataError(f"{root}: no such folder")
+    if not is_folder(root):
+        raise DataError(f"{shown(root)}: no such folder")
     for folder in (root / name for name in names):
         if next(iter(folder.glob(pattern)), None) is not None:
             return folder
     raise DataError(f"{root}: no {what} ({pattern}) in {', '.join(names)}")
+
+
+def _read_xml(path: Path) -> ET.Element:
+    data = read_file(path)
+    try:
+        try:
+            return ET.fromstring(data)
+        except (ValueError, LookupError):  # an encoding that the parser lacks, but Python may have, such as gb2312
+            declared = _ENCODING.match(data)
+            if declared is None:
+                raise
+            text = data.decode(declared[1].decode())
+            return ET.fromstring(text[text.index("?>") + 2 :].encode())
+    except (ET.ParseError, ValueError, LookupError, RecursionError) as error:
+        raise DataError(f"{path}: not XML: {error}") from None
 
 
 def _number(element: ET.Element, tag: str, path: Path) -> float:
@@ -175,12 +232,15 @@ def _number(element: ET.Element, tag: str, path: Path) -> float:
 
 
 def _parse_object(element: ET.Element, path: Path) -> _Object:
-    name, box = element.findtext("name"), element.find("bndbox")
+    tag, box = element.find("name"), element.find("bndbox")
+    name = "" if tag is None else tag.text or ""
+    if tag is None or tag.get(_PRESERVED) != "preserve":
+        name = name.strip()
     if not name or box is None:
         raise DataError(f"{path}: an object without <{'bndbox' if name else 'name'}>")
-    x_min, y_min, x_max, y_max = (_number(box, tag, path) for tag in ("xmin", "ymin", "xmax", "ymax"))
+    x_min, y_min, x_max, y_max = (_number(box, side, path) for side in ("xmin", "ymin", "xmax", "ymax"))
     difficult = (element.findtext("difficult") or "0").strip() not in ("0", "")
-    return _Object(name.strip(), (x_min, y_min, x_max, y_max), difficult)
+    return _Object(name, (x_min, y_min, x_max, y_max), difficult)
 
 
 def write_voc_annotation(sample: Sample, filename: str, categories: Categories, path: str | Path) -> None:
@@ -191,19 +251,32 @@ def write_voc_annotation(sample: Sample, filename: str, categories: Categories, 
         filename: The image's file name.
         categories: The classes.
         path: The XML file.
+
+    Raises:
+        OutputError: For a name that XML cannot hold; where the file cannot be written.
     """
     height, width = sample.image.shape[:2]
     root = ET.Element("annotation")
-    ET.SubElement(root, "filename").text = filename
+    _add_text(root, "filename", filename)
     size = ET.SubElement(root, "size")
     for tag, value in (("width", width), ("height", height), ("depth", 3)):
         ET.SubElement(size, tag).text = str(value)
     for box, label, difficult in zip(sample.boxes.tolist(), sample.labels, sample.difficult, strict=True):
         element = ET.SubElement(root, "object")
-        ET.SubElement(element, "name").text = categories.by_label(int(label)).name
+        _add_text(element, "name", categories.by_label(int(label)).name)
         ET.SubElement(element, "difficult").text = str(int(difficult))
         corners = ET.SubElement(element, "bndbox")
         for tag, value in zip(("xmin", "ymin", "xmax", "ymax"), box, strict=True):
             ET.SubElement(corners, tag).text = f"{round(value, 3):.10g}"
     ET.indent(root)
-    ET.ElementTree(root).write(path, encoding="utf-8")
+    write_whole(path, ET.tostring(root, encoding="utf-8"))
+
+
+def _add_text(parent: ET.Element, tag: str, text: str) -> None:
+    """Add an element; XML is told to keep the spaces around a name, which readers of VOC cut off otherwise."""
+    if bad := _NOT_XML.search(text):
+        raise OutputError(f"{text[:60]!r} cannot be written to VOC's XML, which has no place for {bad[0]!r}")
+    element = ET.SubElement(parent, tag)
+    element.text = text
+    if text != text.strip():
+        element.set(_PRESERVED, "preserve")

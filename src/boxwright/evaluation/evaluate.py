@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
 from boxwright.builders.detector import build_detector
 from boxwright.builders.evaluation import build_evaluation
 from boxwright.builders.input_reader import build_dataset
-from boxwright.checkpoints.load_weights import load_weights
+from boxwright.checkpoints.load_weights import check_finite, load_weights
 from boxwright.checkpoints.sources import is_tensorflow
 from boxwright.checkpoints.store import find_checkpoint, nearby
 from boxwright.config import messages as m
@@ -17,6 +18,7 @@ from boxwright.data.label_map import load_label_map
 from boxwright.distributed import ALONE, Processes
 from boxwright.errors import CheckpointError, ConfigError
 from boxwright.evaluation.evaluator import Evaluation, Progress, _silent, evaluate_detector
+from boxwright.files import is_file, shown
 from boxwright.models.detector import Detector
 from boxwright.models.multi_scale import MultiScaleDetector
 from boxwright.tensorflow.bundle import Bundle
@@ -52,21 +54,23 @@ def restore_detector(
     path = Path(checkpoint)
     if is_tensorflow(path):
         return _restore_tensorflow(path, config, use_average)
-    if not path.exists():
-        raise CheckpointError(f"{path}: no such folder or checkpoint{nearby(path)}")
+    if not os.path.exists(path):
+        raise CheckpointError(f"{shown(path)}: no such folder or checkpoint{nearby(path)}")
     path, content = find_checkpoint(path)
     own = parse_message(content["config"], m.TrainEvalPipelineConfig, file=str(path))
     config = own if config is None or config.model is None else config
     categories = Categories.from_list(content["categories"]) if content["categories"] else None
     detector = build_detector(config, categories)
-    try:
-        detector.network.load_state_dict(content["network"])
-    except RuntimeError:
-        raise CheckpointError(f"{path}: its network is not the one that the configuration describes") from None
+    tensors = dict(content["network"])
     if _wants_average(config, use_average):
         if not content["average"]:
             raise CheckpointError(f"{path}: eval_config.use_moving_averages is set, but the run kept no average")
-        detector.network.load_state_dict(content["average"], strict=False)
+        tensors |= content["average"]
+    check_finite(tensors, str(path))
+    try:
+        detector.network.load_state_dict(tensors)
+    except RuntimeError:
+        raise CheckpointError(f"{path}: its network is not the one that the configuration describes") from None
     return detector.eval(), config, int(content["step"])
 
 
@@ -102,7 +106,7 @@ def find_config(checkpoint: str | Path) -> Path:
     """
     path = Path(checkpoint)
     folders = [path.parent, path.parent.parent, path.parent.parent.parent]
-    found = next((folder / "pipeline.config" for folder in folders if (folder / "pipeline.config").is_file()), None)
+    found = next((folder / "pipeline.config" for folder in folders if is_file(folder / "pipeline.config")), None)
     if found is None:
         raise CheckpointError(
             f"{path}: there is no pipeline.config beside or above it; name one by --pipeline_config_path"
@@ -115,7 +119,7 @@ def _label_map(config: m.TrainEvalPipelineConfig, folder: Path) -> Categories | 
     readers = [*config.eval_input_reader, *([config.train_input_reader] if config.train_input_reader else [])]
     paths = [Path(reader.label_map_path) for reader in readers if reader.label_map_path]
     paths.append(folder / "label_map.pbtxt")
-    found = next((path for path in paths if path.is_file()), None)
+    found = next((path for path in paths if is_file(path)), None)
     return None if found is None else load_label_map(found)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,14 +12,15 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 from torch import Tensor
 
 from boxwright.builders.evaluation import EvaluationPlan
 from boxwright.data.batch import objects_in_input, stack_targets
 from boxwright.data.dataset import Dataset
+from boxwright.data.image_io import encode_png
 from boxwright.distributed import ALONE, Processes
 from boxwright.drawing import draw_boxes, side_by_side
+from boxwright.files import make_folder, unfinished, unique_stem, write_whole
 from boxwright.metrics.metric import without_nan
 from boxwright.models.detector import Detector
 from boxwright.models.multi_scale import MultiScaleDetector
@@ -30,11 +32,12 @@ __all__ = [
     "draw_detections",
     "draw_truth",
     "evaluate_detector",
-    "file_name",
     "write_evaluation",
 ]
 
 Progress = Callable[[Iterable[int], str], Iterable[int]]
+# A number as it is written back: no leading zeros, digits of ASCII, and no more of them than 64 bits have.
+_NUMBER = re.compile("0|[1-9][0-9]{0,17}")
 
 
 @dataclass(frozen=True)
@@ -174,7 +177,8 @@ def _summed_up(parts: Iterable[_Part], categories: Categories, plan: EvaluationP
             metric.add(part.sample, part.detections)
         rows += detection_rows(part.detections, part.sample.id, categories)
         if part.picture is not None:
-            pictures[part.sample.id or str(count)] = part.picture
+            name = part.sample.id or str(count)
+            pictures[name if name not in pictures else f"{name} ({count})"] = part.picture
         count += 1
         sums = {name: sums.get(name, 0.0) + value for name, value in part.losses.items()}
     values: dict[str, float] = {}
@@ -209,7 +213,7 @@ def detection_rows(detections: Detections, image_id: str, categories: Categories
     Returns:
         One row a detection.
     """
-    identity: str | int = int(image_id) if image_id.isdigit() and str(int(image_id)) == image_id else image_id
+    identity: str | int = int(image_id) if _NUMBER.fullmatch(image_id) else image_id
     boxes, scores = detections.boxes.double().tolist(), detections.scores.tolist()
     return [
         {
@@ -268,22 +272,13 @@ def write_evaluation(evaluation: Evaluation, folder: str | Path) -> None:
     Args:
         evaluation: What was found.
         folder: Where to; it is made.
+
+    Raises:
+        OutputError: Where the disk is full or the folder cannot be written; it stays marked as unfinished.
     """
-    folder = Path(folder)
-    (folder / "pictures").mkdir(parents=True, exist_ok=True)
-    (folder / "metrics.json").write_text(json.dumps(without_nan(evaluation.metrics), indent=2) + "\n", encoding="utf-8")
-    (folder / "detections.json").write_text(json.dumps(evaluation.rows) + "\n", encoding="utf-8")
-    for name, picture in evaluation.pictures.items():
-        Image.fromarray(picture).save(folder / "pictures" / f"{file_name(name)}.png")
-
-
-def file_name(image_id: str) -> str:
-    """Make an image's id usable as a file's name.
-
-    Args:
-        image_id: The id.
-
-    Returns:
-        It with an underscore for whatever is neither letter, digit, dash nor dot.
-    """
-    return "".join(c if c.isalnum() or c in "-_." else "_" for c in image_id)
+    with unfinished(folder, "an evaluation") as whole:
+        pictures, taken = make_folder(whole / "pictures"), set[str]()
+        for name, picture in evaluation.pictures.items():
+            write_whole(pictures / f"{unique_stem(name, taken)}.png", encode_png(picture))
+        write_whole(whole / "detections.json", json.dumps(evaluation.rows) + "\n")
+        write_whole(whole / "metrics.json", json.dumps(without_nan(evaluation.metrics), indent=2) + "\n")

@@ -7,15 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch.utils.tensorboard import SummaryWriter
-
 from boxwright.checkpoints.sources import is_tensorflow
 from boxwright.checkpoints.store import CheckpointStore
 from boxwright.config import messages as m
 from boxwright.errors import CheckpointError, ConfigError
 from boxwright.evaluation.evaluate import reader_name, restore_detector, run_evaluation
 from boxwright.evaluation.evaluator import Evaluation
-from boxwright.evaluation.events import evaluation_folder, write_evaluation_events
+from boxwright.evaluation.events import EventFile, evaluation_folder, write_evaluation_events
 from boxwright.models.detector import Detector, usable_device
 
 __all__ = ["WatchSettings", "evaluate_on_training_data", "watch"]
@@ -75,7 +73,7 @@ def watch(
     folder = evaluation_folder(Path(model_dir), reader_name(config, settings.eval_index))
     last, count, since = -1, 0, time.monotonic()
     total = config.train_config.num_steps if config.train_config else 0
-    with SummaryWriter(str(folder)) as writer:
+    with EventFile(folder) as events:
         while True:
             began = time.monotonic()
             newest = _newest_step(Path(checkpoint_dir))
@@ -84,7 +82,7 @@ def watch(
                 evaluation = run_evaluation(
                     config, detector.to(device), settings.eval_index, class_agnostic=settings.class_agnostic
                 )
-                write_evaluation_events(writer, step, evaluation.metrics, evaluation.pictures)
+                write_evaluation_events(events, step, evaluation.metrics, evaluation.pictures)
                 heard(step, evaluation, "")
                 last, count = newest, count + 1
                 if total and step >= total:

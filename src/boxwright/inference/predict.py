@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
-
-from boxwright.data.image_io import read_image
+from boxwright.data.image_io import encode_png, read_image
 from boxwright.errors import DataError
 from boxwright.evaluation.evaluator import detection_rows, draw_detections
+from boxwright.files import is_file, is_folder, unfinished, unique_stem, write_whole
 from boxwright.models.detector import Detector
 from boxwright.models.multi_scale import MultiScaleDetector
 from boxwright.types import Detections
@@ -36,12 +35,12 @@ def find_images(paths: Sequence[str | Path]) -> list[Path]:
     """
     files: list[Path] = []
     for path in map(Path, paths):
-        if path.is_dir():
+        if is_folder(path):
             found = sorted(file for file in path.iterdir() if file.suffix.lower() in _SUFFIXES)
             if not found:
                 raise DataError(f"{path}: no image in this folder")
             files += found
-        elif path.is_file():
+        elif is_file(path):
             files.append(path)
         else:
             raise DataError(f"{path}: no such file")
@@ -77,26 +76,35 @@ def predict_files(
         COCO-style rows, with the file's name and the class's name.
 
     Raises:
-        DataError: Where an image cannot be read; results of those before it are written.
+        DataError: Where an image cannot be read; results of those before it are written, and the folder
+            stays marked as unfinished, as it does where anything else ends the work.
+        OutputError: Where the disk is full or the folder cannot be written.
     """
-    out = Path(out)
-    out.mkdir(parents=True, exist_ok=True)
+    names = _picture_names(files, Path(out))
     rows: list[dict[str, Any]] = []
-    taken: set[str] = set()
-    try:
-        for number, file in enumerate(progress(files)):
-            image = read_image(file, upright=True)
-            (found,) = detector.detect([image])
-            found = found.above(min_score)
-            rows += _rows(found, number, file)
-            name = file.stem if file.stem not in taken else f"{file.stem}-{number}"
-            taken.add(name)
-            if any((out / f"{name}.png").resolve() == other.resolve() for other in files):
-                raise DataError(f"{out / name}.png is one of the images; write to another folder")
-            Image.fromarray(draw_detections(image, found, min_score, max_boxes)).save(out / f"{name}.png")
-    finally:
-        (out / "detections.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    with unfinished(out, "predictions") as folder:
+        try:
+            for number, file in enumerate(progress(files)):
+                image = read_image(file, upright=True)
+                (found,) = detector.detect([image])
+                found = found.above(min_score)
+                picture = draw_detections(image, found, min_score, max_boxes)
+                write_whole(folder / names[number], encode_png(picture))
+                rows += _rows(found, number, file)
+        finally:
+            write_whole(folder / "detections.json", json.dumps(rows, indent=1) + "\n")
     return rows
+
+
+def _picture_names(files: Sequence[Path], out: Path) -> list[str]:
+    """Name a picture for each image, all different, none of them over one of the images."""
+    taken: set[str] = set()
+    names = [f"{unique_stem(file.stem, taken)}.png" for file in files]
+    images = {file.resolve() for file in files}
+    over = next((name for name in names if (out / name).resolve() in images), None)
+    if over is not None:
+        raise DataError(f"{out / over} is one of the images; write to another folder")
+    return names
 
 
 def _rows(found: Detections, number: int, file: Path) -> list[dict[str, Any]]:

@@ -5,22 +5,25 @@ Dimensions: B batch, H W image, C channels.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Protocol
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from boxwright.criteria.criterion import Criterion
 from boxwright.errors import ConfigError
 from boxwright.models.layers import regularization_loss
+from boxwright.preprocessing.images import Images, image_tensors
 from boxwright.preprocessing.preprocessor import Preprocessor
 from boxwright.types import Categories, Detections, Predictions
 
 __all__ = ["Detector", "Postprocessor", "usable_device"]
+
+
+# Others that torch knows compute nothing ("meta") or were never tried.
+_DEVICES = ("cpu", "cuda", "mps", "xpu")
 
 
 class Postprocessor(Protocol):
@@ -126,20 +129,22 @@ class Detector(nn.Module):
         return regularization_loss(self.network)
 
     @torch.no_grad()
-    def detect(self, images: Sequence[NDArray[np.uint8] | Tensor]) -> list[Detections]:
+    def detect(self, images: Images) -> list[Detections]:
         """Detect objects in images of any sizes.
 
         Images that have one size once resized share a batch; a mode of training is left for the
         time of the call.
 
         Args:
-            images: HWC arrays or CHW tensors, in 0..255, RGB (or one channel, which is repeated).
+            images: HWC arrays, CHW tensors or PIL images, in 0..255, RGB (or one channel, which is repeated); none
+                give none.
 
         Returns:
             One result an image, in pixels of that image.
 
         Raises:
-            ValueError: For an image that has not three dimensions with 1, 3 or 4 channels, or no pixels.
+            DataError: For what is no list of images, and for an image that has not three dimensions with 1, 3 or 4
+                channels, or no pixels.
         """
         training = self.training
         self.eval()
@@ -149,9 +154,7 @@ class Detector(nn.Module):
             self.train(training)
 
     @torch.no_grad()
-    def detect_runs(
-        self, images: Sequence[NDArray[np.uint8] | Tensor]
-    ) -> Iterator[tuple[list[Detections], Predictions, Tensor]]:
+    def detect_runs(self, images: Images) -> Iterator[tuple[list[Detections], Predictions, Tensor]]:
         """Detect, and hand out the raw predictions too, which an evaluation's losses need.
 
         The mode is the caller's to choose.
@@ -164,7 +167,7 @@ class Detector(nn.Module):
             and their true sizes, int64 [B, 2].
         """
         device = next(self.parameters()).device
-        tensors = [_as_hwc(image, number).to(device) for number, image in enumerate(images)]
+        tensors = [image.to(device) for image in image_tensors(images)]
         inputs = [self.preprocess(image[None]) for image in tensors]
         for start, stop in _runs([tuple(pixels.shape) for pixels, _ in inputs]):
             sizes = torch.cat([sizes for _, sizes in inputs[start:stop]])
@@ -177,23 +180,10 @@ class Detector(nn.Module):
             )
 
 
-def _as_hwc(image: NDArray[np.uint8] | Tensor, number: int) -> Tensor:
-    tensor = image.permute(1, 2, 0) if isinstance(image, Tensor) and image.ndim == 3 else torch.as_tensor(image)
-    if tensor.ndim == 2:
-        tensor = tensor[..., None]
-    if tensor.ndim != 3 or tensor.shape[2] not in (1, 3, 4) or tensor.numel() == 0:
-        kind = "CHW tensor" if isinstance(image, Tensor) else "HWC array"
-        raise ValueError(
-            f"image {number}: expected a {kind} with 1, 3 or 4 channels and some pixels, "
-            f"found shape {tuple(image.shape)}"
-        )
-    return tensor.expand(-1, -1, 3) if tensor.shape[2] == 1 else tensor[..., :3]
-
-
 def _runs(shapes: list[tuple[int, ...]]) -> list[tuple[int, int]]:
     """Split a sequence into runs of equal neighbours."""
     starts = [i for i in range(len(shapes)) if i == 0 or shapes[i] != shapes[i - 1]]
-    return list(zip(starts, [*starts[1:], len(shapes)], strict=True))
+    return list(zip(starts, [*starts[1:], len(shapes)], strict=True)) if shapes else []
 
 
 def _to_image(found: Detections, image: Tensor) -> Detections:
@@ -220,7 +210,11 @@ def usable_device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        torch.empty(0, device=name)
-        return torch.device(name)
-    except (RuntimeError, AssertionError) as error:
-        raise ConfigError(f"device {name!r} cannot be used: {str(error).splitlines()[0]}") from None
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, TypeError, ValueError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ConfigError(f"device {name!r} cannot be used: {reason}") from None
+    if device.type not in _DEVICES:
+        raise ConfigError(f"device {name!r} cannot be used: expected one of {', '.join(_DEVICES)}")
+    return device

@@ -5,12 +5,10 @@ Dimensions: D detections of one image.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from boxwright.criteria.criterion import Criterion
@@ -18,6 +16,7 @@ from boxwright.errors import ConfigError
 from boxwright.models.detector import Detector
 from boxwright.postprocessing.box_voting import BoxVoting, SoftBoxVoting, Voting
 from boxwright.preprocessing.image_resizer import FixedShapeResizer
+from boxwright.preprocessing.images import Images, image_tensors
 from boxwright.types import Categories, Detections, Predictions
 
 __all__ = ["MULTI_SCALE", "Look", "MultiScale", "MultiScaleDetector", "at_scales"]
@@ -155,7 +154,7 @@ class MultiScaleDetector:
         """Set the detector to inference."""
         self.detector.eval()
 
-    def detect(self, images: Sequence[NDArray[np.uint8] | Tensor]) -> list[Detections]:
+    def detect(self, images: Images) -> list[Detections]:
         """Detect objects in images of any sizes.
 
         Args:
@@ -164,11 +163,9 @@ class MultiScaleDetector:
         Returns:
             One result an image, in pixels of that image; without anchors and scores of other classes.
         """
-        return self._merged([_as_chw(image) for image in images])
+        return self._merged([image.permute(2, 0, 1) for image in image_tensors(images)])
 
-    def detect_runs(
-        self, images: Sequence[NDArray[np.uint8] | Tensor]
-    ) -> Iterator[tuple[list[Detections], Predictions, Tensor]]:
+    def detect_runs(self, images: Images) -> Iterator[tuple[list[Detections], Predictions, Tensor]]:
         """Detect, and hand out the raw predictions of one plain look, which an evaluation's losses need.
 
         Args:
@@ -177,9 +174,10 @@ class MultiScaleDetector:
         Yields:
             As `Detector.detect_runs`.
         """
+        tensors = [image.permute(2, 0, 1) for image in image_tensors(images)]
         start = 0
-        for found, predictions, sizes in self.detector.detect_runs(images):
-            run = [_as_chw(image) for image in images[start : start + len(found)]]
+        for found, predictions, sizes in self.detector.detect_runs(tensors):
+            run = tensors[start : start + len(found)]
             start += len(found)
             yield self._merged(run), predictions, sizes
 
@@ -206,12 +204,6 @@ class MultiScaleDetector:
             boxes = torch.cat([left, boxes[:, 1:2], image.shape[-1] - boxes[:, 0:1], boxes[:, 3:4]], 1)
         kept = look.believes(boxes)
         return Detections(boxes[kept], found.scores[kept], found.labels[kept], found.image_size, found.categories)
-
-
-def _as_chw(image: NDArray[np.uint8] | Tensor) -> Tensor:
-    if isinstance(image, Tensor):
-        return image if image.ndim == 3 else image[None]
-    return torch.as_tensor(image if image.ndim == 3 else image[..., None]).permute(2, 0, 1)
 
 
 def _vote(looks: list[Detections], rules: MultiScale) -> Detections:

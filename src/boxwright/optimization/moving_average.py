@@ -42,6 +42,12 @@ class MovingAverage:
 
         Args:
             shadow: What a checkpoint holds.
+
+        Raises:
+            KeyError: Where an average is missing.
+            ValueError: Where one is of another shape.
         """
         for name, value in self.shadow.items():
+            if shadow[name].shape != value.shape:
+                raise ValueError(f"average of {name}: shape {list(shadow[name].shape)}, not {list(value.shape)}")
             value.copy_(shadow[name])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.errors import CheckpointError
+from boxwright.files import make_folder, write_whole
 from boxwright.tensorflow.bundle import DTYPES
 from boxwright.tensorflow.crc import mask_crc, masked_crc
 from boxwright.tensorflow.object_graph import ATTRIBUTE, GRAPH_KEY, build_graph
@@ -38,7 +38,8 @@ def write_bundle(prefix: str | Path, tensors: Mapping[str, NDArray[Any]], aliase
         The prefix.
 
     Raises:
-        CheckpointError: Where a key or a type cannot be written, or the disk is full.
+        CheckpointError: Where a key or a type cannot be written.
+        OutputError: Where the disk is full or the folder cannot be written.
     """
     prefix = Path(prefix)
     wrong = next((key for key in tensors if not key.endswith(ATTRIBUTE)), None)
@@ -62,14 +63,11 @@ def write_bundle(prefix: str | Path, tensors: Mapping[str, NDArray[Any]], aliase
         data += body
     graph = build_graph(sorted(tensors), aliases).SerializeToString()
     table[GRAPH_KEY.encode()] = _append_string(data, graph)
-    try:
-        prefix.parent.mkdir(parents=True, exist_ok=True)
-        _write(prefix.with_name(f"{prefix.name}.data-00000-of-00001"), bytes(data))
-        _write(prefix.with_name(f"{prefix.name}.index"), write_table(table))
-        state = f'model_checkpoint_path: "{prefix.name}"\nall_model_checkpoint_paths: "{prefix.name}"\n'
-        _write(prefix.with_name("checkpoint"), state.encode())
-    except OSError as error:
-        raise CheckpointError(f"{prefix}: the checkpoint could not be written: {error}") from None
+    make_folder(prefix.parent)
+    write_whole(prefix.with_name(f"{prefix.name}.data-00000-of-00001"), bytes(data))
+    write_whole(prefix.with_name(f"{prefix.name}.index"), write_table(table))
+    state = f'model_checkpoint_path: "{prefix.name}"\nall_model_checkpoint_paths: "{prefix.name}"\n'
+    write_whole(prefix.with_name("checkpoint"), state)
     return prefix
 
 
@@ -92,15 +90,3 @@ def _append_string(data: bytearray, text: bytes) -> bytes:
     entry.shape.SetInParent()
     data += body
     return bytes(entry.SerializeToString())
-
-
-def _write(path: Path, data: bytes) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        with partial.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)

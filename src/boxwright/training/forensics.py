@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from PIL import Image
 from torch import Tensor, nn
 
 from boxwright.builders.detector import build_detector
 from boxwright.builders.training import TrainingPlan, build_training
-from boxwright.checkpoints.store import FORMAT, read_checkpoint, write_atomically
+from boxwright.checkpoints.store import read_checkpoint, write_checkpoint
 from boxwright.config import messages as m
 from boxwright.config.load import dump_message, parse_message
 from boxwright.data.batch import Batch
-from boxwright.evaluation.evaluator import file_name
+from boxwright.data.image_io import encode_png
+from boxwright.files import make_folder, unfinished, unique_stem, write_whole
 from boxwright.metrics.metric import without_nan
 from boxwright.models.batch_norm import SyncBatchNorm2d
 from boxwright.models.detector import Detector
@@ -53,14 +53,19 @@ def write_step(
     Returns:
         What `replay_step` returns, which is also written to `report.json`.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    content = {"format": FORMAT, "step": state.step, **state.content(dump_message(config))}
-    write_atomically({**content, "batches": [_plain(batch) for batch in batches]}, folder / "step.pt")
-    pictures = folder / "images"
-    pictures.mkdir(exist_ok=True)
+    with unfinished(folder, "a step that was not finite"):
+        return _write_step(folder, state, batches, config, error)
+
+
+def _write_step(
+    folder: Path, state: TrainingState, batches: list[Batch], config: m.TrainEvalPipelineConfig, error: NotFiniteError
+) -> Replay:
+    content = {"step": state.step, **state.content(dump_message(config))}
+    write_checkpoint({**content, "batches": [_plain(batch) for batch in batches]}, folder / "step.pt")
+    pictures, taken = make_folder(folder / "images"), set[str]()
     for rank, batch in enumerate(batches):
         for row, picture in enumerate(draw_inputs(batch, state.detector.categories, _MOST_IMAGES)):
-            Image.fromarray(picture).save(pictures / f"{rank}-{row}-{file_name(batch.ids[row])}.png")
+            write_whole(pictures / f"{unique_stem(f'{rank}-{row}-{batch.ids[row]}', taken)}.png", encode_png(picture))
     train = config.train_config
     report = {
         "step": state.step + 1,
@@ -76,7 +81,7 @@ def write_step(
         "replay": f"boxwright replay {folder}",
         "found": replay_step(folder),
     }
-    (folder / "report.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    write_whole(folder / "report.json", json.dumps(report, indent=2) + "\n")
     return dict(report["found"])  # type: ignore[call-overload, no-any-return]
 
 

@@ -1,53 +1,149 @@
-"""A run's log: TensorBoard under TF's tags, JSON lines, and trackers of others."""
+"""A run's log: what happened, told to listeners. One that fails is named and dropped, and training goes on."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from contextlib import ExitStack, nullcontext, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from torch.utils.tensorboard import SummaryWriter
 
 from boxwright.criteria.criterion import Description
 from boxwright.data.batch import Batch
 from boxwright.drawing import draw_boxes, draw_cumulative
-from boxwright.evaluation.events import evaluation_folder, write_evaluation_events
+from boxwright.evaluation.events import EventFile, evaluation_folder, write_evaluation_events
+from boxwright.files import read_file, write_whole
 from boxwright.metrics.metric import without_nan
 from boxwright.training.trackers import Tracker
 from boxwright.types import Categories
 
-__all__ = ["TrainingLog", "draw_inputs"]
+__all__ = [
+    "Evaluated",
+    "Event",
+    "Gradients",
+    "Inputs",
+    "JsonLines",
+    "Listener",
+    "Scalars",
+    "TensorBoard",
+    "Tracked",
+    "TrainingLog",
+    "draw_inputs",
+]
 
 _LINES = "metrics.jsonl"
 
 
-class TrainingLog:
-    """Writes scalars and pictures; a context that closes its files.
+@dataclass(frozen=True)
+class Scalars:
+    """Numbers of a step; `progress` says whether they are a line of the log, or details for curves alone."""
 
-    What an earlier run wrote about steps after the one that this one begins at is taken out: those
-    steps are done again.
-    """
+    values: Mapping[str, float]
+    progress: bool = True
 
-    def __init__(
-        self, model_dir: Path, start: int = 0, *, evaluated: int = -1, trackers: Sequence[Tracker] = ()
-    ) -> None:
-        """Open the files, `train/` for TensorBoard and `metrics.jsonl`.
+
+@dataclass(frozen=True)
+class Evaluated:
+    """An evaluation: metric name to value, image id to picture, the evaluation reader's name."""
+
+    metrics: dict[str, float]
+    pictures: dict[str, NDArray[np.uint8]]
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Described:
+    """How a batch was assigned."""
+
+    description: Description
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """Each variable's gradient."""
+
+    values: Mapping[str, NDArray[np.float32]]
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """A batch as the network sees it, and the classes' names."""
+
+    batch: Batch
+    categories: Categories | None
+
+
+Event = Scalars | Evaluated | Described | Gradients | Inputs
+
+
+class Listener(Protocol):
+    """Hears what happens in a run."""
+
+    def hear(self, step: int, event: Event) -> None:
+        """Take an event in, or pass over one of a kind that it has no use for.
 
         Args:
-            model_dir: The run's folder.
-            start: The step at which the run begins or goes on.
-            evaluated: The step of the last evaluation that counts.
-            trackers: Where numbers go beside.
+            step: Steps done.
+            event: What happened.
         """
-        self._folder, self._evaluated, self._trackers = model_dir, evaluated, trackers
-        self._train = SummaryWriter(str(model_dir / "train"), purge_step=start + 1)
-        self._eval: dict[str, SummaryWriter] = {}
-        _forget_after(model_dir / _LINES, start, evaluated)
-        self._lines = (model_dir / _LINES).open("a", encoding="utf-8")
+        ...
+
+    def close(self) -> None:
+        """Hear the end."""
+        ...
+
+
+class TrainingLog:
+    """Tells listeners; a context that closes them."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        """Begin with no listener.
+
+        Args:
+            say: Hears which listener failed and why.
+        """
+        self._say = say
+        self._listeners: dict[str, Listener] = {}
+        self._dropped: dict[str, str] = {}
+
+    def add(self, name: str, make: Callable[[], Listener]) -> None:
+        """Add a listener, unless it fails to begin.
+
+        Args:
+            name: What it is called where it fails.
+            make: Opens it.
+        """
+        try:
+            self._listeners[name] = make()
+        except Exception as error:  # noqa: BLE001  # a listener is others' code, on others' networks and disks
+            self._drop(name, error, "at the start")
+
+    def tell(self, step: int, event: Event) -> None:
+        """Tell every listener.
+
+        Args:
+            step: Steps done.
+            event: What happened.
+        """
+        for name, listener in list(self._listeners.items()):
+            try:
+                listener.hear(step, event)
+            except Exception as error:  # noqa: BLE001  # as above
+                self._drop(name, error, f"at step {step}")
+
+    def _drop(self, name: str, error: Exception, when: str) -> None:
+        listener = self._listeners.pop(name, None)
+        if listener is not None:
+            with suppress(Exception):  # it has failed already
+                listener.close()
+        reason = (str(error).splitlines() or [""])[0][:300] or type(error).__name__
+        self._dropped[name] = when
+        self._say(f"warning: {name} failed {when} and hears no more of this run, which continues: {reason}")
 
     def __enter__(self) -> TrainingLog:
         return self
@@ -55,82 +151,116 @@ class TrainingLog:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with ExitStack() as stack:
-            trackers = [tracker.close for tracker in self._trackers]
-            for close in (self._lines.close, *trackers, *(one.close for one in self._eval.values()), self._train.close):
-                # What cannot be written now could not be written before: that error is on its way.
-                stack.enter_context(suppress(OSError) if kind else nullcontext())
-                stack.callback(close)
+        for name, listener in list(self._listeners.items()):
+            try:
+                listener.close()
+            except Exception as problem:  # noqa: BLE001  # as above
+                self._listeners.pop(name)
+                self._drop(name, problem, "at the end")
+        if self._dropped:
+            lost = ", ".join(f"{name} ({when})" for name, when in self._dropped.items())
+            self._say(f"warning: {len(self._dropped)} of the run's listeners failed: {lost}")
 
-    def scalars(self, step: int, values: dict[str, float]) -> None:
-        """Log numbers of training.
 
-        Args:
-            step: Steps done.
-            values: Tag to value.
-        """
-        for tag, value in values.items():
-            self._train.add_scalar(tag, value, step)
-        for tracker in self._trackers:
-            tracker.scalars(step, values)
-        self._line({"step": step, **without_nan(values)})
+class JsonLines:
+    """Numbers as lines of `metrics.jsonl`; those of steps that are done again are taken out."""
 
-    def describe(self, step: int, description: Description) -> None:
-        """Log how a batch was assigned.
+    def __init__(self, model_dir: Path, start: int, evaluated: int) -> None:
+        """Open the file.
 
         Args:
-            step: Steps done.
-            description: Averages an image, and losses whose cumulative distribution is drawn.
+            model_dir: The run's folder.
+            start: The step at which the run begins or resumes.
+            evaluated: The step of the last evaluation that counts.
         """
-        for tag, value in description.scalars.items():
-            self._train.add_scalar(tag, float(value), step)
-        for tag, values in description.distributions.items():
-            self._train.add_image(tag, draw_cumulative(values.cpu().numpy()), step, dataformats="HWC")
+        path = model_dir / _LINES
+        _forget_after(path, start, evaluated)
+        self._file = path.open("a", encoding="utf-8")
 
-    def gradients(self, step: int, gradients: dict[str, NDArray[np.float32]]) -> None:
-        """Log each variable's gradient: its norm, and a histogram.
-
-        Args:
-            step: Steps done.
-            gradients: Variable to gradient.
-        """
-        for name, gradient in gradients.items():
-            self._train.add_scalar(f"gradient_norm/{name}", float(np.linalg.norm(gradient)), step)
-            self._train.add_histogram(f"gradients/{name}", gradient, step)
-
-    def evaluation(
-        self, step: int, metrics: dict[str, float], pictures: dict[str, NDArray[np.uint8]], name: str = ""
-    ) -> None:
-        """Log numbers and pictures of an evaluation, under `eval/` or `eval/<name>`.
-
-        Args:
-            step: Steps done.
-            metrics: Metric name to value.
-            pictures: Image id to picture.
-            name: The evaluation reader's name.
-        """
-        folder = evaluation_folder(self._folder, name)
-        if name not in self._eval:
-            self._eval[name] = SummaryWriter(str(folder), purge_step=self._evaluated + 1)
-        write_evaluation_events(self._eval[name], step, metrics, pictures)
-        for tracker in self._trackers:
-            tracker.scalars(step, {f"{folder.relative_to(self._folder)}/{tag}": v for tag, v in metrics.items()})
-        self._line({"step": step, "evaluation": name or "eval", **without_nan(metrics)})
-
-    def images(self, step: int, batch: Batch, categories: Categories | None) -> None:
-        """Log the first images of a batch as the network sees them, with their boxes.
-
-        Args:
-            step: Steps done.
-            batch: The batch.
-            categories: The classes, for names.
-        """
-        for row, picture in enumerate(draw_inputs(batch, categories, 3)):
-            self._train.add_image(f"train_input_images/{row}", picture, step, dataformats="HWC")
+    def hear(self, step: int, event: Event) -> None:
+        """Write numbers."""
+        if isinstance(event, Scalars) and event.progress:
+            self._line({"step": step, **without_nan(dict(event.values))})
+        elif isinstance(event, Evaluated):
+            self._line({"step": step, "evaluation": event.name or "eval", **without_nan(event.metrics)})
 
     def _line(self, values: dict[str, object]) -> None:
-        self._lines.write(json.dumps(values) + "\n")
-        self._lines.flush()
+        self._file.write(json.dumps(values) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """End the file."""
+        self._file.close()
+
+
+class TensorBoard:
+    """Everything, for TensorBoard: training in `train/`, evaluations in `eval/` or `eval/<name>`."""
+
+    def __init__(self, model_dir: Path, start: int, evaluated: int) -> None:
+        """Open the file of training.
+
+        Args:
+            model_dir: The run's folder.
+            start: The step at which the run begins or resumes.
+            evaluated: The step of the last evaluation that counts.
+        """
+        self._folder, self._evaluated = model_dir, evaluated
+        self._train = EventFile(model_dir / "train", purge_step=start + 1)
+        self._eval: dict[str, EventFile] = {}
+
+    def hear(self, step: int, event: Event) -> None:
+        """Write it."""
+        if isinstance(event, Evaluated):
+            folder = evaluation_folder(self._folder, event.name)
+            if event.name not in self._eval:
+                self._eval[event.name] = EventFile(folder, purge_step=self._evaluated + 1)
+            write_evaluation_events(self._eval[event.name], step, event.metrics, event.pictures)
+        elif isinstance(event, Scalars):
+            for tag, value in event.values.items():
+                self._train.scalar(tag, value, step)
+        elif isinstance(event, Gradients):
+            for name, gradient in event.values.items():
+                self._train.scalar(f"gradient_norm/{name}", float(np.linalg.norm(gradient)), step)
+                self._train.histogram(f"gradients/{name}", gradient, step)
+        else:
+            self._draw(step, event)
+        self._train.flush()
+
+    def _draw(self, step: int, event: Described | Inputs) -> None:
+        if isinstance(event, Inputs):
+            for row, picture in enumerate(draw_inputs(event.batch, event.categories, 3)):
+                self._train.image(f"train_input_images/{row}", picture, step)
+            return
+        for tag, number in event.description.scalars.items():
+            self._train.scalar(tag, float(number), step)
+        for tag, values in event.description.distributions.items():
+            self._train.image(tag, draw_cumulative(values.cpu().numpy()), step)
+
+    def close(self) -> None:
+        """End the files."""
+        for events in (*self._eval.values(), self._train):
+            events.close()
+
+
+class Tracked:
+    """Numbers, for a tracker of others."""
+
+    def __init__(self, tracker: Tracker) -> None:
+        """Remember the tracker.
+
+        Args:
+            tracker: The tracker, which is closed with this.
+        """
+        self._tracker = tracker
+        self.close = tracker.close
+
+    def hear(self, step: int, event: Event) -> None:
+        """Hand numbers on."""
+        if isinstance(event, Scalars) and event.progress:
+            self._tracker.scalars(step, event.values)
+        elif isinstance(event, Evaluated):
+            folder = evaluation_folder(Path(), event.name)
+            self._tracker.scalars(step, {f"{folder}/{tag}": value for tag, value in event.metrics.items()})
 
 
 def draw_inputs(batch: Batch, categories: Categories | None, most: int) -> list[NDArray[np.uint8]]:
@@ -157,17 +287,22 @@ def draw_inputs(batch: Batch, categories: Categories | None, most: int) -> list[
 
 
 def _forget_after(path: Path, step: int, evaluated: int) -> None:
-    """Take out of the JSON lines what is to be done again; a line that was cut off by a kill too."""
+    """Take out of the JSON lines what is to be done again, a line that a kill cut off, and what never was one."""
     if not path.is_file():
         return
     kept = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            values = json.loads(line)
-        except json.JSONDecodeError:
-            continue
-        if values["step"] <= (evaluated if "evaluation" in values else step):
+    for line in read_file(path).decode(errors="replace").splitlines():
+        values = _parsed(line)
+        done = values.get("step")
+        if isinstance(done, int) and done <= (evaluated if "evaluation" in values else step):
             kept.append(line + "\n")
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text("".join(kept), encoding="utf-8")
-    partial.replace(path)
+    write_whole(path, "".join(kept))
+
+
+def _parsed(line: str) -> dict[str, object]:
+    """Read a line; one that is no object of JSON has nothing in it."""
+    try:
+        values = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return values if isinstance(values, dict) else {}

@@ -23,9 +23,10 @@ from boxwright.data.batch import Batch
 from boxwright.distributed import Processes
 from boxwright.errors import BoxwrightError, CheckpointError, TrainingError
 from boxwright.evaluation.evaluate import reader_name, run_evaluation
+from boxwright.files import write_whole
 from boxwright.optimization.schedules import mismatch
 from boxwright.training.forensics import write_step
-from boxwright.training.log import TrainingLog
+from boxwright.training.log import Described, Evaluated, Gradients, Inputs, Scalars, TrainingLog
 from boxwright.training.profile import STAGES, profile_steps
 from boxwright.training.settings import RunSettings, TrainingObserver
 from boxwright.training.state import TrainingState
@@ -66,7 +67,7 @@ class Run:
     settings: RunSettings
     state: TrainingState
     store: CheckpointStore
-    batches: Iterable[Batch | BoxwrightError]
+    batches: Iterable[Batch | BoxwrightError | None]
     log: TrainingLog | None
     observer: TrainingObserver
     processes: Processes
@@ -200,11 +201,10 @@ class Run:
             return
         step = self.state.step
         if self.log is not None and result.description is not None:
-            with self._writing():
-                self.log.describe(step, result.description)
-                self.log.images(step, batch, self.state.detector.categories)
-                if self.plan.summarize_gradients and not result.skipped:
-                    self.log.gradients(step, self._gradients())
+            self.log.tell(step, Described(result.description))
+            self.log.tell(step, Inputs(batch, self.state.detector.categories))
+            if self.plan.summarize_gradients and not result.skipped:
+                self.log.tell(step, Gradients(self._gradients()))
         if step % self.settings.log_every_n == 0 or step == 1:
             self._log_numbers(result)
 
@@ -220,8 +220,7 @@ class Run:
         progress.speeds.append(speed)
         values = {**result.losses, "learning_rate": result.rate, "global_norm/gradient_norm": result.gradient_norm}
         if self.log is not None:
-            with self._writing():
-                self.log.scalars(step, {**values, "steps_per_sec": speed})
+            self.log.tell(step, Scalars({**values, "steps_per_sec": speed}))
         self.observer.step(step, self.plan.num_steps, values, speed * self.plan.stream.batch_size)
         self._tell_problems()
         progress.logged = step
@@ -236,14 +235,6 @@ class Run:
         for text in problems:
             self.progress.bad_records += 1
             self.observer.message(f"left out ({self.progress.bad_records} so far): {text}")
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        """Say in our words that a log cannot be written: a disk is full, a folder gone."""
-        try:
-            yield
-        except OSError as error:
-            raise TrainingError(f"{self.store.folder}: the log cannot be written: {error}") from None
 
     def _restart_clock(self) -> None:
         self.progress.clock, self.progress.since = time.monotonic(), self.state.step
@@ -294,8 +285,7 @@ class Run:
         evaluation = run_evaluation(self.config, state.detector, number, processes=self.processes)
         if self.log is not None:
             name = reader_name(self.config, number)
-            with self._writing():
-                self.log.evaluation(step, evaluation.metrics, evaluation.pictures, name)
+            self.log.tell(step, Evaluated(evaluation.metrics, evaluation.pictures, name))
         self.observer.evaluated(step, evaluation)
         if number == 0:
             state.selection = state.selection.after(step, evaluation.metrics)
@@ -350,9 +340,7 @@ class Run:
             "images_per_sec": statistics.fmean(speeds) * self.plan.stream.batch_size,
             "processes": self.processes.count,
         }
-        with self._writing():
-            path = self.store.folder / "performance_summary.json"
-            path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+        write_whole(self.store.folder / "performance_summary.json", json.dumps(summary, indent=2) + "\n")
 
     def _say_what_learns(self) -> None:
         text = self.learner.trainable.report(self.state.step)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from boxwright.errors import ConfigError
+from boxwright.errors import CheckpointError, ConfigError
 
 __all__ = ["Selection", "lower_is_better"]
 
@@ -97,7 +97,13 @@ class Selection:
 
         Returns:
             The selection there, with this one's metric and patience.
+
+        Raises:
+            CheckpointError: Where it is not what `content` returns.
         """
+        kinds: dict[str, Any] = {"metric": str, "best": float | None, "best_step": int, "waited": int, "evaluated": int}
+        if set(content) != set(kinds) or not all(isinstance(content[name], kind) for name, kind in kinds.items()):
+            raise CheckpointError(f"the checkpoint's evaluations are not as they were written: {str(content)[:120]}")
         if self.metric and content["metric"] != self.metric:
             return replace(self, evaluated=content["evaluated"])
         return replace(self, **content)

@@ -8,6 +8,9 @@ from typing import Protocol
 from boxwright.errors import TrainingError
 from boxwright.evaluation.evaluator import Evaluation
 
+# Beyond these and NumPy's and torch's generators disagree on what a seed is.
+_SEEDS = 2**63
+
 __all__ = ["RunSettings", "Silent", "TrainingObserver"]
 
 
@@ -26,6 +29,7 @@ class RunSettings:
         patience: Evaluations in a row without a better one after which training stops; 0 for never.
         seed: Decides fresh weights, order and augmentation; None for the run's own, which begins with 0.
         workers: Processes that prepare samples.
+        data_timeout: Seconds without a batch after which the workers count as stuck, and the run saves and ends.
         skip_bad_records: Whether samples that cannot be read are left out, counted and named.
         skip_not_finite: Whether a step of which a loss or gradient is not finite is left out, not the end.
         max_seconds: Seconds of training after which the run saves and ends; 0 for no limit.
@@ -46,6 +50,7 @@ class RunSettings:
     patience: int = 0
     seed: int | None = None
     workers: int = 1
+    data_timeout: float = 600.0
     skip_bad_records: bool = False
     skip_not_finite: bool = False
     max_seconds: float = 0.0
@@ -56,12 +61,14 @@ class RunSettings:
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        for name in ("checkpoint_every_n", "max_to_keep", "log_every_n"):
-            if getattr(self, name) < 1:
+        for name in ("checkpoint_every_n", "max_to_keep", "log_every_n", "data_timeout"):
+            if not getattr(self, name) >= 1:
                 raise TrainingError(f"{name}: expected at least 1, found {getattr(self, name)}")
         for name in ("summarize_every_n", "evaluate_every_n", "patience", "workers", "max_seconds"):
-            if getattr(self, name) < 0:
+            if not getattr(self, name) >= 0:
                 raise TrainingError(f"{name}: expected 0 or more, found {getattr(self, name)}")
+        if self.seed is not None and not 0 <= self.seed < _SEEDS:
+            raise TrainingError(f"seed: expected 0 to {_SEEDS - 1}, found {self.seed}")
 
 
 class TrainingObserver(Protocol):

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from boxwright.builders.training import TrainingPlan
 from boxwright.errors import CheckpointError
@@ -91,18 +92,27 @@ class TrainingState:
         try:
             self.detector.network.load_state_dict(content["network"])
             self.optimizer.load_state_dict(content["optimizer"])
-        except (RuntimeError, ValueError) as error:
-            first = str(error).splitlines()[1].strip() if "\n" in str(error) else str(error)
+            _check_slots(self.optimizer)
+            if self.average is not None:
+                names = dict(self.detector.network.named_parameters())
+                self.average.load(content["average"] or {name: names[name].detach() for name in self.average.shadow})
+            if content["scaler"] and self.scaler.is_enabled():
+                self.scaler.load_state_dict(content["scaler"])
+        except (RuntimeError, ValueError, LookupError, TypeError, AttributeError) as error:
+            lines = str(error).splitlines() or [type(error).__name__]
+            first = lines[min(1, len(lines) - 1)].strip()
             raise CheckpointError(f"the checkpoint is of another network ({first}); use another model_dir") from None
-        if self.average is not None:
-            names = dict(self.detector.network.named_parameters())
-            self.average.load(content["average"] or {name: names[name].detach() for name in self.average.shadow})
-        if content["scaler"] and self.scaler.is_enabled():
-            self.scaler.load_state_dict(content["scaler"])
-        self.step, self.samples = int(content["step"]), int(content["samples"])
-        self.parts = int(content["parts"])
-        self.seed, self.began = int(content["seed"]), float(content["began"])
+        self.step, self.samples, self.parts = content["step"], content["samples"], max(content["parts"], 1)
+        self.seed, self.began = content["seed"], float(content["began"])
         self.selection = self.selection.restored(content["selection"])
+
+
+def _check_slots(optimizer: Optimizer) -> None:
+    """Raise where a slot is not of its parameter's shape, which torch finds out in the middle of a step."""
+    for parameter, slots in optimizer.state.items():
+        for name, value in slots.items():
+            if isinstance(value, Tensor) and value.ndim and value.shape != parameter.shape:
+                raise ValueError(f"optimizer: {name} has shape {list(value.shape)}, not {list(parameter.shape)}")
 
 
 def new_state(detector: Detector, plan: TrainingPlan, selection: Selection | None = None) -> TrainingState:

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
-from typing import Any
 
 from boxwright.data.batch import Batch
 from boxwright.distributed import Processes
@@ -57,7 +56,7 @@ def stop_requests() -> Iterator[Callable[[], bool]]:
 
 
 def agreed_batches(
-    batches: Iterable[Batch | BoxwrightError],
+    batches: Iterable[Batch | BoxwrightError | None],
     wants_end: Callable[[], Ending],
     processes: Processes,
     ended: Callable[[Ending], None],
@@ -65,7 +64,7 @@ def agreed_batches(
     """Hand out batches until any process has a reason to end.
 
     Args:
-        batches: This process's part of each batch, or the error that a worker met.
+        batches: This process's part of each batch, the error that a worker met, or None where none has come yet.
         wants_end: Whether this process wants to end, and why.
         processes: Those of the run; each must ask for as many batches.
         ended: Hears on what ending all agreed.
@@ -81,9 +80,17 @@ def agreed_batches(
     try:
         while True:
             ending, problem, batch = wants_end(), None, None
-            if ending is Ending.NOT_YET:
-                batch, problem = _next(stream)
-                ending = Ending.FAILED if problem else Ending.DATA_AT_END if batch is None else ending
+            while ending is Ending.NOT_YET and batch is None:
+                try:
+                    item = next(stream)
+                except StopIteration:
+                    ending = Ending.DATA_AT_END
+                    break
+                if isinstance(item, BoxwrightError):
+                    ending, problem = Ending.FAILED, item
+                else:
+                    batch = item
+                    ending = wants_end() if batch is None else ending
             agreed = Ending(processes.largest(ending))
             if agreed is Ending.FAILED:
                 raise problem or TrainingError(f"process {processes.rank}: another process failed; it says why")
@@ -93,11 +100,3 @@ def agreed_batches(
             yield batch
     finally:
         del stream  # ends the workers now, and not when a traceback is forgotten
-
-
-def _next(stream: Iterator[Any]) -> tuple[Batch | None, BoxwrightError | None]:
-    try:
-        item = next(stream, None)
-    except RuntimeError as error:
-        return None, TrainingError(f"a data worker died: {error}")
-    return (None, item) if isinstance(item, BoxwrightError) else (item, None)

@@ -10,8 +10,9 @@ from typing import Any, Protocol
 from uuid import uuid4
 
 from boxwright.errors import TrainingError
+from boxwright.files import write_whole
 
-__all__ = ["Tracker", "open_tracker"]
+__all__ = ["Tracker", "check_tracker", "open_tracker"]
 
 
 class Tracker(Protocol):
@@ -36,7 +37,7 @@ class _WeightsAndBiases:
         # Kept beside the checkpoints, so that a run that goes on goes on there too.
         note = model_dir / "wandb_run_id"
         if not note.is_file():
-            note.write_text(uuid4().hex, encoding="utf-8")
+            write_whole(note, uuid4().hex)
         self._run = library.init(
             project="boxwright",
             name=model_dir.resolve().name,
@@ -60,7 +61,7 @@ class _MLflow:
         note = model_dir / "mlflow_run_id"
         known = note.read_text(encoding="utf-8").strip() if note.is_file() else None
         run = library.start_run(run_id=known, run_name=None if known else model_dir.resolve().name)
-        note.write_text(run.info.run_id, encoding="utf-8")
+        write_whole(note, run.info.run_id)
         library.log_text(config_text, "pipeline.config")
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
@@ -87,12 +88,26 @@ def open_tracker(name: str, model_dir: Path, config_text: str) -> Tracker:
         The tracker.
 
     Raises:
+        TrainingError: As `check_tracker`.
+    """
+    return _TRACKERS[name](check_tracker(name), model_dir, config_text)
+
+
+def check_tracker(name: str) -> Any:
+    """Import a tracker's library.
+
+    Args:
+        name: "wandb" or "mlflow".
+
+    Returns:
+        The library.
+
+    Raises:
         TrainingError: Where the name is not known or the library is not installed.
     """
     if name not in _TRACKERS:
-        raise TrainingError(f"--track {name}: not known; known: {', '.join(_TRACKERS)}")
+        raise TrainingError(f"track {name}: not known; known: {', '.join(_TRACKERS)}")
     try:
-        library = import_module(name)
+        return import_module(name)
     except ImportError:
-        raise TrainingError(f"--track {name}: the library is not installed: pip install 'boxwright[{name}]'") from None
-    return _TRACKERS[name](library, model_dir, config_text)
+        raise TrainingError(f"track {name}: the library is not installed: pip install 'boxwright[{name}]'") from None

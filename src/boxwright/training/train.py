@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,16 +26,18 @@ from boxwright.data.loader import TrainingExamples, training_batches
 from boxwright.distributed import Processes, join_processes
 from boxwright.errors import BoxwrightError, CheckpointError, ConfigError, TrainingError
 from boxwright.evaluation.evaluate import check_same_classes
+from boxwright.files import write_whole
 from boxwright.models.detector import usable_device
 from boxwright.training.allocator import keep_freed_memory
-from boxwright.training.log import TrainingLog
+from boxwright.training.lock import run_lock
+from boxwright.training.log import JsonLines, TensorBoard, Tracked, TrainingLog
 from boxwright.training.run import Run
 from boxwright.training.selection import Selection
 from boxwright.training.settings import RunSettings, Silent, TrainingObserver
 from boxwright.training.state import TrainingState, new_state
 from boxwright.training.step import is_out_of_memory
 from boxwright.training.stop import stop_requests
-from boxwright.training.trackers import open_tracker
+from boxwright.training.trackers import check_tracker, open_tracker
 
 __all__ = ["RunSettings", "TrainingObserver", "train"]
 
@@ -67,8 +69,11 @@ def train(
             finite.
     """
     settings, observer = settings or RunSettings(), observer or Silent()
-    with join_processes() as processes:
-        prepared = _prepare(config, Path(model_dir), settings, observer if processes.leads else Silent(), processes)
+    for name in settings.track:
+        check_tracker(name)
+    with join_processes() as processes, ExitStack() as lock:
+        heard = observer if processes.leads else Silent()
+        prepared = _prepare(config, Path(model_dir), settings, heard, processes, lock)
         with prepared.log() as log, stop_requests() as stop_requested:
             run = prepared.run(log, stop_requested)
             if settings.profile:
@@ -77,6 +82,17 @@ def train(
             with _saving_before_stopping(run, processes):
                 run.loop()
     return prepared.state.step
+
+
+def _take_folder(folder: Path, observer: TrainingObserver, processes: Processes, lock: ExitStack) -> None:
+    """Hold the run's folder until the lock is let go, and clear away what killed writers left there."""
+
+    def take() -> None:
+        if taken_over := lock.enter_context(run_lock(folder)):
+            observer.message(taken_over)
+        CheckpointStore(folder).tidy()
+
+    processes.from_leader(take)
 
 
 @contextmanager
@@ -98,7 +114,7 @@ def _saving_before_stopping(run: Run, processes: Processes) -> Iterator[None]:
 def _in_our_words(error: BaseException, processes: Processes) -> TrainingError | None:
     if isinstance(error, BoxwrightError) or not isinstance(error, RuntimeError):
         return None
-    if "DataLoader worker" in str(error):
+    if "DataLoader worker" in str(error):  # its death, told by a signal wherever the run happens to be
         return TrainingError(f"a data worker died: {error}")
     if is_out_of_memory(error):
         return TrainingError(f"not enough memory: {str(error).splitlines()[0]}; a smaller batch_size needs less")
@@ -123,13 +139,13 @@ class _Prepared:
     def log(self) -> TrainingLog | nullcontext[None]:
         if not self.processes.leads or self.settings.profile:
             return nullcontext()
-        text = dump_message(self.config)
-        return TrainingLog(
-            self.store.folder,
-            self.state.step,
-            evaluated=self.state.selection.evaluated,
-            trackers=[open_tracker(name, self.store.folder, text) for name in self.settings.track],
-        )
+        folder, text, state = self.store.folder, dump_message(self.config), self.state
+        log = TrainingLog(self.observer.message)
+        log.add("metrics.jsonl", lambda: JsonLines(folder, state.step, state.selection.evaluated))
+        log.add("TensorBoard", lambda: TensorBoard(folder, state.step, state.selection.evaluated))
+        for name in self.settings.track:
+            log.add(name, lambda name=name: Tracked(open_tracker(name, folder, text)))  # type: ignore[misc]
+        return log
 
     def run(self, log: TrainingLog | None, stop_requested: Callable[[], bool]) -> Run:
         transforms = build_groundtruth(self.config, self.dataset.categories, self.state.detector.num_classes)
@@ -140,7 +156,9 @@ class _Prepared:
             self.state.seed,
             skip_bad=self.plan.stream.skip_bad,
         )
-        batches = training_batches(examples, self.plan.stream, self.state.samples, self.processes)
+        batches = training_batches(
+            examples, self.plan.stream, self.state.samples, self.processes, self.settings.data_timeout
+        )
         return Run(
             config=self.config,
             plan=self.plan,
@@ -161,6 +179,7 @@ def _prepare(
     settings: RunSettings,
     observer: TrainingObserver,
     processes: Processes,
+    lock: ExitStack,
 ) -> _Prepared:
     """Load, build, restore."""
     refuse_unsupported(config, "")
@@ -172,6 +191,8 @@ def _prepare(
     dataset = build_dataset(config.train_input_reader, "train_input_reader")
     _check_evaluation(config, plan, settings, dataset)
     store = CheckpointStore(model_dir, settings.max_to_keep, plan.keep_every_n_hours)
+    if not settings.profile:
+        _take_folder(model_dir, observer, processes, lock)
     newest: Found = processes.from_leader(store.latest)
     plan = plan.with_seed(_seed(newest, settings.seed))
     state = _restore(config, plan, dataset, newest, settings, observer, _device(settings, processes))
@@ -260,13 +281,7 @@ def _check_evaluation(
 
 def _write_config(config: m.TrainEvalPipelineConfig, folder: Path) -> None:
     """Write the configuration as run; it replaces an earlier one whole or not at all."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        partial = folder / ".pipeline.config.partial"
-        partial.write_text(dump_message(config), encoding="utf-8")
-        partial.replace(folder / "pipeline.config")
-    except OSError as error:
-        raise TrainingError(f"{folder}: cannot be written to: {error.strerror or error}") from None
+    write_whole(folder / "pipeline.config", dump_message(config))
 
 
 def _device(settings: RunSettings, processes: Processes) -> torch.device:

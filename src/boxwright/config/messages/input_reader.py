@@ -56,6 +56,9 @@ class CocoInputReader(Message):
         "", description="Folder that file_name of each image is relative to; default: beside the annotation file."
     )
     load_masks: Bool = Field(False, description="Also read polygon and RLE segmentations as masks.")
+    allow_paths_outside: Bool = Field(
+        False, description="Whether file_name may be absolute, or lead out of image_folder by '..'."
+    )
 
 
 class VocInputReader(Message):
@@ -68,6 +71,9 @@ class VocInputReader(Message):
     )
     image_set: String = Field(
         "", description="Name of the list in ImageSets/Main, without .txt; default: every annotation."
+    )
+    allow_paths_outside: Bool = Field(
+        False, description="Whether the list may name annotations outside root, absolute or by '..'."
     )
 
 

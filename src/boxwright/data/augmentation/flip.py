@@ -67,7 +67,7 @@ class RandomVerticalFlip:
 
 
 def _mirror(sample: Sample, axis: int, permutation: Sequence[int]) -> Sample:
-    """Mirror along x (axis 0) or y (axis 1)."""
+    """Mirror along x (axis 0) or y (axis 1); copies, as strides of a side of one pixel can be negative."""
     length = sample.image.shape[1 - axis]
     image_axis = 1 - axis
     boxes = sample.boxes.copy()
@@ -76,8 +76,8 @@ def _mirror(sample: Sample, axis: int, permutation: Sequence[int]) -> Sample:
     if keypoints is not None:
         keypoints = keypoints[:, list(permutation)].copy() if permutation else keypoints.copy()
         keypoints[..., axis] = length - keypoints[..., axis]
-    masks = None if sample.masks is None else np.flip(sample.masks, image_axis + 1)
-    image: NDArray[np.uint8] = np.ascontiguousarray(np.flip(sample.image, image_axis))
+    masks = None if sample.masks is None else np.flip(sample.masks, image_axis + 1).copy()
+    image: NDArray[np.uint8] = np.flip(sample.image, image_axis).copy()
     return replace(sample, image=image, boxes=boxes, keypoints=keypoints, masks=masks)
 
 
@@ -112,6 +112,6 @@ class RandomRotation90:
         if keypoints is not None:
             points = keypoints[:, list(self.keypoint_permutation)] if self.keypoint_permutation else keypoints
             keypoints = np.stack([points[..., 1], width - points[..., 0], points[..., 2]], axis=-1)
-        masks = None if sample.masks is None else np.rot90(sample.masks, axes=(1, 2))
-        image = np.ascontiguousarray(np.rot90(sample.image))
+        masks = None if sample.masks is None else np.rot90(sample.masks, axes=(1, 2)).copy()
+        image = np.rot90(sample.image).copy()
         return replace(sample, image=image, boxes=boxes, keypoints=keypoints, masks=masks)

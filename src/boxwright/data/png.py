@@ -1,0 +1,83 @@
+"""Whether a PNG file is whole: its checksums hold, and every row is there.
+
+Pillow checks neither for the pixels: rows that are missing come out black, and bits that have changed
+as other pixels. (PNG specification, sections 5, 7 and 8.)
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator
+
+__all__ = ["check_png"]
+
+_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
+# Adam7: first column and row of each pass, and the steps between.
+_PASSES = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
+_STEP = 1 << 20
+
+
+def check_png(data: bytes) -> None:
+    """Raise if a PNG is damaged or rows are missing.
+
+    Args:
+        data: The file.
+
+    Raises:
+        ValueError: With what is wrong.
+    """
+    missing = -1
+    unpacker = zlib.decompressobj()
+    for kind, body in _chunks(data):
+        if kind == b"IHDR":
+            missing = _raw_size(body)
+        elif kind == b"IDAT":
+            missing -= _unpacked(unpacker, body, missing)
+    if missing > 0:
+        raise ValueError(f"it is cut off: {missing} bytes of its rows are missing")
+
+
+def _chunks(data: bytes) -> Iterator[tuple[bytes, memoryview]]:
+    """Yield the chunks that pixels depend on, up to the last IDAT; their checksums hold."""
+    position, begun, view = len(_SIGNATURE), False, memoryview(data)
+    while position + 12 <= len(data):
+        (length,) = struct.unpack_from(">I", data, position)
+        kind, end = data[position + 4 : position + 8], position + 8 + length
+        if kind != b"IDAT" and begun:
+            return
+        if kind in (b"IHDR", b"PLTE", b"tRNS", b"IDAT"):
+            if end + 4 > len(data):
+                raise ValueError(f"it is cut off inside its {kind.decode()} chunk")
+            if struct.unpack_from(">I", data, end)[0] != zlib.crc32(view[position + 4 : end]):
+                raise ValueError(
+                    f"it is damaged: the checksum of its {kind.decode()} chunk at byte {position} is wrong"
+                )
+            begun = kind == b"IDAT"
+            yield kind, view[position + 8 : end]
+        position = end + 4
+
+
+def _raw_size(header: memoryview) -> int:
+    """Return how many bytes the rows have once unpacked, each with its filter's byte."""
+    width, height, depth, colour, _, _, interlace = struct.unpack(">IIBBBBB", header)
+    if colour not in _CHANNELS:
+        raise ValueError(f"it is damaged: colour type {colour}")
+    bits = depth * _CHANNELS[colour]
+    sizes = [(width, height)]
+    if interlace:
+        sizes = [(-(-(width - x) // dx), -(-(height - y) // dy)) for x, y, dx, dy in _PASSES]
+    return sum(h * (1 + -(-w * bits // 8)) for w, h in sizes if w > 0 and h > 0)
+
+
+def _unpacked(unpacker: zlib._Decompress, body: memoryview, wanted: int) -> int:
+    """Unpack a piece of the rows, in steps so that nothing large is held; return how many bytes came out."""
+    count, rest = 0, bytes(body)
+    try:
+        while rest and not unpacker.eof and count <= wanted:
+            count += len(unpacker.decompress(rest, _STEP))
+            rest = unpacker.unconsumed_tail
+    except zlib.error as error:
+        raise ValueError(f"it is damaged: {error}") from None
+    return count

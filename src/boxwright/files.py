@@ -1,0 +1,226 @@
+"""Reading and writing files: whole or not at all, and with errors that name the file."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+from uuid import uuid4
+
+from boxwright.errors import BoxwrightError, DataError, OutputError
+
+__all__ = [
+    "MARKER",
+    "cause",
+    "is_file",
+    "is_folder",
+    "make_folder",
+    "open_whole",
+    "partial_files",
+    "read_file",
+    "refuse_unfinished",
+    "shown",
+    "unfinished",
+    "unique_stem",
+    "write_whole",
+]
+
+# Lies in a folder while its files are being written one by one.
+MARKER = "UNFINISHED"
+# What a name may be at most on common file systems is 255 bytes; the rest is for endings and temporaries.
+_LONGEST_STEM = 120
+
+
+def is_file(path: str | os.PathLike[str]) -> bool:
+    """Tell whether a path is a file; False, not an error, for names that no file can have."""
+    return os.path.isfile(path)
+
+
+def is_folder(path: str | os.PathLike[str]) -> bool:
+    """Tell whether a path is a folder; False, not an error, for names that no folder can have."""
+    return os.path.isdir(path)
+
+
+def read_file(path: str | Path, error: type[BoxwrightError] = DataError) -> bytes:
+    """Return a file's bytes.
+
+    Args:
+        path: The file.
+        error: What is raised where it cannot be read.
+
+    Returns:
+        Its bytes.
+
+    Raises:
+        BoxwrightError: Of the kind asked for, with the path and the system's reason.
+    """
+    try:
+        return Path(path).read_bytes()
+    except (OSError, ValueError) as problem:  # ValueError: a name with a null byte
+        raise error(f"{shown(path)}: {cause(problem)}") from None
+
+
+def shown(path: str | os.PathLike[str], most: int = 400) -> str:
+    """Return a path as messages show it: cut in the middle where it is overlong, null bytes escaped."""
+    text = os.fspath(path).replace("\0", "\\0")
+    return text if len(text) <= most else f"{text[: most // 2]}…{text[-most // 2 :]}"
+
+
+def cause(error: Exception) -> str:
+    """Return why a file could not be read or written, in words; without its name."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+
+
+@contextmanager
+def open_whole(path: str | Path) -> Iterator[BinaryIO]:
+    """Open a file for writing that appears under its name only when all of it is on the disk.
+
+    Until then its bytes are in a hidden file beside it, of a name that no other writer has. Whatever
+    ends the writing early, what was at the path before stays, and the hidden file goes; only a kill
+    that no program can answer leaves it.
+
+    Args:
+        path: The file; its folder must exist.
+
+    Yields:
+        The open file.
+
+    Raises:
+        OutputError: Where it cannot be written: a full disk, a folder that is gone or read-only.
+    """
+    path = Path(path)
+    partial = path.with_name(f".{path.name[:_LONGEST_STEM]}.{os.getpid()}-{uuid4().hex[:12]}.partial")
+    try:
+        try:
+            with partial.open("x+b") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
+            _settle(path.parent)
+        finally:
+            with suppress(OSError, ValueError):
+                partial.unlink(missing_ok=True)
+    except OSError as error:
+        raise OutputError(f"{shown(path)}: could not be written: {cause(error)}") from None
+    except ValueError as error:
+        if "null byte" not in str(error):
+            raise
+        raise OutputError(f"{shown(path)}: could not be written: {error}") from None
+
+
+def _settle(folder: Path) -> None:
+    """Bring a renaming to the disk, where the system can."""
+    if os.name == "posix":
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def write_whole(path: str | Path, content: bytes | str) -> Path:
+    """Write a file so that it is there whole or not at all; text as UTF-8.
+
+    Args:
+        path: The file; its folder must exist.
+        content: What it holds.
+
+    Returns:
+        The path.
+
+    Raises:
+        OutputError: As `open_whole`; also for text that no file can hold (half of a surrogate pair).
+    """
+    try:
+        data = content.encode() if isinstance(content, str) else content
+    except UnicodeEncodeError as error:
+        raise OutputError(f"{shown(path)}: could not be written: {error}") from None
+    with open_whole(path) as file:
+        file.write(data)
+    return Path(path)
+
+
+def make_folder(path: str | Path) -> Path:
+    """Make a folder, and those above it, where they are not there.
+
+    Args:
+        path: The folder.
+
+    Returns:
+        It.
+
+    Raises:
+        OutputError: Where it cannot be made.
+    """
+    try:
+        Path(path).mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        raise OutputError(f"{shown(path)}: this folder cannot be made: {cause(error)}") from None
+    return Path(path)
+
+
+@contextmanager
+def unfinished(folder: str | Path, what: str) -> Iterator[Path]:
+    """Mark a folder while its files are written; the mark stays where anything prevents the last of them.
+
+    Args:
+        folder: The folder; it is made.
+        what: Who writes what, for the mark's text and for who meets it later.
+
+    Yields:
+        The folder.
+
+    Raises:
+        OutputError: Where the folder or the mark cannot be written.
+    """
+    marker = make_folder(folder) / MARKER
+    write_whole(marker, f"{what}; host {socket.gethostname()}, process {os.getpid()}. Removed when all is written.\n")
+    yield Path(folder)
+    marker.unlink(missing_ok=True)
+
+
+def refuse_unfinished(folder: str | Path) -> None:
+    """Raise if a folder was left in the middle of being written.
+
+    Args:
+        folder: The folder.
+
+    Raises:
+        DataError: Where its mark is there.
+    """
+    if is_file(Path(folder) / MARKER):
+        raise DataError(
+            f"{shown(folder)}: this folder is not whole: what wrote it has not finished (it says so in {MARKER}); "
+            f"write it again, or remove {MARKER} to use what there is"
+        )
+
+
+def partial_files(folder: Path) -> list[Path]:
+    """List what writers that were killed have left in a folder, or living ones are writing."""
+    return sorted(folder.glob(".*.partial"))
+
+
+def unique_stem(name: str, taken: set[str]) -> str:
+    """Make any text a file's name without its ending, other than those given out before.
+
+    Args:
+        name: Such as an image's id; may hold what no file's name can.
+        taken: Names given out before, in lower case; the new one is added.
+
+    Returns:
+        Letters, digits, dashes, dots and underscores, at most 120 bytes; `-2`, `-3`… at the end where needed.
+    """
+    plain = "".join(c if c.isalnum() or c in "-_." else "_" for c in name).lstrip(".") or "_"
+    while len(plain.encode("utf-8", "replace")) > _LONGEST_STEM:
+        plain = plain[: max(len(plain) * 3 // 4, 1)] if len(plain) > _LONGEST_STEM else plain[:-1]
+    plain = plain.encode("utf-8", "replace").decode()
+    number, stem = 1, plain
+    while stem.lower() in taken:  # lower: some file systems do not tell a.png from A.png
+        number += 1
+        stem = f"{plain}-{number}"
+    taken.add(stem.lower())
+    return stem

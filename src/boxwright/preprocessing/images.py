@@ -1,0 +1,73 @@
+"""Images as people hold them, as tensors.
+
+Dimensions: B batch, H W image, C channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from boxwright.errors import DataError
+
+__all__ = ["Images", "image_tensors"]
+
+Images = Sequence[NDArray[np.uint8] | Tensor | Image.Image] | NDArray[np.uint8] | Tensor
+_IMAGE, _BATCH = 3, 4
+
+
+def image_tensors(images: Images) -> Iterator[Tensor]:
+    """Yield each image as a tensor [H, W, 3].
+
+    Args:
+        images: HWC arrays, CHW tensors or PIL images, in 0..255, RGB, or of one channel, which is repeated; alpha is
+            left out. An array or tensor of four dimensions is a list, too.
+
+    Yields:
+        The images, of their own dtype.
+
+    Raises:
+        DataError: For what is no list of images, and for an image that has not three dimensions with 1, 3 or 4
+            channels, or no pixels.
+    """
+    if isinstance(images, np.ndarray | Tensor):
+        if images.ndim != _BATCH:
+            raise DataError(f"expected a list of images, found one of shape {tuple(images.shape)}; write [image]")
+    elif not isinstance(images, Sequence) or isinstance(images, str | bytes):
+        raise DataError(f"expected a list of images, found {type(images).__name__}; of one image, write [image]")
+    for number, image in enumerate(images):
+        yield _as_hwc(image, number)
+
+
+def _as_hwc(image: object, number: int) -> Tensor:
+    if isinstance(image, Image.Image):
+        image = np.array(image.convert("RGB"))
+    if isinstance(image, Tensor):
+        tensor = image.permute(1, 2, 0) if image.ndim == _IMAGE else image
+    elif isinstance(image, np.ndarray) and image.dtype.kind in "uif":
+        # A copy where strides are negative, as in image[..., ::-1], bytes are swapped or locked: torch refuses those.
+        odd = min(image.strides, default=0) < 0 or not image.flags.writeable
+        tensor = torch.from_numpy(image.astype(image.dtype.newbyteorder("="), copy=odd))
+    elif isinstance(image, np.ndarray):
+        raise DataError(f"image {number}: expected numbers in 0..255, found an array of {image.dtype}")
+    else:
+        raise DataError(
+            f"image {number}: expected an array, a tensor or a PIL image, found {type(image).__name__}; "
+            "boxwright.data.image_io.read_image reads a file"
+        )
+    if tensor.ndim == _IMAGE - 1:
+        tensor = tensor[..., None]
+    if tensor.ndim != _IMAGE or tensor.shape[2] not in (1, 3, 4) or tensor.numel() == 0:
+        kind = "CHW tensor" if isinstance(image, Tensor) else "HWC array"
+        raise DataError(
+            f"image {number}: expected a {kind} with 1, 3 or 4 channels and some pixels, "
+            f"found shape {tuple(image.shape)}"
+        )
+    if tensor.is_floating_point() and not tensor.isfinite().all():
+        raise DataError(f"image {number}: some of its pixels are not finite")
+    return tensor.expand(-1, -1, 3) if tensor.shape[2] == 1 else tensor[..., :3]

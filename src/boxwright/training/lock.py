@@ -1,0 +1,124 @@
+"""One run a folder: a lock that names its holder, and that a dead holder leaves open."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from boxwright.errors import TrainingError
+from boxwright.files import cause, make_folder
+
+try:
+    import fcntl
+except ImportError:  # no POSIX system: the lock's file names the holder, and nothing holds it
+    fcntl = None  # type: ignore[assignment]
+
+__all__ = ["LOCK", "run_lock"]
+
+LOCK = ".lock"
+# How long the workers of a killed run may keep its lock: they look for their parent every five seconds.
+_ORPHANS_SECONDS = 15.0
+_POLL_SECONDS = 0.1
+
+
+@contextmanager
+def run_lock(folder: str | Path) -> Iterator[str]:
+    """Hold a run's folder for this process; the system lets go of it when the process ends, however it ends.
+
+    Args:
+        folder: The folder; it is made.
+
+    Yields:
+        A line about a run that ended without letting go, whose place this one takes; else nothing.
+
+    Raises:
+        TrainingError: Where another run holds it, with process, host and time.
+        OutputError: Where the folder cannot be made.
+    """
+    path = make_folder(folder) / LOCK
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        raise TrainingError(f"{path}: cannot be written to: {cause(error)}") from None
+    owner = os.getpid()
+
+    def close_in_child() -> None:
+        # A forked worker would hold the lock beyond its parent's end.
+        if os.getpid() != owner:
+            with suppress(OSError):
+                os.close(descriptor)
+
+    try:
+        _acquire(descriptor, path)
+        left = _holder(descriptor)
+        _write(
+            descriptor, {"process": owner, "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
+        )
+        if fcntl is not None:
+            os.register_at_fork(after_in_child=close_in_child)
+        yield f"taking the place of {_named(left)}, which ended without a word" if left else ""
+        os.ftruncate(descriptor, 0)
+    finally:
+        owner = -1  # the number may be another file's from now on
+        os.close(descriptor)
+
+
+def _acquire(descriptor: int, path: Path) -> None:
+    until = time.monotonic() + _ORPHANS_SECONDS
+    while fcntl is not None:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = _holder(descriptor)
+            if _lives(holder) or time.monotonic() > until:
+                raise TrainingError(
+                    f"{path.parent}: another run is in this folder: {_named(holder)}; use another model_dir, or stop it"
+                ) from None
+            time.sleep(_POLL_SECONDS)
+        except OSError as error:
+            raise TrainingError(
+                f"{path}: this file system cannot lock files ({cause(error)}), so two runs could spoil each other's "
+                "checkpoints; use a model_dir on another"
+            ) from None
+        else:
+            return
+
+
+def _holder(descriptor: int) -> dict[str, object]:
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    try:
+        content = json.loads(os.read(descriptor, 4096))
+    except ValueError:
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _write(descriptor: int, holder: dict[str, object]) -> None:
+    os.ftruncate(descriptor, 0)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    os.write(descriptor, json.dumps(holder).encode())
+
+
+def _lives(holder: dict[str, object]) -> bool:
+    """Tell whether the holder is a living process of this host, whose lock is not that of orphans."""
+    process = holder.get("process")
+    if holder.get("host") != socket.gethostname() or not isinstance(process, int):
+        return False
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _named(holder: dict[str, object]) -> str:
+    if not holder:
+        return "a process that did not give its name"
+    return f"process {holder.get('process')} on {holder.get('host')}, since {holder.get('since')}"
