@@ -126,18 +126,24 @@ def test_bfloat16_and_half(tmp_path: Path) -> None:
     assert bundle["b"].tolist() == [1.5, -2]
 
 
-def test_big_endian_and_several_shards(tmp_path: Path) -> None:
-    values = np.array([1, 2], ">f4").tobytes()
+def test_several_shards(tmp_path: Path) -> None:
+    values = np.array([1, 2], "<f4").tobytes()
     bundle = Bundle(
         by_hand(
             tmp_path,
             {b"a": ({"dtype": 1, "shape": (2,), "shard_id": 1}, values), b"b": ({"dtype": 1, "shape": (1, 2)}, values)},
             shards=2,
-            endianness=1,
         )
     )
     assert bundle["a"].tolist() == [1, 2]
     assert bundle["b"].tolist() == [[1, 2]]
+
+
+def test_big_endian_is_refused(tmp_path: Path) -> None:
+    """Nothing proves the mark, and a changed one would turn every number around."""
+    values = np.array([1, 2], ">f4").tobytes()
+    with pytest.raises(CheckpointError, match="big-endian machine"):
+        Bundle(by_hand(tmp_path, {b"a": ({"dtype": 1, "shape": (2,)}, values)}, endianness=1))
 
 
 def test_slices(tmp_path: Path) -> None:

@@ -45,7 +45,16 @@ def build_detector(
     model = config.model if isinstance(config, m.TrainEvalPipelineConfig) else config
     model = require(model, "model")
     refuse_unsupported(model, "model")
-    return build_chosen(model, "model", _DETECTORS, categories).eval()
+    try:
+        return build_chosen(model, "model", _DETECTORS, categories).eval()
+    except MemoryError:
+        raise ConfigError("model: not enough memory for the network that it describes") from None
+    except (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        # What no rule above has foreseen, such as sizes that contradict each other, met inside torch or timm.
+        reason = (str(error).splitlines() or [""])[0][:300]
+        raise ConfigError(
+            f"model: the network that it describes cannot be built: {type(error).__name__}: {reason}"
+        ) from error
 
 
 def _ssd(config: m.Ssd, categories: Categories | None) -> Detector:

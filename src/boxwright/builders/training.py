@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -123,16 +124,26 @@ def build_training(
         ),
         augmentation=build_augmentation(train.data_augmentation_options),
         optimizer=build_optimizer(require(train.optimizer, "train_config.optimizer"), "train_config.optimizer"),
-        clip_norm=train.gradient_clipping_by_norm,
+        clip_norm=_finite(train, "gradient_clipping_by_norm"),
         regularize=train.add_regularization_loss,
         precision=_precision(train),
         accumulation=_accumulation(train),
         freezing=_freezing(train),
-        bias_multiplier=train.bias_grad_multiplier or 1.0,
+        bias_multiplier=_finite(train, "bias_grad_multiplier") or 1.0,
         fine_tune=FineTune(train.fine_tune_checkpoint, _scope(train), _channels(train)),
         summarize_gradients=train.summarize_gradients,
         keep_every_n_hours=train.keep_checkpoint_every_n_hours,
     )
+
+
+def _finite(train: m.TrainConfig, name: str) -> float:
+    value = float(getattr(train, name))
+    if not math.isfinite(value):
+        where = train.location(name)
+        raise ConfigError(
+            f"{f'{where}: ' if where else ''}train_config.{name}: expected a finite number, found {value}"
+        )
+    return value
 
 
 def _check_keypoints(model: m.DetectionModel | None, reader: m.InputReader) -> None:

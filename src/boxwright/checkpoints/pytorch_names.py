@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from boxwright.checkpoints.archive import load_archive
 from boxwright.errors import CheckpointError
+from boxwright.files import shown
 from boxwright.models.backbones.resnet_v1 import Bottleneck, ResNetV1
 from boxwright.models.backbones.timm_backbone import TimmBackbone
 from boxwright.models.backbones.vgg16 import Vgg16
@@ -47,6 +48,8 @@ def read_pth(path: Path) -> dict[str, Tensor]:
     """
     try:
         content = load_archive(path)
+    except FileNotFoundError:
+        raise CheckpointError(f"{shown(path)}: not readable as tensors by names: no such file") from None
     except CheckpointError as error:
         raise CheckpointError(
             str(error).replace("not a readable checkpoint", "not readable as tensors by names")

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+import threading
 import warnings
+from io import TextIOWrapper
 
 import typer
 
@@ -57,17 +61,46 @@ def like_absl(arguments: list[str]) -> list[str]:
 _SWITCHES = ("use_tpu", "record_summaries", "eval_on_train_data")
 
 
+class _Terminated(BaseException):
+    """SIGTERM, as an exception: so that files begun are finished or taken away, as for Ctrl-C."""
+
+
+def _terminate(number: int, _: object) -> None:
+    signal.signal(number, signal.SIG_DFL)  # a second one ends at once
+    raise _Terminated
+
+
+def _let_everything_be_printed() -> None:
+    """Print characters that a terminal lacks (ASCII, undecodable names of files) as escapes, not as an error."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
 def main() -> None:
     """Run a command; an error of ours is printed as it is and ends with status 1."""
+    _let_everything_be_printed()
     warnings.showwarning = _show_warning  # type: ignore[assignment]  # the same call, without the line of code
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _terminate)
     try:
         app(args=like_absl(sys.argv[1:]))
     except BoxwrightError as error:
         errors.print(f"error: {error}", style="red", markup=False)
         sys.exit(1)
-    except OSError as error:  # a target that cannot be written, a disk that is full
-        errors.print(f"error: {error.filename or ''}: {error.strerror or error}", style="red", markup=False)
+    except BrokenPipeError:  # what reads our output has ended, as head does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.exit(141)
+    except OSError as error:
+        name = f"{error.filename}: " if error.filename else ""
+        errors.print(f"error: {name}{error.strerror or error}", style="red", markup=False)
+        sys.exit(1)
+    except MemoryError:
+        errors.print("error: not enough memory", style="red", markup=False)
         sys.exit(1)
     except KeyboardInterrupt:
         console.print("interrupted")
         sys.exit(130)
+    except _Terminated:
+        errors.print("terminated")
+        sys.exit(143)

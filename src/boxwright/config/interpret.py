@@ -20,6 +20,7 @@ from boxwright.config.tree import Block, Items, Location, Scalar, Value
 __all__ = ["interpret", "merge", "nearest", "read_scalar", "set_field", "unknown_field"]
 
 M = TypeVar("M", bound=Message)
+_MOST_DIGITS = 100
 
 
 def interpret(block: Block, message: type[M], path: str = "") -> M:
@@ -39,6 +40,7 @@ def interpret(block: Block, message: type[M], path: str = "") -> M:
     """
     result = message()
     seen: dict[str, Location] = {}
+    lists: dict[str, list[Any]] = {}
     for pair in block.pairs:
         spec = _spec(message, pair.name, pair.location)
         where = _join(path, pair.name)
@@ -51,7 +53,13 @@ def interpret(block: Block, message: type[M], path: str = "") -> M:
                 raise pair.location.error(
                     f"{where}: excludes {other}, set at line {seen[other].line} (oneof {oneof} of {message.proto_name})"
                 )
-        _store(result, pair.name, _values(pair.value, spec, where), pair.location, where)
+        values = _values(pair.value, spec, where)
+        if spec.repeated:  # set once, at the end: each time costs as much as all that is there
+            lists.setdefault(pair.name, []).extend(values)
+        else:
+            _store(result, pair.name, values[0], pair.location, where)
+    for name, values in lists.items():
+        _store(result, name, values, seen[name], _join(path, name))
     return result
 
 
@@ -66,14 +74,20 @@ def merge(block: Block, into: Message, path: str = "") -> None:
     Raises:
         ConfigError: As `interpret`.
     """
+    lists: dict[str, list[Any]] = {}
     for pair in block.pairs:
         spec = _spec(type(into), pair.name, pair.location)
         where = _join(path, pair.name)
         current = getattr(into, pair.name)
         if spec.kind == "message" and not spec.repeated and current is not None and isinstance(pair.value, Block):
             merge(pair.value, current, where)
-            continue
-        set_field(into, pair.name, pair.value, where, append=True)
+        elif spec.repeated:
+            lists.setdefault(pair.name, []).extend(_values(pair.value, spec, where))
+            into._locations[pair.name] = pair.location
+        else:
+            set_field(into, pair.name, pair.value, where)
+    for name, values in lists.items():
+        _store(into, name, [*getattr(into, name), *values], into._locations[name], _join(path, name))
 
 
 def set_field(message: Message, name: str, value: Value, path: str, *, append: bool = False) -> None:
@@ -96,19 +110,20 @@ def set_field(message: Message, name: str, value: Value, path: str, *, append: b
             for other in members:
                 if other != name and message.has(other):
                     message.clear(other)
-    if spec.repeated and not append:
-        message.clear(name)
-    _store(message, name, values, value.location, path)
+    if spec.repeated:
+        _store(message, name, [*(getattr(message, name) if append else []), *values], value.location, path)
+    else:
+        _store(message, name, values[0], value.location, path)
 
 
-def _store(message: Message, name: str, values: list[Any], location: Location, path: str) -> None:
-    current = getattr(message, name)
-    new = [*current, *values] if isinstance(current, list) else values[0]
+def _store(message: Message, name: str, value: Any, location: Location, path: str) -> None:
     try:
-        setattr(message, name, new)
+        setattr(message, name, value)
     except ValidationError as error:
-        problem = error.errors()[0]["msg"].removeprefix("Input ").lower()
-        raise location.error(f"{path}: {problem}, found {_show(values[-1])}") from None
+        first = error.errors()[0]
+        problem = first["msg"].removeprefix("Input ").lower()
+        where = "".join(f"[{part}]" for part in first["loc"][1:])
+        raise location.error(f"{path}{where}: {problem}, found {_show(first['input'])}") from None
     message._locations[name] = location
 
 
@@ -137,7 +152,7 @@ def unknown_field(name: str, message: type[Message]) -> str:
     Returns:
         One line, with the nearest known name where one is near.
     """
-    return f"{name}: unknown field of {message.proto_name}{nearest(name, field_specs(message))}"
+    return f"{_brief(name)}: unknown field of {message.proto_name}{nearest(name, field_specs(message))}"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -151,7 +166,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
         "; did you mean X?", or "; known: …" for a short list, or nothing.
     """
     names = list(known)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(name[:_MOST_DIGITS], names, n=1, cutoff=0.6)
     if close:
         return f"; did you mean {close[0]}?"
     return f"; known: {', '.join(names)}" if 0 < len(names) <= 12 else ""
@@ -175,9 +190,13 @@ def _one(value: Value, spec: FieldSpec, path: str) -> Any:
     return read_scalar(value, spec, path)
 
 
+def _brief(text: str) -> str:
+    return text if len(text) <= _MOST_DIGITS else f"{text[:_MOST_DIGITS]}…"
+
+
 def _kind(value: Value) -> str:
     if isinstance(value, Scalar):
-        return f"'{value.text}'"
+        return f"'{_brief(value.text)}'"
     return "a message" if isinstance(value, Block) else "a list"
 
 
@@ -211,19 +230,21 @@ def read_scalar(scalar: Scalar, spec: FieldSpec, path: str) -> Any:
             members = list(spec.type.__members__)  # type: ignore[attr-defined]  # an Enum, by its kind
             wanted = f"one of {', '.join(members)}"
             raise scalar.location.error(
-                f"{path}: expected {wanted}, found {scalar.text!r}{_did_you_mean(scalar, members)}"
+                f"{path}: expected {wanted}, found {_brief(scalar.text)!r}{_did_you_mean(scalar, members)}"
             )
-        raise scalar.location.error(f"{path}: expected {wanted}, found {scalar.text!r}")
+        raise scalar.location.error(f"{path}: expected {wanted}, found {_brief(scalar.text)!r}")
     return value
 
 
 def _did_you_mean(scalar: Scalar, members: list[str]) -> str:
-    close = difflib.get_close_matches(scalar.text.upper(), members, n=1)
+    close = difflib.get_close_matches(scalar.text[:_MOST_DIGITS].upper(), members, n=1)
     return f"; did you mean {close[0]}?" if close else ""
 
 
 def _integer(text: str) -> int | None:
     sign, digits = (-1, text[1:]) if text.startswith("-") else (1, text)
+    if len(digits) > _MOST_DIGITS:  # far beyond 64 bits, and Python takes long for thousands
+        return None
     if re.fullmatch(r"0[xX][0-9a-fA-F]+", digits):
         return sign * int(digits, 16)
     if re.fullmatch(r"0[0-7]+", digits):
@@ -244,7 +265,7 @@ def _read_float(scalar: Scalar) -> float | None:
     if (integer := _integer(text)) is not None:
         return float(integer)
     try:
-        return float(text.removesuffix("f")) if re.match(r"-?[0-9.]", text) else None
+        return float(text.removesuffix("f")) if re.match(r"-?[0-9.]", text) and "_" not in text else None
     except ValueError:
         return None
 

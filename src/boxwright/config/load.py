@@ -1,25 +1,28 @@
 """Reading and writing whole configurations: text format, YAML or JSON.
 
 YAML and JSON have the shape of the messages: field names as keys, lists for repeated fields, enums
-by name. JSON is read as the YAML it also is, so that its errors have lines and columns too.
+by name.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal, TypeVar
 
 import yaml
 
 from boxwright.config.interpret import interpret
+from boxwright.config.json_format import parse_json
 from boxwright.config.message import Message
 from boxwright.config.messages import TrainEvalPipelineConfig
 from boxwright.config.overrides import apply_override
 from boxwright.config.text_format import parse_text, write_text
-from boxwright.config.tree import Block, Items, Location, Pair, Scalar, Value
+from boxwright.config.tree import Block, Items, Location, Pair, Scalar, Value, check_size
 from boxwright.errors import ConfigError
+from boxwright.files import cause, shown
 
 __all__ = ["dump_message", "load_config", "load_message", "parse_message"]
 
@@ -66,11 +69,13 @@ def load_message(path: str | Path, message: type[M]) -> M:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise ConfigError(f"{path}: no such file") from None
+        raise ConfigError(f"{shown(path)}: no such file") from None
     except IsADirectoryError:
-        raise ConfigError(f"{path}: is a folder; a file is expected") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read as text: {error}") from None
+        raise ConfigError(f"{shown(path)}: is a folder; a file is expected") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{shown(path)}: cannot be read as text: {error}") from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{shown(path)}: cannot be read as text: {cause(error)}") from None
     return parse_message(text, message, file=str(path), format=_SUFFIXES.get(path.suffix.lower(), "text"))
 
 
@@ -89,7 +94,10 @@ def parse_message(text: str, message: type[M], *, file: str = "<string>", format
     Raises:
         ConfigError: Where the text cannot be understood.
     """
-    block = parse_text(text, file) if format == "text" else _parse_yaml(text, file, format)
+    block = _PARSERS[format](text, file)
+    if not isinstance(block, Block):
+        raise block.location.error("expected a mapping of field names to values")
+    check_size(block)
     return interpret(block, message)
 
 
@@ -106,7 +114,7 @@ def dump_message(message: Message, format: Format = "text") -> str:
     if format == "text":
         return write_text(message)
     if format == "yaml":
-        return yaml.safe_dump(message.to_dict(), sort_keys=False, allow_unicode=True)
+        return yaml.dump(message.to_dict(), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
     return json.dumps(_jsonable(message.to_dict()), indent=2, ensure_ascii=False) + "\n"
 
 
@@ -121,41 +129,61 @@ def _jsonable(value: object) -> object:
     return value
 
 
-def _parse_yaml(text: str, file: str, format: Format) -> Block:
-    # A tab cannot stand in a JSON string, and YAML refuses it as white space.
-    source = text.replace("\t", " ") if format == "json" else text
+class _Dumper(yaml.SafeDumper):
+    """Writes text in double quotes where YAML's readers would change it: their escapes keep every character."""
+
+
+_KEPT_BARE = r"\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff"
+_CHANGED_BARE = re.compile(f"[^{_KEPT_BARE}]|^ | $")
+_Dumper.add_representer(
+    str,
+    lambda dumper, text: dumper.represent_scalar(
+        "tag:yaml.org,2002:str", text, style='"' if _CHANGED_BARE.search(text) else None
+    ),
+)
+
+
+def _parse_yaml(text: str, file: str) -> Value:
+    start = Location(file, 1, 1)
     try:
-        node = yaml.compose(source, Loader=yaml.SafeLoader)
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
-        where = Location(file, mark.line + 1, mark.column + 1) if mark else Location(file, 1, 1)
-        raise where.error(f"this is not {format}: {error.problem}") from None
-    except yaml.YAMLError as error:
-        raise Location(file, 1, 1).error(f"this is not {format}: {error}") from None
-    if node is None:
-        return Block((), Location(file, 1, 1))
-    try:
-        value = _from_yaml(node, file)
+        where = Location(file, mark.line + 1, mark.column + 1) if mark else start
+        raise where.error(f"this is not yaml: {error.problem}") from None
+    except (yaml.YAMLError, ValueError) as error:
+        raise start.error(f"this is not yaml: {error}") from None
     except RecursionError:
-        raise Location(file, 1, 1).error("an alias contains itself, or values are nested too deeply") from None
-    if not isinstance(value, Block):
-        raise value.location.error("expected a mapping of field names to values")
-    return value
+        raise start.error("values are nested too deeply") from None
+    return Block((), start) if node is None else _from_yaml(node, file, {})
 
 
-def _from_yaml(node: yaml.Node, file: str) -> Value:
+def _from_yaml(node: yaml.Node, file: str, known: dict[int, Value | None]) -> Value:
+    """Turn YAML's tree into ours; what an alias repeats is turned once, and shared."""
     where = Location(file, node.start_mark.line + 1, node.start_mark.column + 1)
+    if id(node) in known:
+        value = known[id(node)]
+        if value is None:
+            raise where.error("an alias contains itself")
+        return value
+    known[id(node)] = None
     if isinstance(node, yaml.MappingNode):
         pairs = []
-        for key, value in node.value:
+        for key, item in node.value:
             at = Location(file, key.start_mark.line + 1, key.start_mark.column + 1)
             if not isinstance(key, yaml.ScalarNode):
                 raise at.error("expected a field name")
-            pairs.append(Pair(key.value, _from_yaml(value, file), at))
-        return Block(tuple(pairs), where)
-    if isinstance(node, yaml.SequenceNode):
-        return Items(tuple(_from_yaml(item, file) for item in node.value), where)
-    if node.tag == "tag:yaml.org,2002:null":
+            pairs.append(Pair(key.value, _from_yaml(item, file, known), at))
+        value = Block(tuple(pairs), where)
+    elif isinstance(node, yaml.SequenceNode):
+        value = Items(tuple(_from_yaml(item, file, known) for item in node.value), where)
+    elif node.tag == "tag:yaml.org,2002:null":
         raise where.error("expected a value, found null; leave the field out instead")
-    # Quotes are how JSON writes enums and infinities, so a quoted scalar is no more than bare.
-    return Scalar("bare", node.value, where)
+    else:
+        # Quotes are how JSON writes enums and infinities, so a quoted scalar is no more than bare.
+        value = Scalar("bare", node.value, where)
+    known[id(node)] = value
+    return value
+
+
+_PARSERS: dict[Format, Callable[[str, str], Value]] = {"text": parse_text, "yaml": _parse_yaml, "json": parse_json}

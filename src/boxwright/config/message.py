@@ -23,12 +23,17 @@ from boxwright.config.tree import Location
 
 __all__ = [
     "Bool",
+    "Byte",
     "Double",
     "Enum",
     "FieldSpec",
+    "Finite",
     "Float",
+    "Fraction",
     "Int32",
     "Message",
+    "NotNegative",
+    "Positive",
     "String",
     "UInt32",
     "field_specs",
@@ -52,6 +57,12 @@ def _to_float32(value: float) -> float:
 
 Float = Annotated[float, AfterValidator(_to_float32)]
 Double = float
+# What lists hold where a value outside would be no hyperparameter; single fields say so themselves.
+Finite = Annotated[Float, Field(allow_inf_nan=False)]
+Positive = Annotated[Float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[Float, Field(ge=0, allow_inf_nan=False)]
+Fraction = Annotated[Float, Field(ge=0, le=1)]
+Byte = Annotated[int, Field(ge=0, le=255, strict=True)]
 Int32 = Annotated[int, Field(ge=-(2**31), lt=2**31, strict=True)]
 UInt32 = Annotated[int, Field(ge=0, lt=2**32, strict=True)]
 Bool = Annotated[bool, Field(strict=True)]

@@ -15,11 +15,13 @@ import re
 from boxwright.config.interpret import merge, set_field, unknown_field
 from boxwright.config.message import FieldSpec, Message, field_specs
 from boxwright.config.text_format import parse_text
-from boxwright.config.tree import Block, Location, Scalar, Value
+from boxwright.config.tree import Block, Location, Scalar, Value, check_size
 from boxwright.errors import ConfigError
 
 __all__ = ["apply_override"]
 
+_INDEX = re.compile("[0-9]{1,9}")
+_LONGEST = 120
 _ASSIGNMENT = re.compile(r"\s*([A-Za-z_][\w.\[\]]*)\s*=(.*)", re.DOTALL)
 
 
@@ -35,12 +37,12 @@ def apply_override(config: Message, override: str) -> None:
     Raises:
         ConfigError: Where the path does not exist or the value does not fit.
     """
-    location = Location(f"override {override.strip()!r}", 1, 1)
+    location = Location(f"override {_brief(override.strip())!r}", 1, 1)
     match = _ASSIGNMENT.fullmatch(override)
     if match is None:
         if "{" not in override and ":" not in override:
-            raise ConfigError(f"override {override!r}: expected path=value, or text format such as a {{ b: 1 }}")
-        merge(parse_text(override, location.file), config)
+            raise ConfigError(f"{location.file}: expected path=value, or text format such as a {{ b: 1 }}")
+        merge(_parsed(override, location.file), config)
         return
     path, text = match.groups()
     *parents, (name, index) = _steps(path, location)
@@ -55,11 +57,21 @@ def apply_override(config: Message, override: str) -> None:
         _set_item(message, name, index, value, path)
 
 
+def _brief(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
+def _parsed(text: str, file: str) -> Block:
+    block = parse_text(text, file)
+    check_size(block)
+    return block
+
+
 def _steps(path: str, location: Location) -> list[tuple[str, int | None]]:
     """Split a path into field names, each with the index that follows it."""
     steps: list[tuple[str, int | None]] = []
     for part in re.findall(r"[^.\[\]]+", path):
-        if not part.isdigit():
+        if not _INDEX.fullmatch(part):
             steps.append((part, None))
         elif steps and steps[-1][1] is None:
             steps[-1] = (steps[-1][0], int(part))
@@ -117,8 +129,12 @@ def _read(text: str, spec: FieldSpec, location: Location) -> Value:
     stripped = text.strip()
     if spec.kind == "message" or stripped[:1] in ("[", '"', "'"):
         colon = "" if stripped[:1] in "{<" else ":"
-        pairs = parse_text(f"value{colon} {stripped}", location.file).pairs
+        pairs = _parsed(f"value{colon} {stripped}", location.file).pairs
         if len(pairs) != 1:
             raise ConfigError(f"{location.file}: expected one value, found more after it: {pairs[1].name}")
         return pairs[0].value
+    try:
+        stripped.encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"{location.file}: not UTF-8") from None
     return Scalar("bare", stripped, location)

@@ -75,6 +75,12 @@ def parse_text(text: str, file: str) -> Block:
         ConfigError: Where the text is not text format; with file, line, column and what was expected.
     """
     try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        place = text[: error.start]
+        where = Location(file, place.count("\n") + 1, error.start - place.rfind("\n"))
+        raise where.error(f"this is not UTF-8: found half of a character, {text[error.start]!r}") from None
+    try:
         tree = _PARSER.parse(text)
     except UnexpectedToken as error:
         if error.token.type == "$END":

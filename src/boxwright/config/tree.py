@@ -10,8 +10,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from boxwright.errors import ConfigError
+from boxwright.files import shown
+from boxwright.limits import CONFIG_NESTING, CONFIG_VALUES
 
-__all__ = ["Block", "Items", "Location", "Pair", "Scalar", "Value"]
+__all__ = ["Block", "Items", "Location", "Pair", "Scalar", "Value", "check_size"]
+
+_LONGEST = 2000
 
 
 @dataclass(frozen=True)
@@ -23,7 +27,7 @@ class Location:
     column: int
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}:{self.column}"
+        return f"{shown(self.file)}:{self.line}:{self.column}"
 
     def error(self, message: str) -> ConfigError:
         """Return a ConfigError that points here.
@@ -34,7 +38,13 @@ class Location:
         Returns:
             The error, for the caller to raise.
         """
-        return ConfigError(f"{self}: {message}")
+        return ConfigError(f"{self}: {_cut(message)}")
+
+
+def _cut(message: str) -> str:
+    """Return a message without the middle of what a file has that is overlong."""
+    half = _LONGEST // 2
+    return message if len(message) <= _LONGEST else f"{message[:half]}…{message[-half:]}"
 
 
 @dataclass(frozen=True)
@@ -76,3 +86,25 @@ class Block:
 
 
 Value = Scalar | Items | Block
+
+
+def check_size(value: Value) -> None:
+    """Raise where a tree is nested deeper, or has more values, than the limits allow.
+
+    Args:
+        value: The tree. It may share parts, as aliases of YAML do; each counts as often as it stands there.
+
+    Raises:
+        ConfigError: With the place where it gets too much.
+    """
+    count, waiting = 0, [(value, 1)]
+    while waiting:
+        one, depth = waiting.pop()
+        count += 1
+        problem = CONFIG_NESTING.exceeded(depth) or CONFIG_VALUES.exceeded(count)
+        if problem:
+            raise one.location.error(problem)
+        if isinstance(one, Block):
+            waiting += [(pair.value, depth + 1) for pair in reversed(one.pairs)]
+        elif isinstance(one, Items):
+            waiting += [(item, depth + 1) for item in reversed(one.values)]

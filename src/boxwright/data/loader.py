@@ -10,9 +10,10 @@ from __future__ import annotations
 import multiprocessing
 import shutil
 import signal
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import islice
 from multiprocessing.process import BaseProcess
@@ -160,51 +161,73 @@ class BatchStream:
         """
         self._loader, self._patience = loader, patience
 
-    def __iter__(self) -> Iterator[Batch | BoxwrightError | None]:
-        """Yield batches; None each second in which none has come; at the end the error that stopped the workers.
+    def __iter__(self) -> Iterator[Batch | BoxwrightError]:
+        """Yield batches; at the end the error that stopped the workers, if one did. Workers end with the iterator."""
+        return (item for item in self.polled() if item is not None)
 
-        Workers are gone when the iterator is.
-        """
+    def polled(self) -> Iterator[Batch | BoxwrightError | None]:
+        """Yield batches as `__iter__`, and None each second in which none has come."""
         before = set(multiprocessing.active_children())
         stream: Iterator[Any] | None = None
         workers: list[BaseProcess] = []
-        orderly = False
+        waiting = True
         try:
             stream = iter(self._loader)
             workers = [child for child in multiprocessing.active_children() if child not in before]
             since = time.monotonic()
             while True:
-                try:
-                    item = next(stream)
-                except RuntimeError as error:
-                    if "DataLoader timed out" not in str(error):
-                        raise
-                    if time.monotonic() - since > self._patience:
-                        yield _stuck(workers, self._patience)
-                        return
-                    orderly = False
+                waiting = True
+                item = _next_within_a_second(stream)
+                if item is not None:
+                    waiting = False
+                    yield item
+                    since = time.monotonic()  # what the taker did with it does not count
+                elif time.monotonic() - since > self._patience:
+                    yield _stuck(workers, self._patience)
+                    return
+                else:
                     yield None
-                    continue
-                orderly = True
-                yield item
-                since = time.monotonic()  # what the taker did with it does not count
         except StopIteration:
-            orderly = True
+            waiting = False
         except (RuntimeError, OSError, EOFError, UnpicklingError) as error:
             # A worker's end can show as any of these: in its queue, or in the socket that hands over memory.
             yield _lost(workers, error)
         finally:
-            if not orderly:
+            with _deaf_to_dead_workers():
+                if waiting:  # they may be stuck, and torch asks each to end for five seconds
+                    _kill(workers)
+                del stream
                 _kill(workers)
-            del stream
-            _kill(workers)
+
+
+def _next_within_a_second(stream: Iterator[Any]) -> Any:
+    """Return the next item; None where none has come."""
+    try:
+        return next(stream)
+    except RuntimeError as error:
+        if "DataLoader timed out" not in str(error):
+            raise
+        return None
+
+
+@contextmanager
+def _deaf_to_dead_workers() -> Iterator[None]:
+    """Keep torch from raising, wherever the program is, that workers died which are being ended here."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGCHLD, lambda *_: None)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGCHLD, before)
 
 
 def _kill(workers: list[BaseProcess]) -> None:
     for worker in workers:
-        with suppress(RuntimeError, ValueError):  # torch's handler tells of each dead worker, here once too often
-            if worker.is_alive():
-                worker.kill()
+        if worker.is_alive():
+            worker.kill()
+            worker.join()
 
 
 def _stuck(workers: list[BaseProcess], patience: float) -> TrainingError:

@@ -88,7 +88,8 @@ def _restore_tensorflow(
         config = load_config(find_config(bundle.prefix))
     detector = build_detector(config, _label_map(config, bundle.prefix.parent))
     load_weights(detector, bundle.prefix, use_average=_wants_average(config, use_average))
-    step = next((int(bundle[key]) for key in ("step" + ATTRIBUTE, "global_step" + ATTRIBUTE) if key in bundle), 0)
+    counters = (bundle[key] for key in ("step" + ATTRIBUTE, "global_step" + ATTRIBUTE) if key in bundle)
+    step = next((int(counter) for counter in counters if counter.ndim == 0 and counter.dtype.kind in "iu"), 0)
     return detector.eval(), config, step
 
 

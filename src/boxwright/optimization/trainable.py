@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import re
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+import regex
 from torch import Tensor, nn
 
 from boxwright.errors import ConfigError
+from boxwright.limits import PATTERN_SECONDS
 
 __all__ = ["FreezeStage", "Freezing", "Trainable"]
+
+_LONGEST = 100
 
 
 @dataclass(frozen=True)
@@ -159,11 +163,26 @@ class Trainable:
         return found
 
 
-def _compiled(pattern: str, path: str) -> Callable[[str], re.Match[str] | None]:
+def _compiled(pattern: str, path: str) -> Callable[[str], bool]:
+    """Return what tells whether a pattern is in a name; some patterns would otherwise look for years."""
     try:
-        return re.compile(pattern).search
-    except re.error as error:
-        raise ConfigError(f"{path}: {pattern!r} is not a regular expression: {error}") from None
+        found = regex.compile(pattern)
+    except (regex.error, OverflowError, RecursionError, MemoryError) as error:
+        shown = pattern if len(pattern) <= _LONGEST else f"{pattern[:_LONGEST]}…"
+        raise ConfigError(f"{path}: {shown!r} is not a regular expression: {error}") from None
+    limit = PATTERN_SECONDS.value
+    until = time.monotonic() + limit
+
+    def search(name: str) -> bool:
+        try:
+            return found.search(name, timeout=max(until - time.monotonic(), 0.001)) is not None
+        except TimeoutError:
+            raise ConfigError(
+                f"{path}: {pattern[:_LONGEST]!r} takes more than {limit} s to look for: repetitions inside repetitions; "
+                f"write it plainer ({PATTERN_SECONDS.variable} sets another limit)"
+            ) from None
+
+    return search
 
 
 def _by_part(names: Iterable[str]) -> str:

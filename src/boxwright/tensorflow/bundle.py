@@ -7,6 +7,7 @@ bytes. A SavedModel's `variables/variables` is one too.
 from __future__ import annotations
 
 import math
+import os
 import re
 import struct
 from collections.abc import Iterator, Mapping
@@ -21,6 +22,7 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from boxwright.errors import CheckpointError
+from boxwright.files import cause, is_file, is_folder, read_file, shown
 from boxwright.tensorflow.crc import mask_crc
 from boxwright.tensorflow.object_graph import GRAPH_KEY, ObjectGraph
 from boxwright.tensorflow.protos import BundleEntry, BundleHeader, ObjectGraphProto
@@ -97,7 +99,7 @@ class Bundle(Mapping[str, "NDArray[Any]"]):
         """
         self.prefix = find_bundle(path)
         index = self.prefix.with_name(f"{self.prefix.name}.index")
-        table = read_table(index.read_bytes(), str(index))
+        table = read_table(read_file(index, CheckpointError), str(index))
         try:
             header = BundleHeader.FromString(table.pop(b"", b""))
             self._raw = {key: _entry(value) for key, value in table.items()}
@@ -107,12 +109,16 @@ class Bundle(Mapping[str, "NDArray[Any]"]):
             raise CheckpointError(
                 f"{index}: not the index of a checkpoint: its header names {header.num_shards} data files"
             )
-        self._big_endian = header.endianness == 1
+        if header.endianness != 0:
+            # Nothing proves the mark: a damaged one would turn every number around.
+            raise CheckpointError(
+                f"{index}: says that it was written on a big-endian machine, whose files are not read"
+            )
         self._shards = [
             self.prefix.with_name(f"{self.prefix.name}.data-{number:05d}-of-{header.num_shards:05d}")
             for number in range(header.num_shards)
         ]
-        missing = [shard.name for shard in self._shards if not shard.is_file()]
+        missing = [shard.name for shard in self._shards if not is_file(shard)]
         if missing:
             raise CheckpointError(
                 f"{self.prefix}: {len(missing)} of {header.num_shards} data files missing: {', '.join(missing[:3])}"
@@ -144,10 +150,10 @@ class Bundle(Mapping[str, "NDArray[Any]"]):
         if min(entry.shape, default=0) < 0 or elements != math.prod(entry.shape):
             raise CheckpointError(f"{self.prefix}: {key}: its slices do not fill shape {list(entry.shape)}")
         parts = [self._array(key, self._raw[name]) for name in names]
-        whole = np.zeros(entry.shape, _numpy_dtype(entry.dtype, False))
+        whole = np.zeros(entry.shape, _numpy_dtype(entry.dtype))
         for part, extent in zip(parts, entry.slices, strict=True):
             place = tuple(slice(start, None if length < 0 else start + length) for start, length in extent)
-            if whole[place].shape != part.shape:
+            if len(extent) != whole.ndim or any(start < 0 for start, _ in extent) or whole[place].shape != part.shape:
                 raise CheckpointError(f"{self.prefix}: {key}: the slice {extent} has shape {list(part.shape)}")
             whole[place] = part
         return whole
@@ -172,10 +178,11 @@ class Bundle(Mapping[str, "NDArray[Any]"]):
                 f"{self.prefix}: a checkpoint of TensorFlow 1 (variables by name, such as {some}); "
                 "only checkpoints of TensorFlow 2 are read"
             )
-        (data,) = self.strings(GRAPH_KEY)
+        parts = self.strings(GRAPH_KEY)
         try:
+            (data,) = parts
             return ObjectGraph(ObjectGraphProto.FromString(data))
-        except DecodeError:
+        except (DecodeError, ValueError):
             raise CheckpointError(f"{self.prefix}: its graph of objects is damaged") from None
 
     def strings(self, key: str) -> list[bytes]:
@@ -194,8 +201,13 @@ class Bundle(Mapping[str, "NDArray[Any]"]):
         data = self._bytes(key, entry)
         try:
             lengths, position, crc = [], 0, 0
-            for _ in range(int(np.prod(entry.shape))):
+            count = math.prod(entry.shape)
+            if not 0 <= count <= len(data):  # each has its length, of a byte at least
+                raise ValueError(f"{count} strings in {len(data)} bytes")
+            for _ in range(count):
                 length, position = read_varint(data, position)
+                if length > len(data):
+                    raise ValueError("a string is longer than all of them")
                 lengths.append(length)
                 crc = google_crc32c.extend(crc, struct.pack("<I" if length < 1 << 32 else "<Q", length))
         except ValueError as error:
@@ -225,13 +237,13 @@ class Bundle(Mapping[str, "NDArray[Any]"]):
         data = self._bytes(key, entry)
         if mask_crc(int(google_crc32c.value(data))) != entry.crc:
             raise CheckpointError(f"{self.prefix}: {key}: damaged: its checksum does not hold")
-        dtype = _numpy_dtype(entry.dtype, self._big_endian)
+        dtype = _numpy_dtype(entry.dtype)
         if min(entry.shape, default=0) < 0 or len(data) != math.prod(entry.shape) * (
             2 if entry.dtype == "bfloat16" else dtype.itemsize
         ):
             raise CheckpointError(f"{self.prefix}: {key}: {len(data)} bytes do not fit shape {list(entry.shape)}")
         if entry.dtype == "bfloat16":
-            halves = np.frombuffer(data, np.dtype("u2").newbyteorder(">" if self._big_endian else "<"))
+            halves = np.frombuffer(data, np.dtype("<u2"))
             return (halves.astype(np.uint32) << 16).view(np.float32).reshape(entry.shape)
         return np.frombuffer(data, dtype).reshape(entry.shape).astype(dtype.newbyteorder("="))
 
@@ -239,17 +251,21 @@ class Bundle(Mapping[str, "NDArray[Any]"]):
         if not 0 <= entry.shard < len(self._shards):
             raise CheckpointError(f"{self.prefix}: {key} lies in data file {entry.shard} of {len(self._shards)}")
         path = self._shards[entry.shard]
-        if entry.offset < 0 or entry.size < 0 or entry.offset + entry.size > path.stat().st_size:
-            raise CheckpointError(
-                f"{path}: cut off: {key} ends at byte {entry.offset + entry.size}, the file at {path.stat().st_size}"
-            )
-        with path.open("rb") as file:
-            file.seek(entry.offset)
-            return file.read(entry.size)
+        try:
+            with path.open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                if entry.offset < 0 or entry.size < 0 or entry.offset + entry.size > size:
+                    raise CheckpointError(
+                        f"{path}: cut off: {key} ends at byte {entry.offset + entry.size}, the file at {size}"
+                    )
+                file.seek(entry.offset)
+                return file.read(entry.size)
+        except OSError as error:
+            raise CheckpointError(f"{path}: {cause(error)}") from None
 
 
-def _numpy_dtype(name: str, big_endian: bool) -> np.dtype[Any]:
-    return np.dtype("float32" if name == "bfloat16" else name).newbyteorder(">" if big_endian else "<")
+def _numpy_dtype(name: str) -> np.dtype[Any]:
+    return np.dtype("float32" if name == "bfloat16" else name).newbyteorder("<")
 
 
 def _entry(data: bytes) -> TensorEntry:
@@ -313,26 +329,27 @@ def find_bundle(path: str | Path) -> Path:
     path = Path(path)
     if path.name.endswith(".index"):
         path = path.with_name(path.name.removesuffix(".index"))
-    if path.is_dir():
+    if is_folder(path):
         return _in_folder(path)
-    if not path.with_name(f"{path.name}.index").is_file():
-        near = sorted(path.parent.glob("*.index"))[:3] if path.parent.is_dir() else []
+    if not is_file(f"{path}.index"):
+        near = sorted(path.parent.glob("*.index"))[:3] if is_folder(path.parent) else []
         there = f"; there is {', '.join(found.name for found in near)}" if near else ""
-        raise CheckpointError(f"{path}: no such checkpoint: {path.name}.index is missing{there}")
+        raise CheckpointError(f"{shown(path)}: no such checkpoint: {shown(path.name)}.index is missing{there}")
     return path
 
 
 def _in_folder(folder: Path) -> Path:
-    if (folder / "variables" / "variables.index").is_file():
+    if is_file(folder / "variables" / "variables.index"):
         return folder / "variables" / "variables"
     state = folder / "checkpoint"
-    if state.is_file():
-        named = _STATE.search(state.read_text(errors="replace"))
+    if is_file(state):
+        named = _STATE.search(read_file(state, CheckpointError).decode(errors="replace"))
         # A folder that was moved may name an absolute path that is gone; its last part still holds.
         for candidate in (folder / named[1], folder / Path(named[1]).name) if named else ():
-            if candidate.with_name(f"{candidate.name}.index").is_file():
+            if candidate.name and is_file(f"{candidate}.index"):
                 return candidate
-    found = sorted(folder.glob("*.index"), key=lambda file: [*map(int, re.findall(r"\d+", file.stem))])
+    indexes = [file for file in folder.glob("*.index") if is_file(file)]
+    found = sorted(indexes, key=lambda file: [*map(int, re.findall("[0-9]{1,18}", file.stem))])
     if not found:
         raise CheckpointError(f"{folder}: no TensorFlow checkpoint (*.index) in this folder")
     return found[-1].with_name(found[-1].name.removesuffix(".index"))

@@ -52,15 +52,17 @@ class ObjectGraph:
         Returns:
             The key under which the checkpoint has it; None where there is none.
         """
+        if not self._children:
+            return None
         node = 0
         for name in path.split("/"):
-            found = self._children[node].get(name) if node < len(self._children) else None
-            if found is None:
+            found = self._children[node].get(name)
+            if found is None or not 0 <= found < len(self._children):
                 return None
             node = found
         if slot:
             found = self._slots.get((node, slot))
-            if found is None:
+            if found is None or not 0 <= found < len(self._keys):
                 return None
             node = found
         return self._keys[node]

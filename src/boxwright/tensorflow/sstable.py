@@ -11,6 +11,7 @@ import struct
 from collections.abc import Iterator, Mapping
 
 from boxwright.errors import CheckpointError
+from boxwright.limits import INDEX_BYTES
 from boxwright.tensorflow.crc import masked_crc
 
 __all__ = ["read_table", "read_varint", "write_table", "write_varint"]
@@ -86,8 +87,17 @@ def read_table(data: bytes, where: str) -> dict[bytes, bytes]:
         _, position = _read_handle(footer, 0)
         index, _ = _read_handle(footer, position)
         table: dict[bytes, bytes] = {}
+        size, read = 0, 0
         for _, handle in _entries(_block(data, index, where)):
-            table.update(_entries(_block(data, _read_handle(handle, 0)[0], where)))
+            (offset, length), _ = _read_handle(handle, 0)
+            if offset < read:
+                raise ValueError(f"the block at byte {offset} overlaps the one before")
+            read = offset + length
+            for key, value in _entries(_block(data, (offset, length), where)):
+                size += len(key) + len(value)
+                if problem := INDEX_BYTES.exceeded(size):
+                    raise ValueError(problem)
+                table[key] = value
     except (ValueError, struct.error, IndexError) as error:
         raise CheckpointError(f"{where}: the table is damaged: {error}") from None
     return table
@@ -115,6 +125,8 @@ def _block(data: bytes, handle: tuple[int, int], where: str) -> bytes:
 
 
 def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
+    if len(block) < 4:
+        raise ValueError("a block is shorter than its end")
     (restarts,) = struct.unpack("<I", block[-4:])
     end = len(block) - 4 * (restarts + 1)
     position, key = 0, b""

@@ -132,7 +132,7 @@ def from_tensorflow(
         Our names to tensors, our names to keys, and the keys that no name has, each with the reason.
 
     Raises:
-        CheckpointError: Where averages are wanted and a weight has none.
+        CheckpointError: Where averages are wanted and a weight has none, or a weight is of whole numbers.
     """
     source = TfVariables(arrays)
     values: dict[str, Tensor] = {}
@@ -147,6 +147,8 @@ def from_tensorflow(
             key = average or key
         if key is not None:
             array = np.asarray(arrays[key])
+            if not np.issubdtype(array.dtype, np.floating):
+                raise CheckpointError(f"{key}: weights are floating-point numbers, found {array.dtype}")
             if variable.axes and array.ndim == len(variable.axes):
                 array = array.transpose(variable.axes)
             values[name], keys[name] = torch.from_numpy(np.array(array, order="C")), key

@@ -7,7 +7,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from boxwright.errors import TrainingError
@@ -45,26 +45,24 @@ def run_lock(folder: str | Path) -> Iterator[str]:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
         raise TrainingError(f"{path}: cannot be written to: {cause(error)}") from None
-    owner = os.getpid()
+    held = True
 
     def close_in_child() -> None:
         # A forked worker would hold the lock beyond its parent's end.
-        if os.getpid() != owner:
-            with suppress(OSError):
-                os.close(descriptor)
+        if held:
+            os.close(descriptor)
 
     try:
         _acquire(descriptor, path)
         left = _holder(descriptor)
-        _write(
-            descriptor, {"process": owner, "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
-        )
+        since = time.strftime("%Y-%m-%d %H:%M:%S")
+        _write(descriptor, {"process": os.getpid(), "host": socket.gethostname(), "since": since})
         if fcntl is not None:
             os.register_at_fork(after_in_child=close_in_child)
         yield f"taking the place of {_named(left)}, which ended without a word" if left else ""
         os.ftruncate(descriptor, 0)
     finally:
-        owner = -1  # the number may be another file's from now on
+        held = False  # the number may be another file's from now on
         os.close(descriptor)
 
 

@@ -17,10 +17,12 @@ class FasterRcnnBoxCoder(Message):
 
     proto_name: ClassVar[str] = "FasterRcnnBoxCoder"
 
-    y_scale: Float = Field(10.0, gt=0, description="Multiplier on the encoded center y offset.")
-    x_scale: Float = Field(10.0, gt=0, description="Multiplier on the encoded center x offset.")
-    height_scale: Float = Field(5.0, gt=0, description="Multiplier on the encoded log height ratio.")
-    width_scale: Float = Field(5.0, gt=0, description="Multiplier on the encoded log width ratio.")
+    y_scale: Float = Field(10.0, allow_inf_nan=False, gt=0, description="Multiplier on the encoded center y offset.")
+    x_scale: Float = Field(10.0, allow_inf_nan=False, gt=0, description="Multiplier on the encoded center x offset.")
+    height_scale: Float = Field(
+        5.0, allow_inf_nan=False, gt=0, description="Multiplier on the encoded log height ratio."
+    )
+    width_scale: Float = Field(5.0, allow_inf_nan=False, gt=0, description="Multiplier on the encoded log width ratio.")
 
 
 class MeanStddevBoxCoder(Message):
@@ -29,7 +31,10 @@ class MeanStddevBoxCoder(Message):
     proto_name: ClassVar[str] = "MeanStddevBoxCoder"
 
     stddev: Float = Field(
-        0.01, description="Standard deviation that divides each corner difference, in the units of the box coordinates."
+        0.01,
+        gt=0,
+        allow_inf_nan=False,
+        description="Standard deviation that divides each corner difference, in the units of the box coordinates.",
     )
 
 
@@ -38,9 +43,11 @@ class SquareBoxCoder(Message):
 
     proto_name: ClassVar[str] = "SquareBoxCoder"
 
-    y_scale: Float = Field(10.0, gt=0, description="Multiplier on the encoded center y offset.")
-    x_scale: Float = Field(10.0, gt=0, description="Multiplier on the encoded center x offset.")
-    length_scale: Float = Field(5.0, gt=0, description="Multiplier on the encoded log side length.")
+    y_scale: Float = Field(10.0, allow_inf_nan=False, gt=0, description="Multiplier on the encoded center y offset.")
+    x_scale: Float = Field(10.0, allow_inf_nan=False, gt=0, description="Multiplier on the encoded center x offset.")
+    length_scale: Float = Field(
+        5.0, allow_inf_nan=False, gt=0, description="Multiplier on the encoded log side length."
+    )
 
 
 class KeypointBoxCoder(Message):
@@ -48,15 +55,25 @@ class KeypointBoxCoder(Message):
 
     proto_name: ClassVar[str] = "KeypointBoxCoder"
 
-    num_keypoints: Int32 = Field(0, description="Keypoints encoded per box; each adds a y and an x code.")
+    num_keypoints: Int32 = Field(
+        0, ge=0, le=10000, description="Keypoints encoded per box; each adds a y and an x code."
+    )
     y_scale: Float = Field(
-        10.0, gt=0, description="Multiplier on encoded y offsets, of the box center and of the keypoints."
+        10.0,
+        allow_inf_nan=False,
+        gt=0,
+        description="Multiplier on encoded y offsets, of the box center and of the keypoints.",
     )
     x_scale: Float = Field(
-        10.0, gt=0, description="Multiplier on encoded x offsets, of the box center and of the keypoints."
+        10.0,
+        allow_inf_nan=False,
+        gt=0,
+        description="Multiplier on encoded x offsets, of the box center and of the keypoints.",
     )
-    height_scale: Float = Field(5.0, gt=0, description="Multiplier on the encoded log height ratio.")
-    width_scale: Float = Field(5.0, gt=0, description="Multiplier on the encoded log width ratio.")
+    height_scale: Float = Field(
+        5.0, allow_inf_nan=False, gt=0, description="Multiplier on the encoded log height ratio."
+    )
+    width_scale: Float = Field(5.0, allow_inf_nan=False, gt=0, description="Multiplier on the encoded log width ratio.")
 
 
 class BoxCoder(Message):

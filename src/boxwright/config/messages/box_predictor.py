@@ -34,8 +34,8 @@ class ConvolutionalBoxPredictorBoxEncodingsClipRange(Message):
 
     proto_name: ClassVar[str] = "ConvolutionalBoxPredictor.BoxEncodingsClipRange"
 
-    min: Float = Field(0.0, description="Box codes below this are raised to it.")
-    max: Float = Field(0.0, description="Box codes above this are lowered to it.")
+    min: Float = Field(0.0, allow_inf_nan=False, description="Box codes below this are raised to it.")
+    max: Float = Field(0.0, allow_inf_nan=False, description="Box codes above this are lowered to it.")
 
 
 class ConvolutionalBoxPredictor(Message):
@@ -46,24 +46,31 @@ class ConvolutionalBoxPredictor(Message):
     conv_hyperparams: Hyperparams | None = Field(
         None, description="Weight init, regularizer, activation and norm of the head layers."
     )
-    min_depth: Int32 = Field(0, description="Fewest channels in the extra layers before prediction.")
+    min_depth: Int32 = Field(0, ge=0, le=8192, description="Fewest channels in the extra layers before prediction.")
     max_depth: Int32 = Field(
-        0, description="Most channels in the extra layers; if it and min_depth are 0, no extra layers are added."
+        0,
+        ge=0,
+        le=8192,
+        description="Most channels in the extra layers; if it and min_depth are 0, no extra layers are added.",
     )
     num_layers_before_predictor: Int32 = Field(
-        0, description="Number of extra 1x1 convolution layers before the prediction layers."
+        0, ge=0, le=64, description="Number of extra 1x1 convolution layers before the prediction layers."
     )
     use_dropout: Bool = Field(True, description="Apply dropout before the class prediction layer when training.")
     dropout_keep_probability: Float = Field(
-        0.8, description="Chance that a value survives dropout; 0..1, used only with use_dropout."
+        0.8, ge=0, le=1, description="Chance that a value survives dropout; 0..1, used only with use_dropout."
     )
     kernel_size: Int32 = Field(
-        1, description="Side of the prediction kernels, in cells; cut down on maps smaller than it."
+        1, ge=1, le=63, description="Side of the prediction kernels, in cells; cut down on maps smaller than it."
     )
-    box_code_size: Int32 = Field(4, description="Numbers predicted per box; must match the box coder, normally 4.")
+    box_code_size: Int32 = Field(
+        4, ge=1, le=20000, description="Numbers predicted per box; must match the box coder, normally 4."
+    )
     apply_sigmoid_to_scores: Bool = Field(False, description="Pass class scores through a sigmoid inside the head.")
     class_prediction_bias_init: Float = Field(
-        0.0, description="Starting bias of the class layer; negative, e.g. -4.6, lowers early scores for focal loss."
+        0.0,
+        allow_inf_nan=False,
+        description="Starting bias of the class layer; negative, e.g. -4.6, lowers early scores for focal loss.",
     )
     use_depthwise: Bool = Field(False, description="Use depthwise separable convolutions in the head.")
     box_encodings_clip_range: ConvolutionalBoxPredictorBoxEncodingsClipRange | None = Field(
@@ -131,8 +138,8 @@ class WeightSharedConvolutionalBoxPredictorBoxEncodingsClipRange(Message):
 
     proto_name: ClassVar[str] = "WeightSharedConvolutionalBoxPredictor.BoxEncodingsClipRange"
 
-    min: Float = Field(0.0, description="Box codes below this are raised to it.")
-    max: Float = Field(0.0, description="Box codes above this are lowered to it.")
+    min: Float = Field(0.0, allow_inf_nan=False, description="Box codes below this are raised to it.")
+    max: Float = Field(0.0, allow_inf_nan=False, description="Box codes above this are lowered to it.")
 
 
 class WeightSharedConvolutionalBoxPredictor(Message):
@@ -150,17 +157,21 @@ class WeightSharedConvolutionalBoxPredictor(Message):
         False, description="With depthwise convolutions, use conv_hyperparams on their pointwise part too."
     )
     num_layers_before_predictor: Int32 = Field(
-        0, description="Number of convolution layers in the tower before the prediction layers."
+        0, ge=0, le=64, description="Number of convolution layers in the tower before the prediction layers."
     )
-    depth: Int32 = Field(0, description="Channels of the tower layers.")
-    kernel_size: Int32 = Field(3, description="Side of the head kernels, in cells.")
-    box_code_size: Int32 = Field(4, description="Numbers predicted per box; must match the box coder, normally 4.")
+    depth: Int32 = Field(0, ge=0, le=8192, description="Channels of the tower layers.")
+    kernel_size: Int32 = Field(3, ge=1, le=63, description="Side of the head kernels, in cells.")
+    box_code_size: Int32 = Field(
+        4, ge=1, le=20000, description="Numbers predicted per box; must match the box coder, normally 4."
+    )
     class_prediction_bias_init: Float = Field(
-        0.0, description="Starting bias of the class layer; negative, e.g. -4.6, lowers early scores for focal loss."
+        0.0,
+        allow_inf_nan=False,
+        description="Starting bias of the class layer; negative, e.g. -4.6, lowers early scores for focal loss.",
     )
     use_dropout: Bool = Field(False, description="Apply dropout before the class prediction layer when training.")
     dropout_keep_probability: Float = Field(
-        0.8, description="Chance that a value survives dropout; 0..1, used only with use_dropout."
+        0.8, ge=0, le=1, description="Chance that a value survives dropout; 0..1, used only with use_dropout."
     )
     share_prediction_tower: Bool = Field(
         False, description="Use one tower for both boxes and classes instead of one each."

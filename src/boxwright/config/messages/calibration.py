@@ -38,8 +38,10 @@ class XYPairsXYPair(Message):
 
     proto_name: ClassVar[str] = "XYPairs.XYPair"
 
-    x: Float = Field(0.0, description="Score before calibration.")
-    y: Float = Field(0.0, description="Score after calibration; flat beyond the first and last points.")
+    x: Float = Field(0.0, allow_inf_nan=False, description="Score before calibration.")
+    y: Float = Field(
+        0.0, allow_inf_nan=False, description="Score after calibration; flat beyond the first and last points."
+    )
 
 
 class XYPairs(Message):
@@ -89,8 +91,8 @@ class SigmoidParameters(Message):
 
     proto_name: ClassVar[str] = "SigmoidParameters"
 
-    a: Float = Field(-1.0, description="Slope; negative keeps the order of scores.")
-    b: Float = Field(0.0, description="Offset inside the exponent.")
+    a: Float = Field(-1.0, allow_inf_nan=False, description="Slope; negative keeps the order of scores.")
+    b: Float = Field(0.0, allow_inf_nan=False, description="Offset inside the exponent.")
 
 
 class SigmoidCalibration(Message):
@@ -125,7 +127,9 @@ class TemperatureScalingCalibration(Message):
 
     proto_name: ClassVar[str] = "TemperatureScalingCalibration"
 
-    scaler: Float = Field(0.0, gt=0, description="Temperature the logits are divided by; above 1 softens the scores.")
+    scaler: Float = Field(
+        0.0, allow_inf_nan=False, gt=0, description="Temperature the logits are divided by; above 1 softens the scores."
+    )
 
 
 class CalibrationConfig(Message):

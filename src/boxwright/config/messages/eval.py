@@ -72,9 +72,9 @@ class EvalConfig(Message):
 
     proto_name: ClassVar[str] = "EvalConfig"
 
-    batch_size: UInt32 = Field(1, description="Number of images per evaluation batch.")
+    batch_size: UInt32 = Field(1, ge=1, le=65536, description="Number of images per evaluation batch.")
     num_visualizations: UInt32 = Field(
-        10, description="Number of example images (or batches) to show with their detections."
+        10, ge=0, description="Number of example images (or batches) to show with their detections."
     )
     num_examples: UInt32 = Field(5000, description="Deprecated: number of images to evaluate.")
     eval_interval_secs: UInt32 = Field(
@@ -100,9 +100,11 @@ class EvalConfig(Message):
     )
     eval_instance_masks: Bool = Field(False, description="Also evaluate instance masks.")
     min_score_threshold: Float = Field(
-        0.5, description="Only detections with at least this score are drawn; 0..1; metrics do not use it."
+        0.5,
+        allow_inf_nan=False,
+        description="Only detections with at least this score are drawn; 0..1; metrics do not use it.",
     )
-    max_num_boxes_to_visualize: Int32 = Field(20, description="Most boxes drawn per image.")
+    max_num_boxes_to_visualize: Int32 = Field(20, ge=0, description="Most boxes drawn per image.")
     skip_scores: Bool = Field(False, description="Draw boxes without their scores.")
     skip_labels: Bool = Field(False, description="Draw boxes without their class names.")
     visualize_groundtruth_boxes: Bool = Field(False, description="Draw the ground-truth boxes as well.")
@@ -122,10 +124,10 @@ class EvalConfig(Message):
         description="Groups of classes to report metrics for: group name to comma-separated class names.",
     )
     recall_lower_bound: Float = Field(
-        0.0, description="Lower end of the recall range for precision-at-recall metrics; 0..1."
+        0.0, allow_inf_nan=False, description="Lower end of the recall range for precision-at-recall metrics; 0..1."
     )
     recall_upper_bound: Float = Field(
-        1.0, description="Upper end of the recall range for precision-at-recall metrics; 0..1."
+        1.0, allow_inf_nan=False, description="Upper end of the recall range for precision-at-recall metrics; 0..1."
     )
     retain_original_image_additional_channels: Bool = Field(
         False, description="Keep the unresized extra image channels as well."

@@ -17,11 +17,11 @@ class FeaturePyramidNetworks(Message):
 
     proto_name: ClassVar[str] = "FeaturePyramidNetworks"
 
-    min_level: Int32 = Field(3, description="Finest pyramid level, e.g. 3 for a stride of 8 px.")
+    min_level: Int32 = Field(3, ge=0, le=16, description="Finest pyramid level, e.g. 3 for a stride of 8 px.")
     max_level: Int32 = Field(
-        7, description="Coarsest pyramid level, e.g. 7 for a stride of 128 px; not below min_level."
+        7, ge=0, le=16, description="Coarsest pyramid level, e.g. 7 for a stride of 128 px; not below min_level."
     )
-    additional_layer_depth: Int32 = Field(256, description="Channels of every pyramid level.")
+    additional_layer_depth: Int32 = Field(256, ge=1, le=8192, description="Channels of every pyramid level.")
 
 
 class BidirectionalFeaturePyramidNetworks(Message):
@@ -29,10 +29,12 @@ class BidirectionalFeaturePyramidNetworks(Message):
 
     proto_name: ClassVar[str] = "BidirectionalFeaturePyramidNetworks"
 
-    min_level: Int32 = Field(3, description="Finest pyramid level; level L has stride 2^L pixels.")
-    max_level: Int32 = Field(7, description="Coarsest pyramid level; level L has stride 2^L pixels.")
-    num_iterations: Int32 = Field(0, description="How many times the top-down plus bottom-up block is stacked.")
-    num_filters: Int32 = Field(0, description="Channels of every BiFPN feature map.")
+    min_level: Int32 = Field(3, ge=0, le=16, description="Finest pyramid level; level L has stride 2^L pixels.")
+    max_level: Int32 = Field(7, ge=0, le=16, description="Coarsest pyramid level; level L has stride 2^L pixels.")
+    num_iterations: Int32 = Field(
+        0, ge=0, le=64, description="How many times the top-down plus bottom-up block is stacked."
+    )
+    num_filters: Int32 = Field(0, ge=0, le=8192, description="Channels of every BiFPN feature map.")
     combine_method: String = Field(
         "fast_attention", description="How a node merges its inputs: fast_attention, attention, weighted_sum or sum."
     )

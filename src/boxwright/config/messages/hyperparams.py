@@ -55,7 +55,9 @@ class L1Regularizer(Message):
 
     proto_name: ClassVar[str] = "L1Regularizer"
 
-    weight: Float = Field(1.0, description="Multiplier on the sum of absolute weights; 0 disables it.")
+    weight: Float = Field(
+        1.0, ge=0, allow_inf_nan=False, description="Multiplier on the sum of absolute weights; 0 disables it."
+    )
 
 
 class L2Regularizer(Message):
@@ -63,7 +65,9 @@ class L2Regularizer(Message):
 
     proto_name: ClassVar[str] = "L2Regularizer"
 
-    weight: Float = Field(1.0, description="Multiplier on half the sum of squared weights; 0 disables it.")
+    weight: Float = Field(
+        1.0, ge=0, allow_inf_nan=False, description="Multiplier on half the sum of squared weights; 0 disables it."
+    )
 
 
 class Regularizer(Message):
@@ -83,8 +87,10 @@ class TruncatedNormalInitializer(Message):
 
     proto_name: ClassVar[str] = "TruncatedNormalInitializer"
 
-    mean: Float = Field(0.0, description="Mean of the starting weights.")
-    stddev: Float = Field(1.0, description="Standard deviation of the starting weights, before cutting.")
+    mean: Float = Field(0.0, allow_inf_nan=False, description="Mean of the starting weights.")
+    stddev: Float = Field(
+        1.0, ge=0, allow_inf_nan=False, description="Standard deviation of the starting weights, before cutting."
+    )
 
 
 class VarianceScalingInitializer(Message):
@@ -93,7 +99,10 @@ class VarianceScalingInitializer(Message):
     proto_name: ClassVar[str] = "VarianceScalingInitializer"
 
     factor: Float = Field(
-        2.0, gt=0, description="Numerator of the weight variance; 2 with FAN_IN gives He initialization."
+        2.0,
+        allow_inf_nan=False,
+        gt=0,
+        description="Numerator of the weight variance; 2 with FAN_IN gives He initialization.",
     )
     uniform: Bool = Field(False, description="Draw from a uniform distribution instead of a truncated normal one.")
     mode: VarianceScalingInitializerMode = Field(
@@ -107,8 +116,8 @@ class RandomNormalInitializer(Message):
 
     proto_name: ClassVar[str] = "RandomNormalInitializer"
 
-    mean: Float = Field(0.0, description="Mean of the starting weights.")
-    stddev: Float = Field(1.0, description="Standard deviation of the starting weights.")
+    mean: Float = Field(0.0, allow_inf_nan=False, description="Mean of the starting weights.")
+    stddev: Float = Field(1.0, ge=0, allow_inf_nan=False, description="Standard deviation of the starting weights.")
 
 
 class Initializer(Message):
@@ -142,11 +151,16 @@ class BatchNorm(Message):
     proto_name: ClassVar[str] = "BatchNorm"
 
     decay: Float = Field(
-        0.999, description="Share of the old value kept at each update of the running mean and variance; just below 1."
+        0.999,
+        ge=0,
+        le=1,
+        description="Share of the old value kept at each update of the running mean and variance; just below 1.",
     )
     center: Bool = Field(True, description="Learn an offset (beta) added after normalizing.")
     scale: Bool = Field(False, description="Learn a factor (gamma) applied after normalizing.")
-    epsilon: Float = Field(0.001, description="Small number added to the variance to avoid division by zero.")
+    epsilon: Float = Field(
+        0.001, ge=0, allow_inf_nan=False, description="Small number added to the variance to avoid division by zero."
+    )
     train: Bool = Field(True, description="Update the running statistics in training; false uses the stored ones.")
 
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from boxwright.config.message import Bool, Enum, Float, Int32, Message
+from boxwright.config.message import Bool, Enum, Finite, Int32, Message
 
 __all__ = [
     "ConditionalShapeResizer",
@@ -44,15 +44,18 @@ class KeepAspectRatioResizer(Message):
     proto_name: ClassVar[str] = "KeepAspectRatioResizer"
 
     min_dimension: Int32 = Field(
-        600, description="Target length of the shorter side, px, unless the longer side would exceed max_dimension."
+        600,
+        ge=0,
+        le=32768,
+        description="Target length of the shorter side, px, unless the longer side would exceed max_dimension.",
     )
-    max_dimension: Int32 = Field(1024, description="Upper limit on the longer side, px.")
+    max_dimension: Int32 = Field(1024, ge=0, le=32768, description="Upper limit on the longer side, px.")
     resize_method: ResizeType = Field(ResizeType.BILINEAR, description="Interpolation used when resizing the image.")
     pad_to_max_dimension: Bool = Field(
         False, description="Pad bottom and right so the result is max_dimension x max_dimension px."
     )
     convert_to_grayscale: Bool = Field(False, description="Convert the resized image to a single grayscale channel.")
-    per_channel_pad_value: list[Float] = Field(
+    per_channel_pad_value: list[Finite] = Field(
         default_factory=list, description="Pixel value used for padding, one per channel; 0 for each when unset."
     )
 
@@ -62,8 +65,8 @@ class FixedShapeResizer(Message):
 
     proto_name: ClassVar[str] = "FixedShapeResizer"
 
-    height: Int32 = Field(300, description="Output height, px.")
-    width: Int32 = Field(300, description="Output width, px.")
+    height: Int32 = Field(300, ge=1, le=32768, description="Output height, px.")
+    width: Int32 = Field(300, ge=1, le=32768, description="Output width, px.")
     resize_method: ResizeType = Field(ResizeType.BILINEAR, description="Interpolation used when resizing the image.")
     convert_to_grayscale: Bool = Field(False, description="Convert the resized image to a single grayscale channel.")
 
@@ -84,7 +87,7 @@ class ConditionalShapeResizer(Message):
         description="GREATER shrinks images whose longer side exceeds the threshold; SMALLER enlarges by shorter side.",
     )
     size_threshold: Int32 = Field(
-        300, description="Threshold on the side length, px, and the length that side is resized to."
+        300, ge=0, le=32768, description="Threshold on the side length, px, and the length that side is resized to."
     )
     resize_method: ResizeType = Field(ResizeType.BILINEAR, description="Interpolation used when resizing the image.")
     convert_to_grayscale: Bool = Field(False, description="Convert the resized image to a single grayscale channel.")
@@ -96,7 +99,7 @@ class PadToMultipleResizer(Message):
     proto_name: ClassVar[str] = "PadToMultipleResizer"
 
     multiple: Int32 = Field(
-        1, ge=0, description="Height and width are padded up to a multiple of this, px; use 1 for no padding."
+        1, le=32768, ge=0, description="Height and width are padded up to a multiple of this, px; use 1 for no padding."
     )
     convert_to_grayscale: Bool = Field(False, description="Convert the image to a single grayscale channel.")
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from boxwright.config.message import Bool, Enum, Float, Int32, Message, String, UInt32
+from boxwright.config.message import Bool, Enum, Float, Int32, Message, NotNegative, String, UInt32
 
 __all__ = [
     "ClassWeight",
@@ -43,7 +43,9 @@ class ClassWeight(Message):
     proto_name: ClassVar[str] = "ClassWeight"
 
     name: String = Field("", description="The class's name in the label map.")
-    weight: Float = Field(1.0, ge=0, description="What the weight of each of its objects is multiplied with.")
+    weight: Float = Field(
+        1.0, allow_inf_nan=False, ge=0, description="What the weight of each of its objects is multiplied with."
+    )
 
 
 class CocoInputReader(Message):
@@ -132,7 +134,7 @@ class InputReader(Message):
     num_additional_channels: Int32 = Field(
         0, description="Number of extra image channels stored beside RGB and joined to the image."
     )
-    num_keypoints: UInt32 = Field(0, description="Number of keypoints per object; 0 = no keypoints.")
+    num_keypoints: UInt32 = Field(0, le=10000, description="Number of keypoints per object; 0 = no keypoints.")
     keypoint_type_weight: list[Float] = Field(
         default_factory=list, description="Loss weight of each keypoint type, num_keypoints entries; empty = all equal."
     )
@@ -168,7 +170,7 @@ class InputReader(Message):
     external_input_reader: ExternalInputReader | None = Field(
         None, description="Hook for a custom reader; the stock API has no reader behind it."
     )
-    sample_from_datasets_weights: list[Float] = Field(
+    sample_from_datasets_weights: list[NotNegative] = Field(
         default_factory=list,
         description="Relative sampling weight of each input path; empty = read all paths together.",
     )

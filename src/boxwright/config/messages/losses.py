@@ -64,10 +64,12 @@ class HardExampleMiner(Message):
         HardExampleMinerLossType.BOTH, description="Loss used to rank examples: CLASSIFICATION, LOCALIZATION or BOTH."
     )
     max_negatives_per_positive: Int32 = Field(
-        0, description="Most negatives kept per positive; 0 or less means no limit."
+        0, ge=0, description="Most negatives kept per positive; 0 or less means no limit."
     )
     min_negatives_per_image: Int32 = Field(
-        0, description="Negatives allowed per image even if it has no positives; used with max_negatives_per_positive."
+        0,
+        ge=0,
+        description="Negatives allowed per image even if it has no positives; used with max_negatives_per_positive.",
     )
 
 
@@ -90,7 +92,10 @@ class WeightedSoftmaxClassificationLoss(Message):
         False, description="Old switch for one loss value per anchor; losses now always work that way."
     )
     logit_scale: Float = Field(
-        1.0, description="Predicted logits are divided by this before the softmax; above 1 softens, never 0."
+        1.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="Predicted logits are divided by this before the softmax; above 1 softens, never 0.",
     )
 
 
@@ -103,7 +108,10 @@ class WeightedSoftmaxClassificationAgainstLogitsLoss(Message):
         False, description="Old switch for one loss value per anchor; losses now always work that way."
     )
     logit_scale: Float = Field(
-        1.0, description="Predicted and target logits are divided by this before the softmax; never 0."
+        1.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="Predicted and target logits are divided by this before the softmax; never 0.",
     )
 
 
@@ -113,7 +121,7 @@ class BootstrappedSigmoidClassificationLoss(Message):
     proto_name: ClassVar[str] = "BootstrappedSigmoidClassificationLoss"
 
     alpha: Float = Field(
-        0.0, description="Weight of the label in the mixed target, the prediction gets 1 - alpha; 0..1."
+        0.0, ge=0, le=1, description="Weight of the label in the mixed target, the prediction gets 1 - alpha; 0..1."
     )
     hard_bootstrap: Bool = Field(False, description="Round the prediction to 0 or 1 before mixing it in.")
     anchorwise_output: Bool = Field(
@@ -130,10 +138,15 @@ class SigmoidFocalClassificationLoss(Message):
         False, description="Old switch for one loss value per anchor; losses now always work that way."
     )
     gamma: Float = Field(
-        2.0, description="Focusing power; larger ignores easy examples more, 0 gives plain cross-entropy."
+        2.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="Focusing power; larger ignores easy examples more, 0 gives plain cross-entropy.",
     )
     alpha: Float = Field(
-        0.0, description="Weight of positives, negatives get 1 - alpha; 0..1, no balancing when unset."
+        0.0,
+        allow_inf_nan=False,
+        description="Weight of positives, negatives get 1 - alpha; 0..1, no balancing when unset.",
     )
 
 
@@ -142,9 +155,14 @@ class PenaltyReducedLogisticFocalLoss(Message):
 
     proto_name: ClassVar[str] = "PenaltyReducedLogisticFocalLoss"
 
-    alpha: Float = Field(0.0, description="Focusing power on the prediction error; CenterNet uses 2.")
+    alpha: Float = Field(
+        0.0, ge=0, allow_inf_nan=False, description="Focusing power on the prediction error; CenterNet uses 2."
+    )
     beta: Float = Field(
-        0.0, description="Power of (1 - target) that lightens the penalty near object centers; CenterNet uses 4."
+        0.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="Power of (1 - target) that lightens the penalty near object centers; CenterNet uses 4.",
     )
 
 
@@ -218,7 +236,9 @@ class WeightedSmoothL1LocalizationLoss(Message):
     anchorwise_output: Bool = Field(
         False, description="Old switch for a per-anchor instead of a summed loss; current losses are always per anchor."
     )
-    delta: Float = Field(1.0, description="Absolute error at which the loss turns from quadratic to linear.")
+    delta: Float = Field(
+        1.0, gt=0, allow_inf_nan=False, description="Absolute error at which the loss turns from quadratic to linear."
+    )
 
 
 class WeightedIOULocalizationLoss(Message):
@@ -270,7 +290,7 @@ class RandomExampleSampler(Message):
     proto_name: ClassVar[str] = "RandomExampleSampler"
 
     positive_sample_fraction: Float = Field(
-        0.01, gt=0, description="Wanted share of positives in the sample; above 0, at most 1."
+        0.01, le=1, gt=0, description="Wanted share of positives in the sample; above 0, at most 1."
     )
 
 
@@ -296,8 +316,12 @@ class Loss(Message):
     hard_example_miner: HardExampleMiner | None = Field(
         None, description="Keep only the anchors with the highest loss; cannot go with the sigmoid focal loss."
     )
-    classification_weight: Float = Field(1.0, description="Multiplier on the classification loss.")
-    localization_weight: Float = Field(1.0, description="Multiplier on the localization loss.")
+    classification_weight: Float = Field(
+        1.0, ge=0, allow_inf_nan=False, description="Multiplier on the classification loss."
+    )
+    localization_weight: Float = Field(
+        1.0, ge=0, allow_inf_nan=False, description="Multiplier on the localization loss."
+    )
     random_example_sampler: RandomExampleSampler | None = Field(
         None, description="Sample a random subset of anchors for the loss; runs before hard example mining."
     )
@@ -309,8 +333,14 @@ class Loss(Message):
         description="Reweight anchors of the class loss: NONE, EXPECTED_SAMPLING, REWEIGHTING_UNMATCHED_ANCHORS.",
     )
     min_num_negative_samples: Float = Field(
-        0.0, description="Lower bound on the effective negative count; used when expected_loss_weights is set."
+        0.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="Lower bound on the effective negative count; used when expected_loss_weights is set.",
     )
     desired_negative_sampling_ratio: Float = Field(
-        3.0, description="Target negatives per positive; used when expected_loss_weights is set."
+        3.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="Target negatives per positive; used when expected_loss_weights is set.",
     )

@@ -18,10 +18,11 @@ class ArgMaxMatcher(Message):
     proto_name: ClassVar[str] = "ArgMaxMatcher"
 
     matched_threshold: Float = Field(
-        0.5, description="An anchor is positive when its best similarity is at least this."
+        0.5, allow_inf_nan=False, description="An anchor is positive when its best similarity is at least this."
     )
     unmatched_threshold: Float = Field(
         0.5,
+        allow_inf_nan=False,
         description="An anchor is negative when its best similarity is below this; must not exceed matched_threshold.",
     )
     ignore_thresholds: Bool = Field(

@@ -29,7 +29,7 @@ class ConstantLearningRate(Message):
 
     proto_name: ClassVar[str] = "ConstantLearningRate"
 
-    learning_rate: Float = Field(0.002, description="Learning rate at every step.")
+    learning_rate: Float = Field(0.002, ge=0, allow_inf_nan=False, description="Learning rate at every step.")
 
 
 class ExponentialDecayLearningRate(Message):
@@ -37,19 +37,23 @@ class ExponentialDecayLearningRate(Message):
 
     proto_name: ClassVar[str] = "ExponentialDecayLearningRate"
 
-    initial_learning_rate: Float = Field(0.002, description="Learning rate at the start of the decay.")
-    decay_steps: UInt32 = Field(
-        4000000, description="Steps over which the rate is multiplied once by decay_factor; must be above 0."
+    initial_learning_rate: Float = Field(
+        0.002, ge=0, allow_inf_nan=False, description="Learning rate at the start of the decay."
     )
-    decay_factor: Float = Field(0.95, description="Multiplier applied once per decay_steps.")
+    decay_steps: UInt32 = Field(
+        4000000, ge=1, description="Steps over which the rate is multiplied once by decay_factor; must be above 0."
+    )
+    decay_factor: Float = Field(0.95, ge=0, allow_inf_nan=False, description="Multiplier applied once per decay_steps.")
     staircase: Bool = Field(
         True, description="true = drop in discrete jumps every decay_steps; false = decay smoothly."
     )
     burnin_learning_rate: Float = Field(
-        0.0, description="Constant rate used during burn-in; 0 = use initial_learning_rate."
+        0.0, ge=0, allow_inf_nan=False, description="Constant rate used during burn-in; 0 = use initial_learning_rate."
     )
-    burnin_steps: UInt32 = Field(0, description="Number of first steps that use the burn-in rate.")
-    min_learning_rate: Float = Field(0.0, description="The rate never falls below this value.")
+    burnin_steps: UInt32 = Field(0, ge=0, description="Number of first steps that use the burn-in rate.")
+    min_learning_rate: Float = Field(
+        0.0, ge=0, allow_inf_nan=False, description="The rate never falls below this value."
+    )
 
 
 class ManualStepLearningRateLearningRateSchedule(Message):
@@ -57,8 +61,8 @@ class ManualStepLearningRateLearningRateSchedule(Message):
 
     proto_name: ClassVar[str] = "ManualStepLearningRate.LearningRateSchedule"
 
-    step: UInt32 = Field(0, description="Training step from which learning_rate applies.")
-    learning_rate: Float = Field(0.002, description="Learning rate from this step on.")
+    step: UInt32 = Field(0, ge=0, description="Training step from which learning_rate applies.")
+    learning_rate: Float = Field(0.002, ge=0, allow_inf_nan=False, description="Learning rate from this step on.")
 
 
 class ManualStepLearningRate(Message):
@@ -67,7 +71,10 @@ class ManualStepLearningRate(Message):
     proto_name: ClassVar[str] = "ManualStepLearningRate"
 
     initial_learning_rate: Float = Field(
-        0.002, description="Learning rate before the first scheduled step (start value if warmup is on)."
+        0.002,
+        ge=0,
+        allow_inf_nan=False,
+        description="Learning rate before the first scheduled step (start value if warmup is on).",
     )
     schedule: list[ManualStepLearningRateLearningRateSchedule] = Field(
         default_factory=list, description="List of steps at which the rate changes, in increasing order."
@@ -82,14 +89,18 @@ class CosineDecayLearningRate(Message):
 
     proto_name: ClassVar[str] = "CosineDecayLearningRate"
 
-    learning_rate_base: Float = Field(0.002, description="Peak learning rate, reached after warmup.")
-    total_steps: UInt32 = Field(4000000, description="Step at which the rate reaches 0; counts warmup and hold.")
-    warmup_learning_rate: Float = Field(0.0002, description="Learning rate at step 0, if warmup_steps is above 0.")
+    learning_rate_base: Float = Field(
+        0.002, ge=0, allow_inf_nan=False, description="Peak learning rate, reached after warmup."
+    )
+    total_steps: UInt32 = Field(4000000, ge=0, description="Step at which the rate reaches 0; counts warmup and hold.")
+    warmup_learning_rate: Float = Field(
+        0.0002, ge=0, allow_inf_nan=False, description="Learning rate at step 0, if warmup_steps is above 0."
+    )
     warmup_steps: UInt32 = Field(
-        10000, description="Steps of linear rise from warmup_learning_rate to learning_rate_base; 0 = no warmup."
+        10000, ge=0, description="Steps of linear rise from warmup_learning_rate to learning_rate_base; 0 = no warmup."
     )
     hold_base_rate_steps: UInt32 = Field(
-        0, description="Steps to stay at learning_rate_base after warmup before decaying."
+        0, ge=0, description="Steps to stay at learning_rate_base after warmup before decaying."
     )
 
 
@@ -127,10 +138,13 @@ class RMSPropOptimizer(Message):
     momentum_optimizer_value: Float = Field(0.9, ge=0, le=1, description="Momentum coefficient; 0..1.")
     decay: Float = Field(
         0.9,
+        allow_inf_nan=False,
         ge=0,
         description="Decay of the squared-gradient average; TF2 code passes it as Keras learning-rate decay instead.",
     )
-    epsilon: Float = Field(1.0, description="Small constant in the denominator that keeps the division stable.")
+    epsilon: Float = Field(
+        1.0, ge=0, allow_inf_nan=False, description="Small constant in the denominator that keeps the division stable."
+    )
 
 
 class MomentumOptimizer(Message):
@@ -148,7 +162,12 @@ class AdamOptimizer(Message):
     proto_name: ClassVar[str] = "AdamOptimizer"
 
     learning_rate: LearningRate | None = Field(None, description="Learning-rate schedule of this optimizer.")
-    epsilon: Float = Field(1e-08, description="Small constant in the denominator that keeps the division stable.")
+    epsilon: Float = Field(
+        1e-08,
+        ge=0,
+        allow_inf_nan=False,
+        description="Small constant in the denominator that keeps the division stable.",
+    )
 
 
 class AdamWOptimizer(Message):
@@ -158,11 +177,19 @@ class AdamWOptimizer(Message):
 
     learning_rate: LearningRate | None = Field(None, description="Learning-rate schedule of this optimizer.")
     weight_decay: Float = Field(
-        0.01, ge=0, description="Share of each kernel, times the learning rate, that a step takes away; not of biases."
+        0.01,
+        allow_inf_nan=False,
+        ge=0,
+        description="Share of each kernel, times the learning rate, that a step takes away; not of biases.",
     )
-    beta1: Float = Field(0.9, ge=0, lt=1, description="Share of the old average of gradients that a step keeps.")
-    beta2: Float = Field(0.999, ge=0, lt=1, description="Share of the old average of squares that a step keeps.")
-    epsilon: Float = Field(1e-08, description="Small constant in the denominator that keeps the division stable.")
+    beta1: Float = Field(0.9, le=1, ge=0, lt=1, description="Share of the old average of gradients that a step keeps.")
+    beta2: Float = Field(0.999, le=1, ge=0, lt=1, description="Share of the old average of squares that a step keeps.")
+    epsilon: Float = Field(
+        1e-08,
+        ge=0,
+        allow_inf_nan=False,
+        description="Small constant in the denominator that keeps the division stable.",
+    )
 
 
 class Optimizer(Message):
@@ -181,5 +208,5 @@ class Optimizer(Message):
         True, description="Also keep an exponential moving average of the weights during training."
     )
     moving_average_decay: Float = Field(
-        0.9999, description="Share of the old average kept at each step; 0..1, close to 1 = slow average."
+        0.9999, ge=0, le=1, description="Share of the old average kept at each step; 0..1, close to 1 = slow average."
     )

@@ -26,21 +26,24 @@ class BatchNonMaxSuppression(Message):
 
     proto_name: ClassVar[str] = "BatchNonMaxSuppression"
 
-    score_threshold: Float = Field(0.0, description="Only boxes scoring above this enter NMS.")
+    score_threshold: Float = Field(0.0, allow_inf_nan=False, description="Only boxes scoring above this enter NMS.")
     iou_threshold: Float = Field(
         0.6, ge=0, le=1, description="Boxes overlapping a kept box by more than this IoU are dropped; 0..1."
     )
-    max_detections_per_class: Int32 = Field(100, description="Most boxes kept per class and image.")
-    max_total_detections: Int32 = Field(100, description="Most boxes kept per image over all classes.")
+    max_detections_per_class: Int32 = Field(100, ge=0, description="Most boxes kept per class and image.")
+    max_total_detections: Int32 = Field(100, ge=0, description="Most boxes kept per image over all classes.")
     use_static_shapes: Bool = Field(False, description="Pad NMS results to a fixed size.")
     use_class_agnostic_nms: Bool = Field(
         False, description="Run NMS once over all classes, so boxes of different classes suppress each other."
     )
     max_classes_per_detection: Int32 = Field(
-        1, description="Most classes reported per kept box; used only with use_class_agnostic_nms."
+        1, ge=0, description="Most classes reported per kept box; used only with use_class_agnostic_nms."
     )
     soft_nms_sigma: Float = Field(
-        0.0, ge=0, description="Width of Gaussian Soft-NMS, which lowers scores of overlapping boxes; 0 = ordinary NMS."
+        0.0,
+        allow_inf_nan=False,
+        ge=0,
+        description="Width of Gaussian Soft-NMS, which lowers scores of overlapping boxes; 0 = ordinary NMS.",
     )
     use_partitioned_nms: Bool = Field(False, description="Use the tiled NMS algorithm; only used with static shapes.")
     use_combined_nms: Bool = Field(
@@ -68,7 +71,10 @@ class PostProcessing(Message):
         description="Function that turns class logits into scores: IDENTITY, SIGMOID or SOFTMAX.",
     )
     logit_scale: Float = Field(
-        1.0, description="Class logits are divided by this before score conversion; above 1 softens scores, never 0."
+        1.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="Class logits are divided by this before score conversion; above 1 softens scores, never 0.",
     )
     calibration_config: CalibrationConfig | None = Field(
         None, description="If set, maps converted scores to calibrated ones."

@@ -96,7 +96,7 @@ class RandomHorizontalFlip(Message):
         default_factory=list,
         description="Keypoint order to apply after the flip (index of the mirrored keypoint, one entry per keypoint).",
     )
-    probability: Float = Field(0.5, description="Chance of flipping an image; 0..1.")
+    probability: Float = Field(0.5, ge=0, le=1, description="Chance of flipping an image; 0..1.")
 
 
 class RandomPixelValueScale(Message):
@@ -131,7 +131,10 @@ class RandomAdjustBrightness(Message):
     proto_name: ClassVar[str] = "RandomAdjustBrightness"
 
     max_delta: Float = Field(
-        0.2, description="Offset is drawn from -max_delta..max_delta, as a fraction of the full pixel range (1 = 255)."
+        0.2,
+        ge=0,
+        allow_inf_nan=False,
+        description="Offset is drawn from -max_delta..max_delta, as a fraction of the full pixel range (1 = 255).",
     )
 
 
@@ -140,8 +143,8 @@ class RandomAdjustContrast(Message):
 
     proto_name: ClassVar[str] = "RandomAdjustContrast"
 
-    min_delta: Float = Field(0.8, description="Smallest contrast factor (1 = no change).")
-    max_delta: Float = Field(1.25, description="Largest contrast factor (1 = no change).")
+    min_delta: Float = Field(0.8, ge=0, allow_inf_nan=False, description="Smallest contrast factor (1 = no change).")
+    max_delta: Float = Field(1.25, ge=0, allow_inf_nan=False, description="Largest contrast factor (1 = no change).")
 
 
 class RandomAdjustHue(Message):
@@ -150,7 +153,10 @@ class RandomAdjustHue(Message):
     proto_name: ClassVar[str] = "RandomAdjustHue"
 
     max_delta: Float = Field(
-        0.02, description="Hue shift is drawn from -max_delta..max_delta, as a fraction of the full hue circle."
+        0.02,
+        ge=0,
+        allow_inf_nan=False,
+        description="Hue shift is drawn from -max_delta..max_delta, as a fraction of the full hue circle.",
     )
 
 
@@ -159,8 +165,10 @@ class RandomAdjustSaturation(Message):
 
     proto_name: ClassVar[str] = "RandomAdjustSaturation"
 
-    min_delta: Float = Field(0.8, description="Smallest saturation factor (1 = no change, 0 = gray).")
-    max_delta: Float = Field(1.25, description="Largest saturation factor (1 = no change).")
+    min_delta: Float = Field(
+        0.8, ge=0, allow_inf_nan=False, description="Smallest saturation factor (1 = no change, 0 = gray)."
+    )
+    max_delta: Float = Field(1.25, ge=0, allow_inf_nan=False, description="Largest saturation factor (1 = no change).")
 
 
 class RandomDistortColor(Message):
@@ -194,18 +202,28 @@ class RandomCropImage(Message):
     min_object_covered: Float = Field(
         1.0, ge=0, le=1, description="Crop must contain at least this fraction of some box's area; 0..1."
     )
-    min_aspect_ratio: Float = Field(0.75, gt=0, description="Smallest width/height ratio the crop may have.")
-    max_aspect_ratio: Float = Field(1.33, gt=0, description="Largest width/height ratio the crop may have.")
+    min_aspect_ratio: Float = Field(
+        0.75, allow_inf_nan=False, gt=0, description="Smallest width/height ratio the crop may have."
+    )
+    max_aspect_ratio: Float = Field(
+        1.33, allow_inf_nan=False, gt=0, description="Largest width/height ratio the crop may have."
+    )
     min_area: Float = Field(0.1, gt=0, le=1, description="Smallest crop area as a fraction of the image area.")
     max_area: Float = Field(1.0, gt=0, le=1, description="Largest crop area as a fraction of the image area.")
     overlap_thresh: Float = Field(
-        0.3, description="Boxes with less than this fraction of their area inside the crop are dropped; 0..1."
+        0.3,
+        ge=0,
+        allow_inf_nan=False,
+        description="Boxes with less than this fraction of their area inside the crop are dropped; 0..1.",
     )
     clip_boxes: Bool = Field(
         True, description="Cut boxes at the crop border; false keeps their full extent, beyond the crop."
     )
     random_coef: Float = Field(
-        0.0, description="Probability of leaving the image unchanged; 0 = always apply, 1 = never."
+        0.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="Probability of leaving the image unchanged; 0 = always apply, 1 = never.",
     )
 
 
@@ -337,10 +355,16 @@ class SSDRandomCropOperation(Message):
         0.0, ge=0, le=1, description="Crop must contain at least this fraction of some box's area; 0..1."
     )
     min_aspect_ratio: Float = Field(
-        0.0, gt=0, description="Smallest width/height ratio the crop may have; the default 0 is invalid, so set it."
+        0.0,
+        allow_inf_nan=False,
+        gt=0,
+        description="Smallest width/height ratio the crop may have; the default 0 is invalid, so set it.",
     )
     max_aspect_ratio: Float = Field(
-        0.0, gt=0, description="Largest width/height ratio the crop may have; the default 0 is invalid, so set it."
+        0.0,
+        allow_inf_nan=False,
+        gt=0,
+        description="Largest width/height ratio the crop may have; the default 0 is invalid, so set it.",
     )
     min_area: Float = Field(
         0.0,
@@ -355,13 +379,19 @@ class SSDRandomCropOperation(Message):
         description="Largest crop area as a fraction of the image area; the default 0 is invalid, so set it.",
     )
     overlap_thresh: Float = Field(
-        0.0, description="Boxes with less than this fraction of their area inside the crop are dropped; 0..1."
+        0.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="Boxes with less than this fraction of their area inside the crop are dropped; 0..1.",
     )
     clip_boxes: Bool = Field(
         True, description="Cut boxes at the crop border; false keeps their full extent, beyond the crop."
     )
     random_coef: Float = Field(
-        0.0, description="Probability of leaving the image unchanged; 0 = always apply, 1 = never."
+        0.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="Probability of leaving the image unchanged; 0 = always apply, 1 = never.",
     )
 
 
@@ -538,7 +568,7 @@ class RandomVerticalFlip(Message):
         default_factory=list,
         description="Keypoint order to apply after the flip (index of the mirrored keypoint, one entry per keypoint).",
     )
-    probability: Float = Field(0.5, description="Chance of flipping an image; 0..1.")
+    probability: Float = Field(0.5, ge=0, le=1, description="Chance of flipping an image; 0..1.")
 
 
 class RandomRotation90(Message):
@@ -549,7 +579,7 @@ class RandomRotation90(Message):
     keypoint_rot_permutation: list[Int32] = Field(
         default_factory=list, description="Keypoint order to apply after the rotation (one index per keypoint)."
     )
-    probability: Float = Field(0.5, description="Chance of rotating an image; 0..1.")
+    probability: Float = Field(0.5, ge=0, le=1, description="Chance of rotating an image; 0..1.")
 
 
 class RGBtoGray(Message):

@@ -48,6 +48,7 @@ class AnchorRefinement(Message):
     )
     objectness_threshold: Float = Field(
         0.01,
+        allow_inf_nan=False,
         description="Negative anchor filtering: anchors less likely to hold an object (1 - θ) are no negatives of the "
         "second step, and are not detected; 0 filters nothing.",
     )
@@ -63,9 +64,12 @@ class TransferConnection(Message):
 
     proto_name: ClassVar[str] = "TransferConnection"
 
-    depth: Int32 = Field(256, gt=0, description="Channels of every level.")
+    depth: Int32 = Field(256, le=8192, gt=0, description="Channels of every level.")
     deconvolution_kernel_size: Int32 = Field(
-        2, description="Side of the kernel that doubles a coarser level: 2 as released, 4 as in the paper's figure."
+        2,
+        ge=1,
+        le=63,
+        description="Side of the kernel that doubles a coarser level: 2 as released, 4 as in the paper's figure.",
     )
     conv_hyperparams: Hyperparams | None = Field(
         None, description="Regularizer, initializer, activation and batch norm; without, the model's."
@@ -77,8 +81,8 @@ class ResidualBody(Message):
 
     proto_name: ClassVar[str] = "ResidualBody"
 
-    width: Int32 = Field(256, gt=0, description="Channels inside the bottleneck.")
-    depth: Int32 = Field(1024, gt=0, description="Channels that it hands on.")
+    width: Int32 = Field(256, le=8192, gt=0, description="Channels inside the bottleneck.")
+    depth: Int32 = Field(1024, le=8192, gt=0, description="Channels that it hands on.")
     conv_hyperparams: Hyperparams | None = Field(
         None, description="Regularizer, initializer, activation and batch norm; without, the model's."
     )
@@ -89,7 +93,7 @@ class RefineDet(Message):
 
     proto_name: ClassVar[str] = "RefineDet"
 
-    num_classes: Int32 = Field(0, description="Number of object classes, background not counted.")
+    num_classes: Int32 = Field(0, ge=0, le=100000, description="Number of object classes, background not counted.")
     image_resizer: ImageResizer | None = Field(
         None, description="How input images are resized; sides must fit the coarsest level's stride."
     )

@@ -42,7 +42,7 @@ class ThresholdedIouSimilarity(Message):
     proto_name: ClassVar[str] = "ThresholdedIouSimilarity"
 
     iou_threshold: Float = Field(
-        0.5, description="Pairs with IoU above this get the first box's score, the others 0; 0..1."
+        0.5, ge=0, le=1, description="Pairs with IoU above this get the first box's score, the others 0; 0..1."
     )
 
 

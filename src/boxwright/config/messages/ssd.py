@@ -32,9 +32,14 @@ class SsdFeatureExtractor(Message):
         "", description="Registered extractor name, e.g. ssd_mobilenet_v2_keras; an unknown name fails at build."
     )
     depth_multiplier: Float = Field(
-        1.0, description="Factor on the channel count of the backbone layers (MobileNet-style width); 1 = full width."
+        1.0,
+        gt=0,
+        le=100,
+        description="Factor on the channel count of the backbone layers (MobileNet-style width); 1 = full width.",
     )
-    min_depth: Int32 = Field(16, description="Fewest channels a layer may have after depth_multiplier is applied.")
+    min_depth: Int32 = Field(
+        16, ge=0, le=8192, description="Fewest channels a layer may have after depth_multiplier is applied."
+    )
     conv_hyperparams: Hyperparams | None = Field(
         None, description="Regularizer, initializer, activation and batch norm of the extractor's convolutions."
     )
@@ -42,7 +47,10 @@ class SsdFeatureExtractor(Message):
         False, description="Apply conv_hyperparams to the backbone too, in place of the backbone's own defaults."
     )
     pad_to_multiple: Int32 = Field(
-        1, description="Zero-pad image height and width up to a multiple of this many pixels; 1 = no padding."
+        1,
+        ge=1,
+        le=4096,
+        description="Zero-pad image height and width up to a multiple of this many pixels; 1 = no padding.",
     )
     use_explicit_padding: Bool = Field(
         False, description="Pad inputs symmetrically by kernel size, then convolve VALID, instead of SAME padding."
@@ -61,7 +69,7 @@ class SsdFeatureExtractor(Message):
         False, description="Feed images that are already preprocessed, skipping the extractor's own normalization."
     )
     num_layers: Int32 = Field(
-        6, description="How many feature maps (SSD levels) to produce, on extractors that accept a count."
+        6, ge=1, le=64, description="How many feature maps (SSD levels) to produce, on extractors that accept a count."
     )
     spaghettinet_arch_name: String = Field(
         "", description="SpaghettiNet variant to build, e.g. spaghettinet_edgetpu_s; SpaghettiNet extractors only."
@@ -102,7 +110,10 @@ class Ssd(Message):
     proto_name: ClassVar[str] = "Ssd"
 
     num_classes: Int32 = Field(
-        0, description="Number of object classes, background not counted unless explicit_background_class is on."
+        0,
+        ge=0,
+        le=100000,
+        description="Number of object classes, background not counted unless explicit_background_class is on.",
     )
     image_resizer: ImageResizer | None = Field(
         None, description="How input images are resized before the network sees them."
@@ -117,7 +128,7 @@ class Ssd(Message):
         False, description="Background targets are all zeros instead of one-hot; use with sigmoid losses."
     )
     negative_class_weight: Float = Field(
-        1.0, description="Multiplier on the class loss of anchors matched to no object."
+        1.0, ge=0, allow_inf_nan=False, description="Multiplier on the class loss of anchors matched to no object."
     )
     box_predictor: BoxPredictor | None = Field(None, description="Head that predicts boxes and class scores.")
     anchor_generator: AnchorGenerator | None = Field(
@@ -149,7 +160,10 @@ class Ssd(Message):
         False, description="Train on ground-truth confidences instead of 0/1 class labels."
     )
     implicit_example_weight: Float = Field(
-        1.0, description="Loss weight of negatives that are not labeled; used with use_confidences_as_targets."
+        1.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="Loss weight of negatives that are not labeled; used with use_confidences_as_targets.",
     )
     return_raw_detections_during_predict: Bool = Field(
         False, description="Also return decoded boxes before NMS from the predict step."

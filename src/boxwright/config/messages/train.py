@@ -34,7 +34,7 @@ class FreezeStage(Message):
 
     proto_name: ClassVar[str] = "FreezeStage"
 
-    until_step: UInt32 = Field(0, description="The step from which these variables learn.")
+    until_step: UInt32 = Field(0, ge=0, description="The step from which these variables learn.")
     variables: list[String] = Field(
         default_factory=list, description="Name patterns (regex) of the variables that wait until then."
     )
@@ -45,7 +45,7 @@ class TrainConfig(Message):
 
     proto_name: ClassVar[str] = "TrainConfig"
 
-    batch_size: UInt32 = Field(32, description="Images per training step, summed over all replicas.")
+    batch_size: UInt32 = Field(32, ge=1, le=1000000, description="Images per training step, summed over all replicas.")
     data_augmentation_options: list[PreprocessingStep] = Field(
         default_factory=list, description="Augmentations applied to each training image, in the listed order."
     )
@@ -82,7 +82,8 @@ class TrainConfig(Message):
         15.0, description="TF1: steps by which each further asynchronous worker waits before it starts."
     )
     bias_grad_multiplier: Float = Field(
-        0.0, description="TF1: multiplier on the gradients of biases; 0 = leave them as they are."
+        0.0,
+        description="TF1: multiplier on the gradients of biases; 0 = leave them as they are.",
     )
     update_trainable_variables: list[String] = Field(
         default_factory=list, description="TF1: name patterns (regex) of the only variables to train; empty = all."

@@ -5,6 +5,7 @@ Dimensions: B batch, H W image.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,10 @@ from torch import Tensor, nn
 from boxwright.errors import ConfigError
 
 __all__ = ["TimmBackbone"]
+
+
+_PLAIN = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)?")
+_PLAIN_PART = re.compile(r"[^A-Za-z0-9_].*", re.DOTALL)
 
 
 class TimmBackbone(nn.Module):
@@ -41,11 +46,14 @@ class TimmBackbone(nn.Module):
         import timm  # takes a second, and only these backbones need it
 
         super().__init__()
+        # Only the names of timm's own networks: it takes others as places to fetch code's settings and weights from.
+        if not _PLAIN.fullmatch(name) or not timm.is_model(name):
+            near = ", ".join(timm.list_models(f"*{_PLAIN_PART.sub('', name)[:8]}*")[:6]) or "see timm.list_models()"
+            raise ConfigError(f"feature_extractor.type timm/{name[:80]}: no network of timm; near: {near}")
         try:
             self.body = timm.create_model(name, pretrained=pretrained, features_only=True)
-        except RuntimeError as error:
-            near = ", ".join(timm.list_models(f"*{name.split('.')[0][:8]}*")[:6]) or "see timm.list_models()"
-            raise ConfigError(f"feature_extractor.type timm/{name}: {error}; near: {near}") from None
+        except (RuntimeError, ValueError, TypeError, AttributeError, NotImplementedError) as error:
+            raise ConfigError(f"feature_extractor.type timm/{name}: it has no feature maps: {error}") from None
         info: Any = self.body.feature_info
         reductions = list(info.reduction())
         missing = [stride for stride in strides if stride not in reductions]
