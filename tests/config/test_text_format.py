@@ -104,7 +104,7 @@ ERRORS = [
     ("model { ssd { num_classes: 'x' } }", "f:1:28: model.ssd.num_classes: expected an integer, found 'x'"),
     ("train_config { batch_size: 1.5 }", "train_config.batch_size: expected an integer, found '1.5'"),
     ("train_config { batch_size: 08 }", "train_config.batch_size: expected an integer, found '08'"),
-    ("train_config { batch_size: -1 }", "train_config.batch_size: should be greater than or equal to 0, found -1"),
+    ("train_config { batch_size: -1 }", "train_config.batch_size: should be greater than or equal to 1, found -1"),
     ("train_config { fine_tune_checkpoint: 'abc\n }", "this string is not closed on its line"),
     ("train_config { fine_tune_checkpoint: '\\q' }", "unknown escape '\\q' in a string"),
     ("train_config { fine_tune_checkpoint: abc }", "expected a string, found 'abc'"),

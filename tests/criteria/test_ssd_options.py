@@ -168,9 +168,12 @@ def test_similarities_by_hand() -> None:
         (("matcher", "add_background_class: true explicit_background_class: true matcher"), "exclude each other"),
         (("faster_rcnn_box_coder { }", "keypoint_box_coder { num_keypoints: 3 }"), "box_code_size is 4"),
         (("faster_rcnn_box_coder { }", "keypoint_box_coder { }"), "at least 1"),
-        (("faster_rcnn_box_coder { }", "mean_stddev_box_coder { stddev: 0 }"), "more than 0"),
+        (("faster_rcnn_box_coder { }", "mean_stddev_box_coder { stddev: 0 }"), "greater than 0"),
         (("    loss {", "    loss { hard_example_miner { }"), "focal loss weighs hard examples itself"),
-        (("    loss {", "    loss { random_example_sampler { positive_sample_fraction: 2 }"), "at most 1"),
+        (
+            ("    loss {", "    loss { random_example_sampler { positive_sample_fraction: 2 }"),
+            "less than or equal to 1",
+        ),
         (
             (
                 "weighted_sigmoid_focal { gamma: 2.0 alpha: 0.25 } }",

@@ -94,11 +94,6 @@ def _check_selection(loss: m.Loss) -> None:
 def _sampler(config: m.RandomExampleSampler | None) -> BalancedSampler | None:
     if config is None:
         return None
-    if not 0 < config.positive_sample_fraction <= 1:
-        raise ConfigError(
-            "random_example_sampler.positive_sample_fraction: expected more than 0 and at most 1, "
-            f"found {config.positive_sample_fraction}"
-        )
     return BalancedSampler(config.positive_sample_fraction)
 
 

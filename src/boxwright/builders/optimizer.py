@@ -45,8 +45,6 @@ def build_optimizer(config: m.Optimizer, path: str = "optimizer") -> OptimizerPl
     """
     with located(path):
         rule, learning_rate = build_chosen(config, "optimizer", _OPTIMIZERS)
-        if not 0 <= config.moving_average_decay <= 1:
-            raise ConfigError(f"moving_average_decay: expected 0..1, found {config.moving_average_decay:g}")
     where = f"{path}.{config.which('optimizer')}"
     with located(f"{where}.learning_rate"):
         schedule = build_schedule(require(learning_rate, "learning_rate"))
@@ -94,32 +92,26 @@ def build_schedule(config: m.LearningRate) -> Schedule:
         The schedule.
 
     Raises:
-        ConfigError: For an empty message, a negative rate, or steps that contradict each other.
+        ConfigError: For an empty message, or steps that contradict each other.
     """
     return build_chosen(config, "learning_rate", _SCHEDULES)
 
 
-def _rate(value: float, name: str) -> float:
-    if value < 0:
-        raise ConfigError(f"{name} is {value:g}; a rate cannot be negative")
-    return value
-
-
 def _constant(config: m.ConstantLearningRate) -> Schedule:
-    return Constant(_rate(config.learning_rate, "learning_rate"))
+    return Constant(config.learning_rate)
 
 
 def _exponential(config: m.ExponentialDecayLearningRate) -> Schedule:
     if config.decay_steps < 1:
         raise ConfigError("exponential_decay_learning_rate.decay_steps: expected at least 1, found 0")
     return ExponentialDecay(
-        rate=_rate(config.initial_learning_rate, "initial_learning_rate"),
+        rate=config.initial_learning_rate,
         decay_steps=config.decay_steps,
         decay_factor=config.decay_factor,
         staircase=config.staircase,
-        burnin_rate=_rate(config.burnin_learning_rate, "burnin_learning_rate"),
+        burnin_rate=config.burnin_learning_rate,
         burnin_steps=config.burnin_steps,
-        floor=_rate(config.min_learning_rate, "min_learning_rate"),
+        floor=config.min_learning_rate,
     )
 
 
@@ -130,7 +122,7 @@ def _manual(config: m.ManualStepLearningRate) -> Schedule:
     if boundaries != sorted(set(boundaries)) or boundaries[0] < 1:
         raise ConfigError(f"manual_step_learning_rate: expected rising steps from 1 on, found {boundaries}")
     rates = [config.initial_learning_rate, *(stage.learning_rate for stage in config.schedule)]
-    return ManualSteps(boundaries, [_rate(rate, "learning_rate") for rate in rates], config.warmup)
+    return ManualSteps(boundaries, rates, config.warmup)
 
 
 def _cosine(config: m.CosineDecayLearningRate) -> Schedule:
@@ -145,9 +137,9 @@ def _cosine(config: m.CosineDecayLearningRate) -> Schedule:
             f"warmup_learning_rate {config.warmup_learning_rate}"
         )
     return CosineDecay(
-        rate=_rate(config.learning_rate_base, "learning_rate_base"),
+        rate=config.learning_rate_base,
         total_steps=config.total_steps,
-        warmup_rate=_rate(config.warmup_learning_rate, "warmup_learning_rate"),
+        warmup_rate=config.warmup_learning_rate,
         warmup_steps=config.warmup_steps,
         hold_steps=config.hold_base_rate_steps,
     )

@@ -69,8 +69,6 @@ def _keypoint(config: m.KeypointBoxCoder) -> BoxCoder:
 
 
 def _mean_stddev(config: m.MeanStddevBoxCoder) -> BoxCoder:
-    if config.stddev <= 0:
-        raise ConfigError(f"mean_stddev_box_coder.stddev: expected more than 0, found {config.stddev}")
     return MeanStddevBoxCoder(config.stddev)
 
 

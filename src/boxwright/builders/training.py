@@ -104,8 +104,6 @@ def build_training(
     train = require(config.train_config, "train_config")
     refuse_unsupported(train, "train_config")
     reader = require(config.train_input_reader, "train_input_reader")
-    if train.batch_size < 1:
-        raise ConfigError("train_config.batch_size: expected at least 1, found 0")
     if train.num_steps < 1:
         raise ConfigError("train_config.num_steps is not set; say how long to train, as by --num_train_steps 10000")
     _check_keypoints(config.model, reader)

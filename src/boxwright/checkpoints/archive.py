@@ -86,6 +86,9 @@ def load_archive(path: str | Path) -> Any:
 def _prove_whole(file: BinaryIO) -> None:
     """Check a file's digest, or where it has none its archive's checksums.
 
+    Args:
+        file: The file.
+
     Raises:
         ValueError: Where they do not hold, or a part is packed: torch packs nothing, but a bomb is.
     """

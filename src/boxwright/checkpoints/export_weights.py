@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from safetensors.torch import save
 
+from boxwright.checkpoints.safetensors_file import pack_safetensors
 from boxwright.config import messages as m
 from boxwright.config.load import dump_message
 from boxwright.data.label_map import write_label_map
@@ -75,6 +75,6 @@ def write_safetensors(detector: Detector, path: str | Path) -> Path:
     """
     path = Path(path)
     state = detector.network.state_dict()
-    tensors = {n: v.contiguous() for n, v in state.items() if not n.endswith("num_batches_tracked")}
+    tensors = {n: v for n, v in state.items() if not n.endswith("num_batches_tracked")}
     make_folder(path.parent)
-    return write_whole(path, save(tensors))
+    return write_whole(path, pack_safetensors(tensors))

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.torch import load
 from torch import Tensor, nn
 
 from boxwright.checkpoints.pytorch_names import from_pytorch, read_pth
+from boxwright.checkpoints.safetensors_file import read_safetensors
 from boxwright.checkpoints.store import find_checkpoint
 from boxwright.errors import CheckpointError
-from boxwright.files import is_file, is_folder, read_file, shown
+from boxwright.files import is_file, is_folder
 from boxwright.tensorflow.bundle import Bundle
 from boxwright.tensorflow.variables import from_tensorflow
 from boxwright.types import Categories
@@ -80,10 +79,7 @@ def read_source(
     if path.suffix == ".safetensors":
         if use_average:
             raise CheckpointError(f"{path}: moving averages are asked for, but safetensors files have none")
-        try:
-            return SourceWeights(load(read_file(path, CheckpointError)))
-        except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError, MemoryError) as error:
-            raise CheckpointError(f"{shown(path)}: not readable as safetensors: {error}") from None
+        return SourceWeights(read_safetensors(path))
     if path.suffix == ".pth":
         if use_average:
             raise CheckpointError(f"{path}: moving averages are asked for, but .pth files have none")

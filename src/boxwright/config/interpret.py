@@ -121,7 +121,7 @@ def _store(message: Message, name: str, value: Any, location: Location, path: st
         setattr(message, name, value)
     except ValidationError as error:
         first = error.errors()[0]
-        problem = first["msg"].removeprefix("Input ").lower()
+        problem = first["msg"].removeprefix("Input ").removeprefix("Value error, ").lower()
         where = "".join(f"[{part}]" for part in first["loc"][1:])
         raise location.error(f"{path}{where}: {problem}, found {_show(first['input'])}") from None
     message._locations[name] = location

@@ -63,8 +63,21 @@ Positive = Annotated[Float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[Float, Field(ge=0, allow_inf_nan=False)]
 Fraction = Annotated[Float, Field(ge=0, le=1)]
 Byte = Annotated[int, Field(ge=0, le=255, strict=True)]
-Int32 = Annotated[int, Field(ge=-(2**31), lt=2**31, strict=True)]
-UInt32 = Annotated[int, Field(ge=0, lt=2**32, strict=True)]
+
+
+def _range(least: int, beyond: int) -> AfterValidator:
+    """Return a check of its own: pydantic keeps one lower and one upper bound, and a field's must stay."""
+
+    def check(value: int) -> int:
+        if not least <= value < beyond:
+            raise ValueError(f"should be {least} to {beyond - 1}")
+        return value
+
+    return AfterValidator(check)
+
+
+Int32 = Annotated[int, Field(strict=True), _range(-(2**31), 2**31)]
+UInt32 = Annotated[int, Field(strict=True), _range(0, 2**32)]
 Bool = Annotated[bool, Field(strict=True)]
 String = Annotated[str, Field(strict=True)]
 

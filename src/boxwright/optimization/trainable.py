@@ -178,7 +178,7 @@ def _compiled(pattern: str, path: str) -> Callable[[str], bool]:
             return found.search(name, timeout=max(until - time.monotonic(), 0.001)) is not None
         except TimeoutError:
             raise ConfigError(
-                f"{path}: {pattern[:_LONGEST]!r} takes more than {limit} s to look for: repetitions inside repetitions; "
+                f"{path}: {pattern[:_LONGEST]!r} takes more than {limit} s to look for (repetitions in repetitions); "
                 f"write it plainer ({PATTERN_SECONDS.variable} sets another limit)"
             ) from None
 

@@ -111,9 +111,7 @@ class Bundle(Mapping[str, "NDArray[Any]"]):
             )
         if header.endianness != 0:
             # Nothing proves the mark: a damaged one would turn every number around.
-            raise CheckpointError(
-                f"{index}: says that it was written on a big-endian machine, whose files are not read"
-            )
+            raise CheckpointError(f"{index}: says it was written on a big-endian machine, whose files are not read")
         self._shards = [
             self.prefix.with_name(f"{self.prefix.name}.data-{number:05d}-of-{header.num_shards:05d}")
             for number in range(header.num_shards)

@@ -1,0 +1,70 @@
+"""`.safetensors` files: ours carry a digest in their metadata, which is checked when they are read.
+
+The format has no checksum of its own, so a changed bit would be another weight.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from boxwright.errors import CheckpointError
+from boxwright.files import read_file, shown
+
+__all__ = ["pack_safetensors", "read_safetensors"]
+
+_KEY = "boxwright_sha256"
+
+
+def pack_safetensors(tensors: Mapping[str, Tensor]) -> bytes:
+    """Return tensors as a file's bytes.
+
+    Args:
+        tensors: By name.
+
+    Returns:
+        The file, with a digest of names, types, shapes and values in its metadata.
+    """
+    plain = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    return bytes(save(plain, {_KEY: _digest(plain)}))
+
+
+def read_safetensors(path: str | Path) -> dict[str, Tensor]:
+    """Read a file of tensors.
+
+    Args:
+        path: The file; of ours, or of others, who write no digest.
+
+    Returns:
+        Name to tensor.
+
+    Raises:
+        CheckpointError: Where it cannot be read, or its digest does not hold.
+    """
+    data = read_file(path, CheckpointError)
+    try:
+        tensors: dict[str, Tensor] = load(data)
+        (length,) = struct.unpack_from("<Q", data)
+        wanted = json.loads(data[8 : 8 + length]).get("__metadata__", {}).get(_KEY)
+    except (SafetensorError, LookupError, TypeError, ValueError, RuntimeError, MemoryError, struct.error) as error:
+        raise CheckpointError(f"{shown(path)}: not readable as safetensors: {str(error)[:200]}") from None
+    if wanted is not None and wanted != _digest(tensors):
+        raise CheckpointError(f"{shown(path)}: not readable as safetensors: damaged: its digest does not hold")
+    return tensors
+
+
+def _digest(tensors: Mapping[str, Tensor]) -> str:
+    found = hashlib.sha256()
+    for name in sorted(tensors):
+        value = tensors[name]
+        found.update(f"{name} {value.dtype} {list(value.shape)}\n".encode())
+        found.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()

@@ -1,0 +1,457 @@
+"""What is fuzzed: for each reader good inputs to begin from, and a call that takes any bytes.
+
+A call returns, or raises a BoxwrightError; anything else is a finding. So is an input that is accepted though
+it says something else than what was written (`AcceptedError`).
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from safetensors.torch import save
+
+import boxwright as bw
+from boxwright.builders.training import build_training
+from boxwright.checkpoints.store import CheckpointStore, read_checkpoint
+from boxwright.config import messages as m
+from boxwright.config.load import dump_message, parse_message
+from boxwright.config.overrides import apply_override
+from boxwright.config.support import report
+from boxwright.data.batch import make_example
+from boxwright.data.coco import CocoDataset
+from boxwright.data.dataset import Dataset
+from boxwright.data.image_io import decode_image, encode_jpeg, encode_png
+from boxwright.data.label_map import load_label_map
+from boxwright.data.shapes import ShapesDataset
+from boxwright.data.tf_example import encode_example
+from boxwright.data.tfrecord import TFRecordFile, write_records
+from boxwright.data.tfrecord_dataset import TFRecordDataset
+from boxwright.data.voc import VocDataset, write_voc_annotation
+from boxwright.evaluation.evaluate import restore_detector
+from boxwright.evaluation.evaluator import draw_truth
+from boxwright.optimization.trainable import Freezing, Trainable
+from boxwright.preprocessing.image_resizer import FixedShapeResizer
+from boxwright.tensorflow.bundle import Bundle
+from boxwright.tensorflow.sstable import read_table, write_table
+from boxwright.training.log import _forget_after
+from boxwright.types import Categories, Category
+from tests.conftest import SMALL_MODEL, SMALL_TRAINING
+
+__all__ = ["READERS", "AcceptedError", "Reader", "small_checkpoint"]
+
+CLASSES = Categories((Category(0, 1, "circle"), Category(1, 2, "square"), Category(2, 3, "a b")))
+RECORDS = [b"", b"one", b"x" * 500, bytes(range(256)), b"\0" * 40, b"end"]
+
+
+class AcceptedError(AssertionError):
+    """An input was accepted, and means something else than what was written."""
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A reader.
+
+    Attributes:
+        seeds: Good inputs.
+        read: Takes bytes and an empty folder.
+    """
+
+    seeds: Callable[[], list[bytes]]
+    read: Callable[[bytes, Path], None]
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")
+
+
+def _config(format: Any) -> Reader:
+    def read(data: bytes, folder: Path) -> None:
+        config = parse_message(_text(data), m.TrainEvalPipelineConfig, format=format)
+        list(report(config))
+        for other in ("text", "yaml", "json"):
+            again = parse_message(dump_message(config, other), m.TrainEvalPipelineConfig, format=other)
+            if dump_message(again) != dump_message(config):
+                raise AcceptedError(f"{other} does not come back the same")
+
+    def seeds() -> list[bytes]:
+        parts = [
+            SMALL_TRAINING,
+            SMALL_MODEL[:700] + "}}}",
+            "eval_config { metrics_set: 'a\\n\\x85 b' batch_size: 0x3 }",
+        ]
+        texts = ["eval_input_reader { tf_record_input_reader { input_path: ['x@3', \"y\"] } }", *parts]
+        messages = [parse_message(text, m.TrainEvalPipelineConfig) for text in texts if "}}}" not in text]
+        anchors = "a: &x [1, 2]\n" if format == "yaml" else ""
+        return [*(dump_message(one, format).encode() for one in messages), anchors.encode()]
+
+    return Reader(seeds, read)
+
+
+def _overrides() -> Reader:
+    def read(data: bytes, folder: Path) -> None:
+        config = parse_message(SMALL_TRAINING, m.TrainEvalPipelineConfig)
+        apply_override(config, _text(data))
+        dump_message(config)
+
+    lines = ["train_config.batch_size=3", "train_config { freeze_variables: 'x' }", "model.ssd.num_classes=0x10"]
+    lines += ["eval_input_reader[0].label_map_path=a", "train_config.data_augmentation_options.1.random_crop_image={}"]
+    return Reader(lambda: [line.encode() for line in lines], read)
+
+
+def _label_map() -> Reader:
+    def read(data: bytes, folder: Path) -> None:
+        (folder / "m.pbtxt").write_bytes(data)
+        load_label_map(folder / "m.pbtxt")
+
+    text = (
+        "item { id: 1 name: 'cat' }\nitem { id: 3 name: \"dog\\x20\" display_name: 'D' keypoints { id: 1 label: 'k' } }"
+    )
+    return Reader(lambda: [text.encode(), b"item: { name: 'x' id: 2 }"], read)
+
+
+def _patterns() -> Reader:
+    def read(data: bytes, folder: Path) -> None:
+        os.environ["BOXWRIGHT_MAX_PATTERN_SECONDS"] = "1"
+        network = torch.nn.Sequential(torch.nn.Linear(2, 2))
+        names = {name: (name, "box_predictor/layer/kernel") for name, _ in network.named_parameters()}
+        Trainable(network, Freezing(freeze=(_text(data),)), names)
+
+    return Reader(lambda: [b"0.weight", b"^box_(predictor|x)*/.+k", b"((a*)*)*$", b"[a-z]{2,3}?(?<=r)"], read)
+
+
+def _use(dataset: Dataset) -> None:
+    """Do with samples what a run does."""
+    for index in range(len(dataset)):
+        sample = dataset[index]
+        example = make_example(sample, FixedShapeResizer(32, 32))
+        if not (np.isfinite(example.objects.boxes).all() and np.isfinite(example.objects.weights).all()):
+            raise AcceptedError("what is not finite reaches the loss")
+        draw_truth(sample, dataset.categories)
+        dataset.encoded(index)
+
+
+@cache
+def _example_seeds() -> list[bytes]:
+    shapes = ShapesDataset(3, seed=3, size=(40, 50))
+    samples = [shapes[number] for number in range(3)]
+    for sample in samples:
+        sample.keypoints = np.ones((len(sample.boxes), 2, 3), np.float32)
+    return [encode_example(sample, encode_jpeg(sample.image), shapes.categories) for sample in samples]
+
+
+def _example() -> Reader:
+    def read(data: bytes, folder: Path) -> None:
+        write_records(folder / "a.record", [data])
+        shapes = ShapesDataset(1)
+        for options in ({}, {"num_keypoints": 2}, {"masks": "png"}, {"masks": "numerical"}):
+            last: Exception | None = None
+            try:
+                _use(TFRecordDataset([folder / "a.record"], shapes.categories, **options))  # type: ignore[arg-type]
+            except bw.BoxwrightError as error:
+                last = error
+        if last is not None:
+            raise last
+
+    return Reader(_example_seeds, read)
+
+
+def _records() -> Reader:
+    def seeds() -> list[bytes]:
+        import tempfile
+
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "r"
+            kinds = []
+            for compression in ("none", "gzip", "zlib"):
+                write_records(path, RECORDS, compression)  # type: ignore[arg-type]
+                kinds.append(path.read_bytes())
+        return kinds
+
+    def read(data: bytes, folder: Path) -> None:
+        (folder / "r").write_bytes(data)
+        file = TFRecordFile(folder / "r")
+        for index in range(len(file)):
+            if file[index] not in RECORDS:
+                raise AcceptedError(f"record {index} is none of those written")
+
+    return Reader(seeds, read)
+
+
+def _index() -> Reader:
+    def seeds() -> list[bytes]:
+        import tempfile
+
+        with tempfile.TemporaryDirectory() as name:
+            path = Path(name) / "r"
+            write_records(path, RECORDS)
+            os.utime(path, ns=(10**18, 10**18))
+            TFRecordFile(path)
+            return [(Path(name) / ".r.index").read_bytes()]
+
+    def read(data: bytes, folder: Path) -> None:
+        write_records(folder / "r", RECORDS)
+        os.utime(folder / "r", ns=(10**18, 10**18))
+        for name in (".r.index", ".r.index.npy"):
+            (folder / name).write_bytes(data)
+        file = TFRecordFile(folder / "r")
+        if [file[index] for index in range(len(file))] != RECORDS:
+            raise AcceptedError("a damaged index gives other records")
+
+    return Reader(seeds, read)
+
+
+@cache
+def _image_seeds() -> list[bytes]:
+    image = ShapesDataset(1, seed=2, size=(24, 30))[0].image
+    seeds = [encode_jpeg(image), encode_png(image)]
+    for format, mode in (("GIF", "P"), ("BMP", "RGB"), ("TIFF", "RGB"), ("WEBP", "RGB"), ("PPM", "L"), ("PNG", "LA")):
+        buffer = io.BytesIO()
+        Image.fromarray(image).convert(mode).save(buffer, format=format)
+        seeds.append(buffer.getvalue())
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    buffer = io.BytesIO()
+    Image.fromarray(image).save(buffer, format="JPEG", exif=exif)
+    return [*seeds, buffer.getvalue()]
+
+
+def _image() -> Reader:
+    def read(data: bytes, folder: Path) -> None:
+        pixels = decode_image(data, "image", upright=True)
+        if pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.dtype != np.uint8:
+            raise AcceptedError(f"{pixels.shape} {pixels.dtype}")
+
+    return Reader(_image_seeds, read)
+
+
+COCO = {
+    "images": [{"id": 1, "file_name": "a.jpg", "height": 24, "width": 30}, {"id": 2, "file_name": "a.jpg"}],
+    "categories": [{"id": 1, "name": "circle"}, {"id": 7, "name": "square"}],
+    "annotations": [
+        {"id": 1, "image_id": 1, "category_id": 7, "bbox": [1, 2, 5.5, 6], "segmentation": [[1, 2, 6, 2, 6, 8, 1, 8]]},
+        {
+            "id": 2,
+            "image_id": 2,
+            "category_id": 1,
+            "bbox": [0, 0, 30, 24],
+            "area": 3,
+            "iscrowd": 1,
+            "segmentation": {"size": [24, 30], "counts": [0, 20, 700]},
+        },
+        {
+            "id": 3,
+            "image_id": 1,
+            "category_id": 1,
+            "bbox": [0, 0, 3, 2],
+            "segmentation": {"size": [24, 30], "counts": "0d0\\f0"},
+        },
+    ],
+}
+
+
+def _coco() -> Reader:
+    def read(data: bytes, folder: Path) -> None:
+        (folder / "a.jpg").write_bytes(_image_seeds()[0])
+        (folder / "c.json").write_bytes(data)
+        for masks in (False, True):
+            last: Exception | None = None
+            try:
+                _use(CocoDataset(folder / "c.json", folder, load_masks=masks))
+            except bw.BoxwrightError as error:
+                last = error
+        if last is not None:
+            raise last
+
+    return Reader(lambda: [json.dumps(COCO).encode()], read)
+
+
+def _voc() -> Reader:
+    def seeds() -> list[bytes]:
+        import tempfile
+
+        sample = ShapesDataset(1, seed=2, size=(24, 30))[0]
+        with tempfile.TemporaryDirectory() as name:
+            write_voc_annotation(sample, "a.jpg", ShapesDataset(1).categories, Path(name) / "a.xml")
+            text = (Path(name) / "a.xml").read_bytes()
+        return [text, b'<?xml version="1.0" encoding="gb2312"?>' + text]
+
+    def read(data: bytes, folder: Path) -> None:
+        for name in ("Annotations", "JPEGImages"):
+            (folder / name).mkdir()
+        (folder / "Annotations" / "a.xml").write_bytes(data)
+        (folder / "JPEGImages" / "a.jpg").write_bytes(_image_seeds()[0])
+        _use(VocDataset(folder))
+
+    return Reader(seeds, read)
+
+
+def _voc_list() -> Reader:
+    xml = b"<annotation><object><name>x</name><bndbox><xmin>0</xmin><ymin>0</ymin><xmax>3</xmax><ymax>4</ymax></bndbox></object></annotation>"
+
+    def read(data: bytes, folder: Path) -> None:
+        for name in ("Annotations", "JPEGImages", "ImageSets/Main"):
+            (folder / "in" / name).mkdir(parents=True)
+        for stem in ("a", "a b", "c"):
+            (folder / "in" / "Annotations" / f"{stem}.xml").write_bytes(xml)
+            (folder / "in" / "JPEGImages" / f"{stem}.jpg").write_bytes(_image_seeds()[0])
+        (folder / "outside.xml").write_bytes(xml)
+        (folder / "in" / "ImageSets" / "Main" / "l.txt").write_bytes(data)
+        dataset = VocDataset(folder / "in", "l")
+        if not set(dataset.stems) <= {"a", "a b", "c", "./a", "./c", "./a b"} and any(".." in s for s in dataset.stems):
+            raise AcceptedError(f"{dataset.stems}")
+        _use(dataset)
+
+    return Reader(lambda: [b"a\na b\nc\n", b"a -1\nc  1\n", b"../../outside\n"], read)
+
+
+@cache
+def small_checkpoint() -> tuple[bytes, dict[str, Any]]:
+    """A checkpoint of a small run: its bytes and its content."""
+    import tempfile
+
+    from boxwright.training.state import new_state
+
+    text = SMALL_MODEL.replace("num_classes: 4", "num_classes: 3") + SMALL_TRAINING
+    text += "train_input_reader { tf_record_input_reader { input_path: 'x' } }"
+    config = parse_message(text, m.TrainEvalPipelineConfig)
+    torch.manual_seed(0)
+    detector = bw.build_detector(config, CLASSES)
+    state = new_state(detector, build_training(config))
+    with tempfile.TemporaryDirectory() as name:
+        path = CheckpointStore(name).save(1, state.content(dump_message(config)))
+        return path.read_bytes(), read_checkpoint(path)
+
+
+def _checkpoint() -> Reader:
+    def read(data: bytes, folder: Path) -> None:
+        (folder / "ckpt-1.pt").write_bytes(data)
+        detector, _, _ = restore_detector(folder / "ckpt-1.pt")
+        ours = small_checkpoint()[1]["network"]
+        if any(not torch.equal(value, ours[name]) for name, value in detector.network.state_dict().items()):
+            raise AcceptedError("a damaged checkpoint gives other weights")
+
+    return Reader(lambda: [small_checkpoint()[0]], read)
+
+
+@cache
+def _linear() -> torch.nn.Module:
+    return torch.nn.Conv2d(3, 4, 3)
+
+
+def _safetensors() -> Reader:
+    from boxwright.checkpoints.load_weights import check_finite
+    from boxwright.checkpoints.sources import read_source
+
+    def read(data: bytes, folder: Path) -> None:
+        (folder / "w.safetensors").write_bytes(data)
+        found = read_source(_linear(), folder / "w.safetensors")
+        check_finite(found.values, "w")
+
+    return Reader(lambda: [save({"weight": torch.ones(4, 3), "bias": torch.zeros(4)})], read)
+
+
+def _table() -> Reader:
+    items = {b"": b"\x08\x01", **{f"model/layer-{n}/k".encode(): bytes([n]) * n for n in range(30)}}
+    return Reader(lambda: [write_table(items), write_table({})], lambda data, folder: _quiet(read_table(data, "table")))
+
+
+def _quiet(_: object) -> None:
+    """Take a result that nobody looks at."""
+
+
+@cache
+def _bundle_files() -> tuple[bytes, bytes]:
+    import tempfile
+
+    from boxwright.tensorflow.bundle_writer import write_bundle
+    from boxwright.tensorflow.object_graph import ATTRIBUTE
+
+    with tempfile.TemporaryDirectory() as name:
+        arrays = {f"model/{n}/kernel{ATTRIBUTE}": np.full((2, 3), n, np.float32) for n in range(4)}
+        prefix = write_bundle(Path(name) / "ckpt-1", arrays, {"model/again": "model/1"})
+        return Path(f"{prefix}.index").read_bytes(), Path(f"{prefix}.data-00000-of-00001").read_bytes()
+
+
+def _bundle() -> Reader:
+    """The index's entries are changed, and its checksums made good again."""
+
+    def seeds() -> list[bytes]:
+        table = read_table(_bundle_files()[0], "seed")
+        return [b"\xff\xfe".join(key + b"\xff\xfd" + value for key, value in table.items())]
+
+    def read(data: bytes, folder: Path) -> None:
+        pairs = [pair.partition(b"\xff\xfd") for pair in data.split(b"\xff\xfe")]
+        (folder / "ckpt-1.index").write_bytes(write_table({key: value for key, _, value in pairs}))
+        (folder / "ckpt-1.data-00000-of-00001").write_bytes(_bundle_files()[1])
+        bundle = Bundle(folder / "ckpt-1")
+        bundle.verify()
+        bundle.graph().resolve("model/again/kernel")
+
+    return Reader(seeds, read)
+
+
+def _graph() -> Reader:
+    from google.protobuf.message import DecodeError
+
+    from boxwright.tensorflow.object_graph import ObjectGraph
+    from boxwright.tensorflow.protos import ObjectGraphProto
+
+    def seeds() -> list[bytes]:
+        from boxwright.tensorflow.object_graph import build_graph
+
+        return [build_graph(["model/a/k/.ATTRIBUTES/VARIABLE_VALUE"], {"model/b": "model/a"}).SerializeToString()]
+
+    def read(data: bytes, folder: Path) -> None:
+        try:
+            proto = ObjectGraphProto.FromString(data)
+        except DecodeError:
+            return
+        graph = ObjectGraph(proto)
+        for path in ("model/a/k", "model/b/k", "a", ""):
+            graph.resolve(path)
+            graph.resolve(path, "average")
+
+    return Reader(seeds, read)
+
+
+def _log() -> Reader:
+    def read(data: bytes, folder: Path) -> None:
+        (folder / "metrics.jsonl").write_bytes(data)
+        _forget_after(folder / "metrics.jsonl", 5, 3)
+
+    return Reader(lambda: [b'{"step": 1, "Loss/total_loss": 2.5}\n{"step": 4, "evaluation": "eval"}\n{"step"'], read)
+
+
+READERS: dict[str, Reader] = {
+    "config_text": _config("text"),
+    "config_yaml": _config("yaml"),
+    "config_json": _config("json"),
+    "overrides": _overrides(),
+    "label_map": _label_map(),
+    "patterns": _patterns(),
+    "example": _example(),
+    "records": _records(),
+    "index": _index(),
+    "image": _image(),
+    "coco": _coco(),
+    "voc": _voc(),
+    "voc_list": _voc_list(),
+    "checkpoint": _checkpoint(),
+    "safetensors": _safetensors(),
+    "table": _table(),
+    "bundle": _bundle(),
+    "graph": _graph(),
+    "log": _log(),
+}
+warnings.filterwarnings("ignore", message=".*is not in the label map.*")
