@@ -30,6 +30,7 @@ from boxwright.config.overrides import apply_override
 from boxwright.config.support import report
 from boxwright.data.batch import make_example
 from boxwright.data.coco import CocoDataset
+from boxwright.data.coco_masks import encode_mask
 from boxwright.data.dataset import Dataset
 from boxwright.data.image_io import decode_image, encode_jpeg, encode_png
 from boxwright.data.label_map import load_label_map
@@ -254,7 +255,7 @@ COCO = {
             "image_id": 1,
             "category_id": 1,
             "bbox": [0, 0, 3, 2],
-            "segmentation": {"size": [24, 30], "counts": "0d0\\f0"},
+            "segmentation": encode_mask(np.eye(24, 30, dtype=np.uint8)),
         },
     ],
 }

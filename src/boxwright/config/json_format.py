@@ -59,6 +59,8 @@ def parse_json(text: str, file: str) -> Value:
         return _ToTree(file).transform(tree)  # type: ignore[no-any-return]  # lark's transform is untyped
     except VisitError as error:  # lark wraps what a rule raises
         raise error.orig_exc from None
+    except RecursionError:
+        raise Location(file, 1, 1).error("values are nested too deeply") from None
 
 
 class _ToTree(Transformer[Token, Any]):

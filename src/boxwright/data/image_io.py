@@ -89,6 +89,8 @@ def _opened(data: bytes, where: str) -> Iterator[Image.Image]:
         raise DataError(f"{where}: not an image of a known format (starts with {data[:8]!r})") from None
     except DataError:
         raise
+    except Image.DecompressionBombError as error:
+        raise DataError(f"{where}: {error} {IMAGE_PIXELS.variable} raises that limit too") from None
     except Exception as error:  # noqa: BLE001  # Pillow's plugins raise whatever their parsing meets
         raise DataError(f"{where}: the image cannot be decoded: {error or type(error).__name__}") from None
 

@@ -65,8 +65,8 @@ class VocDataset:
         """
         self.root, self._allow_outside = Path(root), allow_paths_outside
         self.name = f"{root}" + (f" ({image_set})" if image_set else "")
-        self._annotations = _existing(self.root, _ANNOTATION_FOLDERS, "*.xml", "annotations")
         refuse_unfinished(self.root)
+        self._annotations = _existing(self.root, _ANNOTATION_FOLDERS, "*.xml", "annotations")
         self._images = next(folder for folder in (self.root / name for name in _IMAGE_FOLDERS) if is_folder(folder))
         self.stems = self._read_list(image_set) if image_set else self._all_stems()
         self.categories = categories or self._find_categories()

@@ -1,0 +1,102 @@
+"""Files appear whole or not at all, folders say when they are not."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from boxwright.errors import ConfigError, DataError, OutputError
+from boxwright.files import (
+    MARKER,
+    is_file,
+    open_whole,
+    partial_files,
+    read_file,
+    refuse_unfinished,
+    unfinished,
+    unique_stem,
+    write_whole,
+)
+from boxwright.limits import IMAGE_PIXELS, LIMITS
+
+
+def test_what_was_there_stays_until_all_is_written(tmp_path: Path) -> None:
+    path = write_whole(tmp_path / "a.json", "before")
+    with pytest.raises(KeyboardInterrupt), open_whole(path) as file:
+        file.write(b"half")
+        assert len(partial_files(tmp_path)) == 1
+        raise KeyboardInterrupt
+    assert path.read_text() == "before"
+    assert [one.name for one in tmp_path.iterdir()] == ["a.json"], "nothing half-written stays"
+
+
+def test_two_writers_have_files_of_their_own(tmp_path: Path) -> None:
+    with open_whole(tmp_path / "a") as first, open_whole(tmp_path / "a") as second:
+        first.write(b"one")
+        second.write(b"two")
+        assert len(partial_files(tmp_path)) == 2
+    assert (tmp_path / "a").read_bytes() in (b"one", b"two")
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS])
+def test_errors_name_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("boxwright.files.os.fsync", refuse)
+    with pytest.raises(OutputError, match=rf"metrics.json: could not be written: {os.strerror(number)}"):
+        write_whole(tmp_path / "metrics.json", "{}")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["none/a", "a\0b", "x" * 300])
+def test_names_that_cannot_be(tmp_path: Path, name: str) -> None:
+    with pytest.raises(OutputError, match="could not be written: "):
+        write_whole(tmp_path / name, "")
+    with pytest.raises(DataError):
+        read_file(tmp_path / name)
+    with pytest.raises(ConfigError):
+        read_file(tmp_path / name, ConfigError)
+    assert not is_file(tmp_path / name)
+
+
+def test_text_that_no_file_can_hold(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="surrogates"):
+        write_whole(tmp_path / "a", "\udcff")
+
+
+def test_a_folder_is_marked_until_it_is_whole(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    with pytest.raises(ZeroDivisionError), unfinished(folder, "a conversion"):
+        assert "a conversion" in (folder / MARKER).read_text()
+        _ = 1 / 0
+    with pytest.raises(DataError, match="has not finished"):
+        refuse_unfinished(folder)
+    with unfinished(folder, "a conversion"):
+        pass
+    refuse_unfinished(folder)
+    assert not list(folder.iterdir())
+
+
+def test_stems_are_names_and_all_different() -> None:
+    taken: set[str] = set()
+    given = ["a-2", "a", "a", "A", "../x", "x" * 100_000, "x" * 100_000, "²", "浣熊" * 200, "", ".hidden", "a/b", "a_b"]
+    stems = [unique_stem(name, taken) for name in given]
+    assert len({stem.lower() for stem in stems}) == len(given)
+    assert stems[:4] == ["a-2", "a", "a-3", "A-4"]
+    assert all(0 < len(stem.encode()) < 140 and "/" not in stem and not stem.startswith(".") for stem in stems)
+
+
+def test_limits_are_raised_by_their_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len({limit.variable for limit in LIMITS}) == len(LIMITS) == 10
+    assert "BOXWRIGHT_MAX_IMAGE_PIXELS" in IMAGE_PIXELS.exceeded(10**9)
+    assert not IMAGE_PIXELS.exceeded(10**8)
+    monkeypatch.setenv("BOXWRIGHT_MAX_IMAGE_PIXELS", "2e9")
+    assert not IMAGE_PIXELS.exceeded(10**9)
+    for bad in ("many", "-1", "nan", "0", "inf"):
+        monkeypatch.setenv("BOXWRIGHT_MAX_IMAGE_PIXELS", bad)
+        with pytest.raises(ConfigError, match="expected a number of 1 or more"):
+            _ = IMAGE_PIXELS.value
