@@ -1,0 +1,168 @@
+"""Batches come, or it is said why not: workers that die, hang, or have no memory to share."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import boxwright as bw
+from boxwright.data.augmentation.transform import Chain
+from boxwright.data.batch import Batch
+from boxwright.data.loader import BatchStream, TrainingExamples, training_batches
+from boxwright.data.order import StreamSettings
+from boxwright.data.shapes import ShapesDataset
+from boxwright.errors import TrainingError
+from boxwright.preprocessing.image_resizer import FixedShapeResizer
+from boxwright.types import Sample
+
+
+class Odd(ShapesDataset):
+    """Shapes, of which reading one does what a test wants."""
+
+    def __init__(self, act: Any, at: int = 5) -> None:
+        super().__init__(12, seed=1, size=(20, 20))
+        self.act, self.at = act, at
+
+    def __getitem__(self, index: int) -> Sample:
+        if index == self.at:
+            self.act()
+        return super().__getitem__(index)
+
+
+def stream(act: Any, *, workers: int = 1, patience: float = 600.0) -> BatchStream:
+    examples = TrainingExamples(Odd(act), Chain(()), FixedShapeResizer(16, 16), seed=0)
+    return training_batches(examples, StreamSettings(2, shuffle=False, workers=workers), patience=patience)
+
+
+def last_of(batches: BatchStream) -> Any:
+    items = list(batches)
+    assert all(isinstance(item, Batch) for item in items[:-1])
+    return items[-1]
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def hang() -> None:
+    time.sleep(10_000)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_worker_that_dies(workers: int) -> None:
+    error = last_of(stream(die, workers=workers))
+    assert isinstance(error, TrainingError)
+    assert str(error).startswith("a data worker died"), error
+
+
+@pytest.mark.parametrize("kind", [EOFError, ConnectionResetError, BrokenPipeError, RuntimeError, FileNotFoundError])
+def test_whatever_a_workers_death_looks_like(kind: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its end may be met in its queue, or in the socket that hands over memory."""
+    import boxwright.data.loader as module
+
+    def fail(_: object) -> None:
+        raise kind("x")
+
+    monkeypatch.setattr(module, "_next_within_a_second", fail)
+    error = last_of(stream(lambda: None, workers=0))
+    assert isinstance(error, TrainingError)
+    assert str(error).startswith("a data worker died: x")
+
+
+def test_a_worker_that_hangs() -> None:
+    began = {child.pid for child in multiprocessing.active_children()}
+    error = last_of(stream(hang, patience=2))
+    assert isinstance(error, TrainingError)
+    assert "no batch in 2 s: the data workers are stuck" in str(error)
+    assert {child.pid for child in multiprocessing.active_children()} <= began, "and none of them is left"
+
+
+def test_whoever_waits_hears_that_nothing_has_come() -> None:
+    waiting = stream(hang).polled()
+    heard = [next(waiting) for _ in range(30) if not isinstance(waiting, list)]
+    assert heard.count(None) >= 25
+    waiting.close()  # type: ignore[attr-defined]
+    assert not [child for child in multiprocessing.active_children() if child.name.startswith("Process")]
+
+
+def test_no_batch_at_all() -> None:
+    assert list(training_batches(
+        TrainingExamples(ShapesDataset(1), Chain(()), FixedShapeResizer(16, 16), 0), StreamSettings(2, num_epochs=1)
+    )) == []  # fmt: skip
+
+
+TRAIN = """
+import sys
+import boxwright as bw
+config = bw.load_config(sys.argv[1], ["train_config.num_steps=1000000"])
+print("begins", flush=True)
+bw.train(config, sys.argv[2], bw.RunSettings(evaluate=False, workers=1, data_timeout=3600))
+"""
+
+
+def test_a_full_shared_memory_is_named(small_config: Path, tmp_path: Path) -> None:
+    """As in a container: /dev/shm of one megabyte. Without a mount of its own, that of the machine is said to be full."""
+    own = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs -o size=200k tmpfs /dev/shm && exec "$@"', "sh"]
+    able = shutil.which("unshare") and subprocess.run([*own, "true"], capture_output=True, check=False).returncode == 0
+    script = "import torch\ntorch.multiprocessing.set_sharing_strategy('file_descriptor')\n" + textwrap.dedent(TRAIN)
+    if not able:
+        script = (
+            "import boxwright.data.batch as b\n"
+            "def full(self): raise RuntimeError('unable to allocate shared memory(shm): No space left on device (28)')\n"
+            "b.Batch.share_memory = full\n" + script
+        )
+    command = [*(own if able else []), sys.executable, "-c", script, str(small_config), str(tmp_path / "m")]
+    found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    assert found.returncode == 1
+    assert "TrainingError: shared memory, in which workers hand over batches, is full" in found.stderr, found.stderr[
+        -2000:
+    ]
+    assert "--shm-size" in found.stderr
+
+
+STUCK = """
+import sys, time
+import boxwright as bw
+import boxwright.data.tfrecord_dataset as d
+plain = d.TFRecordDataset.__getitem__
+def slow(self, index):
+    if index == 7:
+        time.sleep(100000)
+    return plain(self, index)
+d.TFRecordDataset.__getitem__ = slow
+config = bw.load_config(sys.argv[1], ["train_config.num_steps=1000000", "train_input_reader.shuffle=false"])
+
+class Told:
+    def message(self, text): print(text, flush=True)
+    def step(self, step, *_): print("step", step, flush=True)
+    def evaluated(self, *_): pass
+
+bw.train(config, sys.argv[2], bw.RunSettings(evaluate=False, workers=1, log_every_n=1), Told())
+print("ended in order", flush=True)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_are_obeyed_while_data_are_waited_for(small_config: Path, tmp_path: Path, number: int) -> None:
+    command = [sys.executable, "-c", textwrap.dedent(STUCK), str(small_config), str(tmp_path / "m")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as run:
+        assert run.stdout is not None
+        for line in run.stdout:
+            if line.startswith("step 1"):
+                break
+        run.send_signal(number)
+        rest = run.stdout.read()
+        assert run.wait() == 0, rest
+    assert "ended in order" in rest
+    assert "interrupted: stopped after 1 of 1000000 steps" in rest
+    assert bw.restore_detector(tmp_path / "m")[2] == 1

@@ -1,0 +1,100 @@
+"""`detect` of whatever people hand in: it works, or says in one line what was expected."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import boxwright as bw
+from boxwright.config import messages as m
+from boxwright.config import parse_message
+from boxwright.models.detector import usable_device
+from tests.conftest import SMALL_MODEL
+
+IMAGE = np.random.default_rng(0).integers(0, 255, (40, 50, 3), dtype=np.uint8)
+
+
+@pytest.fixture(scope="module")
+def detector() -> bw.Detector:
+    torch.manual_seed(0)
+    return bw.build_detector(parse_message(SMALL_MODEL, m.TrainEvalPipelineConfig))
+
+
+def same(first: list[bw.Detections], second: list[bw.Detections]) -> bool:
+    return all(
+        torch.equal(a.boxes, b.boxes) and torch.equal(a.scores, b.scores) for a, b in zip(first, second, strict=True)
+    )
+
+
+def test_no_images(detector: bw.Detector) -> None:
+    assert detector.detect([]) == []
+    assert detector.detect(np.zeros((0, 8, 8, 3), np.uint8)) == []
+
+
+def test_images_in_every_form(detector: bw.Detector) -> None:
+    plain = detector.detect([IMAGE])
+    reversed_twice = np.ascontiguousarray(IMAGE[..., ::-1])[..., ::-1]  # everybody's way from OpenCV's order
+    assert reversed_twice.strides[-1] < 0
+    locked = IMAGE.copy()
+    locked.flags.writeable = False
+    wide = np.zeros((40, 100, 3), np.uint8)
+    wide[:, ::2] = IMAGE
+    others: list[Any] = [
+        reversed_twice,
+        locked,
+        wide[:, ::2],
+        np.asfortranarray(IMAGE),
+        Image.fromarray(IMAGE),
+        torch.from_numpy(IMAGE).permute(2, 0, 1),
+        IMAGE.astype(np.int64),
+        IMAGE.astype(">f4"),
+        np.concatenate([IMAGE, IMAGE[..., :1]], axis=2),
+    ]
+    for other in others:
+        assert same(detector.detect([other]), plain), type(other)
+    assert same(detector.detect(IMAGE[None]), plain)
+    assert same(detector.detect((IMAGE,)), plain)
+    grey = Image.fromarray(IMAGE).convert("L")
+    assert same(detector.detect([grey]), detector.detect([np.asarray(grey)]))
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 50), (50, 1), (3000, 2)])
+def test_images_of_one_pixel(detector: bw.Detector, size: tuple[int, int]) -> None:
+    for image in (np.zeros((*size, 3), np.uint8), np.zeros((*size, 3), np.uint8)[::-1, ::-1]):
+        (found,) = detector.detect([image])
+        assert found.boxes.isfinite().all()
+
+
+BAD: list[tuple[Any, str]] = [
+    (5, "expected a list of images, found int"),
+    ("picture.jpg", "expected a list of images, found str"),
+    (IMAGE, r"found one of shape \(40, 50, 3\); write \[image\]"),
+    (["picture.jpg"], "image 0: expected an array, a tensor or a PIL image, found str; .*read_image"),
+    ([Path("picture.jpg")], "image 0: expected an array"),
+    ([None], "image 0: expected an array"),
+    ([IMAGE, np.zeros((0, 0, 3))], "image 1: expected a HWC array .* some pixels"),
+    ([np.zeros((4, 4, 2))], "1, 3 or 4 channels"),
+    ([torch.zeros(5, 4, 4)], "expected a CHW tensor"),
+    ([np.zeros(())], "expected a HWC array"),
+    ([np.array([["a"]])], "expected numbers in 0..255, found an array of <U1"),
+    ([np.full((4, 4, 3), np.nan)], "some of its pixels are not finite"),
+    ([np.zeros((4, 4, 3), complex)], "expected numbers in 0..255"),
+    ([np.zeros((4, 4, 3), object)], "expected numbers in 0..255"),
+]
+
+
+@pytest.mark.parametrize(("images", "wanted"), BAD)
+def test_what_is_no_list_of_images(detector: bw.Detector, images: Any, wanted: str) -> None:
+    with pytest.raises(bw.DataError, match=wanted):
+        detector.detect(images)
+
+
+@pytest.mark.parametrize("name", ["meta", "warp", "", "cpu:x", "cuda:99", "a\0b"])
+def test_devices_that_are_none(name: str) -> None:
+    with pytest.raises(bw.ConfigError, match="cannot be used"):
+        usable_device(name)
