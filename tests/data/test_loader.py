@@ -25,6 +25,9 @@ from boxwright.errors import TrainingError
 from boxwright.preprocessing.image_resizer import FixedShapeResizer
 from boxwright.types import Sample
 
+# A worker that is killed while it hands over memory leaves half a handshake, whose socket Python's own code drops.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
 
 class Odd(ShapesDataset):
     """Shapes, of which reading one does what a test wants."""
@@ -89,8 +92,10 @@ def test_a_worker_that_hangs() -> None:
 
 def test_whoever_waits_hears_that_nothing_has_come() -> None:
     waiting = stream(hang).polled()
-    heard = [next(waiting) for _ in range(30) if not isinstance(waiting, list)]
-    assert heard.count(None) >= 25
+    heard = [next(waiting) for _ in range(2)]
+    while heard.count(None) < 3:
+        heard.append(next(waiting))
+    assert sum(isinstance(item, Batch) for item in heard) <= 2, "samples 0 to 3; the third batch has the one that hangs"
     waiting.close()  # type: ignore[attr-defined]
     assert not [child for child in multiprocessing.active_children() if child.name.startswith("Process")]
 
@@ -104,15 +109,15 @@ def test_no_batch_at_all() -> None:
 TRAIN = """
 import sys
 import boxwright as bw
-config = bw.load_config(sys.argv[1], ["train_config.num_steps=1000000"])
+config = bw.load_config(sys.argv[1], ["train_config.num_steps=300"])
 print("begins", flush=True)
 bw.train(config, sys.argv[2], bw.RunSettings(evaluate=False, workers=1, data_timeout=3600))
 """
 
 
 def test_a_full_shared_memory_is_named(small_config: Path, tmp_path: Path) -> None:
-    """As in a container: /dev/shm of one megabyte. Without a mount of its own, that of the machine is said to be full."""
-    own = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs -o size=200k tmpfs /dev/shm && exec "$@"', "sh"]
+    """As in a container, whose /dev/shm is small: here of 64 kB, where a batch has 48. Without a mount of its own, that of the machine is said to be full."""
+    own = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs -o size=64k tmpfs /dev/shm && exec "$@"', "sh"]
     able = shutil.which("unshare") and subprocess.run([*own, "true"], capture_output=True, check=False).returncode == 0
     script = "import torch\ntorch.multiprocessing.set_sharing_strategy('file_descriptor')\n" + textwrap.dedent(TRAIN)
     if not able:

@@ -8,11 +8,12 @@ Nothing in it waits for ever: whoever takes batches is told each second that non
 from __future__ import annotations
 
 import multiprocessing
+import multiprocessing.util
 import shutil
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import islice
@@ -165,15 +166,17 @@ class BatchStream:
         """Yield batches; at the end the error that stopped the workers, if one did. Workers end with the iterator."""
         return (item for item in self.polled() if item is not None)
 
-    def polled(self) -> Iterator[Batch | BoxwrightError | None]:
+    def polled(self) -> Generator[Batch | BoxwrightError | None]:
         """Yield batches as `__iter__`, and None each second in which none has come."""
         before = set(multiprocessing.active_children())
         stream: Iterator[Any] | None = None
         workers: list[BaseProcess] = []
         waiting = True
+        # Where nobody closes this, the program's end would wait for workers that heed no signal.
+        at_exit = multiprocessing.util.Finalize(None, _kill, (workers,), exitpriority=100)
         try:
             stream = iter(self._loader)
-            workers = [child for child in multiprocessing.active_children() if child not in before]
+            workers += [child for child in multiprocessing.active_children() if child not in before]
             since = time.monotonic()
             while True:
                 waiting = True
@@ -198,6 +201,7 @@ class BatchStream:
                     _kill(workers)
                 del stream
                 _kill(workers)
+            at_exit.cancel()
 
 
 def _next_within_a_second(stream: Iterator[Any]) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,8 +20,9 @@ from boxwright.checkpoints.store import CheckpointStore
 from boxwright.config import messages as m
 from boxwright.config.load import dump_message
 from boxwright.data.batch import Batch
+from boxwright.data.loader import BatchStream
 from boxwright.distributed import Processes
-from boxwright.errors import BoxwrightError, CheckpointError, TrainingError
+from boxwright.errors import CheckpointError, TrainingError
 from boxwright.evaluation.evaluate import reader_name, run_evaluation
 from boxwright.files import write_whole
 from boxwright.optimization.schedules import mismatch
@@ -67,7 +68,7 @@ class Run:
     settings: RunSettings
     state: TrainingState
     store: CheckpointStore
-    batches: Iterable[Batch | BoxwrightError | None]
+    batches: BatchStream
     log: TrainingLog | None
     observer: TrainingObserver
     processes: Processes
@@ -135,7 +136,7 @@ class Run:
     def _incoming(self) -> Generator[Batch]:
         """Hand out batches on the device, until all processes agree to end."""
         device = next(self.state.detector.parameters()).device
-        agreed = agreed_batches(self.batches, self._wants_end, self.processes, self._end)
+        agreed = agreed_batches(self.batches.polled(), self._wants_end, self.processes, self._end)
         return on_device(agreed, device)
 
     def _wants_end(self) -> Ending:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
 
@@ -56,7 +56,7 @@ def stop_requests() -> Iterator[Callable[[], bool]]:
 
 
 def agreed_batches(
-    batches: Iterable[Batch | BoxwrightError | None],
+    batches: Generator[Batch | BoxwrightError | None],
     wants_end: Callable[[], Ending],
     processes: Processes,
     ended: Callable[[Ending], None],
@@ -76,13 +76,12 @@ def agreed_batches(
         BoxwrightError: What a worker of this process met.
         TrainingError: Where a worker died, or another process failed.
     """
-    stream = iter(batches)
     try:
         while True:
             ending, problem, batch = wants_end(), None, None
             while ending is Ending.NOT_YET and batch is None:
                 try:
-                    item = next(stream)
+                    item = next(batches)
                 except StopIteration:
                     ending = Ending.DATA_AT_END
                     break
@@ -99,4 +98,4 @@ def agreed_batches(
                 return
             yield batch
     finally:
-        del stream  # ends the workers now, and not when a traceback is forgotten
+        batches.close()  # ends the workers now, and not when a traceback is forgotten

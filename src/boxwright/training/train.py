@@ -158,7 +158,7 @@ class _Prepared:
         )
         batches = training_batches(
             examples, self.plan.stream, self.state.samples, self.processes, self.settings.data_timeout
-        ).polled()
+        )
         return Run(
             config=self.config,
             plan=self.plan,
