@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all parity check clean
+.PHONY: help install demo test test-all parity fuzz check clean
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1\t/' | expand -t 14
@@ -31,6 +31,9 @@ test-all: install ## every test
 parity: install  ## every recording in the folder that BOXWRIGHT_GOLDEN names, or in the one shipped
 	$(BIN)/python -m pytest tests/parity
 
+fuzz: install    ## change good inputs at random, a minute for each reader and for commands (FUZZ="--seconds 3600": hours)
+	$(BIN)/python -m tests.fuzz.run $(FUZZ)
+
 check: install   ## lint, types, layers, docstrings
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -39,4 +42,4 @@ check: install   ## lint, types, layers, docstrings
 	$(BIN)/pydoclint --quiet src
 
 clean:           ## remove what the targets made
-	rm -rf $(VENV) demo .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) demo findings .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -15,8 +15,17 @@ from __future__ import annotations
 __all__ = ["BoxwrightError", "CheckpointError", "ConfigError", "DataError", "OutputError", "TrainingError"]
 
 
+_LONGEST = 4000
+
+
 class BoxwrightError(Exception):
-    """The base of all errors that Boxwright raises on purpose."""
+    """The base of all errors that Boxwright raises on purpose. Its text is bounded, whatever a file has in it."""
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        if len(text) <= _LONGEST:
+            return text
+        return f"{text[: _LONGEST // 2]} … {text[-_LONGEST // 2 :]}"
 
 
 class ConfigError(BoxwrightError):

@@ -89,7 +89,7 @@ def _config(format: Any) -> Reader:
         parts = [
             SMALL_TRAINING,
             SMALL_MODEL[:700] + "}}}",
-            "eval_config { metrics_set: 'a\\n\\x85 b' batch_size: 0x3 }",
+            "eval_config { metrics_set: 'a\\n\\xc2\\x85 b' batch_size: 0x3 }",
         ]
         texts = ["eval_input_reader { tf_record_input_reader { input_path: ['x@3', \"y\"] } }", *parts]
         messages = [parse_message(text, m.TrainEvalPipelineConfig) for text in texts if "}}}" not in text]
