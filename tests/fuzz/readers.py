@@ -155,14 +155,15 @@ def _example() -> Reader:
     def read(data: bytes, folder: Path) -> None:
         write_records(folder / "a.record", [data])
         shapes = ShapesDataset(1)
-        for options in ({}, {"num_keypoints": 2}, {"masks": "png"}, {"masks": "numerical"}):
-            last: Exception | None = None
+        ways = ({}, {"num_keypoints": 2}, {"masks": "png"}, {"masks": "numerical"})
+        problems: list[Exception] = []
+        for options in ways:
             try:
                 _use(TFRecordDataset([folder / "a.record"], shapes.categories, **options))  # type: ignore[arg-type]
             except bw.BoxwrightError as error:
-                last = error
-        if last is not None:
-            raise last
+                problems.append(error)
+        if len(problems) == len(ways):
+            raise problems[0]
 
     return Reader(_example_seeds, read)
 

@@ -23,12 +23,14 @@ from tests.conftest import GOLDEN, assert_close, yxyx
 from tests.golden.weights import uniform_stream, weight
 from tests.parity.recordings import FOLDER
 
-PATH = FOLDER / "networks.json"
+# Those shipped, where the folder that is named has none of its own.
+PLACE = FOLDER if (FOLDER / "networks.json").is_file() else GOLDEN
+PATH = PLACE / "networks.json"
 CASES: list[dict[str, Any]] = json.loads(PATH.read_text()) if PATH.is_file() else []
 
 
 def test_the_shipped_folder_is_whole() -> None:
-    if FOLDER == GOLDEN:
+    if PLACE == GOLDEN:
         assert len(CASES) == 16
 
 
@@ -49,7 +51,7 @@ def test_network(case: dict[str, Any]) -> None:
     predictions = detector.predict(inputs)
     height, width = inputs.shape[-2:]
     anchors = yxyx(predictions.anchors) / np.array([height, width, height, width], np.float32)
-    arrays = np.load(FOLDER / "networks.npz")
+    arrays = np.load(PLACE / "networks.npz")
     for name, found in {
         "preprocessed": inputs.permute(0, 2, 3, 1).numpy(),
         "anchors": anchors,

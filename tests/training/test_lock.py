@@ -96,3 +96,17 @@ def test_what_killed_writers_left_is_cleared_away(small_config: Path, tmp_path: 
     config = bw.load_config(small_config, ["train_config.num_steps=1"])
     bw.train(config, tmp_path / "m", bw.RunSettings(evaluate=False, workers=0))
     assert not list((tmp_path / "m").glob(".*.partial"))
+
+
+def test_a_file_system_that_cannot_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As some network file systems: said, and left to the user."""
+    import errno
+    import fcntl
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with run_lock(tmp_path) as said:
+        assert "warning: " in said
+        assert "nothing keeps a second run out" in said

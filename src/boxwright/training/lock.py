@@ -34,7 +34,8 @@ def run_lock(folder: str | Path) -> Iterator[str]:
         folder: The folder; it is made.
 
     Yields:
-        A line about a run that ended without letting go, whose place this one takes; else nothing.
+        A line for the user: of a run that ended without letting go, whose place this one takes, or of a file system
+        that cannot lock, where it is for the user to see that there is one run; else nothing.
 
     Raises:
         TrainingError: Where another run holds it, with process, host and time.
@@ -53,20 +54,21 @@ def run_lock(folder: str | Path) -> Iterator[str]:
             os.close(descriptor)
 
     try:
-        _acquire(descriptor, path)
+        unlocked = _acquire(descriptor, path)
         left = _holder(descriptor)
         since = time.strftime("%Y-%m-%d %H:%M:%S")
         _write(descriptor, {"process": os.getpid(), "host": socket.gethostname(), "since": since})
         if fcntl is not None:
             os.register_at_fork(after_in_child=close_in_child)
-        yield f"taking the place of {_named(left)}, which ended without a word" if left else ""
+        yield unlocked or (f"taking the place of {_named(left)}, which ended without a word" if left else "")
         os.ftruncate(descriptor, 0)
     finally:
         held = False  # the number may be another file's from now on
         os.close(descriptor)
 
 
-def _acquire(descriptor: int, path: Path) -> None:
+def _acquire(descriptor: int, path: Path) -> str:
+    """Take the lock; return a warning where there is none to take."""
     until = time.monotonic() + _ORPHANS_SECONDS
     while fcntl is not None:
         try:
@@ -79,12 +81,13 @@ def _acquire(descriptor: int, path: Path) -> None:
                 ) from None
             time.sleep(_POLL_SECONDS)
         except OSError as error:
-            raise TrainingError(
-                f"{path}: this file system cannot lock files ({cause(error)}), so two runs could spoil each other's "
-                "checkpoints; use a model_dir on another"
-            ) from None
+            return (
+                f"warning: {path.parent}: this file system cannot lock files ({cause(error)}): nothing keeps a second run "
+                "out of the folder, and two would spoil each other's checkpoints"
+            )
         else:
-            return
+            return ""
+    return "warning: this system cannot lock files: nothing keeps a second run out of the folder"
 
 
 def _holder(descriptor: int) -> dict[str, object]:

@@ -1,0 +1,83 @@
+"""The fuzzers themselves: every reader takes its own seeds, changes repeat, and what breaks is found and written down."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz import run
+from tests.fuzz.commands import _words
+from tests.fuzz.guard import guarded
+from tests.fuzz.mutate import mutate
+from tests.fuzz.readers import READERS, Reader
+
+
+def test_there_is_a_fuzzer_for_each_reader() -> None:
+    assert len(READERS) == 19
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_seeds_are_good(name: str, tmp_path: Path) -> None:
+    seeds = READERS[name].seeds()
+    assert seeds
+    kinds = set()
+    for number, seed in enumerate(seeds):
+        (tmp_path / str(number)).mkdir()
+        outcome = guarded(lambda seed=seed, number=number: READERS[name].read(seed, tmp_path / str(number)))  # type: ignore[misc]
+        assert outcome.kind in ("returned", "refused"), outcome.text
+        kinds.add(outcome.kind)
+    assert "returned" in kinds, "a reader that refuses its own seeds tests nothing"
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_some_changed_inputs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BOXWRIGHT_FINDINGS", str(tmp_path))
+    found = run._in_a_process(name, list(islice(run.inputs(name, 11), 40)), time.monotonic() + 3600)
+    assert found.total() == 40
+    assert not found["FINDING"], [path.read_text() for path in tmp_path.glob("*.txt")]
+
+
+def test_the_same_seed_gives_the_same_inputs() -> None:
+    first, second, other = (list(islice(run.inputs("coco", seed), 30)) for seed in (1, 1, 2))
+    assert first == second != other
+    rng = random.Random(0)
+    assert all(isinstance(mutate(b"", rng, [b"x"]), bytes) for _ in range(300)), "nothing, too, can be changed"
+
+
+@pytest.mark.parametrize("kind", ["raises", "dies", "memory", "accepts", "long"])
+def test_what_breaks_is_found(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader with each kind of fault at one of five inputs: one finding, with its input, and the others are read."""
+    from boxwright.errors import DataError
+    from tests.fuzz.readers import AcceptedError
+
+    class LongError(DataError):
+        def __str__(self) -> str:
+            return "x" * 9000
+
+    def read(data: bytes, folder: Path) -> None:
+        if data != b"2":
+            return
+        if kind == "dies":
+            os.abort()
+        if kind == "memory":
+            _ = bytearray(2**40)
+        raise {"raises": ValueError("x"), "accepts": AcceptedError("x"), "long": LongError()}[kind]
+
+    monkeypatch.setenv("BOXWRIGHT_FINDINGS", str(tmp_path))
+    monkeypatch.setitem(READERS, "odd", Reader(lambda: [b"0"], read))
+    found = run._in_a_process("odd", [b"0", b"1", b"2", b"3", b"4"], time.monotonic() + 3600)
+    assert found == {"read": 4, "FINDING": 1}
+    assert [path.read_bytes() for path in tmp_path.glob("*.bin")] == [b"2"]
+
+
+def test_command_lines_are_many(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(b"x")
+    rng = random.Random(0)
+    lines = {tuple(_words(rng, tmp_path)) for _ in range(300)}
+    assert len(lines) > 150
+    assert {words[0] for words in lines if words} >= {"train", "evaluate", "predict", "convert", "inspect", "config"}
