@@ -23,7 +23,7 @@ def test_keep_aspect_ratio_sizes(height: int, width: int, wanted: tuple[int, int
     ("text", "wanted"),
     [
         ("", "ImageResizer is empty"),
-        ("fixed_shape_resizer { height: 0 }", "expected positive sides"),
+        ("fixed_shape_resizer { height: 0 }", "height: should be greater than or equal to 1"),
         ("conditional_shape_resizer { condition: INVALID }", "GREATER or SMALLER"),
         ("pad_to_multiple_resizer { multiple: 0 }", "at least 1"),
         ("keep_aspect_ratio_resizer { per_channel_pad_value: 3 }", "expected 3 numbers, found 1"),

@@ -102,8 +102,6 @@ def _overlap_crop(config: m.OverlapCrop) -> Transform:
             f"overlap_crop: expected min_scale <= max_scale and min_aspect_ratio <= 1 <= max_aspect_ratio, "
             f"found scales {scales[0]} to {scales[1]}, ratios {ratios[0]} to {ratios[1]}"
         )
-    if any(not 0 <= overlap <= 1 for overlap in config.min_overlap):
-        raise ConfigError(f"overlap_crop.min_overlap: expected values from 0 to 1, found {list(config.min_overlap)}")
     if not config.min_overlap:
         return OverlapCrop(scales=scales, aspect_ratios=ratios)
     return OverlapCrop(tuple(config.min_overlap), scales, ratios)

@@ -61,8 +61,6 @@ def _method(config: m.FixedShapeResizer | m.KeepAspectRatioResizer | m.Condition
 
 
 def _fixed_shape(config: m.FixedShapeResizer) -> ImageResizer:
-    if config.height < 1 or config.width < 1:
-        raise ConfigError(f"fixed_shape_resizer: expected positive sides, found {config.height}×{config.width}")
     return FixedShapeResizer(config.height, config.width, _method(config), config.convert_to_grayscale)
 
 

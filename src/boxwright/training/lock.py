@@ -82,8 +82,8 @@ def _acquire(descriptor: int, path: Path) -> str:
             time.sleep(_POLL_SECONDS)
         except OSError as error:
             return (
-                f"warning: {path.parent}: this file system cannot lock files ({cause(error)}): nothing keeps a second run "
-                "out of the folder, and two would spoil each other's checkpoints"
+                f"warning: {path.parent}: this file system cannot lock files ({cause(error)}): nothing keeps a second "
+                "run out of the folder, and two would spoil each other's checkpoints"
             )
         else:
             return ""
