@@ -316,6 +316,7 @@ def test_keypoints_go_along_and_are_not_seen_outside() -> None:
     ],
 )
 def test_errors(step: str, message: str) -> None:
-    config = parse_message(f"data_augmentation_options {{ {step} }}", m.TrainConfig)
     with pytest.raises(bw.ConfigError, match=message):
-        build_augmentation(config.data_augmentation_options)
+        build_augmentation(
+            parse_message(f"data_augmentation_options {{ {step} }}", m.TrainConfig).data_augmentation_options
+        )
