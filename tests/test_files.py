@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
-from boxwright.errors import ConfigError, DataError, OutputError
+from boxwright.config import messages as m
+from boxwright.config import parse_message
+from boxwright.data.coco_masks import check_mask_memory, decode_mask
+from boxwright.data.image_io import decode_image, encode_png
+from boxwright.data.reading import checked_sample
+from boxwright.data.tfrecord import TFRecordFile, write_records
+from boxwright.drawing import draw_boxes
+from boxwright.errors import BoxwrightError, ConfigError, DataError, OutputError
 from boxwright.files import (
     MARKER,
     is_file,
@@ -20,7 +30,10 @@ from boxwright.files import (
     unique_stem,
     write_whole,
 )
-from boxwright.limits import IMAGE_PIXELS, LIMITS
+from boxwright.limits import IMAGE_PIXELS, LIMITS, Limit
+from boxwright.optimization.trainable import Freezing, Trainable
+from boxwright.tensorflow.sstable import read_table, write_table
+from boxwright.types import Sample
 
 
 def test_what_was_there_stays_until_all_is_written(tmp_path: Path) -> None:
@@ -100,3 +113,45 @@ def test_limits_are_raised_by_their_variables(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setenv("BOXWRIGHT_MAX_IMAGE_PIXELS", bad)
         with pytest.raises(ConfigError, match="expected a number of 1 or more"):
             _ = IMAGE_PIXELS.value
+
+
+@pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: limit.name)
+def test_every_limit_holds_and_is_a_users(limit: Limit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is allowed by default is refused where a user allows 1, by an error that names the variable."""
+    use = USES[limit.name]
+    use(tmp_path)
+    monkeypatch.setenv(limit.variable, "1")
+    if limit.name == "picture_side":
+        assert max(draw_boxes(np.zeros((9, 7, 3), np.uint8), np.zeros((0, 4)), [], []).shape[:2]) == 1
+    elif limit.name == "pattern_seconds":
+        with pytest.raises(ConfigError, match=limit.variable):
+            Trainable(
+                torch.nn.Linear(1, 1), Freezing(freeze=("^(a|aa)+$",)), {"weight": ("a" * 60 + "!",), "bias": ("b",)}
+            )
+    else:
+        with pytest.raises(BoxwrightError, match=limit.variable):
+            use(tmp_path)
+
+
+def _record(folder: Path) -> None:
+    write_records(folder / "r", [b"two bytes"])
+    _ = TFRecordFile(folder / "r")[0]
+
+
+def _polygon(_: Path) -> None:
+    decode_mask([[0, 0, 4, 0, 4, 4]], (8, 8), "x")
+
+
+BOX = Sample(np.zeros((4, 4, 3), np.uint8), np.array([[0, 0, 3, 3]], np.float32), np.zeros(1, np.int64))
+USES: dict[str, Callable[[Path], object]] = {
+    "image_pixels": lambda _: decode_image(encode_png(np.zeros((2, 2, 3), np.uint8)), "x"),
+    "mask_pixels": lambda _: check_mask_memory(2, (2, 2), "x"),
+    "mask_boundary": _polygon,
+    "coordinate": lambda _: checked_sample(BOX, "x"),
+    "record_bytes": _record,
+    "picture_side": lambda _: None,
+    "config_nesting": lambda _: parse_message("model { ssd { } }", m.TrainEvalPipelineConfig),
+    "config_values": lambda _: parse_message("model { ssd { } }", m.TrainEvalPipelineConfig),
+    "index_bytes": lambda _: read_table(write_table({b"key": b"value"}), "x"),
+    "pattern_seconds": lambda _: None,
+}
