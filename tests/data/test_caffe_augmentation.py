@@ -7,7 +7,7 @@ from collections import Counter
 import cv2
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import boxwright as bw
@@ -253,6 +253,8 @@ def test_shapes_of_windows() -> None:
 
 
 @settings(max_examples=60, deadline=None)
+@example(1_420_845_802, 4)
+@example(2146, 17)
 @given(st.integers(0, 2**32 - 1), st.integers(0, 30))
 def test_what_always_holds(seed: int, index: int) -> None:
     chain = build_augmentation(parse_message(CHAIN, m.TrainConfig).data_augmentation_options)
@@ -263,8 +265,9 @@ def test_what_always_holds(seed: int, index: int) -> None:
     assert out.image.shape == (64, 96, 3)
     assert out.image.dtype == np.uint8
     assert len(out.boxes) == len(out.labels) == len(out.areas) <= len(sample.boxes)
-    assert (out.boxes >= 0).all()
-    assert (out.boxes <= np.array([96, 64, 96, 64]) * (1 + 1e-6)).all(), "but for float32's rounding"
+    # Each step rounds to float32: an edge on the border may lie a few 1e-6 pixels beyond it.
+    assert (out.boxes >= -1e-4).all()
+    assert (out.boxes <= np.array([96, 64, 96, 64]) + 1e-4).all()
     assert (out.boxes[:, 2:] > out.boxes[:, :2]).all()
     assert out.masks is not None
     assert out.masks.shape == (len(out.boxes), 64, 96)
