@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,9 @@ import torch
 from numpy.typing import NDArray
 
 GOLDEN = Path(__file__).parent / "golden"
+
+# A shell that starts a job in the background lets it ignore Ctrl-C, and so would the processes that the tests interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -66,3 +67,44 @@ def unclaimed() -> list[str]:
 
 def model_names() -> list[str]:
     return sorted(path.stem for path in (FOLDER / "models").glob("*.json"))
+
+
+_BACKBONE = "model/_feature_extractor/classification_backbone/layer_with_weights-"
+
+
+def is_beyond_last_tap(key: str, keys: Iterable[str]) -> bool:
+    """Tell whether a variable lies in an EfficientNet beyond what the detector taps: TF saves it by another path."""
+    return key.startswith(_BACKBONE) and any("/_efficientnet/" in other for other in keys)
+
+
+def penalty_beyond_last_tap(variables: Mapping[str, NDArray[Any]]) -> float:
+    """Return TF's penalty: its EfficientNet's own 5e-6 on kernels and biases, depthwise kernels excepted."""
+    penalized = [array for key, array in variables.items() if key.rsplit("/", 3)[1] in ("kernel", "bias")]
+    return sum(5e-6 * float(np.square(array.astype(np.float64)).sum()) for array in penalized)
+
+
+def layers_beyond_last_tap(first: int, channels: int, repeats: int, top: int) -> dict[str, tuple[int, ...]]:
+    """List an EfficientNet's penalized variables beyond the first block of its last stage (Tan and Le, 2019, table 1).
+
+    Args:
+        first: Number of the first layer with weights beyond.
+        channels: Of the last stage.
+        repeats: Blocks of the last stage.
+        top: Channels of the last convolution.
+    """
+    wide, squeezed = 6 * channels, channels // 4
+    # Of a block: expansion, its norm, depthwise, its norm, squeeze, excite, projection, its norm.
+    block = {0: (channels, wide), 4: (wide, squeezed), 5: (squeezed, wide), 6: (wide, channels)}
+    found: dict[str, tuple[int, ...]] = {}
+    for number in range(repeats - 1):
+        for place, (into, out) in block.items():
+            path = f"{_BACKBONE}{first + 8 * number + place}"
+            found[f"{path}/kernel/.ATTRIBUTES/VARIABLE_VALUE"] = (1, 1, into, out)
+            if place in (4, 5):
+                found[f"{path}/bias/.ATTRIBUTES/VARIABLE_VALUE"] = (out,)
+    last = first + 8 * (repeats - 1)
+    return found | {
+        f"{_BACKBONE}{last}/kernel/.ATTRIBUTES/VARIABLE_VALUE": (1, 1, channels, top),
+        f"{_BACKBONE}{last + 2}/kernel/.ATTRIBUTES/VARIABLE_VALUE": (top, 1000),
+        f"{_BACKBONE}{last + 2}/bias/.ATTRIBUTES/VARIABLE_VALUE": (1000,),
+    }

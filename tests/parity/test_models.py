@@ -23,7 +23,7 @@ from boxwright.postprocessing.ssd import SSDPostprocessor
 from boxwright.types import Predictions, Targets
 from tests.conftest import GOLDEN, assert_close, xyxy, yxyx
 from tests.golden.weights import weight
-from tests.parity.recordings import FOLDER, model_names, unsupported
+from tests.parity.recordings import FOLDER, is_beyond_last_tap, model_names, penalty_beyond_last_tap, unsupported
 
 _TIE = 2e-6
 
@@ -121,14 +121,9 @@ def test_losses(recorded: Recorded) -> None:
 
 def test_regularization(recorded: Recorded) -> None:
     """TF also penalizes what its EfficientNet has beyond the last tap, which no loss ever changes."""
-    beyond = [
-        array.astype(np.float64)
-        for key, array in recorded.weights.items()
-        if "_efficientnet" in "".join(recorded.weights) and "classification_backbone" in key
-        if key.rsplit("/", 2)[0].endswith(("kernel", "bias"))
-    ]
-    extra = sum(5e-6 * float(np.square(array).sum()) for array in beyond)
-    assert_close(recorded.detector.regularization().item() + extra, recorded.arrays["loss/regularization"])
+    beyond = {key: array for key, array in recorded.weights.items() if is_beyond_last_tap(key, recorded.weights)}
+    expected = recorded.detector.regularization().item() + penalty_beyond_last_tap(beyond)
+    assert_close(expected, recorded.arrays["loss/regularization"])
 
 
 def test_raw_detections(recorded: Recorded) -> None:

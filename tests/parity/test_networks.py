@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from typing import Any
 
 import numpy as np
@@ -21,12 +22,15 @@ from boxwright.config import parse_message
 from boxwright.tensorflow.variables import to_tensorflow
 from tests.conftest import GOLDEN, assert_close, yxyx
 from tests.golden.weights import uniform_stream, weight
-from tests.parity.recordings import FOLDER
+from tests.parity.recordings import FOLDER, layers_beyond_last_tap, penalty_beyond_last_tap
 
 # Those shipped, where the folder that is named has none of its own.
 PLACE = FOLDER if (FOLDER / "networks.json").is_file() else GOLDEN
 PATH = PLACE / "networks.json"
 CASES: list[dict[str, Any]] = json.loads(PATH.read_text()) if PATH.is_file() else []
+
+# Channels and repeats of the last stage, and channels of the last convolution: 320, 1 and 1280, scaled.
+_LAST_STAGE = {"b1": (320, 2, 1280), "b2": (352, 2, 1408), "b3": (384, 2, 1536)}
 
 
 def test_the_shipped_folder_is_whole() -> None:
@@ -61,5 +65,13 @@ def test_network(case: dict[str, Any]) -> None:
         assert list(found.shape) == case["shapes"][name]
         step = max(found.size // 300, 1)
         assert_close(np.ascontiguousarray(found).reshape(-1)[::step], arrays[f"{case['name']}/{name}"], 1e-4, 1e-3)
-    if not efficientnet:
-        assert_close(detector.regularization(), np.array(case["regularization"]), 1e-4, 1e-4)
+    beyond = 0.0
+    if efficientnet:
+        number = re.search("efficientnet-(b[0-9])", case["model_text"])
+        assert number is not None
+        first = 1 + max(
+            int(text) for text in re.findall("/_efficientnet/layer_with_weights-([0-9]+)/", " ".join(shapes))
+        )
+        others = layers_beyond_last_tap(first, *_LAST_STAGE[number[1]])
+        beyond = penalty_beyond_last_tap({key: weight(key, shape) for key, shape in others.items()})
+    assert_close(detector.regularization().item() + beyond, np.array(case["regularization"]), 1e-5, 1e-5)

@@ -17,7 +17,8 @@ from boxwright.tensorflow.bundle_writer import write_bundle
 from boxwright.tensorflow.crc import mask_crc
 from boxwright.tensorflow.object_graph import ATTRIBUTE, GRAPH_KEY
 from boxwright.tensorflow.protos import BundleEntry, BundleHeader
-from boxwright.tensorflow.sstable import read_table, read_varint, write_table, write_varint
+from boxwright.tensorflow.sstable import read_table, write_table
+from boxwright.tensorflow.varint import read_varint, write_varint
 from tests.conftest import GOLDEN
 
 RECORDED = GOLDEN / "checkpoint" / "tf2_checkpoint"
@@ -193,8 +194,10 @@ def test_a_saved_model(copy: Path, tmp_path: Path) -> None:
 def test_missing_and_foreign(copy: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="ckpt-2.index is missing; there is ckpt-1.index"):
         Bundle(copy / "ckpt-2")
+    empty = tmp_path / "empty"
+    empty.mkdir()
     with pytest.raises(CheckpointError, match="no TensorFlow checkpoint"):
-        Bundle(tmp_path)
+        Bundle(empty)
     (copy / "ckpt-1.data-00000-of-00001").rename(copy / "away")
     with pytest.raises(CheckpointError, match=r"1 of 1 data files missing: ckpt-1.data-00000-of-00001"):
         Bundle(copy)

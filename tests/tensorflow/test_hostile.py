@@ -112,7 +112,7 @@ def test_weights_of_whole_numbers_are_refused(tmp_path: Path) -> None:
 
 def test_keys_that_grow() -> None:
     """Each key repeats the one before and adds a byte: kilobytes on disk, gigabytes in memory."""
-    from boxwright.tensorflow.sstable import write_varint
+    from boxwright.tensorflow.varint import write_varint
 
     block, last = bytearray(), 0
     for length in range(1, 60_000):
@@ -125,7 +125,7 @@ def test_keys_that_grow() -> None:
 
 
 def test_a_block_that_is_named_again_and_again() -> None:
-    from boxwright.tensorflow.sstable import write_varint
+    from boxwright.tensorflow.varint import write_varint
 
     entries = b"".join(
         write_varint(0) + write_varint(4) + write_varint(1) + struct.pack(">I", n) + b"v" for n in range(900)
@@ -139,7 +139,8 @@ def test_a_block_that_is_named_again_and_again() -> None:
 def _table_of(block: bytes, times: int = 1) -> bytes:
     """A table with one block of data, which its index names so often."""
     from boxwright.tensorflow.crc import masked_crc
-    from boxwright.tensorflow.sstable import _MAGIC, write_varint
+    from boxwright.tensorflow.sstable import _MAGIC
+    from boxwright.tensorflow.varint import write_varint
 
     out = bytearray()
 

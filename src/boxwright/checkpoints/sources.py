@@ -15,7 +15,7 @@ from boxwright.checkpoints.safetensors_file import read_safetensors
 from boxwright.checkpoints.store import find_checkpoint
 from boxwright.errors import CheckpointError
 from boxwright.files import is_file, is_folder
-from boxwright.tensorflow.bundle import Bundle
+from boxwright.tensorflow.bundle import Bundle, has_bundle
 from boxwright.tensorflow.variables import from_tensorflow
 from boxwright.types import Categories
 
@@ -51,7 +51,7 @@ def is_tensorflow(source: str | Path) -> bool:
     path = Path(source)
     if is_folder(path):
         ours = any(path.glob("ckpt-*.pt"))
-        return not ours and (any(path.glob("*.index")) or is_file(path / "variables" / "variables.index"))
+        return not ours and has_bundle(path)
     return path.suffix == ".index" or is_file(f"{path}.index")
 
 

@@ -26,9 +26,10 @@ from boxwright.files import cause, is_file, is_folder, read_file, shown
 from boxwright.tensorflow.crc import mask_crc
 from boxwright.tensorflow.object_graph import GRAPH_KEY, ObjectGraph
 from boxwright.tensorflow.protos import BundleEntry, BundleHeader, ObjectGraphProto
-from boxwright.tensorflow.sstable import read_table, read_varint
+from boxwright.tensorflow.sstable import read_table
+from boxwright.tensorflow.varint import read_varint
 
-__all__ = ["DTYPES", "Bundle", "TensorEntry", "find_bundle"]
+__all__ = ["DTYPES", "Bundle", "TensorEntry", "find_bundle", "has_bundle", "read_index"]
 
 # Numbers of types.proto; bfloat16 has no NumPy type, and is read as float32 without loss.
 DTYPES: dict[int, str] = {
@@ -55,6 +56,7 @@ DTYPES: dict[int, str] = {
     23: "uint64",
 }
 _MOST_SHARDS = 100_000
+_VARIABLES = Path("variables", "variables.index")  # of a SavedModel
 _STATE = re.compile(r'^\s*model_checkpoint_path:\s*"(.*)"', re.MULTILINE)
 
 
@@ -99,27 +101,15 @@ class Bundle(Mapping[str, "NDArray[Any]"]):
         """
         self.prefix = find_bundle(path)
         index = self.prefix.with_name(f"{self.prefix.name}.index")
-        table = read_table(read_file(index, CheckpointError), str(index))
-        try:
-            header = BundleHeader.FromString(table.pop(b"", b""))
-            self._raw = {key: _entry(value) for key, value in table.items()}
-        except (DecodeError, KeyError) as error:
-            raise CheckpointError(f"{index}: an entry is not as TensorFlow writes it: {error!r}") from None
-        if not 1 <= header.num_shards <= _MOST_SHARDS:
-            raise CheckpointError(
-                f"{index}: not the index of a checkpoint: its header names {header.num_shards} data files"
-            )
-        if header.endianness != 0:
-            # Nothing proves the mark: a damaged one would turn every number around.
-            raise CheckpointError(f"{index}: says it was written on a big-endian machine, whose files are not read")
+        num_shards, self._raw = read_index(index)
         self._shards = [
-            self.prefix.with_name(f"{self.prefix.name}.data-{number:05d}-of-{header.num_shards:05d}")
-            for number in range(header.num_shards)
+            self.prefix.with_name(f"{self.prefix.name}.data-{number:05d}-of-{num_shards:05d}")
+            for number in range(num_shards)
         ]
         missing = [shard.name for shard in self._shards if not is_file(shard)]
         if missing:
             raise CheckpointError(
-                f"{self.prefix}: {len(missing)} of {header.num_shards} data files missing: {', '.join(missing[:3])}"
+                f"{self.prefix}: {len(missing)} of {num_shards} data files missing: {', '.join(missing[:3])}"
             )
         # Keys of slices start with a byte that no name has.
         try:
@@ -262,6 +252,32 @@ class Bundle(Mapping[str, "NDArray[Any]"]):
             raise CheckpointError(f"{path}: {cause(error)}") from None
 
 
+def read_index(path: Path) -> tuple[int, dict[bytes, TensorEntry]]:
+    """Return how many data files a checkpoint has, and what its index says of each tensor and slice.
+
+    Args:
+        path: The `.index` file.
+
+    Returns:
+        The number of data files, and the entries by key; keys of slices start with a zero byte.
+
+    Raises:
+        CheckpointError: Where the index is damaged, or not as TensorFlow writes it.
+    """
+    table = read_table(read_file(path, CheckpointError), str(path))
+    try:
+        header = BundleHeader.FromString(table.pop(b"", b""))
+        entries = {key: _entry(value) for key, value in table.items()}
+    except (DecodeError, KeyError) as error:
+        raise CheckpointError(f"{path}: an entry is not as TensorFlow writes it: {error!r}") from None
+    if not 1 <= header.num_shards <= _MOST_SHARDS:
+        raise CheckpointError(f"{path}: not the index of a checkpoint: its header names {header.num_shards} data files")
+    if header.endianness != 0:
+        # Nothing proves the mark: a damaged one would turn every number around.
+        raise CheckpointError(f"{path}: says it was written on a big-endian machine, whose files are not read")
+    return header.num_shards, entries
+
+
 def _numpy_dtype(name: str) -> np.dtype[Any]:
     return np.dtype("float32" if name == "bfloat16" else name).newbyteorder("<")
 
@@ -316,7 +332,8 @@ def find_bundle(path: str | Path) -> Path:
 
     Args:
         path: A prefix (`…/ckpt-0`), its `.index` file, a folder with checkpoints (the one that its
-            `checkpoint` file names, else the newest), or a SavedModel's folder.
+            `checkpoint` file names, else the newest), a SavedModel's folder, or the folder of an exported
+            model, which holds both.
 
     Returns:
         The prefix.
@@ -336,9 +353,35 @@ def find_bundle(path: str | Path) -> Path:
     return path
 
 
+def has_bundle(folder: Path) -> bool:
+    """Tell whether a folder holds a checkpoint of TensorFlow, a SavedModel, or an exported model with either.
+
+    Args:
+        folder: The folder.
+
+    Returns:
+        Whether `find_bundle` has something to look at there.
+    """
+    return any(folder.glob("*.index")) or is_file(folder / _VARIABLES) or _exported(folder) is not None
+
+
+def _exported(folder: Path) -> Path | None:
+    """Return the folder with the weights of an exported model: its checkpoint, else its SavedModel."""
+    return next(
+        (
+            inner
+            for name in ("checkpoint", "saved_model")
+            if is_folder(inner := folder / name) and (any(inner.glob("*.index")) or is_file(inner / _VARIABLES))
+        ),
+        None,
+    )
+
+
 def _in_folder(folder: Path) -> Path:
-    if is_file(folder / "variables" / "variables.index"):
-        return folder / "variables" / "variables"
+    if is_file(folder / _VARIABLES):
+        return (folder / _VARIABLES).with_suffix("")
+    if not any(folder.glob("*.index")) and (exported := _exported(folder)):
+        return _in_folder(exported)
     state = folder / "checkpoint"
     if is_file(state):
         named = _STATE.search(read_file(state, CheckpointError).decode(errors="replace"))

@@ -17,7 +17,8 @@ from boxwright.tensorflow.bundle import DTYPES
 from boxwright.tensorflow.crc import mask_crc, masked_crc
 from boxwright.tensorflow.object_graph import ATTRIBUTE, GRAPH_KEY, build_graph
 from boxwright.tensorflow.protos import BundleEntry, BundleHeader
-from boxwright.tensorflow.sstable import write_table, write_varint
+from boxwright.tensorflow.sstable import write_table
+from boxwright.tensorflow.varint import write_varint
 
 __all__ = ["write_bundle"]
 

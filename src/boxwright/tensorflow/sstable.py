@@ -1,7 +1,7 @@
 """TensorFlow's sorted string tables: the `.index` file of a checkpoint.
 
-A table is blocks of sorted (key, value) pairs, each followed by a type byte and a masked CRC, then an
-index block that has each block's place, then a footer. Within a block a key states only what differs
+A table is blocks of sorted (key, value) pairs, each followed by a byte for its compression and a masked
+CRC, then an index block that has each block's place, then a footer. Within a block a key states only what differs
 from the key before. (The format is LevelDB's, with TensorFlow's checksums.)
 """
 
@@ -13,56 +13,17 @@ from collections.abc import Iterator, Mapping
 from boxwright.errors import CheckpointError
 from boxwright.limits import INDEX_BYTES
 from boxwright.tensorflow.crc import masked_crc
+from boxwright.tensorflow.snappy import decompress
+from boxwright.tensorflow.varint import read_varint, write_varint
 
-__all__ = ["read_table", "read_varint", "write_table", "write_varint"]
+__all__ = ["read_table", "write_table"]
 
 _MAGIC = 0xDB4775248B80FB57
 _FOOTER_SIZE = 48
 _TRAILER_SIZE = 5
+_UNCOMPRESSED, _SNAPPY = 0, 1
 _BLOCK_SIZE = 4096
 _RESTART_EVERY = 16
-
-
-def read_varint(data: bytes, position: int) -> tuple[int, int]:
-    """Read a number of seven bits a byte, lowest first.
-
-    Args:
-        data: Bytes.
-        position: Where the number starts.
-
-    Returns:
-        The number, and where it ends.
-
-    Raises:
-        ValueError: Where the bytes end within the number, or it is over 64 bits.
-    """
-    value = 0
-    for shift in range(0, 70, 7):
-        if position >= len(data):
-            raise ValueError("the data end within a number")
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-    raise ValueError("a number is longer than 64 bits")
-
-
-def write_varint(value: int) -> bytes:
-    """Invert `read_varint`.
-
-    Args:
-        value: A number, not negative.
-
-    Returns:
-        Its bytes.
-    """
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
 
 
 def read_table(data: bytes, where: str) -> dict[bytes, bytes]:
@@ -117,11 +78,10 @@ def _block(data: bytes, handle: tuple[int, int], where: str) -> bytes:
     kind = data[end]
     if struct.unpack("<I", data[end + 1 : end + _TRAILER_SIZE])[0] != masked_crc(data[offset : end + 1]):
         raise CheckpointError(f"{where}: damaged: the checksum of the block at byte {offset} does not hold")
-    if kind != 0:
-        raise CheckpointError(
-            f"{where}: the block at byte {offset} is compressed, which TensorFlow's checkpoints are not"
-        )
-    return data[offset:end]
+    if kind not in (_UNCOMPRESSED, _SNAPPY):
+        raise CheckpointError(f"{where}: the block at byte {offset} is compressed in an unknown way ({kind})")
+    block = data[offset:end]
+    return decompress(block) if kind == _SNAPPY else block
 
 
 def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:

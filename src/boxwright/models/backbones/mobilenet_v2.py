@@ -97,12 +97,12 @@ class MobileNetV2(nn.Module):
         padding: Padding = "same",
         in_channels: int = 3,
     ) -> None:
-        """Build the network.
+        """Build the network up to the last tap.
 
         Args:
             settings: Convolutions.
             taps: What is returned: "i" for the output of block i (17 is the last convolution), or
-                "i/expand" for its expanded features.
+                "i/expand" for its expanded features; in order, the last an output.
             depth_multiplier: Multiplies channels.
             min_depth: The least channels of any layer, expansions excepted.
             padding: "same" or "explicit".
@@ -113,16 +113,16 @@ class MobileNetV2(nn.Module):
         channels = max(_divisible(32 * depth_multiplier), min_depth)
         self.stem = conv_norm_act(in_channels, channels, 3, settings, stride=2, padding=padding)
         blocks, widths = [], {}
-        for number, (expansion, wanted, stride) in enumerate(_BLOCKS):
+        last_block = int(self.taps[-1])
+        for number, (expansion, wanted, stride) in enumerate(_BLOCKS[: last_block + 1]):
             expanded = channels * expansion
             width = max(_divisible(int(wanted * depth_multiplier)), min_depth)
             blocks.append(InvertedResidual(channels, expanded, width, stride, settings, padding))
             widths[f"{number}/expand"], widths[str(number)] = expanded, width
             channels = width
         self.blocks = nn.ModuleList(blocks)
-        last = _divisible(1280 * depth_multiplier)
-        self.head = conv_norm_act(channels, max(last, min_depth), 1, settings)
-        widths[str(_HEAD)] = max(last, min_depth)
+        widths[str(_HEAD)] = max(_divisible(1280 * depth_multiplier), min_depth)
+        self.head = conv_norm_act(channels, widths[str(_HEAD)], 1, settings) if last_block == _HEAD else None
         self.channels = tuple(widths[tap] for tap in self.taps)
 
     def forward(self, inputs: Tensor) -> list[Tensor]:
@@ -138,5 +138,6 @@ class MobileNetV2(nn.Module):
         for number, block in enumerate(self.blocks):
             found[f"{number}/expand"], features = block(features)
             found[str(number)] = features
-        found[str(_HEAD)] = self.head(features)
+        if self.head is not None:
+            found[str(_HEAD)] = self.head(features)
         return [found[tap] for tap in self.taps]

@@ -75,7 +75,7 @@ class ResNetV1(nn.Module):
         min_depth: int = 8,
         in_channels: int = 3,
     ) -> None:
-        """Build the whole network.
+        """Build the network up to the last level that is returned.
 
         Args:
             blocks: Bottlenecks of each stage.
@@ -96,7 +96,7 @@ class ResNetV1(nn.Module):
         self.stem = conv_norm_act(in_channels, channels, 7, settings, stride=2, padding="explicit")
         self.pool = MaxPool2d(3, 2)
         stages = []
-        for number, (count, width) in enumerate(zip(blocks, _WIDTHS, strict=True)):
+        for number, (count, width) in enumerate(zip(blocks[: max(levels) - 1], _WIDTHS, strict=False)):
             out = depth(width * _EXPANSION)
             stage = []
             for position in range(count):

@@ -1,0 +1,112 @@
+"""Indexes of the model zoo's checkpoints: the real ones, where `BOXWRIGHT_CHECKPOINT_INDEXES` names them, and like ones."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+from pathlib import Path
+
+import pytest
+
+from boxwright.checkpoints.sources import is_tensorflow
+from boxwright.errors import CheckpointError
+from boxwright.tensorflow.bundle import DTYPES, Bundle, read_index
+from boxwright.tensorflow.crc import masked_crc
+from boxwright.tensorflow.snappy import decompress
+from boxwright.tensorflow.sstable import read_table
+from boxwright.tensorflow.varint import write_varint
+from tests.conftest import GOLDEN, extra_folder
+
+RECORDED = GOLDEN / "checkpoint" / "tf2_checkpoint"
+
+
+def test_real_indexes_hold_what_is_listed() -> None:
+    folder = extra_folder("BOXWRIGHT_CHECKPOINT_INDEXES")
+    if folder is None:
+        pytest.skip("BOXWRIGHT_CHECKPOINT_INDEXES names no folder of real checkpoint indexes")
+    expected = json.loads((folder / "expected.json").read_text())
+    assert len(expected) == 4
+    for name, tensors in expected.items():
+        _, entries = read_index(folder / name)
+        found = {key.decode(): [entry.dtype, list(entry.shape)] for key, entry in entries.items()}
+        assert found == {key: [DTYPES[dtype], shape] for key, (dtype, shape) in tensors.items()}, name
+
+
+# Worked by hand from the format's description: a literal of 4, then copies with offsets of one, two and four bytes.
+@pytest.mark.parametrize(
+    ("block", "meaning"),
+    [
+        (b"\x00", b""),
+        (b"\x04\x0cabcd", b"abcd"),
+        (b"\x09\x0cabcd\x05\x04", b"abcdabcda"),
+        (b"\x08\x0cabcd\x0e\x02\x00", b"abcdcdcd"),
+        (b"\x06\x0cabcd\x07\x04\x00\x00\x00", b"abcdab"),
+        (b"\x0b\x00x\x19\x01", b"x" * 11),
+        (b"\x46\xf0\x45" + b"y" * 70, b"y" * 70),
+        (b"\x80\x02\xf4\xff\x00" + b"z" * 256, b"z" * 256),
+    ],
+)
+def test_snappy_blocks(block: bytes, meaning: bytes) -> None:
+    assert decompress(block) == meaning
+
+
+@pytest.mark.parametrize(
+    ("block", "problem"),
+    [
+        (b"", "end within"),
+        (b"\x05\x0cabcd", "holds 4 bytes and says 5"),
+        (b"\x03\x0cabcd", "more than the 3"),
+        (b"\x04\x0cab", "cut off"),
+        (b"\x08\x0cabcd\x05", "cut off"),
+        (b"\x08\x0cabcd\x01\x05", "before its start"),
+        (b"\x08\x0cabcd\x01\x00", "before its start"),
+        (b"\x46\xf0", "cut off"),
+        (b"\xff\xff\xff\xff\xff\x01\x00x", "INDEX_BYTES"),
+    ],
+)
+def test_damaged_snappy_blocks(block: bytes, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        decompress(block)
+
+
+def _table(kind: int, block: bytes) -> bytes:
+    """Write a table of one block, in a compression, as LevelDB lays it out."""
+    out = bytearray()
+
+    def append(body: bytes, how: int) -> bytes:
+        handle = write_varint(len(out)) + write_varint(len(body))
+        out.extend(body + bytes([how]) + struct.pack("<I", masked_crc(body + bytes([how]))))
+        return handle
+
+    def entries(key: bytes, value: bytes) -> bytes:
+        return b"\0" + write_varint(len(key)) + write_varint(len(value)) + key + value + struct.pack("<II", 0, 1)
+
+    data = append(block, kind)
+    meta = append(struct.pack("<II", 0, 1), 0)
+    index = append(entries(b"k", data), 0)
+    return bytes(out) + (meta + index).ljust(40, b"\0") + struct.pack("<Q", 0xDB4775248B80FB57)
+
+
+def test_a_block_says_how_it_is_compressed() -> None:
+    plain = b"\0\x01\x01kv" + struct.pack("<II", 0, 1)
+    compressed = write_varint(len(plain)) + bytes([(len(plain) - 1) << 2]) + plain
+    assert read_table(_table(0, plain), "t") == read_table(_table(1, compressed), "t") == {b"k": b"v"}
+    with pytest.raises(CheckpointError, match=r"compressed in an unknown way \(4\)"):
+        read_table(_table(4, plain), "t")
+    with pytest.raises(CheckpointError, match="damaged: a compressed block"):
+        read_table(_table(1, compressed[:-3]), "t")
+
+
+@pytest.mark.parametrize("inside", ["checkpoint", "saved_model"])
+def test_an_exported_folder_is_a_checkpoint(inside: str, tmp_path: Path) -> None:
+    target = tmp_path / "exported" / inside
+    if inside == "checkpoint":
+        shutil.copytree(RECORDED, target)
+    else:
+        (target / "variables").mkdir(parents=True)
+        for path in RECORDED.glob("ckpt-1.*"):
+            shutil.copy(path, target / "variables" / path.name.replace("ckpt-1", "variables"))
+    (tmp_path / "exported" / "pipeline.config").write_text("model { }")
+    assert is_tensorflow(tmp_path / "exported")
+    assert list(Bundle(tmp_path / "exported")) == list(Bundle(RECORDED))
