@@ -28,6 +28,7 @@ from boxwright.builders.detector import build_detector
 from boxwright.checkpoints.load_weights import load_weights
 from boxwright.config.load import parse_message
 from boxwright.config.messages import DetectionModel
+from boxwright.criteria.terms import LossTerm
 from boxwright.models.detector import Detector
 from boxwright.optimization.optimizers import Momentum, Optimizer
 from boxwright.postprocessing.padded_nms import PaddedNms
@@ -110,11 +111,11 @@ def our_runs(name: str, device: str) -> dict[str, Run]:
     padded = PaddedNms(post.nms)
 
     def losses(inputs: Tensor, targets: Targets) -> Tensor:
-        return torch.stack(list(detector.criterion(detector.network(inputs), targets).values())).sum()
+        return LossTerm.sum(detector.criterion(detector.predict(inputs), targets))
 
     @torch.no_grad()
     def found(inputs: Tensor, windows: Tensor) -> Tensor:
-        raw = post.decode(detector.network(inputs))
+        raw = post.decode(detector.predict(inputs))
         return padded(raw.boxes, raw.scores[..., post.background :], windows).boxes
 
     def step(loss: Callable[[Tensor, Targets], Tensor]) -> Run:

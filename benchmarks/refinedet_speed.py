@@ -25,9 +25,10 @@ from torch import Tensor, nn
 
 from boxwright.builders.detector import build_detector
 from boxwright.config.load import load_config
+from boxwright.criteria.terms import LossTerm
 from boxwright.models.detector import Detector
 from boxwright.training.allocator import keep_freed_memory
-from boxwright.types import Predictions, Targets
+from boxwright.types import RefineDetPredictions, Targets
 
 HERE = Path(__file__).parent
 CONFIGS = HERE.parent / "configs"
@@ -73,14 +74,14 @@ def port(detector: Detector) -> Callable[[Tensor], list[list[Tensor]]]:
 
     @torch.no_grad()
     def detect(inputs: Tensor) -> list[list[Tensor]]:
-        predictions: Predictions = network(inputs.contiguous())
+        predictions: RefineDetPredictions = network(inputs.contiguous(), None)
         first = predictions.refinement
         results = []
         for image in range(len(inputs)):
-            anchors = coder.decode(first.box_codes[image], predictions.anchors)  # type: ignore[union-attr]
-            boxes = coder.decode(predictions.box_codes[image], anchors)
-            scores = predictions.class_logits[image].softmax(-1)
-            objects = first.class_logits[image].softmax(-1)[:, 1] > 0.01  # type: ignore[union-attr]
+            anchors = coder.decode(first.box_codes[image], first.anchors)
+            boxes = coder.decode(predictions.detection.box_codes[image], anchors)
+            scores = predictions.detection.class_logits[image].softmax(-1)
+            objects = first.class_logits[image].softmax(-1)[:, 1] > 0.01
             found = []
             for label in range(1, scores.shape[1]):
                 mask = objects & (scores[:, label] > 0.01)
@@ -167,7 +168,7 @@ def detection(batch: int, device: str, repeats: int) -> dict[str, float]:
                 return module(inputs)
 
         def rest(
-            detector: Detector = detector, predictions: Predictions = predictions, sizes: Tensor = sizes
+            detector: Detector = detector, predictions: RefineDetPredictions = predictions, sizes: Tensor = sizes
         ) -> object:
             return detector.postprocess(predictions, sizes)
 
@@ -194,7 +195,7 @@ def training(batch: int, device: str, repeats: int) -> dict[str, float]:
     inputs, _ = detector.preprocess(images)
 
     def losses(inputs: Tensor, targets: Targets) -> Tensor:
-        return torch.stack(list(detector.criterion(detector.network(inputs), targets).values())).sum()
+        return LossTerm.sum(detector.criterion(detector.predict(inputs), targets))
 
     compiled = torch.compile(losses, fullgraph=True)
 

@@ -24,6 +24,7 @@ from torchvision.models.detection import ssd300_vgg16, ssdlite320_mobilenet_v3_l
 from boxwright.builders.detector import build_detector
 from boxwright.config.load import parse_message
 from boxwright.config.messages import DetectionModel
+from boxwright.criteria.terms import LossTerm
 from boxwright.training.allocator import keep_freed_memory
 from boxwright.types import Targets
 
@@ -84,7 +85,7 @@ def ours(kind: str, size: int, head: str, extra: str, device: str) -> Model:
             detector.predict(detector.preprocessor.normalize(images, torch.full((batch, 2), size))), targets
         )
         optimizer.zero_grad(set_to_none=True)
-        torch.autograd.backward(sum(losses.values()))
+        torch.autograd.backward(LossTerm.sum(losses))
         optimizer.step()
 
     def detect(batch: int) -> None:
@@ -114,7 +115,7 @@ def theirs(build: Callable[..., Any], size: int, device: str) -> Model:
         labels = torch.ones(8, dtype=torch.int64, device=device)
         losses = model([image.float() / 255 for image in images], [{"boxes": b, "labels": labels} for b in boxes])
         optimizer.zero_grad(set_to_none=True)
-        torch.autograd.backward(sum(losses.values()))
+        torch.autograd.backward(LossTerm.sum(losses))
         optimizer.step()
 
     @torch.no_grad()

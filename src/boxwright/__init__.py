@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from boxwright.evaluation.evaluate import evaluate, restore_detector
     from boxwright.models.detector import Detector
     from boxwright.training.train import RunSettings, train
-    from boxwright.types import Categories, Category, Detections, Predictions, Sample, Targets
+    from boxwright.types import AnchorPredictions, Categories, Category, Detections, Sample, Targets
 
 __all__ = [
     "BoxwrightError",
@@ -25,7 +25,7 @@ __all__ = [
     "LoadReport",
     "OutputError",
     "Pipeline",
-    "Predictions",
+    "AnchorPredictions",
     "RunSettings",
     "Sample",
     "Targets",
@@ -55,7 +55,7 @@ _HOMES = {
     "boxwright.evaluation.evaluate": ("evaluate", "restore_detector"),
     "boxwright.models.detector": ("Detector",),
     "boxwright.training.train": ("RunSettings", "train"),
-    "boxwright.types": ("Categories", "Category", "Detections", "Predictions", "Sample", "Targets"),
+    "boxwright.types": ("Categories", "Category", "Detections", "AnchorPredictions", "Sample", "Targets"),
 }
 
 

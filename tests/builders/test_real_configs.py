@@ -11,6 +11,7 @@ from boxwright.builders.detector import build_detector
 from boxwright.builders.feature_extractor import _EXTRACTORS
 from boxwright.builders.optimizer import build_optimizer
 from boxwright.config import load_config
+from boxwright.criteria.terms import LossTerm
 from boxwright.errors import ConfigError
 from boxwright.optimization.optimizers import Optimizer
 from boxwright.types import Targets
@@ -58,7 +59,7 @@ def test_a_step_at_full_size(path: Path) -> None:
     detector.train()
     with torch.autocast("cpu", torch.bfloat16, enabled=config.train_config.use_bfloat16):
         predictions = detector.predict(inputs)
-    total = torch.stack([*detector.criterion(predictions, targets).values(), detector.regularization()]).sum()
+    total = LossTerm.sum(detector.criterion(predictions, targets)) + detector.regularization()
     assert torch.isfinite(total)
     torch.autograd.backward(total)
     plan = build_optimizer(config.train_config.optimizer)

@@ -37,7 +37,7 @@ def test_logits_of_common_classes_are_the_same(small_config: Path, tmp_path: Pat
     assert old.categories is not None
     new = detector_of(small_config, tmp_path, LABELS[names], HEADS[head])
     fresh = detector_of(small_config, tmp_path, LABELS[names], HEADS[head])
-    report = bw.load_weights(new, tmp_path / "m", scope="detection")
+    report = bw.load_weights(new, tmp_path / "m", scope="transfer")
     common = [name for name in LABELS[names] if old.categories.by_name(name)]
     assert f"classes: {', '.join(common)} kept by name" in str(report)
     image = torch.rand(1, 64, 64, 3, generator=torch.Generator().manual_seed(0)) * 255
@@ -69,7 +69,7 @@ def test_wholly_other_classes_start_fresh(small_config: Path, tmp_path: Path) ->
     before = {
         name: value.clone() for name, value in new.network.state_dict().items() if name.startswith("head.classes")
     }
-    report = bw.load_weights(new, tmp_path / "m", scope="detection")
+    report = bw.load_weights(new, tmp_path / "m", scope="transfer")
     assert "all start fresh" in str(report)
     after = new.network.state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)

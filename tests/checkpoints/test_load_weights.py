@@ -84,7 +84,12 @@ def test_scopes_where_classes_differ(tmp_path: Path) -> None:
     with pytest.raises(bw.CheckpointError, match="scope 'full': 2 of "):
         bw.load_weights(other, tmp_path)
     assert all(torch.equal(value, before[name]) for name, value in other.network.state_dict().items())
+    # As TensorFlow has it: no head at all, whatever would fit.
     report = bw.load_weights(other, tmp_path, "detection")
+    assert {name.split(".")[0] for name in report.kept} == {"head"}
+    assert all(torch.equal(v, before[n]) for n, v in other.network.state_dict().items() if n.startswith("head."))
+    assert {name.split(".")[0] for name in report.restored} == {"backbone", "neck"}
+    report = bw.load_weights(other, tmp_path, "transfer")
     assert {name.rsplit(".", 2)[0] for name in report.kept} == {"head.classes"}
     text = str(report)
     assert "reset" in text
@@ -163,7 +168,7 @@ def test_fine_tuning_from_tensorflow(small_config: Path, tmp_path: Path) -> None
 
     overrides = [
         f"train_config.fine_tune_checkpoint={tmp_path}/tf/ckpt-0",
-        "train_config.fine_tune_checkpoint_type=detection",
+        "train_config.fine_tune_checkpoint_type=transfer",
         "train_config.num_steps=1",
     ]
     bw.train(
@@ -186,7 +191,7 @@ def test_recorded_checkpoint_by_scope() -> None:
 
     text = json.loads((GOLDEN / "checkpoint" / "model.json").read_text())["model_text"]
     other = bw.build_detector(parse_message(text.replace("num_classes: 3", "num_classes: 7"), m.DetectionModel))
-    report = bw.load_weights(other, GOLDEN / "checkpoint" / "tf2_checkpoint", "detection")
+    report = bw.load_weights(other, GOLDEN / "checkpoint" / "tf2_checkpoint", "transfer")
     assert {name.rsplit(".", 2)[0] for name in report.kept} == {"head.classes"}
     assert len(report.restored) + len(report.kept) == 384
     assert len(Bundle(GOLDEN / "checkpoint" / "tf2_checkpoint")) == 622

@@ -120,13 +120,12 @@ def test_refinedet_port(tmp_path: Path, prefix: str) -> None:
     assert len(report.restored) == len(state) == len(detector.network.state_dict())
     x = torch.randn(2, 3, 64, 128, generator=torch.Generator().manual_seed(1))
     wanted, found = port_forward(state, x), detector.predict(x)
-    assert found.refinement is not None
     swap = [1, 0, 3, 2]
     ours = {
         "arm_loc": found.refinement.box_codes[..., swap],
         "arm_conf": found.refinement.class_logits,
-        "odm_loc": found.box_codes[..., swap],
-        "odm_conf": found.class_logits,
+        "odm_loc": found.detection.box_codes[..., swap],
+        "odm_conf": found.detection.class_logits,
     }
     for name, value in ours.items():
         assert value.shape == wanted[name].shape
@@ -138,7 +137,7 @@ def test_port_of_other_classes_keeps_all_but_the_class_predictor(tmp_path: Path)
     detector = detector_of("refinedet_vgg16", classes=5)
     with pytest.raises(bw.CheckpointError, match="scope 'full'"):
         bw.load_weights(detector, tmp_path / "voc.pth")
-    report = bw.load_weights(detector, tmp_path / "voc.pth", scope="detection")
+    report = bw.load_weights(detector, tmp_path / "voc.pth", scope="transfer")
     assert {name.split(".")[1] for name in report.kept} == {"classes"}
     assert "refinement.classes.0.0.weight" in report.restored
 

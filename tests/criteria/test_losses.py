@@ -5,13 +5,13 @@ import math
 import pytest
 import torch
 
+from boxwright.criteria.anchor import AnchorCriterion, LossNormalizer
 from boxwright.criteria.classification_losses import SigmoidCrossEntropy, SigmoidFocal, SoftmaxCrossEntropy
 from boxwright.criteria.localization_losses import SmoothL1, SquaredError
-from boxwright.criteria.ssd import LossNormalizer, SSDCriterion
 from boxwright.criteria.target_assigner import ClassColumns, TargetAssigner
 from boxwright.ops.box_coder import FasterRcnnBoxCoder
 from boxwright.ops.matcher import ArgmaxMatcher
-from boxwright.types import Predictions, Targets
+from boxwright.types import AnchorPredictions, Targets
 
 
 def test_losses_by_hand() -> None:
@@ -32,7 +32,7 @@ def test_criterion_on_images_without_objects(padding: int) -> None:
     assigner = TargetAssigner(
         ClassColumns(2, 1, 0.0), ArgmaxMatcher(force_match_for_each_row=True), FasterRcnnBoxCoder()
     )
-    criterion = SSDCriterion(assigner, SigmoidFocal(), SmoothL1(), LossNormalizer())
+    criterion = AnchorCriterion(assigner, SigmoidFocal(), SmoothL1(), LossNormalizer())
     logits = torch.zeros(2, 3, 3, requires_grad=True)
     anchors = torch.tensor([[0.0, 0, 8, 8], [8, 0, 16, 8], [0, 8, 8, 16]])
     targets = Targets(
@@ -41,9 +41,9 @@ def test_criterion_on_images_without_objects(padding: int) -> None:
         torch.zeros(2, padding),
         torch.zeros(2, padding) > 0,
     )
-    losses = criterion(Predictions(torch.randn(2, 3, 4), logits, anchors), targets)
-    assert losses["Loss/localization_loss"].item() == 0
-    losses["Loss/classification_loss"].backward()  # type: ignore[no-untyped-call]
+    losses = criterion(AnchorPredictions(torch.randn(2, 3, 4), logits, anchors), targets)
+    assert losses["Loss/localization_loss"].value.item() == 0
+    losses["Loss/classification_loss"].value.backward()  # type: ignore[no-untyped-call]
     assert logits.grad is not None
     assert (logits.grad > 0).all()
 
@@ -51,7 +51,7 @@ def test_criterion_on_images_without_objects(padding: int) -> None:
 def test_padding_changes_nothing() -> None:
     generator = torch.Generator().manual_seed(1)
     anchors = torch.tensor([[float(x), float(y), x + 8.0, y + 8.0] for x in range(0, 32, 4) for y in range(0, 32, 4)])
-    predictions = Predictions(
+    predictions = AnchorPredictions(
         torch.randn(1, len(anchors), 4, generator=generator),
         torch.randn(1, len(anchors), 4, generator=generator),
         anchors,
@@ -65,5 +65,5 @@ def test_padding_changes_nothing() -> None:
         torch.cat([torch.ones(1, 2), torch.zeros(1, 6)], 1) > 0,
     )
     assigner = TargetAssigner(ClassColumns(3), ArgmaxMatcher(force_match_for_each_row=True), FasterRcnnBoxCoder())
-    criterion = SSDCriterion(assigner, SigmoidCrossEntropy(), SmoothL1(), LossNormalizer())
+    criterion = AnchorCriterion(assigner, SigmoidCrossEntropy(), SmoothL1(), LossNormalizer())
     assert criterion(predictions, plain) == criterion(predictions, padded)

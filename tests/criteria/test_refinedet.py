@@ -14,8 +14,9 @@ import boxwright as bw
 from boxwright.config import messages as m
 from boxwright.config import parse_message
 from boxwright.criteria.refinedet import RefineDetCriterion
+from boxwright.criteria.terms import LossTerm
 from boxwright.ops.matcher import IGNORED, UNMATCHED
-from boxwright.types import Predictions, Refinement, Targets
+from boxwright.types import AnchorPredictions, RefineDetPredictions, Targets
 
 SIDE = 64.0
 CLASSES = 3
@@ -47,7 +48,15 @@ def targets_of(images: list[tuple[list[list[float]], list[int]]]) -> Targets:
     return Targets(boxes, labels, valid.float(), valid)
 
 
-def random_case(seed: int, images: int = 3, anchors: int = 40) -> tuple[Predictions, Targets]:
+def refinedet_predictions(
+    codes: Tensor, logits: Tensor, anchors: Tensor, *, input_size: tuple[int, int], refinement: tuple[Tensor, Tensor]
+) -> RefineDetPredictions:
+    """Put both steps' codes and logits together."""
+    first = AnchorPredictions(*refinement, anchors, input_size=input_size)
+    return RefineDetPredictions(first, AnchorPredictions(codes, logits, anchors, input_size=input_size))
+
+
+def random_case(seed: int, images: int = 3, anchors: int = 40) -> tuple[RefineDetPredictions, Targets]:
     random = torch.Generator().manual_seed(seed)
     centre = torch.rand(anchors, 2, generator=random) * SIDE
     size = 8 + 24 * torch.rand(anchors, 2, generator=random)
@@ -58,13 +67,13 @@ def random_case(seed: int, images: int = 3, anchors: int = 40) -> tuple[Predicti
         extent = 6 + torch.rand(count, 2, generator=random) * 30
         boxes = torch.cat([corner, corner + extent], -1)
         groundtruth.append((boxes.tolist(), torch.randint(CLASSES, (count,), generator=random).tolist()))
-    predictions = Predictions(
+    predictions = refinedet_predictions(
         torch.randn(images, anchors, 4, generator=random),
         torch.randn(images, anchors, CLASSES + 1, generator=random),
         tiled,
         input_size=(64, 64),
         # Wide logits, so that the filter finds something below 0.01.
-        refinement=Refinement(
+        refinement=(
             0.5 * torch.randn(images, anchors, 4, generator=random),
             4 * torch.randn(images, anchors, 2, generator=random),
         ),
@@ -131,7 +140,7 @@ def step(
     codes: Tensor,
     logits: Tensor,
     truth: list[tuple[list[list[float]], list[int]]],
-    passed_over: list[list[bool]],
+    filtered: list[list[bool]],
 ) -> tuple[float, float]:
     boxes_sum = classes_sum = 0.0
     positives = 0
@@ -147,21 +156,20 @@ def step(
                     smooth_l1(c - w) for c, w in zip(codes[image, a].double().tolist(), wanted, strict=True)
                 )
                 classes_sum += cross_entropy(rows[a], labels[g] + 1)
-            elif not passed_over[image][a]:
+            elif not filtered[image][a]:
                 pool.append(cross_entropy(rows[a], 0))
         count = min(3 * sum(g >= 0 for g in matched), len(pool))
         classes_sum += sum(sorted(pool, reverse=True)[:count])
     return boxes_sum / max(1, positives), classes_sum / max(1, positives)
 
 
-def plain(predictions: Predictions, targets: Targets, threshold: float) -> list[float]:
+def plain(predictions: RefineDetPredictions, targets: Targets, threshold: float) -> list[float]:
     refinement = predictions.refinement
-    assert refinement is not None
     truth = [
         (targets.boxes[i][targets.valid[i]].double().tolist(), targets.labels[i][targets.valid[i]].tolist())
         for i in range(len(targets.boxes))
     ]
-    tiled = predictions.anchors.double().tolist()
+    tiled = refinement.anchors.double().tolist()
     every = [tiled] * len(truth)
     refined = [
         [decode(code, anchor) for code, anchor in zip(refinement.box_codes[i].double().tolist(), tiled, strict=True)]
@@ -171,7 +179,13 @@ def plain(predictions: Predictions, targets: Targets, threshold: float) -> list[
     objects = [(boxes, [0] * len(labels)) for boxes, labels in truth]
     none = [[False] * len(tiled)] * len(truth)
     first = step(every, refinement.box_codes, refinement.class_logits, objects, none)
-    second = step(refined, predictions.box_codes, predictions.class_logits, truth, (objectness < threshold).tolist())
+    second = step(
+        refined,
+        predictions.detection.box_codes,
+        predictions.detection.class_logits,
+        truth,
+        (objectness < threshold).tolist(),
+    )
     return [*first, *second]
 
 
@@ -183,16 +197,15 @@ def test_every_term_against_the_plain_computation(seed: int, threshold: float) -
     assert tuple(losses) == TERMS
     wanted = plain(predictions, targets, threshold)
     assert min(wanted) > 0
-    assert [float(losses[name]) for name in TERMS] == pytest.approx(wanted, rel=1e-4)
+    assert [float(losses[name].value) for name in TERMS] == pytest.approx(wanted, rel=1e-4)
 
 
 def test_no_gradient_reaches_the_first_step_through_the_second() -> None:
     predictions, targets = random_case(0)
     refinement = predictions.refinement
-    assert refinement is not None
     leaves = [refinement.box_codes.requires_grad_(), refinement.class_logits.requires_grad_()]
-    leaves += [predictions.box_codes.requires_grad_(), predictions.class_logits.requires_grad_()]
-    losses = criterion_of()(predictions, targets)
+    leaves += [predictions.detection.box_codes.requires_grad_(), predictions.detection.class_logits.requires_grad_()]
+    losses = LossTerm.values(criterion_of()(predictions, targets))
     through_second = torch.autograd.grad(
         losses[TERMS[2]] + losses[TERMS[3]], leaves, allow_unused=True, retain_graph=True
     )
@@ -205,25 +218,25 @@ def test_no_gradient_reaches_the_first_step_through_the_second() -> None:
 def test_images_without_objects_cost_nothing(images: list[tuple[list[list[float]], list[int]]]) -> None:
     """Some ports divide by the number of positives as it is, and give NaN."""
     predictions, _ = random_case(1, images=len(images))
-    leaf = predictions.class_logits.requires_grad_()
+    leaf = predictions.detection.class_logits.requires_grad_()
     losses = criterion_of()(predictions, targets_of(images))
-    assert [float(losses[name].detach()) for name in TERMS] == [0.0] * 4
-    torch.stack(list(losses.values())).sum().backward()
+    assert [float(losses[name].value.detach()) for name in TERMS] == [0.0] * 4
+    LossTerm.sum(losses).backward()
     assert leaf.grad is not None
     assert not leaf.grad.any()
 
 
-def two_anchors(objectness: list[float]) -> tuple[Predictions, Targets]:
+def two_anchors(objectness: list[float]) -> tuple[RefineDetPredictions, Targets]:
     """Give one object under the first anchor, and four anchors far away."""
     anchors = torch.tensor([[10.0, 10, 30, 30], *[[40.0, 40, 60 - i, 60] for i in range(4)]])
     logits = torch.zeros(1, 5, 2)
     logits[0, :, 1] = torch.logit(torch.tensor(objectness))
-    predictions = Predictions(
+    predictions = refinedet_predictions(
         torch.zeros(1, 5, 4),
         torch.zeros(1, 5, CLASSES + 1),
         anchors,
         input_size=(64, 64),
-        refinement=Refinement(torch.zeros(1, 5, 4), logits),
+        refinement=(torch.zeros(1, 5, 4), logits),
     )
     return predictions, targets_of([([[11.0, 11, 30, 30]], [2])])
 
@@ -234,23 +247,23 @@ def test_filtering_drops_negatives_only() -> None:
     criterion = criterion_of()
     assigned, _, _ = criterion.detection.assign(criterion.second_step(predictions), targets)
     assert assigned.match.tolist() == [[0, UNMATCHED, IGNORED, IGNORED, UNMATCHED]]
-    assert assigned.class_weights.tolist() == [[1, 1, 0, 0, 1]]
+    assert assigned.class_weights.squeeze(-1).tolist() == [[1, 1, 0, 0, 1]]
     losses = criterion(predictions, targets)
     # The positive and two negatives (three are allowed) of four equal logits each.
-    assert float(losses["Loss/classification_loss"]) == pytest.approx(3 * math.log(4))
+    assert float(losses["Loss/classification_loss"].value) == pytest.approx(3 * math.log(4))
     everything = criterion_of("objectness_threshold: 0")(predictions, targets)
-    assert float(everything["Loss/classification_loss"]) == pytest.approx(4 * math.log(4))
+    assert float(everything["Loss/classification_loss"].value) == pytest.approx(4 * math.log(4))
 
 
 def test_two_objects_that_like_one_anchor_best_get_two() -> None:
     """Some ports let the later object take it, and leave the other without any."""
     anchors = torch.tensor([[10.0, 10, 30, 30], [4.0, 4, 20, 20], [50.0, 50, 60, 60]])
-    predictions = Predictions(
+    predictions = refinedet_predictions(
         torch.zeros(1, 3, 4),
         torch.zeros(1, 3, CLASSES + 1),
         anchors,
         input_size=(64, 64),
-        refinement=Refinement(torch.zeros(1, 3, 4), torch.zeros(1, 3, 2)),
+        refinement=(torch.zeros(1, 3, 4), torch.zeros(1, 3, 2)),
     )
     targets = targets_of([([[10.0, 10, 30, 30], [10.0, 10, 28, 30]], [0, 1])])
     criterion = criterion_of()
@@ -262,18 +275,17 @@ def test_second_step_matches_and_measures_from_refined_boxes() -> None:
     """An anchor that misses the object is moved onto it by the first step: then it is positive, and nothing is left to do."""
     predictions, targets = two_anchors([0.5] * 5)
     refinement = predictions.refinement
-    assert refinement is not None
     criterion = criterion_of()
     coder = criterion.detection.assigner.box_coder
     moved = refinement.box_codes.clone()
-    moved[0, 3] = coder.encode(targets.boxes[0], predictions.anchors[3:4])[0]
+    moved[0, 3] = coder.encode(targets.boxes[0], refinement.anchors[3:4])[0]
     predictions = replace(predictions, refinement=replace(refinement, box_codes=moved))
     second = criterion.second_step(predictions)
     assigned, _, _ = criterion.detection.assign(second, targets)
     assert assigned.match[0, 3] == 0
     assert torch.allclose(assigned.box_codes[0, 3], torch.zeros(4), atol=1e-4)
     tiled = criterion_of("object_anchors: TILED")
-    assert torch.equal(tiled.second_step(predictions).anchors, predictions.anchors)
+    assert torch.equal(tiled.second_step(predictions).anchors, refinement.anchors)
     assigned, _, _ = tiled.detection.assign(tiled.second_step(predictions), targets)
     assert assigned.match[0, 3] == UNMATCHED
 
@@ -282,15 +294,9 @@ def test_thresholds_of_the_first_step_can_leave_anchors_between() -> None:
     criterion = criterion_of("matcher { bipartite_argmax_matcher { matched_threshold: 0.7 unmatched_threshold: 0.3 } }")
     anchors = torch.tensor([[10.0, 10, 30, 30], [10.0, 10, 30, 28], [10.0, 10, 30, 20], [40.0, 40, 60, 60]])
     targets = targets_of([([[10.0, 10, 30, 30]], [0])])
-    predictions = Predictions(torch.zeros(1, 4, 4), torch.zeros(1, 4, 2), anchors, input_size=(64, 64))
+    predictions = AnchorPredictions(torch.zeros(1, 4, 4), torch.zeros(1, 4, 2), anchors, input_size=(64, 64))
     assigned, _, _ = criterion.refinement.assign(predictions, targets)
     assert assigned.match.tolist() == [[0, 0, IGNORED, UNMATCHED]]
-
-
-def test_without_first_step_it_is_an_error() -> None:
-    predictions, targets = random_case(0)
-    with pytest.raises(ValueError, match="no first step"):
-        criterion_of()(replace(predictions, refinement=None), targets)
 
 
 def test_description_has_both_steps() -> None:
@@ -300,7 +306,6 @@ def test_description_has_both_steps() -> None:
     assert float(found.scalars[tag]) > 0
     assert float(found.scalars[f"Refinement/{tag}"]) > 0
     refinement = predictions.refinement
-    assert refinement is not None
     below = (torch.softmax(refinement.class_logits, -1)[..., 1] < 0.01).sum(1).float().mean()
     assert float(found.scalars["Refinement/AvgNumFilteredAnchorsPerImage"]) == float(below) > 0
     assert set(found.distributions) == {
@@ -308,29 +313,26 @@ def test_description_has_both_steps() -> None:
     }
 
 
-def test_losses_of_parts_add_up_with_known_divisors() -> None:
-    predictions, targets = random_case(3)
+def test_terms_of_parts_add_up() -> None:
+    """Totals and both steps' counts."""
+    predictions, targets = random_case(1)
     criterion = criterion_of()
-    assert criterion.divisors == 2
-    whole: list[Tensor] = []
-
-    def note(matches: Tensor) -> Tensor:
-        whole.append(matches)
-        return matches
-
-    losses = criterion(predictions, targets, note)
-    sums = dict.fromkeys(TERMS, 0.0)
+    whole = criterion(predictions, targets)
+    assert len(LossTerm.distinct_counts(whole)) == 2
+    totals, sums = dict.fromkeys(TERMS, 0.0), dict.fromkeys(TERMS, 0.0)
     for i in range(3):
-        answers = iter(whole)
-        refinement = predictions.refinement
-        assert refinement is not None
-        part = replace(
-            predictions,
-            box_codes=predictions.box_codes[i : i + 1],
-            class_logits=predictions.class_logits[i : i + 1],
-            refinement=Refinement(refinement.box_codes[i : i + 1], refinement.class_logits[i : i + 1]),
-        )
-        for name, value in criterion(part, targets.rows(i, i + 1), lambda _, left=answers: next(left)).items():
-            sums[name] += float(value)
-    assert [sums[name] for name in TERMS] == pytest.approx([float(losses[name]) for name in TERMS], rel=1e-5)
-    assert np.isfinite(list(sums.values())).all()
+        part = replace(predictions, refinement=row(predictions.refinement, i), detection=row(predictions.detection, i))
+        for name, term in criterion(part, targets.rows(i, i + 1)).items():
+            totals[name] += float(term.total)
+            sums[name] += float(term.count)  # type: ignore[arg-type]
+    assert [totals[name] for name in TERMS] == pytest.approx([float(whole[name].total) for name in TERMS], rel=1e-5)
+    assert [sums[name] for name in TERMS] == [float(whole[name].count) for name in TERMS]  # type: ignore[arg-type]
+    assert np.isfinite(list(totals.values())).all()
+
+
+def row(predictions: AnchorPredictions, number: int) -> AnchorPredictions:
+    return replace(
+        predictions,
+        box_codes=predictions.box_codes[number : number + 1],
+        class_logits=predictions.class_logits[number : number + 1],
+    )

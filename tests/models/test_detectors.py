@@ -11,6 +11,7 @@ from boxwright.builders.feature_extractor import _EXTRACTORS, build_feature_extr
 from boxwright.builders.hyperparams import variance_scaling
 from boxwright.config import messages as m
 from boxwright.config import parse_message
+from boxwright.criteria.terms import LossTerm
 from boxwright.models.batch_norm import BatchNorm2d
 from boxwright.models.layers import Conv2d, ConvSettings, KernelRule, make_conv
 from boxwright.models.necks.bifpn import COMBINERS, BiFpn
@@ -68,7 +69,7 @@ def test_trains_and_detects_on_nothing(kind: str, depthwise: bool) -> None:
     nothing = Targets(
         torch.zeros(2, 0, 4), torch.zeros(2, 0, dtype=torch.int64), torch.zeros(2, 0), torch.zeros(2, 0) > 0
     )
-    total = sum(detector.criterion(predictions, nothing).values()) + detector.regularization()
+    total = LossTerm.sum(detector.criterion(predictions, nothing)) + detector.regularization()
     total.backward()
     assert torch.isfinite(total)
     images = [
@@ -220,5 +221,7 @@ def test_network_compiles_without_graph_breaks_in_the_criterion() -> None:
     with torch.no_grad():
         predictions = detector.predict(inputs)
     targets = Targets(torch.tensor([[[1.0, 1, 20, 20]]]), torch.tensor([[1]]), torch.ones(1, 1), torch.ones(1, 1) > 0)
-    explained = torch._dynamo.explain(lambda t: detector.criterion(predictions, t)["Loss/classification_loss"])(targets)
+    explained = torch._dynamo.explain(lambda t: detector.criterion(predictions, t)["Loss/classification_loss"].value)(
+        targets
+    )
     assert explained.graph_break_count == 0

@@ -11,8 +11,9 @@ from torch import nn
 import boxwright as bw
 from boxwright.config import messages as m
 from boxwright.config import parse_message
+from boxwright.criteria.anchor import AnchorCriterion
 from boxwright.criteria.refinedet import RefineDetCriterion
-from boxwright.criteria.ssd import SSDCriterion
+from boxwright.criteria.terms import LossTerm
 from boxwright.models.backbones.vgg16 import L2Norm
 from boxwright.models.necks.transfer_connection import TransferConnection
 from boxwright.models.refinedet import RefineDet
@@ -92,7 +93,7 @@ def test_anchors(side: int, number: int, total: float) -> None:
         network = build("refinedet_vgg16").network
     assert isinstance(network, RefineDet)
     grids = [(side // stride, side // stride) for stride in (8, 16, 32, 64)]
-    anchors = torch.cat(network.anchors(grids, (side, side))) / side
+    anchors = torch.cat(network.anchors.generator(grids, (side, side))) / side
     centred = torch.cat([(anchors[:, :2] + anchors[:, 2:]) / 2, anchors[:, 2:] - anchors[:, :2]], 1)
     assert centred.shape == (number, 4)
     for row, wanted in ROWS[side].items():
@@ -130,8 +131,8 @@ def test_only_the_transfer_connection_and_bodies_are_normalized_beyond_the_backb
 @pytest.mark.parametrize(
     ("more", "network", "criterion", "has_transfer"),
     [
-        ("", SSD, SSDCriterion, False),
-        ("transfer_connection { depth: 32 }", SSD, SSDCriterion, True),
+        ("", SSD, AnchorCriterion, False),
+        ("transfer_connection { depth: 32 }", SSD, AnchorCriterion, True),
         ("anchor_refinement { }", RefineDet, RefineDetCriterion, False),
         ("anchor_refinement { } transfer_connection { depth: 32 }", RefineDet, RefineDetCriterion, True),
     ],
@@ -142,19 +143,20 @@ def test_parts_that_are_left_out(more: str, network: type, criterion: type, has_
     assert type(detector.criterion) is criterion
     assert any(isinstance(part, TransferConnection) for part in detector.network.modules()) == has_transfer
     inputs, sizes = detector.preprocess(torch.rand(2, 50, 70, 3) * 255)
-    predictions = detector.predict(inputs)
+    found = detector.predict(inputs)
+    predictions = getattr(found, "detection", found)
     anchors = 3 * (8 * 16 + 4 * 8 + 2 * 4 + 1 * 2)
     assert predictions.box_codes.shape == (2, anchors, 4)
     assert predictions.class_logits.shape == (2, anchors, 4)
     assert predictions.anchors.shape == (anchors, 4)
-    assert len(detector.postprocess(predictions, sizes)) == 2
+    assert len(detector.postprocess(detector.predict(inputs), sizes)) == 2
 
 
 def test_kernels_of_the_deconvolution() -> None:
     two, four = small(), small("anchor_refinement { } transfer_connection { deconvolution_kernel_size: 4 }")
     assert count(four.network) - count(two.network) == 3 * 256 * 256 * (16 - 4)
     inputs, _ = four.preprocess(torch.rand(1, 64, 128, 3) * 255)
-    assert four.predict(inputs).class_logits.shape == two.predict(inputs).class_logits.shape
+    assert four.predict(inputs).detection.class_logits.shape == two.predict(inputs).detection.class_logits.shape
 
 
 def test_transfer_by_hand() -> None:
@@ -246,14 +248,14 @@ def test_a_size_that_halves_unevenly_is_an_error_when_it_comes() -> None:
 def test_any_backbone_of_timm() -> None:
     detector = build("timm/resnet18", BOTH, 2, "height: 128 width: 64")
     inputs, _ = detector.preprocess(torch.rand(1, 64, 64, 3) * 255)
-    assert detector.predict(inputs).class_logits.shape == (1, 3 * (16 * 8 + 8 * 4 + 4 * 2 + 2), 3)
+    assert detector.predict(inputs).detection.class_logits.shape == (1, 3 * (16 * 8 + 8 * 4 + 4 * 2 + 2), 3)
 
 
 def test_every_parameter_learns() -> None:
     detector = small().train()
     inputs, _ = detector.preprocess(torch.rand(2, 64, 128, 3) * 255)
     targets = some_targets()
-    losses = detector.criterion(detector.predict(inputs), targets)
+    losses = LossTerm.values(detector.criterion(detector.predict(inputs), targets))
     torch.stack(list(losses.values())).sum().backward()
     without = [name for name, value in detector.named_parameters() if value.requires_grad and value.grad is None]
     assert without == []
@@ -282,14 +284,14 @@ def test_network_and_criterion_compile_into_one_graph() -> None:
     detector = small("anchor_refinement { } transfer_connection { depth: 32 }").train()
     inputs, _ = detector.preprocess(torch.rand(2, 64, 128, 3) * 255)
     torch._dynamo.reset()
-    step = torch.compile(lambda x, t: detector.criterion(detector.network(x), t), fullgraph=True)
+    step = torch.compile(lambda x, t: LossTerm.values(detector.criterion(detector.predict(x), t)), fullgraph=True)
     state = {name: value.clone() for name, value in detector.state_dict().items()}
     for number, boxes in enumerate((1, 8, 16, 24, 72, 104, 200)):
         targets = padded(some_targets(), boxes)
         with torch.compiler.set_stance("default" if number < 3 else "fail_on_recompile"):
             compiled = step(inputs, targets)
         detector.load_state_dict(state)
-        plain = detector.criterion(detector.predict(inputs), targets)
+        plain = LossTerm.values(detector.criterion(detector.predict(inputs), targets))
         detector.load_state_dict(state)
         assert {n: float(v.detach()) for n, v in compiled.items()} == pytest.approx(
             {n: float(v.detach()) for n, v in plain.items()}, rel=1e-3

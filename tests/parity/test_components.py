@@ -187,7 +187,7 @@ def target_assigner(case: Case) -> None:
     assert_close(found.box_codes, case.array("out/reg_targets"))
     assert_close(found.box_weights, case.array("out/reg_weights"))
     assert_close(found.classes, case.array("out/cls_targets"))
-    assert_close(found.class_weights[..., None].expand_as(found.classes), case.array("out/cls_weights"))
+    assert_close(found.class_weights.expand_as(found.classes), case.array("out/cls_weights"))
 
 
 def confidences(case: Case) -> None:

@@ -14,13 +14,14 @@ from boxwright.builders.detector import build_detector
 from boxwright.checkpoints.load_weights import load_weights
 from boxwright.config import messages as m
 from boxwright.config import parse_message
-from boxwright.criteria.ssd import SSDCriterion
+from boxwright.criteria.anchor import AnchorCriterion
+from boxwright.criteria.terms import LossTerm
 from boxwright.errors import ConfigError
 from boxwright.models.detector import Detector
 from boxwright.ops.boxes import pairwise_iou
+from boxwright.postprocessing.anchor import AnchorPostprocessor
 from boxwright.postprocessing.batch_nms import BatchNms
-from boxwright.postprocessing.ssd import SSDPostprocessor
-from boxwright.types import Predictions, Targets
+from boxwright.types import AnchorPredictions, Targets
 from tests.conftest import GOLDEN, assert_close, xyxy, yxyx
 from tests.golden.weights import weight
 from tests.parity.recordings import FOLDER, is_beyond_last_tap, model_names, penalty_beyond_last_tap, unsupported
@@ -42,7 +43,7 @@ class Recorded:
     arrays: Any
     inputs: torch.Tensor
     sizes: torch.Tensor
-    predictions: Predictions
+    predictions: AnchorPredictions
 
     @property
     def scale(self) -> Any:
@@ -101,19 +102,19 @@ def test_predict(recorded: Recorded) -> None:
 
 def test_assignment(recorded: Recorded) -> None:
     criterion = recorded.detector.criterion
-    assert isinstance(criterion, SSDCriterion)
+    assert isinstance(criterion, AnchorCriterion)
     assert criterion.assigner.unit_free
     assigned = criterion.assigner(recorded.predictions.anchors, recorded.targets())
     assert assigned.match.tolist() == recorded.arrays["assign/match"].tolist()
     recorded.compare("assign/reg_targets", assigned.box_codes)
     recorded.compare("assign/reg_weights", assigned.box_weights)
     recorded.compare("assign/cls_targets", assigned.classes)
-    weights = assigned.class_weights[..., None].expand_as(assigned.classes)
+    weights = assigned.class_weights.expand_as(assigned.classes)
     recorded.compare("assign/cls_weights", weights)
 
 
 def test_losses(recorded: Recorded) -> None:
-    losses = recorded.detector.criterion(recorded.predictions, recorded.targets())
+    losses = LossTerm.values(recorded.detector.criterion(recorded.predictions, recorded.targets()))
     assert set(losses) == {"Loss/localization_loss", "Loss/classification_loss"}
     for name, value in losses.items():
         assert_close(value, recorded.arrays[name.replace("Loss/", "loss/")], 1e-4, 1e-4)
@@ -128,7 +129,7 @@ def test_regularization(recorded: Recorded) -> None:
 
 def test_raw_detections(recorded: Recorded) -> None:
     post = recorded.detector.postprocessor
-    assert isinstance(post, SSDPostprocessor)
+    assert isinstance(post, AnchorPostprocessor)
     raw = post.decode(recorded.predictions)
     recorded.compare("detect/raw_detection_boxes", yxyx(raw.boxes) / recorded.scale)
     recorded.compare("detect/raw_detection_scores", raw.scores)
@@ -141,7 +142,7 @@ def test_detections(recorded: Recorded) -> None:
     anchor and class that TF kept get a bonus as small as a tie; then all must come out as recorded.
     """
     post, arrays = recorded.detector.postprocessor, recorded.arrays
-    assert isinstance(post, SSDPostprocessor)
+    assert isinstance(post, AnchorPostprocessor)
     raw = post.decode(recorded.predictions)
     scores = raw.scores[..., post.background :].clone()
     count = int(arrays["detect/num_detections"][0])
@@ -166,7 +167,7 @@ def test_detections_without_help(recorded: Recorded) -> None:
     (found,) = recorded.detector.postprocess(recorded.predictions, recorded.sizes)
     assert_close(found.scores, recorded.arrays["detect/detection_scores"][0], 1e-3, 1e-3)
     post = recorded.detector.postprocessor
-    assert isinstance(post, SSDPostprocessor)
+    assert isinstance(post, AnchorPostprocessor)
     assert isinstance(post.nms, BatchNms)
     raw = post.decode(recorded.predictions)
     assert found.anchor_indices is not None

@@ -16,10 +16,12 @@ import boxwright as bw
 from boxwright.config import messages as m
 from boxwright.config import parse_message
 from boxwright.criteria.refinedet import RefineDetCriterion
+from boxwright.criteria.terms import LossTerm
 from boxwright.ops.matcher import UNMATCHED
 from boxwright.postprocessing.refinedet import RefineDetPostprocessor
-from boxwright.types import Predictions, Refinement, Targets
+from boxwright.types import RefineDetPredictions, Targets
 from tests.conftest import GOLDEN, assert_close
+from tests.criteria.test_refinedet import refinedet_predictions
 from tests.golden.weights import uniform_stream
 from tests.parity.recordings import FOLDER
 
@@ -103,16 +105,15 @@ def test_network(path: Path) -> None:
     detector.network.load_state_dict(weights)
     inputs, _ = detector.preprocess(torch.from_numpy(arrays["image"])[None])
     predictions = detector.predict(inputs)
-    assert predictions.refinement is not None
     for name, found in {
         "arm_loc": predictions.refinement.box_codes[0][:, [1, 0, 3, 2]],
         "arm_conf": predictions.refinement.class_logits[0],
-        "odm_loc": predictions.box_codes[0][:, [1, 0, 3, 2]],
-        "odm_conf": predictions.class_logits[0],
+        "odm_loc": predictions.detection.box_codes[0][:, [1, 0, 3, 2]],
+        "odm_conf": predictions.detection.class_logits[0],
     }.items():
         check(found.numpy(), arrays, name, 1e-4, 1e-3)
     side = unit(recording)
-    check((predictions.anchors / side).numpy(), arrays, "anchors", 1e-6, 0)
+    check((predictions.detection.anchors / side).numpy(), arrays, "anchors", 1e-6, 0)
     postprocessor = detector.postprocessor
     assert isinstance(postprocessor, RefineDetPostprocessor)
     check((postprocessor.second_step(predictions).anchors[0] / side).numpy(), arrays, "refined_anchors", 1e-4, 1e-3)
@@ -139,7 +140,7 @@ class RecordingMiner:
         return chosen
 
 
-def loss_inputs(recording: dict[str, Any], arrays: Any) -> tuple[Predictions, Targets]:
+def loss_inputs(recording: dict[str, Any], arrays: Any) -> tuple[RefineDetPredictions, Targets]:
     side = unit(recording)
     images = len(arrays["loss_in/arm_loc"])
     most = max(len(arrays[f"loss_in/{i}/boxes"]) for i in range(images))
@@ -150,12 +151,12 @@ def loss_inputs(recording: dict[str, Any], arrays: Any) -> tuple[Predictions, Ta
         boxes[i, :count] = torch.from_numpy(arrays[f"loss_in/{i}/boxes"]) * side
         labels[i, :count] = torch.from_numpy(arrays[f"loss_in/{i}/labels"]) - 1
         valid[i, :count] = True
-    predictions = Predictions(
+    predictions = refinedet_predictions(
         swapped(arrays["loss_in/odm_loc"]),
         torch.from_numpy(arrays["loss_in/odm_conf"]),
         torch.from_numpy(arrays["anchors"]) * side,
         input_size=(int(side), int(side)),
-        refinement=Refinement(swapped(arrays["loss_in/arm_loc"]), torch.from_numpy(arrays["loss_in/arm_conf"])),
+        refinement=(swapped(arrays["loss_in/arm_loc"]), torch.from_numpy(arrays["loss_in/arm_conf"])),
     )
     return predictions, Targets(boxes, labels, valid.float(), valid)
 
@@ -172,13 +173,8 @@ def test_losses_matches_and_mined_negatives(path: Path) -> None:
         detection=replace(criterion.detection, miner=miners[1]),
     )
     predictions, targets = loss_inputs(recording, arrays)
-    positives: list[float] = []
-
-    def count(matches: Tensor) -> Tensor:
-        positives.append(float(matches))
-        return matches
-
-    losses = criterion(predictions, targets, count)
+    losses = criterion(predictions, targets)
+    positives = [float(count) for count in LossTerm.distinct_counts(losses)]
     assert positives == [arrays["loss_out/num_arm_positives"], arrays["loss_out/num_odm_positives"]]
     assert len(losses) == 4
     for name, recorded in {
@@ -187,9 +183,11 @@ def test_losses_matches_and_mined_negatives(path: Path) -> None:
         "Loss/localization_loss": "odm_loc",
         "Loss/classification_loss": "odm_conf",
     }.items():
-        assert_close(losses[name].numpy(), arrays[f"loss_out/{recorded}"])
-    first, _, _ = criterion.refinement.assign(predictions, replace(targets, labels=torch.zeros_like(targets.labels)))
-    second, _, _ = criterion.detection.assign(replace(criterion.second_step(predictions), passed_over=None), targets)
+        assert_close(losses[name].value.numpy(), arrays[f"loss_out/{recorded}"])
+    first, _, _ = criterion.refinement.assign(
+        predictions.refinement, replace(targets, labels=torch.zeros_like(targets.labels))
+    )
+    second, _, _ = criterion.detection.assign(replace(criterion.second_step(predictions), filtered=None), targets)
     checked = 0
     for image in range(len(targets.boxes)):
         assert np.array_equal(first.match[image], arrays[f"loss_out/{image}/arm_match"])

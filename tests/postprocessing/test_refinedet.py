@@ -11,7 +11,8 @@ from boxwright.config import parse_message
 from boxwright.postprocessing.batch_nms import BatchNms
 from boxwright.postprocessing.candidates import BestOfClass, BestOfImage
 from boxwright.postprocessing.linear_soft_nms import ThenLinearSoftNms
-from boxwright.types import Predictions, Refinement
+from boxwright.types import RefineDetPredictions
+from tests.criteria.test_refinedet import refinedet_predictions
 
 SIZES = torch.tensor([[64, 64]])
 
@@ -22,18 +23,18 @@ def detector_of(more: str) -> bw.Detector:
     return bw.build_detector(parse_message(text, m.DetectionModel))
 
 
-def predictions_of(objectness: list[float]) -> Predictions:
+def predictions_of(objectness: list[float]) -> RefineDetPredictions:
     """Three anchors; the first step moves each by a quarter of its size to the right, the second by as much down."""
     anchors = torch.tensor([[8.0, 8, 24, 24], [32.0, 8, 48, 24], [8.0, 32, 24, 48]])
     first, second = torch.tensor([0.0, 2.5, 0, 0]), torch.tensor([2.5, 0.0, 0, 0])
     logits = torch.zeros(1, 3, 2)
     logits[0, :, 1] = torch.logit(torch.tensor(objectness))
-    return Predictions(
+    return refinedet_predictions(
         second.expand(1, 3, 4),
         torch.tensor([[[0.0, 5, 0], [0.0, 0, 4], [0.0, 3, 0]]]),
         anchors,
         input_size=(64, 64),
-        refinement=Refinement(first.expand(1, 3, 4), logits),
+        refinement=(first.expand(1, 3, 4), logits),
     )
 
 
@@ -62,8 +63,8 @@ def test_scores_and_objectness_are_what_the_losses_mean() -> None:
     )
     detector = detector_of(f"anchor_refinement {{ {sigmoid} objectness_threshold: 0.6 }} {sigmoid}")
     predictions = predictions_of([0.5, 0.7, 0.8])
-    predictions.class_logits[..., 0] = 9
-    predictions.refinement.class_logits[..., 0] = 9  # type: ignore[union-attr]
+    predictions.detection.class_logits[..., 0] = 9
+    predictions.refinement.class_logits[..., 0] = 9
     found = detector.postprocess(predictions, SIZES)[0]
     best = found.scores > 0.6
     assert found.scores[best].tolist() == pytest.approx([torch.sigmoid(torch.tensor(x)).item() for x in (4.0, 3.0)])
@@ -71,7 +72,7 @@ def test_scores_and_objectness_are_what_the_losses_mean() -> None:
     scaled = (
         "loss { classification_loss { weighted_softmax { logit_scale: 2 } } localization_loss { weighted_l2 { } } }"
     )
-    scores = detector_of(scaled).postprocessor.decode(predictions_of([0.5] * 3)).scores  # type: ignore[attr-defined]
+    scores = detector_of(scaled).postprocessor.decode(predictions_of([0.5] * 3).detection).scores  # type: ignore[attr-defined]
     assert scores[0, 0].tolist() == pytest.approx(torch.softmax(torch.tensor([0, 2.5, 0]), 0).tolist())
 
 

@@ -135,7 +135,7 @@ def test_other_classes_keep_what_they_share(refinedet_config: Path, tmp_path: Pa
         ["model.refinedet.num_classes=2", f"train_input_reader.label_map_path={tmp_path}/two.pbtxt"],
     )
     detector = bw.build_detector(config, load_label_map(tmp_path / "two.pbtxt"))
-    report = bw.load_weights(detector, tmp_path / "m", scope="detection")
+    report = bw.load_weights(detector, tmp_path / "m", scope="transfer")
     assert "star, circle kept by name" in str(report)
     assert "refinement.classes.0.0.weight" in report.restored
     assert not report.kept

@@ -370,7 +370,7 @@ def test_fine_tuning_restores_and_reports(small_config: Path, tmp_path: Path) ->
     other = bw.build_detector(more)
     with pytest.raises(bw.CheckpointError, match="scope 'full'"):
         bw.load_weights(other, tmp_path / "first")
-    report = bw.load_weights(other, tmp_path / "first", scope="detection")
+    report = bw.load_weights(other, tmp_path / "first", scope="transfer")
     # A predictor is restored whole or not at all: its depthwise kernel would fit.
     assert set(report.kept) == {"head.classes.0.weight", "head.classes.1.weight", "head.classes.1.bias"}
     assert "shape" in str(report)

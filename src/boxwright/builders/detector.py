@@ -9,7 +9,7 @@ from boxwright.builders.box_predictor import build_box_predictor
 from boxwright.builders.choice import build_chosen, require
 from boxwright.builders.classes import check_classes
 from boxwright.builders.feature_extractor import build_feature_extractor
-from boxwright.builders.image_resizer import build_image_resizer, image_channels
+from boxwright.builders.image_resizer import build_image_resizer
 from boxwright.builders.losses import build_criterion
 from boxwright.builders.post_processing import build_postprocessor
 from boxwright.builders.refinedet import build_refinedet
@@ -46,7 +46,10 @@ def build_detector(
     model = require(model, "model")
     refuse_unsupported(model, "model")
     try:
-        return build_chosen(model, "model", _DETECTORS, categories).eval()
+        detector: Detector = build_chosen(model, "model", _DETECTORS, categories)
+        if (size := detector.preprocessor.resizer.output_size) is not None:
+            detector.network.lay_anchors(size, detector.preprocessor.resizer.channels)
+        return detector.eval()
     except MemoryError:
         raise ConfigError("model: not enough memory for the network that it describes") from None
     except (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError) as error:
@@ -60,10 +63,10 @@ def build_detector(
 def _ssd(config: m.Ssd, categories: Categories | None) -> Detector:
     columns = _columns(config)
     check_classes("model.ssd", config.num_classes, columns, categories)
-    resizer = require(config.image_resizer, "model.ssd.image_resizer")
+    resizer = build_image_resizer(require(config.image_resizer, "model.ssd.image_resizer"))
     extraction = require(config.feature_extractor, "model.ssd.feature_extractor")
     extractor = build_feature_extractor(
-        extraction, frozen_norm=config.freeze_batchnorm, image_channels=image_channels(resizer)
+        extraction, frozen_norm=config.freeze_batchnorm, image_channels=resizer.channels
     )
     anchors = build_anchor_generator(require(config.anchor_generator, "model.ssd.anchor_generator"))
     head = build_box_predictor(
@@ -81,7 +84,7 @@ def _ssd(config: m.Ssd, categories: Categories | None) -> Detector:
         )
     post_processing = require(config.post_processing, "model.ssd.post_processing")
     return Detector(
-        Preprocessor(build_image_resizer(resizer), extractor.scaling),
+        Preprocessor(resizer, extractor.scaling),
         SSD(extractor.backbone, extractor.neck, head, anchors, pad_to_multiple=extraction.pad_to_multiple),
         build_criterion(
             require(config.loss, "model.ssd.loss"),

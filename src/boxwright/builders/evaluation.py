@@ -51,6 +51,7 @@ class EvaluationPlan:
         metrics: What is computed, each made from the classes.
         use_average: Whether the moving average of the weights is evaluated.
         losses: Whether the loss terms are computed too.
+        regularize: Whether the penalty on weights is one of them.
         class_agnostic: Whether all classes count as one.
     """
 
@@ -62,6 +63,7 @@ class EvaluationPlan:
     metrics: tuple[MetricsFactory, ...] = (CocoMetrics,)
     use_average: bool = False
     losses: bool = True
+    regularize: bool = True
     class_agnostic: bool = False
 
 
@@ -96,4 +98,5 @@ def build_evaluation(config: m.TrainEvalPipelineConfig, reader: m.InputReader | 
         max_boxes=evaluation.max_num_boxes_to_visualize,
         metrics=tuple(_METRICS[name](evaluation) for name in evaluation.metrics_set or ["coco_detection_metrics"]),
         use_average=evaluation.use_moving_averages,
+        regularize=config.train_config is None or config.train_config.add_regularization_loss,
     )

@@ -16,6 +16,7 @@ from boxwright.builders.hyperparams import build_backbone_settings, build_conv_s
 from boxwright.config import messages as m
 from boxwright.config.interpret import nearest
 from boxwright.errors import ConfigError
+from boxwright.models.backbones.backbone import Backbone
 from boxwright.models.backbones.efficientnet import EFFICIENTNETS, EfficientNet
 from boxwright.models.backbones.mobilenet_v1 import MobileNetV1
 from boxwright.models.backbones.mobilenet_v2 import MobileNetV2
@@ -64,7 +65,7 @@ class FeatureExtractor:
         scaling: What the backbone wants done to pixel values.
     """
 
-    backbone: nn.Module
+    backbone: Backbone
     neck: nn.Module
     channels: tuple[int, ...]
     scaling: PixelScaling

@@ -18,7 +18,7 @@ from boxwright.preprocessing.image_resizer import (
     Resize,
 )
 
-__all__ = ["build_image_resizer", "image_channels"]
+__all__ = ["build_image_resizer"]
 
 _METHODS: dict[str, Resize] = {
     "BILINEAR": resize_bilinear,
@@ -41,19 +41,6 @@ def build_image_resizer(config: m.ImageResizer) -> ImageResizer:
         ConfigError: For a kind or a method that is not supported, or sizes that cannot be.
     """
     return build_chosen(config, "image_resizer_oneof", _RESIZERS)
-
-
-def image_channels(config: m.ImageResizer) -> int:
-    """Tell how many channels images have after resizing.
-
-    Args:
-        config: The message.
-
-    Returns:
-        1 where the resizer makes them grey, else 3.
-    """
-    chosen = config.which("image_resizer_oneof")
-    return 1 if chosen and getattr(getattr(config, chosen), "convert_to_grayscale", False) else 3
 
 
 def _method(config: m.FixedShapeResizer | m.KeepAspectRatioResizer | m.ConditionalShapeResizer) -> Resize:

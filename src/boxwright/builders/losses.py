@@ -7,6 +7,7 @@ from typing import Any
 
 from boxwright.builders.choice import build_chosen, require
 from boxwright.config import messages as m
+from boxwright.criteria.anchor import AnchorCriterion, LossNormalizer
 from boxwright.criteria.classification_losses import (
     BootstrappedSigmoid,
     ClassificationLoss,
@@ -28,7 +29,6 @@ from boxwright.criteria.localization_losses import (
     SmoothL1,
     SquaredError,
 )
-from boxwright.criteria.ssd import LossNormalizer, SSDCriterion
 from boxwright.criteria.target_assigner import Assigner
 from boxwright.errors import ConfigError
 
@@ -42,7 +42,7 @@ __all__ = [
 
 def build_criterion(
     loss: m.Loss, assigner: Assigner, *, by_num_matches: bool = True, by_code_size: bool = False
-) -> SSDCriterion:
+) -> AnchorCriterion:
     """Build the criterion of an SSD, or of one step of a detector with several.
 
     Args:
@@ -56,7 +56,7 @@ def build_criterion(
     """
     miner = loss.hard_example_miner
     _check_selection(loss)
-    return SSDCriterion(
+    return AnchorCriterion(
         assigner=assigner,
         classification=build_classification_loss(require(loss.classification_loss, "loss.classification_loss")),
         localization=build_localization_loss(require(loss.localization_loss, "loss.localization_loss")),

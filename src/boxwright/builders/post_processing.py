@@ -12,10 +12,10 @@ from boxwright.builders.choice import build_chosen, require
 from boxwright.config import messages as m
 from boxwright.errors import ConfigError
 from boxwright.ops.box_coder import BoxCoder
+from boxwright.postprocessing.anchor import AnchorPostprocessor
 from boxwright.postprocessing.batch_nms import BatchNms, ClassAgnosticNms, CombinedNms, Nms, SoftNms
 from boxwright.postprocessing.calibration import ByColumn, Calibration, PiecewiseLinear, SigmoidCurve
 from boxwright.postprocessing.score_converters import ScoreConverter, identity, softmax
-from boxwright.postprocessing.ssd import SSDPostprocessor
 
 __all__ = ["build_nms", "build_postprocessor", "build_score_converter"]
 
@@ -26,7 +26,7 @@ _CONVERTERS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def build_postprocessor(config: m.PostProcessing, box_coder: BoxCoder, background: int) -> SSDPostprocessor:
+def build_postprocessor(config: m.PostProcessing, box_coder: BoxCoder, background: int) -> AnchorPostprocessor:
     """Build a postprocessor.
 
     Args:
@@ -38,7 +38,7 @@ def build_postprocessor(config: m.PostProcessing, box_coder: BoxCoder, backgroun
         The postprocessor.
     """
     nms = require(config.batch_non_max_suppression, "model.ssd.post_processing.batch_non_max_suppression")
-    return SSDPostprocessor(box_coder, build_score_converter(config), build_nms(nms), background)
+    return AnchorPostprocessor(box_coder, build_score_converter(config), build_nms(nms), background)
 
 
 def build_score_converter(config: m.PostProcessing) -> ScoreConverter:

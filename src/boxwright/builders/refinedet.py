@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -14,34 +15,35 @@ from boxwright.builders.choice import located, require
 from boxwright.builders.classes import check_classes
 from boxwright.builders.feature_extractor import FeatureExtractor
 from boxwright.builders.hyperparams import build_conv_settings, caffe_xavier
-from boxwright.builders.image_resizer import build_image_resizer, image_channels
+from boxwright.builders.image_resizer import build_image_resizer
 from boxwright.builders.losses import build_criterion
 from boxwright.builders.post_processing import build_postprocessor
 from boxwright.builders.refinedet_extractor import FINEST_LEVEL, build_refinedet_extractor
 from boxwright.builders.target_assigner import build_box_coder, build_matcher
 from boxwright.config import messages as m
+from boxwright.criteria.anchor import AnchorCriterion
 from boxwright.criteria.criterion import Criterion
 from boxwright.criteria.refinedet import RefineDetCriterion
-from boxwright.criteria.ssd import SSDCriterion
 from boxwright.criteria.target_assigner import ClassColumns, TargetAssigner
 from boxwright.errors import ConfigError
 from boxwright.models.backbones.resnet_v1 import Bottleneck
 from boxwright.models.detector import Detector, Postprocessor
 from boxwright.models.heads.convolutional import ConvolutionalHead, HeadShape
-from boxwright.models.heads.outputs import HeadOutput
+from boxwright.models.heads.outputs import AnchorHead, HeadOutput
 from boxwright.models.layers import ConvSettings, KernelRule, Regularizer
 from boxwright.models.necks.transfer_connection import TransferConnection
+from boxwright.models.network import Network
 from boxwright.models.refinedet import RefineDet
 from boxwright.models.ssd import SSD
 from boxwright.ops.anchor_refinement import AnchorFilter, RefinedStart, SecondStep, StartRule, TiledStart
 from boxwright.ops.box_coder import BoxCoder, FasterRcnnBoxCoder
 from boxwright.ops.matcher import BipartiteArgmaxMatcher, Matcher
+from boxwright.postprocessing.anchor import AnchorPostprocessor
 from boxwright.postprocessing.batch_nms import BatchNms, Nms
 from boxwright.postprocessing.candidates import BestOfClass, BestOfImage
 from boxwright.postprocessing.linear_soft_nms import ThenLinearSoftNms
 from boxwright.postprocessing.refinedet import RefineDetPostprocessor
 from boxwright.postprocessing.score_converters import ScoreConverter, softmax
-from boxwright.postprocessing.ssd import SSDPostprocessor
 from boxwright.preprocessing.preprocessor import Preprocessor
 from boxwright.types import Categories
 
@@ -88,17 +90,18 @@ def build_refinedet(config: m.RefineDet, categories: Categories | None) -> Detec
     check_classes(_PATH, config.num_classes, columns, categories)
     anchors = _anchors(config)
     levels = len(anchors.anchors_per_location)
-    resizer = require(config.image_resizer, f"{_PATH}.image_resizer")
-    _check_size(resizer, 2 ** (FINEST_LEVEL + levels - 1))
+    resizing = require(config.image_resizer, f"{_PATH}.image_resizer")
+    _check_size(resizing, 2 ** (FINEST_LEVEL + levels - 1))
+    resizer = build_image_resizer(resizing)
     extractor = build_refinedet_extractor(
         require(config.feature_extractor, f"{_PATH}.feature_extractor"),
         levels,
         frozen_norm=config.freeze_batchnorm,
-        image_channels=image_channels(resizer),
+        image_channels=resizer.channels,
     )
     coder = _coder(config)
     return Detector(
-        Preprocessor(build_image_resizer(resizer), extractor.scaling),
+        Preprocessor(resizer, extractor.scaling),
         _network(config, extractor, anchors, columns),
         _criterion(config, coder, columns),
         _postprocessor(config, coder),
@@ -140,12 +143,12 @@ def _coder(config: m.RefineDet) -> BoxCoder:
 
 def _network(
     config: m.RefineDet, extractor: FeatureExtractor, anchors: AnchorGenerator, columns: ClassColumns
-) -> nn.Module:
+) -> Network:
     frozen = config.freeze_batchnorm
     settings = _settings(config.conv_hyperparams, _PLAIN, frozen)
     per_location, channels = anchors.anchors_per_location, extractor.channels
 
-    def head(in_channels: Sequence[int], count: int) -> nn.Module:
+    def head(in_channels: Sequence[int], count: int) -> AnchorHead:
         output, shape, body = HeadOutput(count), HeadShape(kernel_size=3), config.residual_body
         if body is None:
             return ConvolutionalHead(in_channels, per_location, output, shape, settings)
@@ -183,7 +186,7 @@ def _settings(config: m.Hyperparams | None, default: ConvSettings, frozen: bool)
     return default if config is None else build_conv_settings(config, frozen_norm=frozen)
 
 
-def _criterion(config: m.RefineDet, coder: BoxCoder, columns: ClassColumns) -> Criterion:
+def _criterion(config: m.RefineDet, coder: BoxCoder, columns: ClassColumns) -> Criterion[Any]:
     detection = _step(config.matcher, config.loss, coder, columns, _PATH)
     if config.anchor_refinement is None:
         return detection
@@ -194,7 +197,7 @@ def _criterion(config: m.RefineDet, coder: BoxCoder, columns: ClassColumns) -> C
 
 def _step(
     matcher: m.Matcher | None, loss: m.Loss | None, coder: BoxCoder, columns: ClassColumns, path: str
-) -> SSDCriterion:
+) -> AnchorCriterion:
     with located(path):
         rule: Matcher = BipartiteArgmaxMatcher() if matcher is None else build_matcher(matcher)
         return build_criterion(loss or _LOSS, TargetAssigner(columns, rule, coder))
@@ -220,14 +223,14 @@ def _to_scores(loss: m.Loss | None) -> ScoreConverter:
     return ScoreConverter(softmax if "softmax" in kind else torch.sigmoid, scale)
 
 
-def _postprocessor(config: m.RefineDet, coder: BoxCoder) -> Postprocessor:
+def _postprocessor(config: m.RefineDet, coder: BoxCoder) -> Postprocessor[Any]:
     if config.post_processing is not None and config.has("inference_preset"):
         raise ConfigError(f"{_PATH}: post_processing and inference_preset exclude each other")
     if config.post_processing is not None:
         detection = build_postprocessor(config.post_processing, coder, _OBJECT.background)
     else:
         nms = _PRESETS[config.inference_preset.name]
-        detection = SSDPostprocessor(coder, _to_scores(config.loss), nms, _OBJECT.background)
+        detection = AnchorPostprocessor(coder, _to_scores(config.loss), nms, _OBJECT.background)
     if config.anchor_refinement is None:
         return detection
     return RefineDetPostprocessor(_second_step(config.anchor_refinement, coder), detection)

@@ -11,6 +11,7 @@ from boxwright.builders.hyperparams import caffe_xavier
 from boxwright.config import messages as m
 from boxwright.config.interpret import nearest
 from boxwright.errors import ConfigError
+from boxwright.models.backbones.backbone import Backbone
 from boxwright.models.backbones.mobilenet_v2 import MobileNetV2
 from boxwright.models.backbones.resnet_v1 import RESNET_BLOCKS, ResNetV1
 from boxwright.models.backbones.timm_backbone import TimmBackbone
@@ -113,7 +114,7 @@ def _timm(request: ExtractionRequest, levels: int) -> FeatureExtractor:
 
 
 def _with_extra_levels(
-    request: ExtractionRequest, backbone: nn.Module, channels: tuple[int, ...], levels: int, scaling: PixelScaling
+    request: ExtractionRequest, backbone: Backbone, channels: tuple[int, ...], levels: int, scaling: PixelScaling
 ) -> FeatureExtractor:
     widths = [request.depth(width) for width in _EXTRA] * (levels - len(channels))
     neck = MultiResolutionFeatureMaps(

@@ -15,9 +15,8 @@ from boxwright.data.augmentation.transform import Transform
 from boxwright.data.order import StreamSettings
 from boxwright.errors import ConfigError
 from boxwright.optimization.trainable import FreezeStage, Freezing
+from boxwright.types.scopes import ChannelOrder, Scope
 
-Scope = Literal["full", "detection", "classification"]
-ChannelOrder = Literal["RGB", "BGR"]
 Precision = Literal["float32", "bfloat16", "float16"]
 
 __all__ = ["FineTune", "Precision", "TrainingPlan", "build_training"]
@@ -202,7 +201,8 @@ def _scope(config: m.TrainConfig) -> Scope:
         "classification": "classification",
         "detection": "detection",
         "full": "full",
-        "fine_tune": "detection",
+        "fine_tune": "full",
+        "transfer": "transfer",
     }
     if kind not in known:
         raise ConfigError(f"train_config.fine_tune_checkpoint_type: expected one of {', '.join(known)}, found {kind!r}")

@@ -5,13 +5,12 @@ Dimensions: A anchors a location, C columns of the class head.
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from torch import Tensor
 
+from boxwright.models.network import Network
 from boxwright.types import Categories
 
 __all__ = ["ClassSurgery", "map_classes"]
-
-_PREDICTOR = "head.classes"
 
 
 class ClassSurgery:
@@ -58,41 +57,24 @@ class ClassSurgery:
         return after.reshape(new.shape)
 
 
-def map_classes(
-    network: nn.Module, values: dict[str, Tensor], surgery: ClassSurgery, columns: int
-) -> dict[str, Tensor] | None:
+def map_classes(network: Network, values: dict[str, Tensor], surgery: ClassSurgery) -> dict[str, Tensor] | None:
     """Bring the last layer of each class predictor to the detector's classes.
 
     Args:
         network: The network, with fresh values in its class predictor.
         values: Tensors by our names.
         surgery: What becomes of columns.
-        columns: Columns of the class head, C.
 
     Returns:
         The changed tensors by our names; None where there is no class predictor of the same make in both.
     """
-    state = network.state_dict()
+    state, parts = network.state_dict(), network.parts
     changed: dict[str, Tensor] = {}
-    for layer in _last_layers(network):
+    for layer in parts.class_layers:
         for name in (f"{layer}.weight", f"{layer}.bias"):
             if name in state and name in values:
-                mapped = surgery.apply(values[name], state[name].cpu(), columns)
+                mapped = surgery.apply(values[name], state[name].cpu(), parts.class_columns)
                 if mapped is None:
                     return None
                 changed[name] = mapped
     return changed or None
-
-
-def _last_layers(network: nn.Module) -> list[str]:
-    """Name the convolution that gives the logits: one in all, or one a level."""
-    convolutions = [
-        name
-        for name, module in network.named_modules()
-        if isinstance(module, nn.Conv2d) and name.startswith(f"{_PREDICTOR}.")
-    ]
-    by_level: dict[str, str] = {}
-    shared = not any(name.count(".") > _PREDICTOR.count(".") + 1 for name in convolutions)
-    for name in convolutions:
-        by_level["" if shared else ".".join(name.split(".")[:3])] = name
-    return list(by_level.values())

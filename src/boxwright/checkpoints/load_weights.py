@@ -5,30 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from boxwright.checkpoints.class_surgery import ClassSurgery, map_classes
 from boxwright.checkpoints.sources import SourceWeights, read_source
-from boxwright.criteria.refinedet import RefineDetCriterion
-from boxwright.criteria.ssd import SSDCriterion
 from boxwright.errors import CheckpointError
 from boxwright.models.detector import Detector
+from boxwright.models.network import Parts, is_within
 from boxwright.tensorflow.object_graph import ATTRIBUTE
+from boxwright.types.scopes import ChannelOrder, Scope
 
-__all__ = ["ChannelOrder", "LoadReport", "Scope", "Source", "check_finite", "load_weights"]
+__all__ = ["LoadReport", "Source", "check_finite", "load_weights"]
 
-Scope = Literal["full", "detection", "classification"]
-ChannelOrder = Literal["RGB", "BGR"]
 Source = str | Path | Mapping[str, NDArray[Any]]
 
-# Scope → the parts of the network that it may leave fresh, and where.
-_PREDICTORS = ("head.classes.", "head.boxes.")
 _WIDTH = 50
-# The scales of VGG's normalized maps belong to the detector: no classifier has them.
-_BEYOND_BACKBONE = ("neck.", "refinement.", "transfer.", "head.", "backbone.norms.")
 
 
 @dataclass(frozen=True)
@@ -93,9 +87,10 @@ def load_weights(
         source: A TF2 checkpoint (prefix, folder, or SavedModel), a checkpoint of ours (a file, or a
             run's folder, whose newest is taken), a `.safetensors` file with our names, a `.pth` file of a known
             layout (`pytorch_names`), or a mapping from TF2 checkpoint keys to arrays in TensorFlow's layout.
-        scope: "full" wants every tensor, and of the same shape. "detection" leaves fresh a class or
-            box predictor of which a shape differs; where a checkpoint of ours has other classes, those that
-            both have are kept by name. "classification" restores the backbone alone.
+        scope: "full" wants every tensor, and of the same shape. "detection" restores all but the heads, as
+            TensorFlow does; "classification" the backbone alone. "transfer" restores all that fits: a class or box
+            predictor of which a shape differs starts fresh, and where a checkpoint of ours has other classes, those
+            that both have are kept by name.
         channels: Which colour the source's first convolution takes first, as converted Caffe weights may have it.
             Ours take red first; the kernel of others is turned.
         use_average: Whether to take moving averages of the weights, which the source must have.
@@ -112,10 +107,10 @@ def load_weights(
     if channels == "BGR":
         weights = _red_first(network, weights)
     classes = ""
-    if scope == "detection":
+    if scope == "transfer":
         weights, classes = _with_our_classes(detector, weights)
     wanted = _learnt(network)
-    kept = _kept(wanted, weights, scope)
+    kept = _kept(wanted, weights, scope, network.parts)
     restored = {name: weights.values[name].to(value) for name, value in wanted.items() if name not in kept}
     check_finite(restored, "mapping" if isinstance(source, Mapping) else str(source))
     unused = dict(weights.unused)
@@ -123,7 +118,7 @@ def load_weights(
         if name not in restored:
             unused[weights.names.get(name, name)] = kept.get(name, "the network has no such tensor")
     report = LoadReport({name: weights.names.get(name, name) for name in restored}, kept, unused, classes)
-    _check(report, scope, min_share)
+    _check(report, scope, min_share, network.parts)
     network.load_state_dict(restored, strict=False)
     return report
 
@@ -157,20 +152,14 @@ def _red_first(network: nn.Module, weights: SourceWeights) -> SourceWeights:
 
 def _with_our_classes(detector: Detector, weights: SourceWeights) -> tuple[SourceWeights, str]:
     """Bring a class predictor of other classes to the detector's; say what became of them."""
-    theirs, ours = weights.categories, detector.categories
-    criterion = (
-        detector.criterion.detection if isinstance(detector.criterion, RefineDetCriterion) else detector.criterion
-    )
-    if theirs is None or ours is None or not isinstance(criterion, SSDCriterion):
+    theirs, ours, parts = weights.categories, detector.categories, detector.network.parts
+    if theirs is None or ours is None or [(c.label, c.name) for c in theirs] == [(c.label, c.name) for c in ours]:
         return weights, ""
-    if [(c.label, c.name) for c in theirs] == [(c.label, c.name) for c in ours]:
-        return weights, ""
-    columns = criterion.assigner.columns
-    surgery = ClassSurgery(theirs, ours, columns.background)
-    mapped = map_classes(detector.network, weights.values, surgery, columns.count) if surgery.kept else None
+    surgery = ClassSurgery(theirs, ours, background=parts.class_columns - detector.num_classes)
+    mapped = map_classes(detector.network, weights.values, surgery) if surgery.kept else None
     if mapped is None:
         # Nothing of the predictor is of use: without it, it is reset whole.
-        others = {n: v for n, v in weights.values.items() if not n.startswith(_PREDICTORS[0])}
+        others = {n: v for n, v in weights.values.items() if not is_within(n, parts.class_outputs)}
         return replace(weights, values=others), "classes: none of the checkpoint's; all start fresh"
     fresh = f"; {', '.join(surgery.fresh)} start fresh" if surgery.fresh else ""
     return replace(
@@ -191,29 +180,42 @@ def _learnt(network: nn.Module) -> dict[str, Tensor]:
     return {n: v for n, v in state.items() if n not in fixed and not n.endswith("num_batches_tracked")}
 
 
-def _kept(wanted: Mapping[str, Tensor], weights: SourceWeights, scope: Scope) -> dict[str, str]:
+def _kept(wanted: Mapping[str, Tensor], weights: SourceWeights, scope: Scope, parts: Parts) -> dict[str, str]:
+    """Return the tensors that keep their fresh values, each with the reason."""
     kept: dict[str, str] = {}
     for name, current in wanted.items():
-        if scope == "classification" and name.startswith(_BEYOND_BACKBONE):
+        if scope == "classification" and not parts.in_classifier(name):
             kept[name] = "scope 'classification' is about the backbone"
+        elif scope == "detection" and is_within(name, parts.heads):
+            kept[name] = "scope 'detection' leaves out the heads"
         elif name not in weights.values:
             kept[name] = "not in the source"
         elif weights.values[name].shape != current.shape:
             kept[name] = f"shape {list(weights.values[name].shape)} in the source, {list(current.shape)} here"
-    if scope == "detection":
+    if scope == "transfer":
         # A predictor is restored whole or not at all: half of one is of no use.
-        for predictor in _PREDICTORS:
-            if any(name.startswith(predictor) for name in kept):
-                kept |= {
-                    n: "of a predictor whose shape differs" for n in wanted if n.startswith(predictor) and n not in kept
-                }
+        for predictor in (parts.class_outputs, parts.box_outputs):
+            if any(is_within(name, predictor) for name in kept):
+                rest = {name for name in wanted if is_within(name, predictor)} - set(kept)
+                kept |= dict.fromkeys(rest, "of a predictor whose shape differs")
     return kept
 
 
-def _check(report: LoadReport, scope: Scope, min_share: float) -> None:
+def _may_start_fresh(name: str, scope: Scope, parts: Parts) -> bool:
+    """Return whether a scope promises nothing of a tensor."""
+    if scope == "classification":
+        return not parts.in_classifier(name)
+    fresh: dict[Scope, tuple[str, ...]] = {
+        "full": (),
+        "detection": parts.heads,
+        "transfer": parts.class_outputs + parts.box_outputs,
+    }
+    return is_within(name, fresh[scope])
+
+
+def _check(report: LoadReport, scope: Scope, min_share: float, parts: Parts) -> None:
     """Refuse a load that left out what the scope promises."""
-    allowed = {"full": (), "detection": _PREDICTORS, "classification": _BEYOND_BACKBONE}[scope]
-    missing = {name: reason for name, reason in report.kept.items() if not name.startswith(allowed)}
+    missing = {name: reason for name, reason in report.kept.items() if not _may_start_fresh(name, scope, parts)}
     promised = len(report.restored) + len(missing)
     if not report.restored or len(report.restored) < min_share * promised:
         name, reason = next(iter((missing or report.kept).items()), ("nothing", "the network is empty"))

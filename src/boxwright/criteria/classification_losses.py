@@ -37,7 +37,7 @@ class ClassificationLoss(Protocol):
         Args:
             logits: float [B, A, C].
             targets: float [B, A, C] in 0..1; at most one column is 1 in a hard target.
-            weights: float [B, A] or [B, A, C].
+            weights: float [B, A, 1], or [B, A, C] where columns count apart.
 
         Returns:
             float [B, A].
@@ -55,7 +55,7 @@ class SigmoidCrossEntropy:
         Args:
             logits: float [B, A, C].
             targets: float [B, A, C].
-            weights: float [B, A] or [B, A, C].
+            weights: float [B, A, 1], or [B, A, C] where columns count apart.
 
         Returns:
             float [B, A].
@@ -81,7 +81,7 @@ class SigmoidFocal:
         Args:
             logits: float [B, A, C].
             targets: float [B, A, C].
-            weights: float [B, A] or [B, A, C].
+            weights: float [B, A, 1], or [B, A, C] where columns count apart.
 
         Returns:
             float [B, A].
@@ -112,13 +112,13 @@ class SoftmaxCrossEntropy:
         Args:
             logits: float [B, A, C].
             targets: float [B, A, C]; rows that sum to 0 cost nothing.
-            weights: float [B, A] or [B, A, C].
+            weights: float [B, A, 1], or [B, A, C] where columns count apart.
 
         Returns:
             float [B, A].
         """
         log_probabilities = F.log_softmax(logits / self.logit_scale, dim=-1)
-        return -(log_probabilities * targets).sum(-1) * _per_anchor(weights)
+        return -(log_probabilities * targets).sum(-1) * weights.mean(-1)
 
 
 @dataclass(frozen=True)
@@ -137,13 +137,13 @@ class SoftmaxAgainstLogits:
         Args:
             logits: float [B, A, C].
             targets: float [B, A, C]; logits, such as another network's.
-            weights: float [B, A] or [B, A, C].
+            weights: float [B, A, 1], or [B, A, C] where columns count apart.
 
         Returns:
             float [B, A].
         """
         wanted = torch.softmax(targets / self.logit_scale, dim=-1)
-        return -(F.log_softmax(logits / self.logit_scale, dim=-1) * wanted).sum(-1) * _per_anchor(weights)
+        return -(F.log_softmax(logits / self.logit_scale, dim=-1) * wanted).sum(-1) * weights.mean(-1)
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ class BootstrappedSigmoid:
         Args:
             logits: float [B, A, C].
             targets: float [B, A, C].
-            weights: float [B, A] or [B, A, C].
+            weights: float [B, A, 1], or [B, A, C] where columns count apart.
 
         Returns:
             float [B, A].
@@ -197,7 +197,7 @@ class PenaltyReducedFocal:
         Args:
             logits: float [B, A, C].
             targets: float [B, A, C] in 0..1.
-            weights: float [B, A] or [B, A, C].
+            weights: float [B, A, 1], or [B, A, C] where columns count apart.
 
         Returns:
             float [B, A].
@@ -228,23 +228,20 @@ class Dice:
         Args:
             logits: float [B, A, C].
             targets: float [B, A, C].
-            weights: float [B, A] or [B, A, C].
+            weights: float [B, A, 1], or [B, A, C] where columns count apart.
 
         Returns:
             float [B, C]: the anchors of an image are judged together.
         """
         found = logits if self.from_probabilities else torch.sigmoid(logits)
         power = 2 if self.squared else 1
-        each = weights if weights.ndim == logits.ndim else weights[..., None]
-        found, wanted = found**power * each, targets**power * each
+        found, wanted = found**power * weights, targets**power * weights
         both = (found * wanted).sum(1)
         return 1 - 2 * both / (found.sum(1) + wanted.sum(1)).clamp(min=1.0)
 
 
 def _weigh(losses: Tensor, weights: Tensor) -> Tensor:
-    """Sum over columns, [B, A]; a weight for a whole anchor is applied after the sum, which is cheaper."""
-    return (losses * weights).sum(-1) if weights.ndim == losses.ndim else losses.sum(-1) * weights
-
-
-def _per_anchor(weights: Tensor) -> Tensor:
-    return weights.mean(-1) if weights.ndim == 3 else weights
+    """Return the weighted sum over columns, [B, A]."""
+    if weights.shape[-1] == 1:
+        return losses.sum(-1) * weights.squeeze(-1)  # the same, with a pass over all columns less
+    return (losses * weights).sum(-1)

@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from torch import Tensor
 
-from boxwright.types import Predictions, Targets
+from boxwright.criteria.terms import LossTerm
+from boxwright.types import Targets
 
-__all__ = ["Count", "Criterion", "Description", "count_here"]
+__all__ = ["Criterion", "Description"]
 
-Count = Callable[[Tensor], Tensor]
-
-
-def count_here(matches: Tensor) -> Tensor:
-    """Count the matched anchors of this batch alone.
-
-    Args:
-        matches: Their number, a scalar.
-
-    Returns:
-        The same.
-    """
-    return matches
+P = TypeVar("P", contravariant=True)
 
 
 @dataclass(frozen=True)
@@ -40,29 +28,23 @@ class Description:
     distributions: dict[str, Tensor]
 
 
-class Criterion(Protocol):
-    """Compares predictions with groundtruth."""
+class Criterion(Protocol[P]):
+    """Compares the predictions of one family of detectors with groundtruth."""
 
-    @property
-    def divisors(self) -> int:
-        """How often `count` is called: by how many numbers of matches losses are divided."""
-        ...
-
-    def __call__(self, predictions: Predictions, targets: Targets, count: Count = count_here) -> dict[str, Tensor]:
-        """Compute the losses of a batch, or of a part of one.
+    def __call__(self, predictions: P, targets: Targets) -> dict[str, LossTerm]:
+        """Return the terms of the loss of a batch, or of a part of one.
 
         Args:
             predictions: What the network said.
             targets: The groundtruth, in pixels of the network's input.
-            count: Turns the matches found here into those of the whole batch, by which losses are divided.
 
         Returns:
-            Loss name to scalar; those of the parts of a batch add up to those of the batch.
+            Name to term.
         """
         ...
 
-    def describe(self, predictions: Predictions, targets: Targets) -> Description:
-        """Say how a batch was assigned and what it costs.
+    def describe(self, predictions: P, targets: Targets) -> Description:
+        """Return how a batch was assigned and what it costs, for the log.
 
         Args:
             predictions: What the network said.

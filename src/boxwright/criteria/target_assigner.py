@@ -67,7 +67,7 @@ class AnchorTargets:
         box_codes: float32 [B, A, code size]; zeros where unmatched, NaN where not known (keypoints).
         box_weights: float32 [B, A]; zero where unmatched.
         classes: float32 [B, A, C].
-        class_weights: float32 [B, A], or [B, A, C] where columns count apart; zero where ignored.
+        class_weights: float32 [B, A, 1], or [B, A, C] where columns count apart; zero where ignored.
     """
 
     match: Tensor
@@ -158,7 +158,7 @@ class TargetAssigner:
             box_codes=torch.where(matched[..., None], codes, 0.0),
             box_weights=torch.where(matched, weights, 0.0),
             classes=self._class_targets(matched, targets, row),
-            class_weights=torch.where(matched, weights, self.negative_class_weight) * (match != IGNORED),
+            class_weights=(torch.where(matched, weights, self.negative_class_weight) * (match != IGNORED))[..., None],
         )
 
     def _codes(self, targets: Targets, row: Tensor, anchors: Tensor) -> Tensor:

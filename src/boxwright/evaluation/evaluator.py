@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from boxwright.builders.evaluation import EvaluationPlan
+from boxwright.criteria.terms import REGULARIZATION, TOTAL, LossTerm
 from boxwright.data.batch import objects_in_input, stack_targets
 from boxwright.data.dataset import Dataset
 from boxwright.data.image_io import encode_png
@@ -24,7 +25,7 @@ from boxwright.files import make_folder, unfinished, unique_stem, write_whole
 from boxwright.metrics.metric import without_nan
 from boxwright.models.detector import Detector
 from boxwright.models.multi_scale import MultiScaleDetector
-from boxwright.types import Categories, Category, Detections, Predictions, Sample
+from boxwright.types import Categories, Category, Detections, Sample
 
 __all__ = [
     "Evaluation",
@@ -123,7 +124,7 @@ def _evaluate_batch(
     start = 0
     for found, predictions, sizes in detector.detect_runs([sample.image for sample in samples]):
         run = samples[start : start + len(found)]
-        losses = _losses(detector, predictions, run, sizes, seed=indices[start]) if plan.losses else {}
+        losses = _losses(detector, predictions, run, sizes, plan, seed=indices[start]) if plan.losses else {}
         for index, sample, detections in zip(indices[start:], run, found, strict=False):
             truth, seen = _one_class(sample, detections) if plan.class_agnostic else (sample, detections)
             yield _Part(
@@ -145,9 +146,10 @@ def _one_class(sample: Sample, found: Detections) -> tuple[Sample, Detections]:
 
 def _losses(
     detector: Detector | MultiScaleDetector,
-    predictions: Predictions,
+    predictions: Any,
     samples: list[Sample],
     sizes: Tensor,
+    plan: EvaluationPlan,
     *,
     seed: int,
 ) -> dict[str, float]:
@@ -155,10 +157,11 @@ def _losses(
     objects = [objects_in_input(sample, (h, w)) for sample, (h, w) in zip(samples, sizes.tolist(), strict=True)]
     with torch.no_grad(), torch.random.fork_rng():
         torch.manual_seed(seed)
-        losses = detector.criterion(predictions, stack_targets(objects).to(predictions.class_logits.device))
-        losses["Loss/regularization_loss"] = detector.regularization()
+        losses = LossTerm.values(detector.criterion(predictions, stack_targets(objects).to(sizes.device)))
+        if plan.regularize:
+            losses[REGULARIZATION] = detector.regularization()
         values = {name: float(value) for name, value in losses.items()}
-    return values | {"Loss/total_loss": sum(values.values())}
+    return values | {TOTAL: sum(values.values())}
 
 
 def _on_cpu(found: Detections) -> Detections:

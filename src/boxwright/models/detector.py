@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from boxwright.criteria.criterion import Criterion
 from boxwright.errors import ConfigError
 from boxwright.models.layers import regularization_loss
+from boxwright.models.network import Network
 from boxwright.preprocessing.images import Images, image_tensors
 from boxwright.preprocessing.preprocessor import Preprocessor
-from boxwright.types import Categories, Detections, Predictions
+from boxwright.types import Categories, Detections, Targets
 
 __all__ = ["Detector", "Postprocessor", "usable_device"]
 
@@ -26,19 +27,14 @@ __all__ = ["Detector", "Postprocessor", "usable_device"]
 _DEVICES = ("cpu", "cuda", "mps", "xpu")
 
 
-class Postprocessor(Protocol):
-    """Turns predictions into detections."""
+P = TypeVar("P", contravariant=True)
 
-    def __call__(self, predictions: Predictions, true_sizes: Tensor) -> list[Detections]:
-        """Decode a batch.
 
-        Args:
-            predictions: What the network said.
-            true_sizes: int [B, 2]; (height, width) of each input without its padding.
+class Postprocessor(Protocol[P]):
+    """Turns the predictions of one family of detectors into detections."""
 
-        Returns:
-            B detections, in pixels of the network's input.
-        """
+    def __call__(self, predictions: P, true_sizes: Tensor) -> list[Detections]:
+        """Return B detections, in pixels of the network's input; `true_sizes` [B, 2] are without padding."""
         ...
 
 
@@ -48,9 +44,9 @@ class Detector(nn.Module):
     def __init__(
         self,
         preprocessor: Preprocessor,
-        network: nn.Module,
-        criterion: Criterion,
-        postprocessor: Postprocessor,
+        network: Network,
+        criterion: Criterion[Any],
+        postprocessor: Postprocessor[Any],
         *,
         num_classes: int,
         categories: Categories | None = None,
@@ -73,17 +69,15 @@ class Detector(nn.Module):
         self.num_classes = num_classes
         self.categories = categories
 
-    def forward(self, inputs: Tensor) -> Predictions:
-        """Predict; the same as `predict`.
+    def forward(self, inputs: Tensor, true_sizes: Tensor | None = None, targets: Targets | None = None) -> Any:
+        """Return the network's predictions for inputs float [B, C, H, W], before any decoding.
 
-        Args:
-            inputs: float [B, C, H, W], preprocessed.
-
-        Returns:
-            Raw predictions.
+        `true_sizes` int64 [B, 2] is what `preprocess` returned; without, inputs have no padding. From `targets`
+        two-stage networks sample in training.
         """
-        predictions: Predictions = self.network(inputs)
-        return predictions
+        if true_sizes is None:
+            true_sizes = torch.tensor([inputs.shape[-2:]] * len(inputs), device=inputs.device)
+        return self.network(inputs, true_sizes, targets)
 
     def preprocess(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Resize and scale images of one size.
@@ -96,28 +90,10 @@ class Detector(nn.Module):
         """
         return self.preprocessor(images)
 
-    def predict(self, inputs: Tensor) -> Predictions:
-        """Predict.
+    predict = forward
 
-        Args:
-            inputs: float [B, C, H, W], preprocessed.
-
-        Returns:
-            Raw predictions.
-        """
-        predictions: Predictions = self(inputs)
-        return predictions
-
-    def postprocess(self, predictions: Predictions, true_sizes: Tensor) -> list[Detections]:
-        """Decode and suppress.
-
-        Args:
-            predictions: Raw predictions.
-            true_sizes: int [B, 2], as `preprocess` returned.
-
-        Returns:
-            B detections, in pixels of the network's input.
-        """
+    def postprocess(self, predictions: Any, true_sizes: Tensor) -> list[Detections]:
+        """Return B detections, in pixels of the network's input; `true_sizes` [B, 2] as `preprocess` returned them."""
         return [replace(found, categories=self.categories) for found in self.postprocessor(predictions, true_sizes)]
 
     def regularization(self) -> Tensor:
@@ -154,7 +130,7 @@ class Detector(nn.Module):
             self.train(training)
 
     @torch.no_grad()
-    def detect_runs(self, images: Images) -> Iterator[tuple[list[Detections], Predictions, Tensor]]:
+    def detect_runs(self, images: Images) -> Iterator[tuple[list[Detections], Any, Tensor]]:
         """Detect, and hand out the raw predictions too, which an evaluation's losses need.
 
         The mode is the caller's to choose.
@@ -171,7 +147,7 @@ class Detector(nn.Module):
         inputs = [self.preprocess(image[None]) for image in tensors]
         for start, stop in _runs([tuple(pixels.shape) for pixels, _ in inputs]):
             sizes = torch.cat([sizes for _, sizes in inputs[start:stop]])
-            predictions = self.predict(torch.cat([pixels for pixels, _ in inputs[start:stop]]))
+            predictions = self.predict(torch.cat([pixels for pixels, _ in inputs[start:stop]]), sizes)
             found = self.postprocess(predictions, sizes)
             yield (
                 [_to_image(one, image) for one, image in zip(found, tensors[start:stop], strict=True)],

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ from boxwright.models.detector import Detector
 from boxwright.postprocessing.box_voting import BoxVoting, SoftBoxVoting, Voting
 from boxwright.preprocessing.image_resizer import FixedShapeResizer
 from boxwright.preprocessing.images import Images, image_tensors
-from boxwright.types import Categories, Detections, Predictions
+from boxwright.types import Categories, Detections
 
 __all__ = ["MULTI_SCALE", "Look", "MultiScale", "MultiScaleDetector", "at_scales"]
 
@@ -130,7 +131,7 @@ class MultiScaleDetector:
         return self.detector.categories
 
     @property
-    def criterion(self) -> Criterion:
+    def criterion(self) -> Criterion[Any]:
         """The detector's criterion."""
         return self.detector.criterion
 
@@ -165,7 +166,7 @@ class MultiScaleDetector:
         """
         return self._merged([image.permute(2, 0, 1) for image in image_tensors(images)])
 
-    def detect_runs(self, images: Images) -> Iterator[tuple[list[Detections], Predictions, Tensor]]:
+    def detect_runs(self, images: Images) -> Iterator[tuple[list[Detections], Any, Tensor]]:
         """Detect, and hand out the raw predictions of one plain look, which an evaluation's losses need.
 
         Args:

@@ -5,16 +5,19 @@ Dimensions: B batch, C channels, H W image, A anchors.
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
 from boxwright.anchors.grid import AnchorGenerator
-from boxwright.types import Predictions, Refinement
+from boxwright.models.anchor_layer import AnchorLayer, grids_of
+from boxwright.models.backbones.backbone import Backbone
+from boxwright.models.heads.outputs import AnchorHead
+from boxwright.models.network import Network, Parts
+from boxwright.types import AnchorPredictions, RefineDetPredictions, Targets
 
 __all__ = ["RefineDet"]
 
 
-class RefineDet(nn.Module):
+class RefineDet(Network):
     """Backbone, anchor refinement, transfer connection, object detection: two looks at one image.
 
     Without its first step it would be an `SSD`, with the transfer connection as its neck.
@@ -22,11 +25,11 @@ class RefineDet(nn.Module):
 
     def __init__(
         self,
-        backbone: nn.Module,
+        backbone: Backbone,
         neck: nn.Module,
-        refinement: nn.Module,
+        refinement: AnchorHead,
         transfer: nn.Module,
-        head: nn.Module,
+        head: AnchorHead,
         anchors: AnchorGenerator,
     ) -> None:
         """Assemble the network.
@@ -46,30 +49,46 @@ class RefineDet(nn.Module):
         self.refinement = refinement
         self.transfer = transfer
         self.head = head
-        self.anchors = anchors
+        self.anchors = AnchorLayer(anchors)
 
-    def forward(self, inputs: Tensor) -> Predictions:
-        """Predict.
+    @property
+    def parts(self) -> Parts:
+        """What the network is made of."""
+        return Parts(
+            backbone="backbone",
+            beyond_classifier=tuple(f"backbone.{name}" for name in self.backbone.beyond_classifier),
+            necks=("neck", "transfer"),
+            heads=("refinement", "head"),
+            class_outputs=("head.classes",),
+            box_outputs=("head.boxes",),
+            class_layers=tuple(f"head.{name}" for name in self.head.class_layers),
+            class_columns=self.head.output.columns,
+        )
+
+    def lay_anchors(self, input_size: tuple[int, int], channels: int = 3) -> None:
+        """Keep the anchors of a size of input as buffers.
 
         Args:
-            inputs: float [B, C, H, W], preprocessed.
-
-        Returns:
-            Both steps' codes and logits for every anchor, with the anchors as they were laid.
+            input_size: (height, width).
+            channels: Channels of the input.
         """
-        maps = self.neck(self.backbone(inputs))
-        refinement = Refinement(*self.refinement(maps))
-        transferred = self.transfer(maps)
-        box_codes, class_logits = self.head(transferred)
-        height, width = inputs.shape[-2:]
-        anchors = self.anchors([(level.shape[-2], level.shape[-1]) for level in maps], (height, width))
-        levels = torch.cat([torch.full((len(level),), number) for number, level in enumerate(anchors)])
-        return Predictions(
-            box_codes,
-            class_logits,
-            torch.cat(anchors).to(inputs.device),
-            feature_maps=tuple(transferred),
-            input_size=(height, width),
-            levels=levels.to(inputs.device),
-            refinement=refinement,
+        self.anchors.lay(grids_of(self, input_size, channels), input_size)
+
+    def feature_maps(self, inputs: Tensor) -> list[Tensor]:
+        """Return the maps that the first step sees, finest first."""
+        maps: list[Tensor] = self.neck(self.backbone(inputs))
+        return maps
+
+    def forward(self, inputs: Tensor, true_sizes: Tensor, targets: Targets | None = None) -> RefineDetPredictions:
+        """Return both steps' codes and logits for every anchor, with the anchors as they were laid."""
+        del true_sizes, targets
+        maps = self.feature_maps(inputs)
+        transferred: list[Tensor] = self.transfer(maps)
+        size = (inputs.shape[-2], inputs.shape[-1])
+        anchors, levels = self.anchors(maps, size)
+        codes, logits = self.refinement(maps)
+        refinement = AnchorPredictions(codes, logits, anchors, tuple(maps), size, levels)
+        codes, logits = self.head(transferred)
+        return RefineDetPredictions(
+            refinement, AnchorPredictions(codes, logits, anchors, tuple(transferred), size, levels)
         )

@@ -5,24 +5,27 @@ Dimensions: B batch, C channels, H W image, A anchors.
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from boxwright.anchors.grid import AnchorGenerator
-from boxwright.types import Predictions
+from boxwright.models.anchor_layer import AnchorLayer, grids_of
+from boxwright.models.backbones.backbone import Backbone
+from boxwright.models.heads.outputs import AnchorHead
+from boxwright.models.network import Network, Parts
+from boxwright.types import AnchorPredictions, Targets
 
 __all__ = ["SSD"]
 
 
-class SSD(nn.Module):
+class SSD(Network):
     """Backbone, neck, head: one look at the image predicts every box."""
 
     def __init__(
         self,
-        backbone: nn.Module,
+        backbone: Backbone,
         neck: nn.Module,
-        head: nn.Module,
+        head: AnchorHead,
         anchors: AnchorGenerator,
         *,
         pad_to_multiple: int = 1,
@@ -41,32 +44,45 @@ class SSD(nn.Module):
         self.backbone = backbone
         self.neck = neck
         self.head = head
-        self.anchors = anchors
+        self.anchors = AnchorLayer(anchors)
         self.pad_to_multiple = pad_to_multiple
 
-    def forward(self, inputs: Tensor) -> Predictions:
-        """Predict.
+    @property
+    def parts(self) -> Parts:
+        """What the network is made of."""
+        return Parts(
+            backbone="backbone",
+            beyond_classifier=tuple(f"backbone.{name}" for name in self.backbone.beyond_classifier),
+            necks=("neck",),
+            heads=("head",),
+            class_outputs=("head.classes",),
+            box_outputs=("head.boxes",),
+            class_layers=tuple(f"head.{name}" for name in self.head.class_layers),
+            class_columns=self.head.output.columns,
+        )
+
+    def lay_anchors(self, input_size: tuple[int, int], channels: int = 3) -> None:
+        """Keep the anchors of a size of input as buffers.
 
         Args:
-            inputs: float [B, C, H, W], preprocessed.
-
-        Returns:
-            Box codes and class logits for every anchor, with the anchors.
+            input_size: (height, width).
+            channels: Channels of the input.
         """
+        self.anchors.lay(grids_of(self, input_size, channels), input_size)
+
+    def feature_maps(self, inputs: Tensor) -> list[Tensor]:
+        """Return the maps that are predicted from, finest first."""
         height, width = inputs.shape[-2:]
         below, right = -height % self.pad_to_multiple, -width % self.pad_to_multiple
         padded = F.pad(inputs, (0, right, 0, below)) if below or right else inputs
-        maps = self.neck(self.backbone(padded))
+        maps: list[Tensor] = self.neck(self.backbone(padded))
+        return maps
+
+    def forward(self, inputs: Tensor, true_sizes: Tensor, targets: Targets | None = None) -> AnchorPredictions:
+        """Return box codes and class logits for every anchor, with the anchors."""
+        del true_sizes, targets
+        maps = self.feature_maps(inputs)
         box_codes, class_logits = self.head(maps)
-        sizes = [(level.shape[-2], level.shape[-1]) for level in maps]
-        anchors = self.anchors(sizes, (height, width))
-        levels = torch.cat([torch.full((len(level),), number) for number, level in enumerate(anchors)])
-        device = inputs.device
-        return Predictions(
-            box_codes,
-            class_logits,
-            torch.cat(anchors).to(device),
-            feature_maps=tuple(maps),
-            input_size=(height, width),
-            levels=levels.to(device),
-        )
+        size = (inputs.shape[-2], inputs.shape[-1])
+        anchors, levels = self.anchors(maps, size)
+        return AnchorPredictions(box_codes, class_logits, anchors, tuple(maps), size, levels)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from boxwright.ops.box_coder import BoxCoder
-from boxwright.types import Predictions, Refinement
+from boxwright.types import AnchorPredictions, RefineDetPredictions
 
 __all__ = ["AnchorFilter", "RefinedStart", "SecondStep", "StartRule", "TiledStart"]
 
@@ -26,7 +26,7 @@ class RefinedStart:
 
     box_coder: BoxCoder
 
-    def __call__(self, anchors: Tensor, refinement: Refinement) -> Tensor:
+    def __call__(self, anchors: Tensor, refinement: AnchorPredictions) -> Tensor:
         """Move the anchors.
 
         Args:
@@ -43,7 +43,7 @@ class RefinedStart:
 class TiledStart:
     """Start from the anchors as they were laid: one-step regression."""
 
-    def __call__(self, anchors: Tensor, refinement: Refinement) -> Tensor:
+    def __call__(self, anchors: Tensor, refinement: AnchorPredictions) -> Tensor:
         """Leave the anchors.
 
         Args:
@@ -72,7 +72,7 @@ class AnchorFilter:
     objectness_threshold: float
     to_scores: Callable[[Tensor], Tensor]
 
-    def __call__(self, refinement: Refinement) -> Tensor:
+    def __call__(self, refinement: AnchorPredictions) -> Tensor:
         """Judge.
 
         Args:
@@ -87,32 +87,19 @@ class AnchorFilter:
 
 @dataclass(frozen=True)
 class SecondStep:
-    """Bring a two-step network's predictions into the form of a one-step network's.
+    """The second step's predictions, with the anchors that it starts from.
 
-    Criterion and postprocessor of SSD then do for the second step what they do for SSD.
+    What judges an SSD's predictions then does for them.
 
     Attributes:
         start: From which boxes the second step measures.
-        filter: Which anchors it passes over.
+        filter: Which anchors it leaves out.
     """
 
     start: StartRule
     filter: AnchorFilter
 
-    def __call__(self, predictions: Predictions) -> Predictions:
-        """Enter the anchors that the second step starts from.
-
-        Args:
-            predictions: What the network said.
-
-        Returns:
-            The same with anchors [B, A, 4] or [A, 4] and `passed_over` [B, A].
-
-        Raises:
-            ValueError: Where the network has no first step.
-        """
-        refinement = predictions.refinement
-        if refinement is None:
-            raise ValueError("the predictions have no first step: is the network a RefineDet?")
-        anchors = self.start(predictions.anchors, refinement)
-        return replace(predictions, anchors=anchors, passed_over=self.filter(refinement), refinement=None)
+    def __call__(self, predictions: RefineDetPredictions) -> AnchorPredictions:
+        """Return the second step's predictions, with anchors [B, A, 4] or [A, 4] and `filtered` [B, A]."""
+        first = predictions.refinement
+        return replace(predictions.detection, anchors=self.start(first.anchors, first), filtered=self.filter(first))

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from boxwright.ops.anchor_refinement import SecondStep
-from boxwright.postprocessing.ssd import SSDPostprocessor
-from boxwright.types import Detections, Predictions, RawDetections
+from boxwright.postprocessing.anchor import AnchorPostprocessor
+from boxwright.types import Detections, RawDetections, RefineDetPredictions
 
 __all__ = ["RefineDetPostprocessor"]
 
@@ -27,10 +27,10 @@ class RefineDetPostprocessor:
     """
 
     second_step: SecondStep
-    detection: SSDPostprocessor
+    detection: AnchorPostprocessor
 
     @torch.no_grad()
-    def __call__(self, predictions: Predictions, true_sizes: Tensor) -> list[Detections]:
+    def __call__(self, predictions: RefineDetPredictions, true_sizes: Tensor) -> list[Detections]:
         """Decode and suppress a batch.
 
         Args:
@@ -43,7 +43,7 @@ class RefineDetPostprocessor:
         return self.detection(self.second_step(predictions), true_sizes)
 
     @torch.no_grad()
-    def decode(self, predictions: Predictions) -> RawDetections:
+    def decode(self, predictions: RefineDetPredictions) -> RawDetections:
         """Decode every anchor, and drop nothing.
 
         Args:

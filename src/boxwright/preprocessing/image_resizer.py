@@ -67,6 +67,11 @@ class ImageResizer(Protocol):
         ...
 
     @property
+    def channels(self) -> int:
+        """Channels of every result: 1 where images become grey, else 3."""
+        ...
+
+    @property
     def pad_value(self) -> tuple[float, ...]:
         """The padding's colour, one number a channel; empty for 0."""
         ...
@@ -105,6 +110,11 @@ class FixedShapeResizer:
     def output_size(self) -> tuple[int, int]:
         """The (height, width) of every result."""
         return self.height, self.width
+
+    @property
+    def channels(self) -> int:
+        """Channels of every result."""
+        return 1 if self.convert_to_grayscale else 3
 
     @property
     def pad_value(self) -> tuple[float, ...]:
@@ -148,6 +158,11 @@ class KeepAspectRatioResizer:
     def output_size(self) -> tuple[int, int] | None:
         """The (height, width) of every result where images are padded, else None."""
         return (self.max_dimension, self.max_dimension) if self.pad_to_max_dimension else None
+
+    @property
+    def channels(self) -> int:
+        """Channels of every result."""
+        return 1 if self.convert_to_grayscale else 3
 
     @property
     def pad_value(self) -> tuple[float, ...]:
@@ -206,6 +221,11 @@ class IdentityResizer:
         return None
 
     @property
+    def channels(self) -> int:
+        """Images keep their colours."""
+        return 3
+
+    @property
     def pad_value(self) -> tuple[float, ...]:
         """There is no padding."""
         return ()
@@ -246,6 +266,11 @@ class ConditionalShapeResizer:
         return None
 
     @property
+    def channels(self) -> int:
+        """Channels of every result."""
+        return 1 if self.convert_to_grayscale else 3
+
+    @property
     def pad_value(self) -> tuple[float, ...]:
         """There is no padding."""
         return ()
@@ -284,6 +309,11 @@ class PadToMultipleResizer:
     def output_size(self) -> None:
         """The size follows the image."""
         return None
+
+    @property
+    def channels(self) -> int:
+        """Channels of every result."""
+        return 1 if self.convert_to_grayscale else 3
 
     @property
     def pad_value(self) -> tuple[float, ...]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from boxwright.preprocessing.image_resizer import GRAY_WEIGHTS, ImageResizer
+from boxwright.preprocessing.image_resizer import GRAY_WEIGHTS, FixedShapeResizer, ImageResizer
 
 __all__ = ["CAFFE_MEAN", "IMAGENET", "MINUS_ONE_TO_ONE", "VGG_MEAN", "PixelScaling", "Preprocessor"]
 
@@ -105,7 +105,7 @@ class Preprocessor:
         """
         scaled = self.scaling(pixels)
         height, width = pixels.shape[-2:]
-        if bool((true_sizes.cpu() < torch.tensor([height, width])).any()):
+        if not isinstance(self.resizer, FixedShapeResizer):
             sizes = true_sizes.to(pixels.device)[:, :, None, None]
             rows = torch.arange(height, device=pixels.device)[:, None] < sizes[:, 0]
             columns = torch.arange(width, device=pixels.device) < sizes[:, 1]

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from boxwright.errors import CheckpointError
+from boxwright.models.network import Network, is_within
 from boxwright.models.ssd import SSD
 from boxwright.tensorflow.bundle import Bundle
 from boxwright.tensorflow.object_graph import ATTRIBUTE
@@ -96,7 +97,7 @@ def network_variables(network: nn.Module) -> dict[str, TfVariable]:
     return ssd_variables(network)
 
 
-def names_of(network: nn.Module) -> dict[str, tuple[str, ...]]:
+def names_of(network: Network) -> dict[str, tuple[str, ...]]:
     """List all names of every parameter, for patterns that users write.
 
     Args:
@@ -112,7 +113,7 @@ def names_of(network: nn.Module) -> dict[str, tuple[str, ...]]:
         variables = {}
     names: dict[str, tuple[str, ...]] = {}
     for name, _ in network.named_parameters():
-        scope = "BoxPredictor" if name.startswith("head.") else "FeatureExtractor"
+        scope = "BoxPredictor" if is_within(name, network.parts.heads) else "FeatureExtractor"
         tf2 = [variables[name].key.split("/.ATTRIBUTES/")[0]] if name in variables else []
         names[name] = (name, *tf2, f"{scope}/{name.replace('.', '/')}")
     return names

@@ -21,6 +21,7 @@ from boxwright.builders.training import TrainingPlan, build_training
 from boxwright.checkpoints.store import read_checkpoint, write_checkpoint
 from boxwright.config import messages as m
 from boxwright.config.load import dump_message, parse_message
+from boxwright.criteria.terms import TOTAL
 from boxwright.data.batch import Batch
 from boxwright.data.image_io import encode_png
 from boxwright.files import make_folder, unfinished, unique_stem, write_whole
@@ -29,7 +30,7 @@ from boxwright.models.batch_norm import SyncBatchNorm2d
 from boxwright.models.detector import Detector
 from boxwright.training.log import draw_inputs
 from boxwright.training.state import TrainingState, seed_step
-from boxwright.training.step import TOTAL, LossModule, NotFiniteError
+from boxwright.training.step import LossModule, NotFiniteError
 from boxwright.types import Categories, Targets
 
 __all__ = ["Replay", "replay_step", "write_step"]
@@ -123,9 +124,9 @@ def _watch(detector: Detector, plan: TrainingPlan, batch: Batch) -> tuple[list[s
     """Do a step's forward and backward; name what is not finite, in the order in which it arose."""
     network = detector.network
     found = [f"weight {name}" for name, p in network.named_parameters() if not p.isfinite().all()]
-    module = LossModule(detector, plan.precision, plan.regularize)
+    module = LossModule(detector, plan)
     with _watching(network, found):
-        losses, _ = module(batch.images, batch.true_sizes, batch.targets)
+        losses = module(batch.images, batch.true_sizes, batch.targets).losses()
         losses[TOTAL] = torch.stack(list(losses.values())).sum()
         found += [f"loss {name}" for name, value in losses.items() if not value.isfinite()]
         torch.autograd.backward(losses[TOTAL])

@@ -19,6 +19,7 @@ from boxwright.builders.training import TrainingPlan
 from boxwright.checkpoints.store import CheckpointStore
 from boxwright.config import messages as m
 from boxwright.config.load import dump_message
+from boxwright.criteria.terms import TOTAL
 from boxwright.data.batch import Batch
 from boxwright.data.loader import BatchStream
 from boxwright.distributed import Processes
@@ -31,7 +32,7 @@ from boxwright.training.log import Described, Evaluated, Gradients, Inputs, Scal
 from boxwright.training.profile import STAGES, profile_steps
 from boxwright.training.settings import RunSettings, TrainingObserver
 from boxwright.training.state import TrainingState
-from boxwright.training.step import TOTAL, Learner, NotFiniteError, StepResult
+from boxwright.training.step import Learner, NotFiniteError, StepResult
 from boxwright.training.stop import Ending, agreed_batches
 from boxwright.training.transfer import on_device
 

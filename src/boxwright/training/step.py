@@ -1,8 +1,8 @@
 """One training step: losses, gradients, update; in one process or many, whole or in parts.
 
-The losses of a batch are sums divided by its matched anchors. A process counts those of all
-processes, so that N processes with a batch of B/N each do what one does with B. A batch that is too
-large for the memory is learnt from in parts: their gradients are summed and divided at the end.
+The losses of a batch are sums divided by counts, such as its matched anchors. The counts of all processes are
+added up, so that N processes with a batch of B/N each do what one does with B. A batch that is too large for the
+memory is learnt from in parts: their gradients are summed.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
-from itertools import cycle
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import record_function
 
 from boxwright.builders.training import TrainingPlan
-from boxwright.criteria.criterion import Count, Description, count_here
+from boxwright.criteria.criterion import Description
+from boxwright.criteria.terms import REGULARIZATION, TOTAL, LossTerm
 from boxwright.data.batch import Batch
 from boxwright.distributed import Processes
 from boxwright.errors import TrainingError
@@ -27,11 +28,10 @@ from boxwright.models.detector import Detector
 from boxwright.optimization.trainable import Trainable
 from boxwright.tensorflow.variables import names_of
 from boxwright.training.state import TrainingState, seed_step
-from boxwright.types import Predictions, Targets
+from boxwright.types import Targets
 
-__all__ = ["REGULARIZATION", "TOTAL", "Learner", "LossModule", "NotFiniteError", "StepResult", "is_out_of_memory"]
+__all__ = ["Forward", "Learner", "LossModule", "NotFiniteError", "StepResult", "is_out_of_memory"]
 
-TOTAL, REGULARIZATION = "Loss/total_loss", "Loss/regularization_loss"
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 # Below this scale float16 gradients do not overflow for their size: they are not finite.
 _LEAST_SCALE = 2.0**-10
@@ -76,80 +76,49 @@ class NotFiniteError(TrainingError):
         self.losses, self.gradient_norm = losses, gradient_norm
 
 
+@dataclass(frozen=True)
+class Forward:
+    """What a forward pass of a batch, or of a part of one, gives.
+
+    Attributes:
+        terms: Loss name to term.
+        penalty: On the weights, a scalar; None where it is not part of the loss.
+        predictions: What the network said.
+    """
+
+    terms: dict[str, LossTerm]
+    penalty: Tensor | None
+    predictions: Any
+
+    def losses(self) -> dict[str, Tensor]:
+        """Return all losses by name, where this batch is all there is."""
+        return LossTerm.values(self.terms) | ({} if self.penalty is None else {REGULARIZATION: self.penalty})
+
+
 class LossModule(nn.Module):
     """Images in, losses out: what is wrapped for many processes."""
 
-    def __init__(self, detector: Detector, precision: str, regularize: bool) -> None:
+    def __init__(self, detector: Detector, plan: TrainingPlan) -> None:
         """Remember the parts.
 
         Args:
             detector: The detector.
-            precision: "float32", "bfloat16" or "float16", in which the network computes.
-            regularize: Whether penalties on kernels are part of the loss.
+            plan: For the precision in which the network computes, and whether weights are penalized.
         """
         super().__init__()
-        self.detector, self.precision, self.regularize = detector, precision, regularize
+        self.detector, self.precision, self.regularize = detector, plan.precision, plan.regularize
 
-    def forward(
-        self, images: Tensor, true_sizes: Tensor, targets: Targets, count: Count = count_here
-    ) -> tuple[dict[str, Tensor], Predictions]:
-        """Compute the losses of a batch, or of a part of one.
-
-        Args:
-            images: uint8 [B, C, H, W].
-            true_sizes: int64 [B, 2].
-            targets: The groundtruth.
-            count: As for a criterion.
-
-        Returns:
-            Loss name to scalar, and the predictions.
-        """
+    def forward(self, images: Tensor, true_sizes: Tensor, targets: Targets) -> Forward:
+        """Return the losses of a batch, or of a part of one."""
         detector = self.detector
         with record_function("forward"):
             inputs = detector.preprocessor.normalize(images, true_sizes)
             with torch.autocast(images.device.type, _DTYPES[self.precision], enabled=self.precision != "float32"):
-                predictions = detector.predict(inputs)
+                predictions = detector.predict(inputs, true_sizes, targets)
         with record_function("criterion"):
-            losses = detector.criterion(predictions, targets, count)
-            if self.regularize:
-                losses[REGULARIZATION] = detector.regularization().to(images.device)
-        return losses, predictions
-
-
-@dataclass
-class _Divisor:
-    """Counts matches for a batch in parts, whose divisor is known after the last of them only.
-
-    Every part is divided by the same guess; what the guess was off by is put right in the gradients.
-    """
-
-    processes: Processes
-    parts: int
-    guess: Tensor | None = None
-    counts: list[Tensor] = field(default_factory=list)
-
-    def __call__(self, matches: Tensor) -> Tensor:
-        self.counts.append(matches.detach())
-        if self.guess is None:
-            self.guess = (self.processes.total(matches) * self.parts).clamp(min=1.0)
-        return self.guess
-
-    def correction(self) -> Tensor | None:
-        """Return what the summed gradients are to be multiplied with; None where losses are not divided."""
-        if self.guess is None:
-            return None
-        return self.guess / self.processes.total(torch.stack(self.counts).sum()).clamp(min=1.0)
-
-
-class _KnownDivisors:
-    """Answers with the matches of the whole batch, which were counted before."""
-
-    def __init__(self, totals: Sequence[Tensor]) -> None:
-        self._answers = cycle(totals)
-
-    def __call__(self, matches: Tensor) -> Tensor:
-        del matches
-        return next(self._answers)
+            terms = detector.criterion(predictions, targets)
+            penalty = detector.regularization().to(images.device) if self.regularize else None
+        return Forward(terms, penalty, predictions)
 
 
 class Learner:
@@ -172,7 +141,7 @@ class Learner:
         """
         self.state, self.plan, self.processes, self.say = state, plan, processes, say
         self.trainable = Trainable(state.detector.network, plan.freezing, names_of(state.detector.network))
-        self.losses = LossModule(state.detector, plan.precision, plan.regularize)
+        self.losses = LossModule(state.detector, plan)
         self.module: nn.Module = self.losses
         self._wrapped_for: frozenset[str] | None = None
         # Of the step under way: the statistics before it, and whether weights are half-changed.
@@ -249,7 +218,7 @@ class Learner:
                 self.losses, device_ids=[device.index] if device.type == "cuda" else None, gradient_as_bucket_view=True
             )
 
-    def _gradients(self, batch: Batch) -> tuple[dict[str, Tensor], Predictions, Targets]:
+    def _gradients(self, batch: Batch) -> tuple[dict[str, Tensor], Any, Targets]:
         """Compute losses and gradients, in more parts where the memory is too small."""
         while True:
             seed_step(self.state.seed, self.state.step, self.processes.rank)
@@ -278,27 +247,26 @@ class Learner:
         self.state.parts = min(parts * 2, len(batch))
         self.say(f"not enough memory for a batch at once: learning from it in {self.state.parts} parts from here on")
 
-    def _gradients_in_parts(self, batch: Batch) -> tuple[dict[str, Tensor], Predictions, Targets]:
+    def _gradients_in_parts(self, batch: Batch) -> tuple[dict[str, Tensor], Any, Targets]:
         """Run forward and backward; `Loss/total_loss` is added to the losses."""
         pieces = batch.split(self._parts(batch))
-        divisor = None
-        count: Count = self.processes.total
-        if len(pieces) > 1 and self.state.detector.criterion.divisors > 1:
-            count = _KnownDivisors(self._count(pieces))
-        elif len(pieces) > 1:
-            count = divisor = _Divisor(self.processes, len(pieces))
         sums: dict[str, Tensor] = {}
+        counts: list[Tensor] = []
+        divisors: list[Tensor] = []
         for number, piece in enumerate(pieces):
             last = number == len(pieces) - 1
             tied = isinstance(self.module, DistributedDataParallel) and not last
             with self.module.no_sync() if tied else nullcontext():  # type: ignore[operator]
-                losses, predictions = self.module(piece.images, piece.true_sizes, piece.targets, count)
-                penalty = losses.pop(REGULARIZATION, None)
+                found: Forward = self.module(piece.images, piece.true_sizes, piece.targets)
+                counts.append(_stacked(LossTerm.distinct_counts(found.terms)))
+                if number == 0:
+                    divisors = self._divisors(found.terms, counts[0], pieces[1:])
+                losses = _divided(found.terms, divisors)
                 # DistributedDataParallel averages over processes; the losses are to be summed.
                 objective = torch.stack(list(losses.values())).sum() * self.processes.count
-                correction = divisor.correction() if divisor and last else None
-                if penalty is not None and last:
-                    objective = objective + (penalty if correction is None else penalty / correction)
+                correction = self._correction(divisors, counts) if last and len(pieces) > 1 else None
+                if found.penalty is not None and last:
+                    objective = objective + (found.penalty if correction is None else found.penalty / correction)
                 with record_function("backward"):
                     torch.autograd.backward(self.state.scaler.scale(objective))
             for name, value in losses.items():
@@ -307,29 +275,43 @@ class Learner:
             torch._foreach_mul_(self._present_gradients(), correction)
             sums = {name: value * correction for name, value in sums.items()}
         sums = dict(zip(sums, self.processes.total(torch.stack(list(sums.values()))), strict=True))
-        if penalty is not None:
-            sums[REGULARIZATION] = penalty.detach()
+        if found.penalty is not None:
+            sums[REGULARIZATION] = found.penalty.detach()
         sums[TOTAL] = torch.stack(list(sums.values())).sum()
-        return sums, predictions, piece.targets
+        return sums, found.predictions, piece.targets
+
+    def _divisors(self, terms: dict[str, LossTerm], counts: Tensor, others: Sequence[Batch]) -> list[Tensor]:
+        """Return what each distinct count of the first part's terms is divided by.
+
+        A batch in one part is divided by its count over all processes. In several parts the count is known after
+        the last of them: where all terms have the same one, a guess serves, and gradients are put right at the end.
+        Where they have several, no one factor could, so the other parts are counted first.
+        """
+        together = len(counts) == 1 and all(term.count is not None for term in terms.values())
+        if others and not together and len(counts):
+            counts = counts + self._count(others)
+        elif others:
+            counts = counts * (1 + len(others))
+        return list(self.processes.total(counts).clamp(min=1.0).unbind()) if len(counts) else []
+
+    def _correction(self, divisors: list[Tensor], counts: list[Tensor]) -> Tensor | None:
+        """Return what summed gradients are multiplied with; None where the divisors were no guess."""
+        if len(divisors) != 1:
+            return None
+        return divisors[0] / self.processes.total(torch.stack(counts).sum()).clamp(min=1.0)
 
     @torch.no_grad()
-    def _count(self, pieces: Sequence[Batch]) -> Sequence[Tensor]:
-        """Count the matches of a batch in parts by looking at it once more.
-
-        Where losses have several divisors, no one factor puts the summed gradients right afterwards.
-        """
-        counts: list[Tensor] = []
-
-        def note(matches: Tensor) -> Tensor:
-            counts.append(matches)
-            return matches
-
-        for piece in pieces:
-            self.losses(piece.images, piece.true_sizes, piece.targets, note)
-        self.settle()
-        seed_step(self.state.seed, self.state.step, self.processes.rank)
-        sums = torch.stack(counts).view(len(pieces), -1).sum(0)
-        return self.processes.total(sums).unbind()
+    def _count(self, pieces: Sequence[Batch]) -> Tensor:
+        """Return the distinct counts of some parts of a batch, [n], and leave no trace of looking at them."""
+        device = next(self.state.detector.network.parameters()).device
+        found = []
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            for piece in pieces:
+                # Copies take the changes of normalization's statistics, which a backward pass to come still reads.
+                buffers = {name: buffer.clone() for name, buffer in self.losses.named_buffers()}
+                arguments = (piece.images, piece.true_sizes, piece.targets)
+                found.append(torch.func.functional_call(self.losses, buffers, arguments).terms)
+        return torch.stack([_stacked(LossTerm.distinct_counts(terms)) for terms in found]).sum(0)
 
     def _parts(self, batch: Batch) -> int:
         """Say in how many parts a batch is learnt from: as asked for, or as memory forces."""
@@ -357,6 +339,20 @@ class Learner:
             and not _finite(gradient_norm)
             and scaler.get_scale() > _LEAST_SCALE
         )
+
+
+def _stacked(counts: list[Tensor]) -> Tensor:
+    return torch.stack(counts) if counts else torch.zeros(0)
+
+
+def _divided(terms: dict[str, LossTerm], divisors: list[Tensor]) -> dict[str, Tensor]:
+    """Divide each term by what stands for its count."""
+    distinct = zip(LossTerm.distinct_counts(terms), divisors, strict=True)
+    by_count = {id(count): divisor for count, divisor in distinct}
+    return {
+        name: term.total if term.count is None else term.total / by_count[id(term.count)]
+        for name, term in terms.items()
+    }
 
 
 def _finite(value: float) -> bool:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor, nn
 from torchvision.ops import StochasticDepth
 
+from boxwright.models.backbones.backbone import Backbone
 from boxwright.models.layers import ConvSettings, conv_norm_act, make_activation, make_conv
 
 __all__ = ["EFFICIENTNETS", "EfficientNet", "MBConv"]
@@ -117,7 +118,7 @@ class MBConv(nn.Module):
         return outputs if self.drop is None else self.drop(outputs) + inputs
 
 
-class EfficientNet(nn.Module):
+class EfficientNet(Backbone):
     """A stem and as many blocks as the last level needs.
 
     Attributes:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from boxwright.models.backbones.backbone import Backbone
 from boxwright.models.layers import ConvSettings, Padding, conv_norm_act
 
 __all__ = ["MobileNetV1"]
@@ -31,7 +32,7 @@ _BLOCKS = (
 )
 
 
-class MobileNetV1(nn.Module):
+class MobileNetV1(Backbone):
     """A stem and 13 depthwise separable blocks.
 
     Attributes:

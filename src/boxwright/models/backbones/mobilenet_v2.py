@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from torch import Tensor, nn
 
+from boxwright.models.backbones.backbone import Backbone
 from boxwright.models.layers import ConvSettings, Padding, conv_norm_act
 
 __all__ = ["MobileNetV2"]
@@ -80,7 +81,7 @@ class InvertedResidual(nn.Module):
         return expanded, inputs + outputs if self.residual else outputs
 
 
-class MobileNetV2(nn.Module):
+class MobileNetV2(Backbone):
     """A stem, 17 inverted residual blocks and a 1×1 convolution.
 
     Attributes:

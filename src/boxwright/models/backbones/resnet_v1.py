@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from torch import Tensor, nn
 
+from boxwright.models.backbones.backbone import Backbone
 from boxwright.models.layers import ConvSettings, MaxPool2d, conv_norm_act, make_activation
 
 __all__ = ["RESNET_BLOCKS", "Bottleneck", "ResNetV1"]
@@ -58,7 +59,7 @@ class Bottleneck(nn.Module):
         return outputs
 
 
-class ResNetV1(nn.Module):
+class ResNetV1(Backbone):
     """A 7×7 stem and four stages of bottlenecks.
 
     Attributes:

@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from boxwright.errors import ConfigError
+from boxwright.models.backbones.backbone import Backbone
 
 __all__ = ["TimmBackbone"]
 
@@ -20,7 +21,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)?")
 _PLAIN_PART = re.compile(r"[^A-Za-z0-9_].*", re.DOTALL)
 
 
-class TimmBackbone(nn.Module):
+class TimmBackbone(Backbone):
     """The feature pyramid of a timm network.
 
     Attributes:

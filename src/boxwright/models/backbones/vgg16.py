@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from boxwright.models.backbones.backbone import Backbone
 from boxwright.models.layers import Conv2d, ConvSettings, MaxPool2d, make_activation, make_conv
 
 __all__ = ["REFINEDET_VGG", "SSD_VGG", "L2Norm", "Vgg16", "VggReduction"]
@@ -67,12 +68,15 @@ class L2Norm(nn.Module):
         return F.normalize(inputs.float(), eps=1e-10).to(inputs.dtype) * self.scale[:, None, None].to(inputs.dtype)
 
 
-class Vgg16(nn.Module):
+class Vgg16(Backbone):
     """The convolutions of VGG-16 and its two converted layers.
 
     Attributes:
         channels: Channels of the maps that `forward` returns: conv4_3 and perhaps conv5_3, normalized, and fc7.
     """
+
+    # The scales of normalized maps belong to the detector.
+    beyond_classifier = ("norms",)
 
     def __init__(self, settings: ConvSettings, reduction: VggReduction = SSD_VGG, *, in_channels: int = 3) -> None:
         """Build the network.

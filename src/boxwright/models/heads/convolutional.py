@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
-from boxwright.models.heads.outputs import HeadOutput, flatten_anchors, start_bias
+from boxwright.models.heads.outputs import AnchorHead, HeadOutput, flatten_anchors, start_bias
 from boxwright.models.layers import ConvSettings, conv_norm_act, make_conv
 
 __all__ = ["ConvolutionalHead", "HeadShape"]
@@ -38,7 +38,7 @@ class HeadShape:
     dropout: float = 0.0
 
 
-class ConvolutionalHead(nn.Module):
+class ConvolutionalHead(AnchorHead):
     """Predict boxes and classes at each level by convolutions of its own."""
 
     def __init__(
@@ -75,6 +75,14 @@ class ConvolutionalHead(nn.Module):
             start_bias(classes, output.class_bias)
             self.classes.append(nn.Sequential(nn.Dropout(shape.dropout), *classes) if shape.dropout else classes)
         self.shared.extend(bodies or ())
+
+    @property
+    def class_layers(self) -> tuple[str, ...]:
+        """Names within the head of the convolutions that give class logits."""
+        return tuple(f"classes.{number}.{len(layers) - 1}" for number, layers in enumerate(self._class_sequences()))
+
+    def _class_sequences(self) -> list[nn.Sequential]:
+        return [layers for layers in self.classes if isinstance(layers, nn.Sequential)]
 
     def forward(self, features: list[Tensor]) -> tuple[Tensor, Tensor]:
         """Predict for all anchors.

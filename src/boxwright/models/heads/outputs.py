@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-__all__ = ["HeadOutput", "flatten_anchors", "start_bias"]
+__all__ = ["AnchorHead", "HeadOutput", "flatten_anchors", "start_bias"]
 
 
 def _unchanged(tensor: Tensor) -> Tensor:
@@ -50,6 +50,25 @@ class HeadOutput:
         if self.clip_codes is not None:
             codes = codes.clamp(*self.clip_codes)
         return codes, self.convert_logits(logits)
+
+
+class AnchorHead(nn.Module):
+    """Predicts box codes and class logits for every anchor; `boxes` and `classes` are its last layers.
+
+    Attributes:
+        output: What is predicted for one anchor.
+    """
+
+    output: HeadOutput
+
+    @property
+    def class_layers(self) -> tuple[str, ...]:
+        """Names within the head of the convolutions that give class logits."""
+        raise NotImplementedError
+
+    def forward(self, features: list[Tensor]) -> tuple[Tensor, Tensor]:
+        """Return box codes [B, A, code size] and class logits [B, A, C] of maps [B, C, H, W], level by level, row by row."""
+        raise NotImplementedError
 
 
 def flatten_anchors(levels: Sequence[Tensor], size: int) -> Tensor:

@@ -15,7 +15,7 @@ from itertools import pairwise
 from torch import Tensor, nn
 
 from boxwright.models.batch_norm import make_norm
-from boxwright.models.heads.outputs import HeadOutput, flatten_anchors, start_bias
+from boxwright.models.heads.outputs import AnchorHead, HeadOutput, flatten_anchors, start_bias
 from boxwright.models.layers import ConvSettings, full_conv, make_activation, make_conv, separable_conv
 
 __all__ = ["TowerShape", "WeightSharedHead"]
@@ -83,7 +83,7 @@ class Tower(nn.Module):
         return outputs
 
 
-class WeightSharedHead(nn.Module):
+class WeightSharedHead(AnchorHead):
     """Predict boxes and classes at all levels by the same convolutions."""
 
     def __init__(
@@ -121,6 +121,11 @@ class WeightSharedHead(nn.Module):
         self.boxes = make(width, anchors_per_location * output.code_size, shape.kernel_size, last_settings, bias=True)
         self.classes = make(width, anchors_per_location * output.columns, shape.kernel_size, last_settings, bias=True)
         start_bias(self.classes, output.class_bias)
+
+    @property
+    def class_layers(self) -> tuple[str, ...]:
+        """Names within the head of the convolutions that give class logits."""
+        return (f"classes.{len(self.classes) - 1}",)
 
     def forward(self, features: list[Tensor]) -> tuple[Tensor, Tensor]:
         """Predict for all anchors.

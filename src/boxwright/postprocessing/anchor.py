@@ -13,13 +13,13 @@ from torch import Tensor
 from boxwright.ops.box_coder import BoxCoder, KeypointBoxCoder
 from boxwright.postprocessing.batch_nms import Nms
 from boxwright.postprocessing.score_converters import ScoreConverter
-from boxwright.types import Categories, Detections, Predictions, RawDetections
+from boxwright.types import AnchorPredictions, Categories, Detections, RawDetections
 
-__all__ = ["SSDPostprocessor"]
+__all__ = ["AnchorPostprocessor"]
 
 
 @dataclass(frozen=True)
-class SSDPostprocessor:
+class AnchorPostprocessor:
     """Turn predictions into detections.
 
     Attributes:
@@ -37,7 +37,7 @@ class SSDPostprocessor:
     categories: Categories | None = None
 
     @torch.no_grad()
-    def __call__(self, predictions: Predictions, true_sizes: Tensor) -> list[Detections]:
+    def __call__(self, predictions: AnchorPredictions, true_sizes: Tensor) -> list[Detections]:
         """Decode and suppress a batch.
 
         Args:
@@ -49,8 +49,8 @@ class SSDPostprocessor:
         """
         raw = self.decode(predictions)
         scores = raw.scores[..., self.background :]
-        if predictions.passed_over is not None:
-            scores = scores.masked_fill(predictions.passed_over[..., None], -torch.inf)
+        if predictions.filtered is not None:
+            scores = scores.masked_fill(predictions.filtered[..., None], -torch.inf)
         kept = self.nms(raw.boxes, scores, true_sizes.to(raw.boxes))
         keypoints = self._keypoints(predictions)
         return [
@@ -69,7 +69,7 @@ class SSDPostprocessor:
         ]
 
     @torch.no_grad()
-    def decode(self, predictions: Predictions) -> RawDetections:
+    def decode(self, predictions: AnchorPredictions) -> RawDetections:
         """Decode every anchor, and drop nothing.
 
         Args:
@@ -82,14 +82,14 @@ class SSDPostprocessor:
         boxes = self.box_coder.decode(predictions.box_codes.float(), predictions.anchors / unit) * unit
         return RawDetections(boxes, self.score_converter(predictions.class_logits.float()), predictions.levels)
 
-    def _keypoints(self, predictions: Predictions) -> Tensor | None:
+    def _keypoints(self, predictions: AnchorPredictions) -> Tensor | None:
         if not isinstance(self.box_coder, KeypointBoxCoder):
             return None
         unit = self._unit(predictions)
         codes = predictions.box_codes.float()
         return self.box_coder.decode_keypoints(codes, predictions.anchors / unit) * unit[:2]
 
-    def _unit(self, predictions: Predictions) -> Tensor:
+    def _unit(self, predictions: AnchorPredictions) -> Tensor:
         """Return the unit [4] in which boxes are coded: the input's size, or pixels where that is the same."""
         height, width = (1, 1) if self.box_coder.unit_free else predictions.input_size
         return predictions.anchors.new_tensor([width, height, width, height])

@@ -12,16 +12,17 @@ from torch import Tensor
 from torch.profiler import record_function
 
 from boxwright.criteria.classification_losses import ClassificationLoss
-from boxwright.criteria.criterion import Count, Description, count_here
+from boxwright.criteria.criterion import Description
 from boxwright.criteria.example_sampler import BalancedSampler
 from boxwright.criteria.expected_weights import ExpectedWeights
 from boxwright.criteria.hard_example_miner import HardExampleMiner
 from boxwright.criteria.localization_losses import LocalizationLoss
 from boxwright.criteria.target_assigner import AnchorTargets, Assigner
+from boxwright.criteria.terms import LossTerm
 from boxwright.ops.matcher import IGNORED, UNMATCHED
-from boxwright.types import Predictions, Targets
+from boxwright.types import AnchorPredictions, Targets
 
-__all__ = ["LossNormalizer", "SSDCriterion"]
+__all__ = ["LossNormalizer", "AnchorCriterion"]
 
 
 # TF1 writes the family twice, around the scope.
@@ -46,7 +47,7 @@ class LossNormalizer:
 
 
 @dataclass(frozen=True)
-class SSDCriterion:
+class AnchorCriterion:
     """Compare predictions with groundtruth.
 
     Attributes:
@@ -67,28 +68,12 @@ class SSDCriterion:
     sampler: BalancedSampler | None = None
     expected: ExpectedWeights | None = None
 
-    @property
-    def divisors(self) -> int:
-        """How often `count` is called."""
-        return int(self.normalizer.by_num_matches)
-
-    def __call__(self, predictions: Predictions, targets: Targets, count: Count = count_here) -> dict[str, Tensor]:
-        """Compute the losses of a batch, or of a part of one.
-
-        Args:
-            predictions: What the network said.
-            targets: The groundtruth, in pixels of the network's input.
-            count: Turns the matched anchors here into those of the whole batch, by which losses are divided.
-
-        Returns:
-            `Loss/localization_loss` and `Loss/classification_loss`, scalars; those of the parts of a batch
-            add up to those of the batch.
-        """
+    def __call__(self, predictions: AnchorPredictions, targets: Targets) -> dict[str, LossTerm]:
+        """Return `Loss/localization_loss` and `Loss/classification_loss` of a batch, or of a part of one."""
         with record_function("assignment"):
             assigned, anchors, targets = self.assign(predictions, targets)
-        # The divisor counts images that nobody looked at too, as TF's does.
-        matches = assigned.box_weights.sum()
-        divisor = count(matches).clamp(min=1.0) if self.normalizer.by_num_matches else torch.ones(())
+        # TF counts the matches of images that nobody looked at, too.
+        count = assigned.box_weights.sum() if self.normalizer.by_num_matches else None
         class_logits, box_codes = predictions.class_logits.float(), predictions.box_codes.float()
         if targets.annotated is not None:
             class_logits, box_codes, assigned = _only_annotated(class_logits, box_codes, assigned, targets.annotated)
@@ -107,13 +92,13 @@ class SSDCriterion:
             chosen = self.miner(class_losses, box_losses, boxes, assigned.match)
             class_losses, box_losses = class_losses * chosen, box_losses * chosen
         rules = self.normalizer
-        box_divisor = divisor * self.assigner.box_coder.code_size if rules.by_code_size else divisor
+        box_weight = rules.localization_weight / (self.assigner.box_coder.code_size if rules.by_code_size else 1)
         return {
-            "Loss/localization_loss": rules.localization_weight / box_divisor * box_losses.sum(),
-            "Loss/classification_loss": rules.classification_weight / divisor * class_losses.sum(),
+            "Loss/localization_loss": LossTerm(box_weight * box_losses.sum(), count),
+            "Loss/classification_loss": LossTerm(rules.classification_weight * class_losses.sum(), count),
         }
 
-    def assign(self, predictions: Predictions, targets: Targets) -> tuple[AnchorTargets, Tensor, Targets]:
+    def assign(self, predictions: AnchorPredictions, targets: Targets) -> tuple[AnchorTargets, Tensor, Targets]:
         """Decide what each anchor should predict.
 
         Args:
@@ -127,12 +112,12 @@ class SSDCriterion:
         if not self.assigner.unit_free:
             anchors, targets = _in_units_of_input(predictions, targets)
         assigned = self.assigner(anchors, targets)
-        if predictions.passed_over is not None:
-            assigned = _ignoring(assigned, predictions.passed_over)
+        if predictions.filtered is not None:
+            assigned = _ignoring(assigned, predictions.filtered)
         return (assigned if self.sampler is None else self._sampled(assigned, self.sampler)), anchors, targets
 
     @torch.no_grad()
-    def describe(self, predictions: Predictions, targets: Targets) -> Description:
+    def describe(self, predictions: AnchorPredictions, targets: Targets) -> Description:
         """Say how a batch was assigned and what its anchors cost, for a run's log.
 
         Args:
@@ -145,7 +130,7 @@ class SSDCriterion:
         """
         assigned, _, targets = self.assign(predictions, targets)
         match, weights = assigned.match, assigned.class_weights
-        counted = (weights if weights.ndim == 2 else weights.sum(-1)) > 0
+        counted = weights.sum(-1) > 0
         positive, negative = match >= 0, match == UNMATCHED
         losses = self.classification(predictions.class_logits.float(), assigned.classes, weights)
         # One column more, for anchors without a match: so there is one, however few objects there are.
@@ -169,13 +154,13 @@ class SSDCriterion:
 
     def _sampled(self, assigned: AnchorTargets, sampler: BalancedSampler) -> AnchorTargets:
         weights = assigned.class_weights
-        candidates = (weights if weights.ndim == 2 else weights.mean(-1)) > 0
+        candidates = weights.mean(-1) > 0
         positive = (assigned.classes[..., self.assigner.columns.background :] > 0).any(-1)
         chosen = sampler(positive, candidates)
         return replace(
             assigned,
             box_weights=assigned.box_weights * chosen,
-            class_weights=weights * (chosen if weights.ndim == 2 else chosen[..., None]),
+            class_weights=weights * chosen[..., None],
         )
 
     def _box_losses(self, codes: Tensor, assigned: AnchorTargets, anchors: Tensor) -> Tensor:
@@ -188,7 +173,7 @@ class SSDCriterion:
         return self.localization(codes, torch.where(wanted.isnan(), codes, wanted), assigned.box_weights)
 
 
-def _in_units_of_input(predictions: Predictions, targets: Targets) -> tuple[Tensor, Targets]:
+def _in_units_of_input(predictions: AnchorPredictions, targets: Targets) -> tuple[Tensor, Targets]:
     """Bring anchors and groundtruth from pixels to 0..1 of the input, in which TF codes boxes."""
     height, width = predictions.input_size
     unit = predictions.anchors.new_tensor([width, height, width, height])
@@ -196,14 +181,14 @@ def _in_units_of_input(predictions: Predictions, targets: Targets) -> tuple[Tens
     return predictions.anchors / unit, replace(targets, boxes=targets.boxes / unit, keypoints=keypoints)
 
 
-def _ignoring(assigned: AnchorTargets, passed_over: Tensor) -> AnchorTargets:
+def _ignoring(assigned: AnchorTargets, filtered: Tensor) -> AnchorTargets:
     """Take anchors out of the negatives; what is matched stays."""
-    ignored = passed_over & (assigned.match == UNMATCHED)
+    ignored = filtered & (assigned.match == UNMATCHED)
     weights = assigned.class_weights
     return replace(
         assigned,
         match=torch.where(ignored, IGNORED, assigned.match),
-        class_weights=weights * ~(ignored if weights.ndim == 2 else ignored[..., None]),
+        class_weights=weights * ~ignored[..., None],
     )
 
 
@@ -218,6 +203,6 @@ def _only_annotated(
         box_codes=assigned.box_codes * image[..., None],
         box_weights=assigned.box_weights * image,
         classes=assigned.classes * image[..., None],
-        class_weights=weights * (image if weights.ndim == 2 else image[..., None]),
+        class_weights=weights * image[..., None],
     )
     return class_logits * image[..., None], box_codes * image[..., None], kept

@@ -1,0 +1,71 @@
+"""Loss terms as values: what was summed, and by what it is divided."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+__all__ = ["REGULARIZATION", "TOTAL", "LossTerm"]
+
+# TF's names of the penalty on weights, and of the sum of all.
+REGULARIZATION, TOTAL = "Loss/regularization_loss", "Loss/total_loss"
+
+
+@dataclass(frozen=True)
+class LossTerm:
+    """One term of the loss of a batch, or of a part of one.
+
+    Totals and counts of parts, and of processes, add up to those of the batch; then the one is divided by the other.
+
+    Attributes:
+        total: A scalar: weighted losses, summed.
+        count: A scalar without gradient by which the total is divided, as at least 1, such as the number of matched
+            anchors; None where it is not divided. Terms with the same divisor share the tensor.
+    """
+
+    total: Tensor
+    count: Tensor | None = None
+
+    @property
+    def value(self) -> Tensor:
+        """The term, where this batch is all there is; a scalar."""
+        return self.total if self.count is None else self.total / self.count.clamp(min=1.0)
+
+    @staticmethod
+    def distinct_counts(terms: dict[str, LossTerm]) -> list[Tensor]:
+        """Return the divisors of some terms, each once, in order.
+
+        Args:
+            terms: Name to term.
+
+        Returns:
+            Scalars.
+        """
+        counts: dict[int, Tensor] = {id(term.count): term.count for term in terms.values() if term.count is not None}
+        return list(counts.values())
+
+    @staticmethod
+    def values(terms: dict[str, LossTerm]) -> dict[str, Tensor]:
+        """Return the value of each term, where this batch is all there is.
+
+        Args:
+            terms: Name to term.
+
+        Returns:
+            Name to scalar.
+        """
+        return {name: term.value for name, term in terms.items()}
+
+    @staticmethod
+    def sum(terms: dict[str, LossTerm]) -> Tensor:
+        """Return the loss, where this batch is all there is.
+
+        Args:
+            terms: Name to term; at least one.
+
+        Returns:
+            A scalar.
+        """
+        return torch.stack(list(LossTerm.values(terms).values())).sum()

@@ -1,0 +1,97 @@
+"""Anchors as part of a network.
+
+Dimensions: A anchors of all levels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, cast
+
+import torch
+from torch import Tensor, nn
+
+from boxwright.anchors.grid import AnchorGenerator, Size
+
+__all__ = ["AnchorLayer", "HasFeatureMaps", "grids_of"]
+
+
+class HasFeatureMaps(Protocol):
+    """A network that predicts from feature maps."""
+
+    def feature_maps(self, inputs: Tensor) -> list[Tensor]:
+        """Return the maps that anchors are laid over, finest first."""
+        ...
+
+
+class AnchorLayer(nn.Module):
+    """Lay anchors over feature maps; those of one size of input are laid once, as buffers, which a graph can carry."""
+
+    anchors: Tensor
+    levels: Tensor
+
+    def __init__(self, generator: AnchorGenerator) -> None:
+        """Start without buffers.
+
+        Args:
+            generator: Lays anchors, in the order of a head's rows.
+        """
+        super().__init__()
+        self.generator = generator
+        self.laid_for: tuple[tuple[Size, ...], Size] | None = None
+        self.register_buffer("anchors", torch.zeros(0, 4), persistent=False)
+        self.register_buffer("levels", torch.zeros(0, dtype=torch.int64), persistent=False)
+
+    def lay(self, grids: Sequence[Size], input_size: Size) -> None:
+        """Keep the anchors of one size of input.
+
+        Args:
+            grids: (height, width) of each feature map.
+            input_size: (height, width) of the network's input.
+        """
+        self.anchors, self.levels = self._generate(grids, input_size)
+        self.laid_for = (tuple(grids), input_size)
+
+    def forward(self, maps: Sequence[Tensor], input_size: Size) -> tuple[Tensor, Tensor]:
+        """Return the anchors of an input.
+
+        Args:
+            maps: The feature maps that are predicted from, finest first.
+            input_size: (height, width) of the network's input, without padding to a multiple.
+
+        Returns:
+            Anchors float32 [A, 4], xyxy in pixels of the input; and their levels, int64 [A].
+        """
+        grids = tuple((level.shape[-2], level.shape[-1]) for level in maps)
+        if self.laid_for == (grids, input_size):
+            return self.anchors, self.levels
+        anchors, levels = self._generate(grids, input_size)
+        return anchors.to(maps[0].device), levels.to(maps[0].device)
+
+    def _generate(self, grids: Sequence[Size], input_size: Size) -> tuple[Tensor, Tensor]:
+        by_level = self.generator(grids, input_size)
+        levels = [torch.full((len(anchors),), number) for number, anchors in enumerate(by_level)]
+        return torch.cat(by_level), torch.cat(levels)
+
+
+class _FeatureMaps(nn.Module):
+    """A network up to its feature maps, as a module."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, inputs: Tensor) -> list[Tensor]:
+        return cast(HasFeatureMaps, self.network).feature_maps(inputs)
+
+
+def grids_of(network: nn.Module, input_size: Size, channels: int) -> list[Size]:
+    """Return the (height, width) of each of a network's feature maps, without computing them."""
+    module = _FeatureMaps(network)
+    state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    meta = {name: value.detach().to("meta") for name, value in state.items()}
+    with torch.no_grad():
+        # Two images: normalization in training wants more than one value a channel.
+        inputs = torch.empty(2, channels, *input_size, device="meta")
+        maps = torch.func.functional_call(module, meta, (inputs,))
+    return [(level.shape[-2], level.shape[-1]) for level in maps]

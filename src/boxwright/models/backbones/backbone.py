@@ -1,0 +1,23 @@
+"""What every backbone offers."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+__all__ = ["Backbone"]
+
+
+class Backbone(nn.Module):
+    """An image classifier's layers, up to the last feature map that is wanted.
+
+    Attributes:
+        channels: Channels of each map that `forward` returns, finest first.
+        beyond_classifier: Modules within it that the image classifier has not.
+    """
+
+    channels: tuple[int, ...]
+    beyond_classifier: tuple[str, ...] = ()
+
+    def forward(self, inputs: Tensor) -> list[Tensor]:
+        """Return the feature maps, finest first."""
+        raise NotImplementedError

@@ -1,0 +1,74 @@
+"""What every network offers: predictions, and the parts that it is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from boxwright.types import Targets
+
+__all__ = ["Network", "Parts", "is_within"]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Which modules of a network do what, by their names in it.
+
+    Restoring, mapping of classes, freezing and TensorFlow's names go by it.
+
+    Attributes:
+        backbone: The part that an image classifier has, too.
+        beyond_classifier: Modules within the backbone that a classifier has not.
+        necks: What stands between backbone and heads.
+        heads: What predicts.
+        class_outputs: The modules of a head that end in class logits.
+        box_outputs: Those that end in box codes.
+        class_layers: The convolutions whose rows are classes, anchor by anchor.
+        class_columns: Rows an anchor: the classes, and the background where there is one.
+    """
+
+    backbone: str
+    necks: tuple[str, ...]
+    heads: tuple[str, ...]
+    class_outputs: tuple[str, ...]
+    box_outputs: tuple[str, ...]
+    class_layers: tuple[str, ...]
+    class_columns: int
+    beyond_classifier: tuple[str, ...] = ()
+
+    def in_classifier(self, name: str) -> bool:
+        """Return whether an image classifier has a tensor, too."""
+        return is_within(name, (self.backbone,)) and not is_within(name, self.beyond_classifier)
+
+
+def is_within(name: str, modules: tuple[str, ...]) -> bool:
+    """Return whether a tensor lies in one of some modules."""
+    return any(name.startswith(f"{module}.") for module in modules)
+
+
+class Network(nn.Module):
+    """Predicts from images; each family of detectors has its own."""
+
+    @property
+    def parts(self) -> Parts:
+        """What the network is made of."""
+        raise NotImplementedError
+
+    def lay_anchors(self, input_size: tuple[int, int], channels: int = 3) -> None:
+        """Keep the anchors of a size of input as buffers.
+
+        Args:
+            input_size: (height, width).
+            channels: Channels of the input.
+        """
+        raise NotImplementedError
+
+    def forward(self, inputs: Tensor, true_sizes: Tensor, targets: Targets | None = None) -> Any:
+        """Return the family's predictions for inputs float [B, C, H, W], preprocessed.
+
+        `true_sizes` int64 [B, 2] is the (height, width) of each input without its padding; two-stage networks clip
+        proposals to it. From `targets` they sample in training.
+        """
+        raise NotImplementedError

@@ -1,0 +1,153 @@
+"""Classes of objects: their labels, ids and names."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from boxwright.errors import DataError
+
+__all__ = ["Categories", "Category"]
+
+
+@dataclass(frozen=True)
+class Category:
+    """One class of objects.
+
+    Attributes:
+        label: The 0-based index inside Boxwright.
+        id: The id in the source (1-based in label maps, sparse in COCO).
+        name: The name that annotations use.
+        display_name: The name that pictures show.
+        keypoints: Names of the keypoints, in order; may be empty.
+    """
+
+    label: int
+    id: int
+    name: str
+    display_name: str = ""
+    keypoints: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """The name to show: the display name, or the name where there is none."""
+        return self.display_name or self.name
+
+
+@dataclass(frozen=True)
+class Categories:
+    """The classes of a data set, in the order of their labels.
+
+    Labels may have gaps (a label map with ids 1, 2, 5 has labels 0, 1, 4), as TensorFlow's heads
+    have a slot for every id up to the largest.
+
+    Attributes:
+        items: The classes, ordered by label.
+
+    Raises:
+        DataError: For two classes of the same label, id or name, or none at all.
+    """
+
+    items: tuple[Category, ...]
+
+    def __post_init__(self) -> None:
+        if not self.items:
+            raise DataError("no classes: at least one category is expected")
+        for attribute in ("label", "id", "name"):
+            counts = Counter(getattr(item, attribute) for item in self.items)
+            twice, count = counts.most_common(1)[0]
+            if count > 1:
+                raise DataError(f"two categories have the {attribute} {twice!r}")
+        object.__setattr__(self, "items", tuple(sorted(self.items, key=lambda item: item.label)))
+
+    @cached_property
+    def _by_label(self) -> dict[int, Category]:
+        return {item.label: item for item in self.items}
+
+    @cached_property
+    def _by_name(self) -> dict[str, Category]:
+        return {item.name: item for item in self.items}
+
+    @cached_property
+    def _by_id(self) -> dict[int, Category]:
+        return {item.id: item for item in self.items}
+
+    def __iter__(self) -> Iterator[Category]:
+        return iter(self.items)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    @property
+    def num_slots(self) -> int:
+        """How many classes a head needs: the largest label plus one."""
+        return self.items[-1].label + 1
+
+    def by_label(self, label: int) -> Category:
+        """Return the class of a label; a label in a gap gets a category named after its number.
+
+        Args:
+            label: A 0-based label.
+
+        Returns:
+            The category.
+        """
+        return self._by_label.get(label) or Category(label, label + 1, f"class {label + 1}")
+
+    def by_name(self, name: str) -> Category | None:
+        """Return the class of a name.
+
+        Args:
+            name: The name that annotations use.
+
+        Returns:
+            The category, or None.
+        """
+        return self._by_name.get(name)
+
+    def by_id(self, id: int) -> Category | None:
+        """Return the class of an id.
+
+        Args:
+            id: The id in the source.
+
+        Returns:
+            The category, or None.
+        """
+        return self._by_id.get(id)
+
+    def to_list(self) -> list[dict[str, Any]]:
+        """Return plain data, for checkpoints and JSON.
+
+        Returns:
+            One dictionary a category.
+        """
+        return [
+            {"label": c.label, "id": c.id, "name": c.name, "display_name": c.display_name, "keypoints": [*c.keypoints]}
+            for c in self.items
+        ]
+
+    @classmethod
+    def from_list(cls, items: list[dict[str, Any]]) -> Categories:
+        """Invert `to_list`.
+
+        Args:
+            items: What `to_list` returned.
+
+        Returns:
+            The categories.
+
+        Raises:
+            DataError: Where it is not what `to_list` returns.
+        """
+        kinds: dict[str, Any] = {"label": int, "id": int, "name": str, "display_name": str, "keypoints": list | tuple}
+        for number, item in enumerate(items):
+            wrong = next(
+                (key for key, value in item.items() if not isinstance(value, kinds.get(key, type(None)))), None
+            )
+            if wrong is not None or not {"label", "id", "name"} <= set(item) or item["label"] < 0:
+                raise DataError(f"class {number}: expected label, id and name, found {str(item)[:120]}")
+        return cls(tuple(Category(**{**item, "keypoints": tuple(item.get("keypoints", ()))}) for item in items))

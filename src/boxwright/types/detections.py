@@ -1,0 +1,103 @@
+"""What was found in one image.
+
+Dimensions: D detections, P keypoints, C columns of the class head.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from boxwright.types.categories import Categories
+
+__all__ = ["Detections"]
+
+
+@dataclass(frozen=True)
+class Detections:
+    """What was found in one image, best first.
+
+    Attributes:
+        boxes: float32 [D, 4], xyxy in pixels of the image as it was given.
+        scores: float32 [D].
+        labels: int64 [D], 0-based.
+        image_size: (height, width) of that image.
+        categories: The classes that the labels name.
+        anchor_indices: int64 [D]; the anchor that each detection came from.
+        multiclass_scores: float32 [D, C]; all scores of that anchor, background first where there is one.
+        keypoints: float32 [D, P, 2], x and y in pixels of the image as it was given.
+        masks: float32 [D, …], as the head predicted them for that anchor.
+    """
+
+    boxes: Tensor
+    scores: Tensor
+    labels: Tensor
+    image_size: tuple[int, int]
+    categories: Categories | None = None
+    anchor_indices: Tensor | None = None
+    multiclass_scores: Tensor | None = None
+    keypoints: Tensor | None = None
+    masks: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.boxes)
+
+    def above(self, score: float) -> Detections:
+        """Keep the detections of at least a score.
+
+        Args:
+            score: The threshold.
+
+        Returns:
+            Fewer detections.
+        """
+        keep = self.scores >= score
+        optional = {
+            name: value[keep]
+            for name in ("anchor_indices", "multiclass_scores", "keypoints", "masks")
+            if (value := getattr(self, name)) is not None
+        }
+        return replace(self, boxes=self.boxes[keep], scores=self.scores[keep], labels=self.labels[keep], **optional)
+
+    def names(self) -> list[str]:
+        """Name the class of each detection.
+
+        Returns:
+            D names; "class 3" for a label without a category.
+        """
+        labels = [int(label) for label in self.labels]
+        if self.categories is None:
+            return [f"class {label + 1}" for label in labels]
+        return [self.categories.by_label(label).title for label in labels]
+
+    def to_tf(self) -> dict[str, NDArray[Any]]:
+        """Return what TensorFlow's exported detectors return for one image, without the batch.
+
+        Returns:
+            `detection_boxes` float32 [D, 4] as ymin, xmin, ymax, xmax in 0..1 of the image,
+            `detection_scores` float32 [D], `detection_classes` float32 [D] (1-based), and
+            `num_detections` float32 []; with `detection_multiclass_scores`, `detection_keypoints` (y, x
+            in 0..1), `detection_masks` and `detection_anchor_indices` where they are known.
+        """
+        height, width = self.image_size
+        boxes = self.boxes.cpu().numpy()[:, [1, 0, 3, 2]] / np.array([height, width, height, width], np.float32)
+        result: dict[str, NDArray[Any]] = {
+            "detection_boxes": boxes.astype(np.float32),
+            "detection_scores": self.scores.cpu().numpy().astype(np.float32),
+            "detection_classes": self.labels.cpu().numpy().astype(np.float32) + 1,
+            "num_detections": np.array(len(self), np.float32),
+        }
+        if self.multiclass_scores is not None:
+            result["detection_multiclass_scores"] = self.multiclass_scores.cpu().numpy()
+        if self.keypoints is not None:
+            keypoints = self.keypoints.cpu().numpy()[..., [1, 0]] / np.array([height, width], np.float32)
+            result["detection_keypoints"] = keypoints.astype(np.float32)
+        if self.masks is not None:
+            result["detection_masks"] = self.masks.cpu().numpy().astype(np.float32)
+        if self.anchor_indices is not None:
+            result["detection_anchor_indices"] = self.anchor_indices.cpu().numpy().astype(np.float32)
+        return result

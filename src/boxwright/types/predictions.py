@@ -1,0 +1,67 @@
+"""What networks say of a batch before any decoding: one dataclass a family of detectors.
+
+Only a family's criterion and postprocessor read the fields; everything else passes them through.
+
+Dimensions: B batch, A anchors, C columns of the class head, K foreground classes, H W grid.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+__all__ = ["AnchorPredictions", "RawDetections", "RefineDetPredictions"]
+
+
+@dataclass(frozen=True)
+class AnchorPredictions:
+    """Predictions for anchors laid over feature maps (SSD, RetinaNet, EfficientDet).
+
+    Attributes:
+        box_codes: float [B, A, code size]; offsets from the anchors, as the box coder has them.
+        class_logits: float [B, A, C]; C is K, or K + 1 where column 0 is background.
+        anchors: float32 [A, 4], xyxy in pixels of the network's input; or [B, A, 4] where each image has its own.
+        feature_maps: The maps that the heads saw, finest first, each [B, C, H, W].
+        input_size: (height, width) of the network's input, the unit in which boxes are coded.
+        levels: int64 [A]; which of the feature maps each anchor belongs to, or None where not known.
+        masks: float [B, A, h, w] or [B, A, K, h, w], where a head predicts them; or None.
+        filtered: bool [B, A]; anchors that are neither detected nor negatives; or None.
+    """
+
+    box_codes: Tensor
+    class_logits: Tensor
+    anchors: Tensor
+    feature_maps: tuple[Tensor, ...] = ()
+    input_size: tuple[int, int] = (1, 1)
+    levels: Tensor | None = None
+    masks: Tensor | None = None
+    filtered: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class RefineDetPredictions:
+    """Predictions of RefineDet's two steps, both for the anchors as they were laid.
+
+    Attributes:
+        refinement: The first step's; its columns are no object, object.
+        detection: The second step's, whose codes are offsets from the anchors that the first step refined.
+    """
+
+    refinement: AnchorPredictions
+    detection: AnchorPredictions
+
+
+@dataclass(frozen=True)
+class RawDetections:
+    """Every anchor of a batch decoded, before anything is dropped (TF's `raw_detection_…`).
+
+    Attributes:
+        boxes: float32 [B, A, 4], xyxy in pixels of the network's input, not clipped.
+        scores: float32 [B, A, C]; background first where there is one.
+        levels: int64 [A]; which feature map each anchor belongs to, or None.
+    """
+
+    boxes: Tensor
+    scores: Tensor
+    levels: Tensor | None = None

@@ -1,0 +1,86 @@
+"""The groundtruth of a batch.
+
+Dimensions: B batch, G groundtruth boxes (padded), P keypoints, K classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+__all__ = ["Targets"]
+
+
+@dataclass(frozen=True)
+class Targets:
+    """The groundtruth of a batch, padded to G boxes an image.
+
+    Attributes:
+        boxes: float32 [B, G, 4], xyxy in pixels of the network's input; zeros where padded.
+        labels: int64 [B, G], 0-based; 0 where padded.
+        weights: float32 [B, G]; 0 where padded.
+        valid: bool [B, G]; False where padded.
+        keypoints: float32 [B, G, P, 2], x and y in pixels of the network's input, NaN where not known;
+            or None.
+        confidences: float32 [B, G, K]; how sure it is that an object is (above 0) or is not (below 0) of
+            a class, 0 where nothing is said; or None.
+        class_scores: float32 [B, G, K]; what the class logits of each object should say, where that is not its
+            label alone; or None.
+        annotated: bool [B]; False for images that nobody looked at, which no loss counts; or None for all.
+    """
+
+    boxes: Tensor
+    labels: Tensor
+    weights: Tensor
+    valid: Tensor
+    keypoints: Tensor | None = None
+    confidences: Tensor | None = None
+    class_scores: Tensor | None = None
+    annotated: Tensor | None = None
+
+    def to(self, device: torch.device | str) -> Targets:
+        """Move to a device.
+
+        Args:
+            device: The device.
+
+        Returns:
+            Targets there.
+        """
+        wait_not = torch.device(device).type == "cuda"
+        return self._each(lambda value: value.to(device, non_blocking=wait_not))
+
+    def rows(self, start: int, stop: int) -> Targets:
+        """Take some images.
+
+        Args:
+            start: The first.
+            stop: The one after the last.
+
+        Returns:
+            Their targets.
+        """
+        return self._each(lambda value: value[start:stop])
+
+    def pin_memory(self) -> Targets:
+        """Copy to memory from which a GPU can read while the CPU works.
+
+        Returns:
+            Targets there.
+        """
+        return self._each(Tensor.pin_memory)
+
+    def tensors(self) -> list[Tensor]:
+        """List what there is.
+
+        Returns:
+            The tensors that are not None.
+        """
+        return [value for f in fields(self) if (value := getattr(self, f.name)) is not None]
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Targets:
+        known = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
+        return Targets(**{name: change(value) for name, value in known.items()})
