@@ -31,7 +31,7 @@ EXTENSIONS = {
 }
 NEW = {"ClassWeight", "FreezeStage", "AdamWOptimizer", "CocoInputReader", "VocInputReader", "BipartiteArgmaxMatcher"}
 NEW |= {"CaffeDistort", "OverlapCrop", "RandomExpand", "RandomInterpolationResize"}
-NEW |= {"AnchorRefinement", "RefineDet", "ResidualBody", "TransferConnection"}
+NEW |= {"AnchorRefinement", "RefineDet", "RefineDetFeatureExtractor", "ResidualBody", "TransferConnection"}
 KINDS = {"float": "float", "int32": "int", "uint32": "int", "bool": "bool", "string": "string"}
 
 

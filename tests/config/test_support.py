@@ -9,35 +9,66 @@ from pathlib import Path
 import pytest
 
 from boxwright.builders.detector import build_detector
-from boxwright.builders.evaluation import build_evaluation
+from boxwright.builders.evaluation import _METRICS, build_evaluation
+from boxwright.builders.feature_extractor import SSD_EXTRACTORS
 from boxwright.builders.groundtruth import build_groundtruth
 from boxwright.builders.input_reader import build_dataset
-from boxwright.builders.training import build_training
+from boxwright.builders.refinedet_extractor import REFINEDET_EXTRACTORS
+from boxwright.builders.training import _SCOPES, build_training
 from boxwright.config import Pipeline, load_config, parse_message
 from boxwright.config import messages as m
+from boxwright.config.field import Values, values_of
 from boxwright.config.message import Message
-from boxwright.config.support import HONOURED, NO_EFFECT, REFUSED, field_status, refuse_unsupported, report
+from boxwright.config.support import field_status, refuse_unsupported, report
 from boxwright.data.label_map import load_label_map
 from boxwright.errors import ConfigError
+from boxwright.models.necks.bifpn import COMBINERS
 from tests.conftest import SMALL_MODEL, SMALL_TRAINING, extra_folder
 
 MESSAGES = {cls.proto_name: cls for cls in vars(m).values() if isinstance(cls, type) and issubclass(cls, Message)}
 
 
-def test_every_field_has_a_status() -> None:
-    statuses = [field_status(name, field).verdict for name, cls in MESSAGES.items() for field in cls.model_fields]
-    assert len(statuses) == 851 + 53 + 21
+# Read where the table is needed: message → its honoured fields.
+HONOURED = {
+    name: [field for field in cls.model_fields if field_status(cls, field).verdict == "honoured"]
+    for name, cls in MESSAGES.items()
+}
 
 
-def test_the_table_names_only_what_exists() -> None:
-    for message, fields in HONOURED.items():
-        assert set(fields.split()) <= set(MESSAGES[message].model_fields), message
-    for key in [*NO_EFFECT, *(key for key in REFUSED if key not in MESSAGES)]:
-        message, field = key.rsplit(".", 1)
-        assert field in MESSAGES[message].model_fields, key
-        assert field not in HONOURED.get(message, "").split(), key
-    for fields in HONOURED.values():
-        assert len(fields.split()) == len(set(fields.split()))
+def test_every_field_has_a_verdict() -> None:
+    statuses = [field_status(cls, field) for cls in MESSAGES.values() for field in cls.model_fields]
+    assert len(statuses) == 851 + 53 + 21 + 7
+    assert all(status.note for status in statuses if status.verdict != "honoured")
+
+
+def test_named_values_are_those_of_the_builders() -> None:
+    """Extractors and metric sets are declared with their fields, and built by tables: the names are the same."""
+
+    def declared(cls: type[Message], field: str) -> Values:
+        values = values_of(cls.model_fields[field])
+        assert values is not None
+        return values
+
+    ssd, refinedet = declared(m.SsdFeatureExtractor, "type"), declared(m.RefineDetFeatureExtractor, "type")
+    assert {*ssd.names, "timm"} == set(SSD_EXTRACTORS)
+    assert {*refinedet.names, "timm"} == set(REFINEDET_EXTRACTORS)
+    assert ssd.prefix == refinedet.prefix == "timm/"
+    assert set(declared(m.EvalConfig, "metrics_set").names) == set(_METRICS)
+    assert set(declared(m.BidirectionalFeaturePyramidNetworks, "combine_method").names) == set(COMBINERS)
+    assert set(declared(m.TrainConfig, "fine_tune_checkpoint_type").names) == set(_SCOPES)
+
+
+def test_a_value_is_refused_at_its_line() -> None:
+    text = (
+        'model { ssd { feature_extractor {\n type: "ssd_inception_v2" } } }\neval_config { metrics_set: "coco_maks" }'
+    )
+    config = parse_message(text, Pipeline, file="f")
+    with pytest.raises(ConfigError) as caught:
+        refuse_unsupported(config, "")
+    first, second = str(caught.value).splitlines()
+    assert first.startswith("f:2:2: model.ssd.feature_extractor.type: refused: 'ssd_inception_v2' is TensorFlow's, and")
+    assert "known: ssd_mobilenet_v1, " in first
+    assert "metrics_set: refused: 'coco_maks' is not known" in second
 
 
 EVERY_HEAD = """
@@ -65,7 +96,7 @@ def variants(shapes_data: Path) -> Iterator[str]:
         for kind in ("adam_optimizer", "adamw_optimizer", "momentum_optimizer", "rms_prop_optimizer")
         for rate in rates
     ]
-    steps = " ".join(f"data_augmentation_options {{ {step} {{ }} }}" for step in HONOURED["PreprocessingStep"].split())
+    steps = " ".join(f"data_augmentation_options {{ {step} {{ }} }}" for step in HONOURED["PreprocessingStep"])
     steps = steps.replace("resize { }", "resize { height: 64 width: 64 }")
     steps += """ data_augmentation_options { ssd_random_crop { operations {
       min_aspect_ratio: 0.5 max_aspect_ratio: 2 min_area: 0.1 max_area: 1 } } }"""
@@ -98,7 +129,7 @@ def variants(shapes_data: Path) -> Iterator[str]:
         "",
         "expected_loss_weights: EXPECTED_SAMPLING",
     ]
-    localizations = [f"{name} {{ }}" for name in HONOURED["LocalizationLoss"].split()]
+    localizations = [f"{name} {{ }}" for name in HONOURED["LocalizationLoss"]]
     resizers = [
         "keep_aspect_ratio_resizer { }",
         "fixed_shape_resizer { height: 64 width: 64 }",
@@ -108,7 +139,7 @@ def variants(shapes_data: Path) -> Iterator[str]:
     ]
     coders = ["faster_rcnn_box_coder { }", "keypoint_box_coder { num_keypoints: 2 }", "mean_stddev_box_coder { }"]
     coders += ["square_box_coder { }"]
-    similarities = [f"{name} {{ }}" for name in HONOURED["RegionSimilarityCalculator"].split()]
+    similarities = [f"{name} {{ }}" for name in HONOURED["RegionSimilarityCalculator"]]
     suppressions = ["", "use_class_agnostic_nms: true", "soft_nms_sigma: 0.5"]
     suppressions += ["use_combined_nms: true change_coordinate_frame: false"]
     curve = "x_y_pairs { x_y_pair { x: 0 y: 0 } }"
@@ -220,7 +251,7 @@ def test_honoured_is_what_builders_read(shapes_data: Path, tmp_path: Path, monke
     load_label_map(tmp_path / "map.pbtxt")
     # Read outside the builders: which readers there are, and whether the average is evaluated.
     read |= {("TrainEvalPipelineConfig", "eval_input_reader"), ("InputReader", "name")}
-    honoured = {(message, field) for message, fields in HONOURED.items() for field in fields.split()}
+    honoured = {(message, field) for message, fields in HONOURED.items() for field in fields}
     oneofs = {
         (cls.proto_name, name) for cls in MESSAGES.values() for members in cls.oneofs.values() for name in members
     }

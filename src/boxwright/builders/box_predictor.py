@@ -26,7 +26,6 @@ def build_box_predictor(
     in_channels: Sequence[int],
     anchors_per_location: Sequence[int],
     columns: int,
-    frozen_norm: bool,
 ) -> Head:
     """Build a head.
 
@@ -35,7 +34,6 @@ def build_box_predictor(
         in_channels: Channels of each level.
         anchors_per_location: Anchors at each location of each level.
         columns: Class logits an anchor.
-        frozen_norm: Whether batch normalization keeps its stored statistics in training.
 
     Returns:
         The head.
@@ -47,9 +45,7 @@ def build_box_predictor(
         raise ConfigError(
             f"the feature extractor has {len(in_channels)} levels, the anchor generator {len(anchors_per_location)}"
         )
-    return build_chosen(
-        config, "box_predictor_oneof", _PREDICTORS, in_channels, anchors_per_location, columns, frozen_norm
-    )
+    return build_chosen(config, "box_predictor_oneof", _PREDICTORS, in_channels, anchors_per_location, columns)
 
 
 def _convolutional(
@@ -57,7 +53,6 @@ def _convolutional(
     in_channels: Sequence[int],
     anchors_per_location: Sequence[int],
     columns: int,
-    frozen_norm: bool,
 ) -> Head:
     clip = config.box_encodings_clip_range
     output = HeadOutput(
@@ -75,7 +70,7 @@ def _convolutional(
         max_depth=config.max_depth,
         dropout=1 - config.dropout_keep_probability if config.use_dropout else 0.0,
     )
-    settings = build_conv_settings(config.conv_hyperparams or m.Hyperparams(), frozen_norm=frozen_norm)
+    settings = build_conv_settings(config.conv_hyperparams or m.Hyperparams())
     return ConvolutionalHead(in_channels, anchors_per_location, output, shape, settings)
 
 
@@ -84,7 +79,6 @@ def _weight_shared(
     in_channels: Sequence[int],
     anchors_per_location: Sequence[int],
     columns: int,
-    frozen_norm: bool,
 ) -> Head:
     if len(set(anchors_per_location)) > 1:
         raise ConfigError(
@@ -107,7 +101,7 @@ def _weight_shared(
         share_tower=config.share_prediction_tower,
         dropout=1 - config.dropout_keep_probability if config.use_dropout else 0.0,
     )
-    settings = build_conv_settings(config.conv_hyperparams or m.Hyperparams(), frozen_norm=frozen_norm)
+    settings = build_conv_settings(config.conv_hyperparams or m.Hyperparams())
     default, rule = KernelRule(), settings.kernel
     pointwise = rule if config.apply_conv_hyperparams_pointwise else default
     settings = replace(settings, separable_pointwise=pointwise)

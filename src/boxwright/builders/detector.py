@@ -65,16 +65,13 @@ def _ssd(config: m.Ssd, categories: Categories | None) -> Detector:
     check_classes("model.ssd", config.num_classes, columns, categories)
     resizer = build_image_resizer(require(config.image_resizer, "model.ssd.image_resizer"))
     extraction = require(config.feature_extractor, "model.ssd.feature_extractor")
-    extractor = build_feature_extractor(
-        extraction, frozen_norm=config.freeze_batchnorm, image_channels=resizer.channels
-    )
+    extractor = build_feature_extractor(extraction, image_channels=resizer.channels)
     anchors = build_anchor_generator(require(config.anchor_generator, "model.ssd.anchor_generator"))
     head = build_box_predictor(
         require(config.box_predictor, "model.ssd.box_predictor"),
-        extractor.channels,
+        extractor.neck.channels,
         anchors.anchors_per_location,
         columns.count,
-        config.freeze_batchnorm,
     )
     assigner = build_target_assigner(config, columns)
     if head.output.code_size != assigner.box_coder.code_size:
@@ -83,9 +80,17 @@ def _ssd(config: m.Ssd, categories: Categories | None) -> Detector:
             f"{assigner.box_coder.code_size} numbers; set it to that"
         )
     post_processing = require(config.post_processing, "model.ssd.post_processing")
+    network = SSD(
+        extractor.backbone.module,
+        extractor.neck.module,
+        head,
+        anchors,
+        pad_to_multiple=extraction.pad_to_multiple,
+    )
+    network.frozen_statistics = config.freeze_batchnorm
     return Detector(
-        Preprocessor(resizer, extractor.scaling),
-        SSD(extractor.backbone, extractor.neck, head, anchors, pad_to_multiple=extraction.pad_to_multiple),
+        Preprocessor(resizer, extractor.backbone.scaling),
+        network,
         build_criterion(
             require(config.loss, "model.ssd.loss"),
             assigner,

@@ -87,9 +87,6 @@ def build_evaluation(config: m.TrainEvalPipelineConfig, reader: m.InputReader | 
             "eval_config: expected 0 <= recall_lower_bound <= recall_upper_bound <= 1, found "
             f"{evaluation.recall_lower_bound} and {evaluation.recall_upper_bound}"
         )
-    unknown = [name for name in evaluation.metrics_set if name not in _METRICS]
-    if unknown:
-        raise ConfigError(f"eval_config.metrics_set: {unknown[0]!r} is not supported; supported: {', '.join(_METRICS)}")
     return EvaluationPlan(
         batch_size=max(evaluation.batch_size, 1),
         every_nth=max(reader.sample_1_of_n_examples, 1) if reader else 1,

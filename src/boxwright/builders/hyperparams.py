@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 
 from torch import Tensor, nn
 
@@ -14,12 +13,12 @@ from boxwright.errors import ConfigError
 from boxwright.models.batch_norm import BatchNormSettings
 from boxwright.models.layers import ConvSettings, KernelRule, Regularizer
 
-__all__ = ["build_backbone_settings", "build_conv_settings", "caffe_xavier", "variance_scaling"]
+__all__ = ["build_conv_settings", "caffe_xavier", "variance_scaling"]
 
 Initialize = Callable[[Tensor], object]
 
 
-def build_conv_settings(config: m.Hyperparams, *, frozen_norm: bool = False) -> ConvSettings:
+def build_conv_settings(config: m.Hyperparams) -> ConvSettings:
     """Build the settings of convolutions outside the backbone.
 
     As in TF2, kernels of plain depthwise convolutions and the pointwise half of separable ones keep
@@ -27,7 +26,6 @@ def build_conv_settings(config: m.Hyperparams, *, frozen_norm: bool = False) -> 
 
     Args:
         config: The message.
-        frozen_norm: Whether batch normalization keeps its stored statistics in training.
 
     Returns:
         The settings.
@@ -37,31 +35,10 @@ def build_conv_settings(config: m.Hyperparams, *, frozen_norm: bool = False) -> 
         kernel=rule,
         depthwise=rule if config.regularize_depthwise else KernelRule(),
         separable_depthwise=rule,
-        norm=_norm(config, frozen_norm),
+        norm=_norm(config),
         activation=config.activation.name,
         force_bias=config.force_use_bias,
     )
-
-
-def build_backbone_settings(
-    config: m.Hyperparams, default: ConvSettings, *, override: bool, frozen_norm: bool
-) -> ConvSettings:
-    """Build the settings of a backbone: its own, unless told to take the configuration's.
-
-    Args:
-        config: The feature extractor's hyperparameters.
-        default: What the backbone has by itself.
-        override: `override_base_feature_extractor_hyperparams`.
-        frozen_norm: Whether batch normalization keeps its stored statistics in training.
-
-    Returns:
-        The settings.
-    """
-    if override:
-        settings = build_conv_settings(config, frozen_norm=frozen_norm)
-        return replace(settings, depthwise=settings.kernel)
-    norm = replace(default.norm, frozen=frozen_norm) if default.norm else None
-    return replace(default, norm=norm)
 
 
 def _kernel_rule(config: m.Hyperparams) -> KernelRule:
@@ -166,8 +143,8 @@ _INITIALIZERS: dict[str, Callable[..., Initialize]] = {
 }
 
 
-def _norm(config: m.Hyperparams, frozen: bool) -> BatchNormSettings | None:
+def _norm(config: m.Hyperparams) -> BatchNormSettings | None:
     norm: Message | None = config.batch_norm or config.sync_batch_norm
     if not isinstance(norm, m.BatchNorm):
         return None
-    return BatchNormSettings(norm.decay, norm.epsilon, norm.center, norm.scale, frozen, config.batch_norm is None)
+    return BatchNormSettings(norm.decay, norm.epsilon, norm.center, norm.scale, config.batch_norm is None)

@@ -96,13 +96,14 @@ def build_refinedet(config: m.RefineDet, categories: Categories | None) -> Detec
     extractor = build_refinedet_extractor(
         require(config.feature_extractor, f"{_PATH}.feature_extractor"),
         levels,
-        frozen_norm=config.freeze_batchnorm,
         image_channels=resizer.channels,
     )
+    network = _network(config, extractor, anchors, columns)
+    network.frozen_statistics = config.freeze_batchnorm
     coder = _coder(config)
     return Detector(
-        Preprocessor(resizer, extractor.scaling),
-        _network(config, extractor, anchors, columns),
+        Preprocessor(resizer, extractor.backbone.scaling),
+        network,
         _criterion(config, coder, columns),
         _postprocessor(config, coder),
         num_classes=columns.num_classes,
@@ -144,31 +145,32 @@ def _coder(config: m.RefineDet) -> BoxCoder:
 def _network(
     config: m.RefineDet, extractor: FeatureExtractor, anchors: AnchorGenerator, columns: ClassColumns
 ) -> Network:
-    frozen = config.freeze_batchnorm
-    settings = _settings(config.conv_hyperparams, _PLAIN, frozen)
-    per_location, channels = anchors.anchors_per_location, extractor.channels
+    settings = _settings(config.conv_hyperparams, _PLAIN)
+    per_location, channels = anchors.anchors_per_location, extractor.neck.channels
 
     def head(in_channels: Sequence[int], count: int) -> AnchorHead:
         output, shape, body = HeadOutput(count), HeadShape(kernel_size=3), config.residual_body
         if body is None:
             return ConvolutionalHead(in_channels, per_location, output, shape, settings)
-        own = _settings(body.conv_hyperparams, settings, frozen)
+        own = _settings(body.conv_hyperparams, settings)
         bodies = [Bottleneck(width, body.width, body.depth, 1, own, project=True) for width in in_channels]
         widths = [body.depth] * len(in_channels)
         return ConvolutionalHead(widths, per_location, output, shape, settings, bodies=bodies)
 
-    transfer = _transfer(config.transfer_connection, channels, settings, frozen)
+    transfer = _transfer(config.transfer_connection, channels, settings)
     head_channels = channels if transfer is None else transfer.channels
     refinement = None if config.anchor_refinement is None else head(channels, _OBJECT.count)
     detection = head(head_channels, columns.count)
     if refinement is None:
-        neck = extractor.neck if transfer is None else nn.Sequential(extractor.neck, transfer)
-        return SSD(extractor.backbone, neck, detection, anchors)
-    return RefineDet(extractor.backbone, extractor.neck, refinement, transfer or nn.Identity(), detection, anchors)
+        neck = extractor.neck.module if transfer is None else nn.Sequential(extractor.neck.module, transfer)
+        return SSD(extractor.backbone.module, neck, detection, anchors)
+    return RefineDet(
+        extractor.backbone.module, extractor.neck.module, refinement, transfer or nn.Identity(), detection, anchors
+    )
 
 
 def _transfer(
-    config: m.TransferConnection | None, channels: Sequence[int], settings: ConvSettings, frozen: bool
+    config: m.TransferConnection | None, channels: Sequence[int], settings: ConvSettings
 ) -> TransferConnection | None:
     if config is None:
         return None
@@ -178,12 +180,12 @@ def _transfer(
             f"{_PATH}.transfer_connection.deconvolution_kernel_size: expected 2 (as released) or 4 (as in the paper's "
             f"figure), found {kernel_size}"
         )
-    own = _settings(config.conv_hyperparams, settings, frozen)
+    own = _settings(config.conv_hyperparams, settings)
     return TransferConnection(channels, config.depth, own, deconvolution_kernel_size=kernel_size)
 
 
-def _settings(config: m.Hyperparams | None, default: ConvSettings, frozen: bool) -> ConvSettings:
-    return default if config is None else build_conv_settings(config, frozen_norm=frozen)
+def _settings(config: m.Hyperparams | None, default: ConvSettings) -> ConvSettings:
+    return default if config is None else build_conv_settings(config)
 
 
 def _criterion(config: m.RefineDet, coder: BoxCoder, columns: ClassColumns) -> Criterion[Any]:

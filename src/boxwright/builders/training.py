@@ -103,8 +103,6 @@ def build_training(
     train = require(config.train_config, "train_config")
     refuse_unsupported(train, "train_config")
     reader = require(config.train_input_reader, "train_input_reader")
-    if train.num_steps < 1:
-        raise ConfigError("train_config.num_steps is not set; say how long to train, as by --num_train_steps 10000")
     _check_keypoints(config.model, reader)
     return TrainingPlan(
         num_steps=train.num_steps,
@@ -197,13 +195,13 @@ def _scope(config: m.TrainConfig) -> Scope:
     kind = config.fine_tune_checkpoint_type
     if not kind:
         return "detection" if config.from_detection_checkpoint else "classification"
-    known: dict[str, Scope] = {
-        "classification": "classification",
-        "detection": "detection",
-        "full": "full",
-        "fine_tune": "full",
-        "transfer": "transfer",
-    }
-    if kind not in known:
-        raise ConfigError(f"train_config.fine_tune_checkpoint_type: expected one of {', '.join(known)}, found {kind!r}")
-    return known[kind]
+    return _SCOPES[kind]
+
+
+_SCOPES: dict[str, Scope] = {
+    "classification": "classification",
+    "detection": "detection",
+    "fine_tune": "detection",
+    "full": "full",
+    "transfer": "transfer",
+}

@@ -48,8 +48,13 @@ def show(
 
 @app.command()
 def check(file: _File, set_: _Set = None) -> None:
-    """Say what in a configuration has no effect, or is refused; ends with status 1 where something is refused."""
-    found = list(report(load_config(file, set_ or [])))
+    """Say what in a configuration has no effect or is refused, and build it; ends with status 1 where it cannot run.
+
+    Model, training and evaluation are built without weights, so that what contradicts itself shows. Data and
+    checkpoints that it names are not looked for.
+    """
+    config = load_config(file, set_ or [])
+    found = list(report(config))
     verdicts: list[str] = [item.status.verdict for item in found]
     for item in found:
         if item.worth_saying:
@@ -59,6 +64,9 @@ def check(file: _File, set_: _Set = None) -> None:
     console.print(f"{len(found)} fields set: {counts}")
     if "refused" in verdicts:
         raise typer.Exit(1)
+    from boxwright.builders.plans import build_plans  # torch takes seconds
+
+    build_plans(config)
 
 
 @app.command()
@@ -74,7 +82,7 @@ def fields(
     for name, spec in field_specs(message).items():
         if only in (None, name):
             info = message.model_fields[name]
-            status = field_status(message.proto_name, name)
+            status = field_status(message, name)
             note = f" ({status.note})" if status.note else ""
             table.add_row(name, _type(spec), _default(message, name, spec), status.verdict, f"{info.description}{note}")
     console.print(f"{message.proto_name}: {(message.__doc__ or '').strip()}", markup=False)

@@ -108,12 +108,14 @@ class Message(BaseModel):
     Attributes:
         proto_name: The message's name in protobuf, without its package ("Ssd.MaskHead").
         oneofs: For each oneof its members, of which at most one may be present.
+        refused: Why no field of the message can be used, and what to do; empty where each has a verdict of its own.
     """
 
     model_config = ConfigDict(extra="forbid", validate_assignment=True, ser_json_inf_nan="constants")
 
     proto_name: ClassVar[str] = ""
     oneofs: ClassVar[dict[str, tuple[str, ...]]] = {}
+    refused: ClassVar[str] = ""
 
     _locations: dict[str, Location] = PrivateAttr(default_factory=dict)
 

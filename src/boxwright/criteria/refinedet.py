@@ -43,7 +43,7 @@ class RefineDetCriterion:
     second_step: SecondStep
 
     def __call__(self, predictions: RefineDetPredictions, targets: Targets) -> dict[str, LossTerm]:
-        """Return `Loss/refinement/localization_loss`, `Loss/refinement/objectness_loss`, and SSD's for the second step."""
+        """Return `Loss/refinement/localization_loss`, `Loss/refinement/objectness_loss`, and the second step's."""
         first = self.refinement(predictions.refinement, _as_objects(targets))
         second = self.detection(self.second_step(predictions), targets)
         return {_FIRST[name]: term for name, term in first.items()} | second

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, distributed, nn
 
-__all__ = ["BatchNorm2d", "BatchNormSettings", "FrozenStatisticsBatchNorm2d", "SyncBatchNorm2d", "make_norm"]
+__all__ = ["BatchNorm2d", "BatchNormSettings", "SyncBatchNorm2d", "make_norm"]
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,6 @@ class BatchNormSettings:
         epsilon: Added to the variance.
         center: Whether a bias is learnt.
         scale: Whether a gain is learnt.
-        frozen: Whether training leaves the statistics alone and uses the stored ones.
         sync: Whether the statistics are those of all processes' batches together.
     """
 
@@ -31,7 +30,6 @@ class BatchNormSettings:
     epsilon: float = 0.001
     center: bool = True
     scale: bool = True
-    frozen: bool = False
     sync: bool = False
 
 
@@ -118,22 +116,6 @@ class SyncBatchNorm2d(BatchNorm2d):
         return (centred * gain[:, None, None] + self.bias[:, None, None]).to(input.dtype)
 
 
-class FrozenStatisticsBatchNorm2d(nn.BatchNorm2d):
-    """Batch normalization that always uses its stored statistics; gain and bias still learn."""
-
-    def train(self, mode: bool = True) -> FrozenStatisticsBatchNorm2d:
-        """Stay in inference mode.
-
-        Args:
-            mode: Ignored.
-
-        Returns:
-            The module.
-        """
-        super().train(False)
-        return self
-
-
 def make_norm(channels: int, settings: BatchNormSettings | None) -> nn.Module:
     """Make a batch normalization.
 
@@ -146,8 +128,8 @@ def make_norm(channels: int, settings: BatchNormSettings | None) -> nn.Module:
     """
     if settings is None:
         return nn.Identity()
-    kind = FrozenStatisticsBatchNorm2d if settings.frozen else SyncBatchNorm2d if settings.sync else BatchNorm2d
+    kind = SyncBatchNorm2d if settings.sync else BatchNorm2d
     norm = kind(channels, eps=settings.epsilon, momentum=1 - settings.decay)
     norm.weight.requires_grad_(settings.scale)
     norm.bias.requires_grad_(settings.center)
-    return norm.train(not settings.frozen)
+    return norm

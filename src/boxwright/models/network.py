@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from torch import Tensor, nn
 
@@ -49,7 +49,21 @@ def is_within(name: str, modules: tuple[str, ...]) -> bool:
 
 
 class Network(nn.Module):
-    """Predicts from images; each family of detectors has its own."""
+    """Predicts from images; each family of detectors has its own.
+
+    Attributes:
+        frozen_statistics: Whether batch normalization keeps its stored statistics in training; gain and bias learn.
+    """
+
+    frozen_statistics: bool = False
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode of all but frozen normalization, which stays in inference."""
+        super().train(mode)
+        for module in self.modules() if self.frozen_statistics else ():
+            if isinstance(module, nn.BatchNorm2d):
+                module.eval()
+        return self
 
     @property
     def parts(self) -> Parts:

@@ -5,8 +5,7 @@ Names, types, defaults and oneofs are those of the TensorFlow Object Detection A
 
 from typing import ClassVar
 
-from pydantic import Field
-
+from boxwright.config.field import Field
 from boxwright.config.message import Bool, Float, Int32, Message, Positive, UInt32
 
 __all__ = [
@@ -138,7 +137,9 @@ class MultiscaleAnchorGenerator(Message):
         description="Number of anchor sizes per level, evenly spaced in log scale up to twice the first.",
     )
     normalize_coordinates: Bool = Field(
-        True, description="Give anchors as fractions of the image (0..1) instead of pixels."
+        True,
+        no_effect="anchors are in pixels throughout",
+        description="Give anchors as fractions of the image (0..1) instead of pixels.",
     )
 
 
@@ -173,7 +174,9 @@ class FlexibleGridAnchorGenerator(Message):
         default_factory=list, description="Anchors of one feature map; one entry per map, in the order of the maps."
     )
     normalize_coordinates: Bool = Field(
-        True, description="Give anchors as fractions of the image (0..1) instead of pixels."
+        True,
+        no_effect="anchors are in pixels throughout",
+        description="Give anchors as fractions of the image (0..1) instead of pixels.",
     )
 
 

@@ -5,10 +5,10 @@ Names, types, defaults and oneofs are those of the TensorFlow Object Detection A
 
 from typing import ClassVar
 
-from pydantic import Field
-
+from boxwright.config.field import Field
 from boxwright.config.message import Bool, Enum, Float, Int32, Message
 from boxwright.config.messages.hyperparams import Hyperparams
+from boxwright.config.reasons import OTHER_HEAD
 
 __all__ = [
     "BoxPredictor",
@@ -82,6 +82,7 @@ class MaskRCNNBoxPredictor(Message):
     """Second-stage head: box refinement, classes and optional masks for each proposal."""
 
     proto_name: ClassVar[str] = "MaskRCNNBoxPredictor"
+    refused: ClassVar[str] = OTHER_HEAD
 
     fc_hyperparams: Hyperparams | None = Field(
         None, description="Settings of the dense layers that predict boxes and classes."
@@ -117,6 +118,7 @@ class RfcnBoxPredictor(Message):
     """R-FCN head using position-sensitive crops of convolution score maps."""
 
     proto_name: ClassVar[str] = "RfcnBoxPredictor"
+    refused: ClassVar[str] = OTHER_HEAD
 
     conv_hyperparams: Hyperparams | None = Field(
         None, description="Weight init, regularizer, activation and norm of the head convolutions."
@@ -203,9 +205,13 @@ class BoxPredictor(Message):
         None, description="Separate convolution head for each feature map (SSD)."
     )
     mask_rcnn_box_predictor: MaskRCNNBoxPredictor | None = Field(
-        None, description="Dense head on pooled proposals, with optional masks (Faster and Mask R-CNN)."
+        None,
+        refused=OTHER_HEAD,
+        description="Dense head on pooled proposals, with optional masks (Faster and Mask R-CNN).",
     )
-    rfcn_box_predictor: RfcnBoxPredictor | None = Field(None, description="Position-sensitive head (R-FCN).")
+    rfcn_box_predictor: RfcnBoxPredictor | None = Field(
+        None, refused=OTHER_HEAD, description="Position-sensitive head (R-FCN)."
+    )
     weight_shared_convolutional_box_predictor: WeightSharedConvolutionalBoxPredictor | None = Field(
         None, description="One convolution head shared by all feature maps (RetinaNet, EfficientDet)."
     )

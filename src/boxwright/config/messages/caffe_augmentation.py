@@ -2,8 +2,7 @@
 
 from typing import ClassVar
 
-from pydantic import Field
-
+from boxwright.config.field import Field
 from boxwright.config.message import Byte, Float, Fraction, Int32, Message
 
 __all__ = ["CaffeDistort", "OverlapCrop", "RandomExpand", "RandomInterpolationResize"]

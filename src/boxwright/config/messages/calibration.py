@@ -5,8 +5,7 @@ Names, types, defaults and oneofs are those of the TensorFlow Object Detection A
 
 from typing import ClassVar
 
-from pydantic import Field
-
+from boxwright.config.field import Field
 from boxwright.config.message import Enum, Float, Int32, Message
 
 __all__ = [
@@ -53,7 +52,9 @@ class XYPairs(Message):
         default_factory=list, description="One point of the curve; list them in strictly increasing x."
     )
     training_data_type: TrainingDataType = Field(
-        TrainingDataType.DATA_TYPE_UNKNOWN, description="Note on which data the curve was fitted to."
+        TrainingDataType.DATA_TYPE_UNKNOWN,
+        no_effect="a note of where the curve comes from",
+        description="Note on which data the curve was fitted to.",
     )
 
 
@@ -153,10 +154,14 @@ class CalibrationConfig(Message):
         None, description="A piecewise linear curve per class."
     )
     sigmoid_calibration: SigmoidCalibration | None = Field(
-        None, description="One sigmoid for all classes; TF has no builder for it and fails."
+        None,
+        note="as its description says; TF's builder stops with an error",
+        description="One sigmoid for all classes; TF has no builder for it and fails.",
     )
     class_id_sigmoid_calibrations: ClassIdSigmoidCalibrations | None = Field(
-        None, description="A sigmoid per class; TF has no builder for it and fails."
+        None,
+        note="as its description says; TF's builder stops with an error",
+        description="A sigmoid per class; TF has no builder for it and fails.",
     )
     temperature_scaling_calibration: TemperatureScalingCalibration | None = Field(
         None, description="Divide logits by one temperature."

@@ -5,12 +5,12 @@ Names, types, defaults and oneofs are those of the TensorFlow Object Detection A
 
 from typing import ClassVar
 
-from pydantic import Field
-
+from boxwright.config.field import Field
 from boxwright.config.message import Bool, Enum, Float, Int32, Message, String
 from boxwright.config.messages.image_resizer import ImageResizer
 from boxwright.config.messages.losses import ClassificationLoss, LocalizationLoss, Loss
 from boxwright.config.messages.post_processing import PostProcessing
+from boxwright.config.reasons import OTHER_FAMILY
 
 __all__ = [
     "AugmentedSelfSupervisionLoss",
@@ -80,6 +80,7 @@ class CenterNetFeatureExtractor(Message):
     """Backbone of a CenterNet model and its input normalization."""
 
     proto_name: ClassVar[str] = "CenterNetFeatureExtractor"
+    refused: ClassVar[str] = OTHER_FAMILY
 
     type: String = Field(
         "", description="Registered extractor name, e.g. hourglass_104 or resnet_v2_50; an unknown name fails at build."
@@ -112,6 +113,7 @@ class CenterNetPredictionHeadParams(Message):
     """Hidden convolutions of one prediction head; both lists need the same length."""
 
     proto_name: ClassVar[str] = "CenterNet.PredictionHeadParams"
+    refused: ClassVar[str] = OTHER_FAMILY
 
     num_filters: list[Int32] = Field(
         default_factory=list,
@@ -127,6 +129,7 @@ class CenterNetObjectDetection(Message):
     """Box heads of CenterNet: size and center offset."""
 
     proto_name: ClassVar[str] = "CenterNet.ObjectDetection"
+    refused: ClassVar[str] = OTHER_FAMILY
 
     task_loss_weight: Float = Field(1.0, description="Multiplier on the whole box task loss.")
     offset_loss_weight: Float = Field(1.0, description="Multiplier on the center offset loss.")
@@ -149,6 +152,7 @@ class CenterNetObjectCenterParams(Message):
     """Center heatmap of CenterNet: loss, targets and peak reading."""
 
     proto_name: ClassVar[str] = "CenterNet.ObjectCenterParams"
+    refused: ClassVar[str] = OTHER_FAMILY
 
     object_center_loss_weight: Float = Field(1.0, description="Multiplier on the center heatmap loss.")
     classification_loss: ClassificationLoss | None = Field(
@@ -180,6 +184,7 @@ class CenterNetKeypointEstimationKeypointLabelToStdEntry(Message):
     """One map entry: keypoint label and its standard deviation."""
 
     proto_name: ClassVar[str] = "CenterNet.KeypointEstimation.KeypointLabelToStdEntry"
+    refused: ClassVar[str] = OTHER_FAMILY
 
     key: String = Field("", description="Keypoint label, as written in the keypoint label map.")
     value: Float = Field(
@@ -191,6 +196,7 @@ class CenterNetKeypointEstimation(Message):
     """One keypoint task: heatmap, offset and regression heads for one class."""
 
     proto_name: ClassVar[str] = "CenterNet.KeypointEstimation"
+    refused: ClassVar[str] = OTHER_FAMILY
 
     task_name: String = Field("", description="Unique name of this keypoint task.")
     task_loss_weight: Float = Field(1.0, description="Multiplier on the whole keypoint task loss.")
@@ -281,6 +287,7 @@ class CenterNetMaskEstimation(Message):
     """Instance masks from a per-class segmentation, cropped by the detected boxes."""
 
     proto_name: ClassVar[str] = "CenterNet.MaskEstimation"
+    refused: ClassVar[str] = OTHER_FAMILY
 
     task_loss_weight: Float = Field(1.0, description="Multiplier on the mask loss.")
     classification_loss: ClassificationLoss | None = Field(None, description="Per-pixel segmentation loss.")
@@ -295,6 +302,7 @@ class CenterNetDensePoseEstimation(Message):
     """DensePose head: body part and surface coordinates per pixel."""
 
     proto_name: ClassVar[str] = "CenterNet.DensePoseEstimation"
+    refused: ClassVar[str] = OTHER_FAMILY
 
     task_loss_weight: Float = Field(1.0, description="Multiplier on the whole DensePose loss.")
     class_id: Int32 = Field(0, description="Label map id of the class with DensePose labels, usually person.")
@@ -315,6 +323,7 @@ class CenterNetTrackEstimation(Message):
     """Identity embedding head, trained by classifying track ids."""
 
     proto_name: ClassVar[str] = "CenterNet.TrackEstimation"
+    refused: ClassVar[str] = OTHER_FAMILY
 
     task_loss_weight: Float = Field(1.0, description="Multiplier on the tracking loss.")
     num_track_ids: Int32 = Field(0, description="Number of distinct track ids in the training data.")
@@ -327,6 +336,7 @@ class CenterNetTemporalOffsetEstimation(Message):
     """Head for each object's displacement between two frames."""
 
     proto_name: ClassVar[str] = "CenterNet.TemporalOffsetEstimation"
+    refused: ClassVar[str] = OTHER_FAMILY
 
     task_loss_weight: Float = Field(1.0, description="Multiplier on the temporal offset loss.")
     localization_loss: LocalizationLoss | None = Field(None, description="Regression loss of the displacement.")
@@ -336,6 +346,7 @@ class CenterNetDeepMACMaskEstimation(Message):
     """DeepMAC mask head: a deep class-agnostic network run on each box."""
 
     proto_name: ClassVar[str] = "CenterNet.DeepMACMaskEstimation"
+    refused: ClassVar[str] = OTHER_FAMILY
 
     classification_loss: ClassificationLoss | None = Field(
         None, description="Per-pixel mask loss, also used by the box consistency and point losses."
@@ -445,6 +456,7 @@ class CenterNet(Message):
     """Anchor-free detector that finds objects as peaks of a center heatmap."""
 
     proto_name: ClassVar[str] = "CenterNet"
+    refused: ClassVar[str] = OTHER_FAMILY
 
     num_classes: Int32 = Field(0, description="Number of object classes, background not counted.")
     feature_extractor: CenterNetFeatureExtractor | None = Field(

@@ -5,8 +5,7 @@ Names, types, defaults and oneofs are those of the TensorFlow Object Detection A
 
 from typing import ClassVar
 
-from pydantic import Field
-
+from boxwright.config.field import Field
 from boxwright.config.message import Bool, Enum, Float, Int32, Message, String
 from boxwright.config.messages.anchor_generator import AnchorGenerator
 from boxwright.config.messages.box_predictor import BoxPredictor
@@ -15,6 +14,7 @@ from boxwright.config.messages.hyperparams import Hyperparams
 from boxwright.config.messages.image_resizer import ImageResizer
 from boxwright.config.messages.losses import ClassificationLoss, HardExampleMiner
 from boxwright.config.messages.post_processing import PostProcessing
+from boxwright.config.reasons import OTHER_FAMILY
 
 __all__ = ["AttentionPosition", "Context", "FasterRcnn", "FasterRcnnFeatureExtractor"]
 
@@ -31,6 +31,7 @@ class FasterRcnnFeatureExtractor(Message):
     """Backbone of a Faster R-CNN model."""
 
     proto_name: ClassVar[str] = "FasterRcnnFeatureExtractor"
+    refused: ClassVar[str] = OTHER_FAMILY
 
     type: String = Field(
         "", description="Registered backbone name, e.g. faster_rcnn_resnet50_keras; an unknown name fails."
@@ -55,6 +56,7 @@ class Context(Message):
     """Context R-CNN: attention over stored features from other images of the same camera."""
 
     proto_name: ClassVar[str] = "Context"
+    refused: ClassVar[str] = OTHER_FAMILY
 
     max_num_context_features: Int32 = Field(
         2000, description="Context features per image; inputs are padded to this many."
@@ -87,6 +89,7 @@ class FasterRcnn(Message):
     """Two-stage detector: a proposal network (RPN) followed by a per-proposal classifier."""
 
     proto_name: ClassVar[str] = "FasterRcnn"
+    refused: ClassVar[str] = OTHER_FAMILY
 
     number_of_stages: Int32 = Field(
         2, description="How far to run: 1 = proposals only, 2 = classes and boxes, 3 = also masks."

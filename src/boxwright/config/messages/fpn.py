@@ -5,8 +5,7 @@ Names, types, defaults and oneofs are those of the TensorFlow Object Detection A
 
 from typing import ClassVar
 
-from pydantic import Field
-
+from boxwright.config.field import Field, Values
 from boxwright.config.message import Bool, Int32, Message, String
 
 __all__ = ["BidirectionalFeaturePyramidNetworks", "FeaturePyramidNetworks"]
@@ -36,8 +35,13 @@ class BidirectionalFeaturePyramidNetworks(Message):
     )
     num_filters: Int32 = Field(0, ge=0, le=8192, description="Channels of every BiFPN feature map.")
     combine_method: String = Field(
-        "fast_attention", description="How a node merges its inputs: fast_attention, attention, weighted_sum or sum."
+        "fast_attention",
+        values=Values(("fast_attention", "attention", "weighted_sum", "sum")),
+        note="attention computes what sum does, as in TF, whose softmax runs over one element",
+        description="How a node merges its inputs: fast_attention, attention, weighted_sum or sum.",
     )
     use_native_resize_op: Bool = Field(
-        False, description="Upsample with TensorFlow's nearest resize op instead of the tiled reshape."
+        False,
+        no_effect="the same pixels by another operation",
+        description="Upsample with TensorFlow's nearest resize op instead of the tiled reshape.",
     )

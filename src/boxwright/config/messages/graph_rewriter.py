@@ -5,9 +5,9 @@ Names, types, defaults and oneofs are those of the TensorFlow Object Detection A
 
 from typing import ClassVar
 
-from pydantic import Field
-
+from boxwright.config.field import Field
 from boxwright.config.message import Bool, Int32, Message
+from boxwright.config.reasons import QUANTIZATION
 
 __all__ = ["GraphRewriter", "Quantization"]
 
@@ -17,10 +17,12 @@ class Quantization(Message):
 
     proto_name: ClassVar[str] = "Quantization"
 
-    delay: Int32 = Field(500000, description="Training step at which simulated quantization starts.")
-    weight_bits: Int32 = Field(8, description="Bits per weight; only 8 is supported.")
-    activation_bits: Int32 = Field(8, description="Bits per activation; only 8 is supported.")
-    symmetric: Bool = Field(False, description="Use value ranges centered on 0.")
+    delay: Int32 = Field(
+        500000, no_effect=QUANTIZATION, description="Training step at which simulated quantization starts."
+    )
+    weight_bits: Int32 = Field(8, no_effect=QUANTIZATION, description="Bits per weight; only 8 is supported.")
+    activation_bits: Int32 = Field(8, no_effect=QUANTIZATION, description="Bits per activation; only 8 is supported.")
+    symmetric: Bool = Field(False, no_effect=QUANTIZATION, description="Use value ranges centered on 0.")
 
 
 class GraphRewriter(Message):
@@ -28,4 +30,6 @@ class GraphRewriter(Message):
 
     proto_name: ClassVar[str] = "GraphRewriter"
 
-    quantization: Quantization | None = Field(None, description="Train with simulated 8-bit quantization.")
+    quantization: Quantization | None = Field(
+        None, no_effect=QUANTIZATION, description="Train with simulated 8-bit quantization."
+    )

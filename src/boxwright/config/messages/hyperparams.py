@@ -5,8 +5,7 @@ Names, types, defaults and oneofs are those of the TensorFlow Object Detection A
 
 from typing import ClassVar
 
-from pydantic import Field
-
+from boxwright.config.field import Field
 from boxwright.config.message import Bool, Enum, Float, Message, String
 
 __all__ = [
@@ -161,7 +160,11 @@ class BatchNorm(Message):
     epsilon: Float = Field(
         0.001, ge=0, allow_inf_nan=False, description="Small number added to the variance to avoid division by zero."
     )
-    train: Bool = Field(True, description="Update the running statistics in training; false uses the stored ones.")
+    train: Bool = Field(
+        True,
+        no_effect="TF2 does not read it; freeze_batchnorm is what freezes",
+        description="Update the running statistics in training; false uses the stored ones.",
+    )
 
 
 class GroupNorm(Message):
@@ -176,7 +179,11 @@ class Hyperparams(Message):
     proto_name: ClassVar[str] = "Hyperparams"
     oneofs: ClassVar[dict[str, tuple[str, ...]]] = {"normalizer_oneof": ("batch_norm", "sync_batch_norm", "group_norm")}
 
-    op: HyperparamsOp = Field(HyperparamsOp.CONV, description="Layer type the settings apply to: CONV or FC.")
+    op: HyperparamsOp = Field(
+        HyperparamsOp.CONV,
+        no_effect="only TF-Slim's layers read it",
+        description="Layer type the settings apply to: CONV or FC.",
+    )
     regularizer: Regularizer | None = Field(None, description="Penalty on the layer weights, added to the loss.")
     initializer: Initializer | None = Field(None, description="How the layer weights start.")
     activation: HyperparamsActivation = Field(
@@ -189,7 +196,9 @@ class Hyperparams(Message):
     sync_batch_norm: BatchNorm | None = Field(
         None, description="As batch_norm, with statistics shared across all replicas."
     )
-    group_norm: GroupNorm | None = Field(None, description="Put group normalization after each layer.")
+    group_norm: GroupNorm | None = Field(
+        None, refused="use batch_norm", description="Put group normalization after each layer."
+    )
     regularize_depthwise: Bool = Field(False, description="Also apply the regularizer to depthwise kernels.")
     force_use_bias: Bool = Field(
         False, description="Keep a bias in layers followed by normalization, which normally have none."

@@ -5,8 +5,7 @@ Names, types, defaults and oneofs are those of the TensorFlow Object Detection A
 
 from typing import ClassVar
 
-from pydantic import Field
-
+from boxwright.config.field import Field
 from boxwright.config.message import Bool, Enum, Finite, Int32, Message
 
 __all__ = [

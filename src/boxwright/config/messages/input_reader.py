@@ -5,9 +5,9 @@ Names, types, defaults and oneofs are those of the TensorFlow Object Detection A
 
 from typing import ClassVar
 
-from pydantic import Field
-
+from boxwright.config.field import Field
 from boxwright.config.message import Bool, Enum, Float, Int32, Message, NotNegative, String, UInt32
+from boxwright.config.reasons import BOXES_ONLY, QUEUE, SHUFFLED
 
 __all__ = [
     "ClassWeight",
@@ -57,7 +57,9 @@ class CocoInputReader(Message):
     image_folder: String = Field(
         "", description="Folder that file_name of each image is relative to; default: beside the annotation file."
     )
-    load_masks: Bool = Field(False, description="Also read polygon and RLE segmentations as masks.")
+    load_masks: Bool = Field(
+        False, no_effect=BOXES_ONLY, description="Also read polygon and RLE segmentations as masks."
+    )
     allow_paths_outside: Bool = Field(
         False, description="Whether file_name may be absolute, or lead out of image_folder by '..'."
     )
@@ -107,75 +109,122 @@ class InputReader(Message):
     label_map_path: String = Field("", description="Path of the label map file (.pbtxt) that lists the classes.")
     shuffle: Bool = Field(True, description="Read files and examples in random order.")
     shuffle_buffer_size: UInt32 = Field(
-        2048, description="Number of examples held in memory to shuffle among; above 0 when shuffle is on."
+        2048,
+        no_effect=SHUFFLED,
+        description="Number of examples held in memory to shuffle among; above 0 when shuffle is on.",
     )
     filenames_shuffle_buffer_size: UInt32 = Field(
-        100, description="Number of file names held to shuffle among; above 0 when shuffle is on."
+        100, no_effect=SHUFFLED, description="Number of file names held to shuffle among; above 0 when shuffle is on."
     )
     num_epochs: UInt32 = Field(0, description="How often to go through the data; 0 = without end.")
     sample_1_of_n_examples: UInt32 = Field(1, description="Keep only every n-th example; 1 = keep all.")
     num_readers: UInt32 = Field(
-        64, gt=0, description="Number of input files read in turn at once; affects example order."
+        64, gt=0, no_effect=SHUFFLED, description="Number of input files read in turn at once; affects example order."
     )
-    num_parallel_batches: UInt32 = Field(8, description="Number of batches decoded in parallel.")
-    num_prefetch_batches: Int32 = Field(2, description="Number of finished batches prepared ahead.")
-    queue_capacity: UInt32 = Field(2000, description="Deprecated: capacity of the old input queue.")
-    min_after_dequeue: UInt32 = Field(1000, description="Deprecated: examples kept in the old queue for shuffling.")
+    num_parallel_batches: UInt32 = Field(8, no_effect=QUEUE, description="Number of batches decoded in parallel.")
+    num_prefetch_batches: Int32 = Field(2, no_effect=QUEUE, description="Number of finished batches prepared ahead.")
+    queue_capacity: UInt32 = Field(2000, no_effect=QUEUE, description="Deprecated: capacity of the old input queue.")
+    min_after_dequeue: UInt32 = Field(
+        1000, no_effect=QUEUE, description="Deprecated: examples kept in the old queue for shuffling."
+    )
     read_block_length: UInt32 = Field(
-        32, gt=0, description="Consecutive records taken from one file before moving on to the next file."
+        32,
+        gt=0,
+        no_effect=SHUFFLED,
+        description="Consecutive records taken from one file before moving on to the next file.",
     )
     prefetch_size: UInt32 = Field(
-        512, description="Deprecated: number of records to prefetch; use num_prefetch_batches."
+        512, no_effect=QUEUE, description="Deprecated: number of records to prefetch; use num_prefetch_batches."
     )
     num_parallel_map_calls: UInt32 = Field(
-        64, description="Deprecated: parallel decode calls; use num_parallel_batches."
+        64, no_effect=QUEUE, description="Deprecated: parallel decode calls; use num_parallel_batches."
     )
-    drop_remainder: Bool = Field(True, description="Drop the last batch of an epoch if it is not full.")
+    drop_remainder: Bool = Field(
+        True,
+        no_effect="the training stream has no last batch; evaluation uses every image",
+        description="Drop the last batch of an epoch if it is not full.",
+    )
     num_additional_channels: Int32 = Field(
-        0, description="Number of extra image channels stored beside RGB and joined to the image."
+        0,
+        refused="not supported; use tf_record_input_reader, coco_input_reader or voc_input_reader",
+        description="Number of extra image channels stored beside RGB and joined to the image.",
     )
     num_keypoints: UInt32 = Field(0, le=10000, description="Number of keypoints per object; 0 = no keypoints.")
     keypoint_type_weight: list[Float] = Field(
-        default_factory=list, description="Loss weight of each keypoint type, num_keypoints entries; empty = all equal."
+        default_factory=list,
+        no_effect=BOXES_ONLY,
+        description="Loss weight of each keypoint type, num_keypoints entries; empty = all equal.",
     )
-    max_number_of_boxes: Int32 = Field(100, description="Ground truth per image is padded or cut to this many boxes.")
+    max_number_of_boxes: Int32 = Field(
+        100,
+        note="where it is set, training uses the first so many boxes of an image; not set, all; evaluation uses all always",
+        description="Ground truth per image is padded or cut to this many boxes.",
+    )
     load_multiclass_scores: Bool = Field(
         False, description="Read per-class scores of the boxes (soft labels) from the examples."
     )
-    load_context_features: Bool = Field(False, description="Read Context R-CNN context features from the examples.")
-    load_context_image_ids: Bool = Field(False, description="Read the image ids that belong to the context features.")
-    load_instance_masks: Bool = Field(False, description="Read instance masks from the examples.")
+    load_context_features: Bool = Field(
+        False,
+        refused="not supported; use tf_record_input_reader, coco_input_reader or voc_input_reader",
+        description="Read Context R-CNN context features from the examples.",
+    )
+    load_context_image_ids: Bool = Field(
+        False,
+        refused="not supported; use tf_record_input_reader, coco_input_reader or voc_input_reader",
+        description="Read the image ids that belong to the context features.",
+    )
+    load_instance_masks: Bool = Field(False, no_effect=BOXES_ONLY, description="Read instance masks from the examples.")
     mask_type: InstanceMaskType = Field(
         InstanceMaskType.NUMERICAL_MASKS,
+        no_effect=BOXES_ONLY,
         description="How masks are stored: NUMERICAL_MASKS (float arrays) or PNG_MASKS (encoded images).",
     )
-    load_dense_pose: Bool = Field(False, description="Read DensePose surface points from the examples.")
-    load_track_id: Bool = Field(False, description="Read track ids, which link the same object across frames.")
+    load_dense_pose: Bool = Field(
+        False, no_effect=BOXES_ONLY, description="Read DensePose surface points from the examples."
+    )
+    load_track_id: Bool = Field(
+        False, no_effect=BOXES_ONLY, description="Read track ids, which link the same object across frames."
+    )
     load_keypoint_depth_features: Bool = Field(
-        False, description="Read keypoint depths and their weights from the examples."
+        False, no_effect=BOXES_ONLY, description="Read keypoint depths and their weights from the examples."
     )
     use_display_name: Bool = Field(
-        False, description="Match class texts in the data to display_name instead of name in the label map."
+        False,
+        no_effect="class texts are looked up by name and by display name",
+        description="Match class texts in the data to display_name instead of name in the label map.",
     )
     include_source_id: Bool = Field(
-        False, description="Pass each image's source id on as a feature of the model input."
+        False,
+        no_effect="samples carry their id always",
+        description="Pass each image's source id on as a feature of the model input.",
     )
     input_type: InputType = Field(
         InputType.TF_EXAMPLE,
+        refused="not supported; use tf_record_input_reader, coco_input_reader or voc_input_reader",
         description="Record format: TF_EXAMPLE (single images) or TF_SEQUENCE_EXAMPLE (frame sequences).",
     )
-    frame_index: Int32 = Field(-1, description="Frame to use from each sequence example; -1 = a random frame.")
-    use_keypoint_label_map: Bool = Field(False, description="Look keypoints up by the keypoint names in the label map.")
+    frame_index: Int32 = Field(
+        -1,
+        no_effect="only read for sequence examples",
+        description="Frame to use from each sequence example; -1 = a random frame.",
+    )
+    use_keypoint_label_map: Bool = Field(
+        False, no_effect=BOXES_ONLY, description="Look keypoints up by the keypoint names in the label map."
+    )
     tf_record_input_reader: TFRecordInputReader | None = Field(None, description="Read the data from TFRecord files.")
     external_input_reader: ExternalInputReader | None = Field(
-        None, description="Hook for a custom reader; the stock API has no reader behind it."
+        None,
+        refused="not supported; use tf_record_input_reader, coco_input_reader or voc_input_reader",
+        description="Hook for a custom reader; the stock API has no reader behind it.",
     )
     sample_from_datasets_weights: list[NotNegative] = Field(
         default_factory=list,
         description="Relative sampling weight of each input path; empty = read all paths together.",
     )
     expand_labels_hierarchy: Bool = Field(
-        False, description="Also label each object with the ancestors of its class, as given in the label map."
+        False,
+        refused="not supported; use tf_record_input_reader, coco_input_reader or voc_input_reader",
+        description="Also label each object with the ancestors of its class, as given in the label map.",
     )
     coco_input_reader: CocoInputReader | None = Field(
         None, description="COCO annotations and a folder of images (an extension of Boxwright)."

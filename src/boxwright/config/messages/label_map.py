@@ -5,8 +5,7 @@ Names, types, defaults and oneofs are those of the TensorFlow Object Detection A
 
 from typing import ClassVar
 
-from pydantic import Field
-
+from boxwright.config.field import Field
 from boxwright.config.message import Enum, Int32, Message, String
 
 __all__ = ["LVISFrequency", "StringIntLabelMap", "StringIntLabelMapItem", "StringIntLabelMapItemKeypointMap"]
@@ -44,16 +43,25 @@ class StringIntLabelMapItem(Message):
         default_factory=list, description="Keypoints of this class."
     )
     ancestor_ids: list[Int32] = Field(
-        default_factory=list, description="Ids of the more general classes above this one."
+        default_factory=list,
+        no_effect="only read with expand_labels_hierarchy",
+        description="Ids of the more general classes above this one.",
     )
     descendant_ids: list[Int32] = Field(
-        default_factory=list, description="Ids of the more specific classes below this one."
+        default_factory=list,
+        no_effect="only read with expand_labels_hierarchy",
+        description="Ids of the more specific classes below this one.",
     )
     frequency: LVISFrequency = Field(
         LVISFrequency.UNSPECIFIED,
+        no_effect="only read by the LVIS evaluator",
         description="LVIS frequency group of the class: FREQUENT, COMMON, RARE or UNSPECIFIED.",
     )
-    instance_count: Int32 = Field(0, description="Number of annotated objects of this class in the data set (LVIS).")
+    instance_count: Int32 = Field(
+        0,
+        no_effect="only read by the LVIS evaluator",
+        description="Number of annotated objects of this class in the data set (LVIS).",
+    )
 
 
 class StringIntLabelMap(Message):

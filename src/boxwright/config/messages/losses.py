@@ -5,9 +5,9 @@ Names, types, defaults and oneofs are those of the TensorFlow Object Detection A
 
 from typing import ClassVar
 
-from pydantic import Field
-
+from boxwright.config.field import Field
 from boxwright.config.message import Bool, Enum, Float, Int32, Message, String
+from boxwright.config.reasons import PER_ANCHOR
 
 __all__ = [
     "BootstrappedSigmoidClassificationLoss",
@@ -79,7 +79,9 @@ class WeightedSigmoidClassificationLoss(Message):
     proto_name: ClassVar[str] = "WeightedSigmoidClassificationLoss"
 
     anchorwise_output: Bool = Field(
-        False, description="Old switch for one loss value per anchor; losses now always work that way."
+        False,
+        no_effect=PER_ANCHOR,
+        description="Old switch for one loss value per anchor; losses now always work that way.",
     )
 
 
@@ -89,7 +91,9 @@ class WeightedSoftmaxClassificationLoss(Message):
     proto_name: ClassVar[str] = "WeightedSoftmaxClassificationLoss"
 
     anchorwise_output: Bool = Field(
-        False, description="Old switch for one loss value per anchor; losses now always work that way."
+        False,
+        no_effect=PER_ANCHOR,
+        description="Old switch for one loss value per anchor; losses now always work that way.",
     )
     logit_scale: Float = Field(
         1.0,
@@ -105,7 +109,9 @@ class WeightedSoftmaxClassificationAgainstLogitsLoss(Message):
     proto_name: ClassVar[str] = "WeightedSoftmaxClassificationAgainstLogitsLoss"
 
     anchorwise_output: Bool = Field(
-        False, description="Old switch for one loss value per anchor; losses now always work that way."
+        False,
+        no_effect=PER_ANCHOR,
+        description="Old switch for one loss value per anchor; losses now always work that way.",
     )
     logit_scale: Float = Field(
         1.0,
@@ -125,7 +131,9 @@ class BootstrappedSigmoidClassificationLoss(Message):
     )
     hard_bootstrap: Bool = Field(False, description="Round the prediction to 0 or 1 before mixing it in.")
     anchorwise_output: Bool = Field(
-        False, description="Old switch for one loss value per anchor; losses now always work that way."
+        False,
+        no_effect=PER_ANCHOR,
+        description="Old switch for one loss value per anchor; losses now always work that way.",
     )
 
 
@@ -135,7 +143,9 @@ class SigmoidFocalClassificationLoss(Message):
     proto_name: ClassVar[str] = "SigmoidFocalClassificationLoss"
 
     anchorwise_output: Bool = Field(
-        False, description="Old switch for one loss value per anchor; losses now always work that way."
+        False,
+        no_effect=PER_ANCHOR,
+        description="Old switch for one loss value per anchor; losses now always work that way.",
     )
     gamma: Float = Field(
         2.0,
@@ -224,7 +234,9 @@ class WeightedL2LocalizationLoss(Message):
     proto_name: ClassVar[str] = "WeightedL2LocalizationLoss"
 
     anchorwise_output: Bool = Field(
-        False, description="Old switch for a per-anchor instead of a summed loss; current losses are always per anchor."
+        False,
+        no_effect=PER_ANCHOR,
+        description="Old switch for a per-anchor instead of a summed loss; current losses are always per anchor.",
     )
 
 
@@ -234,7 +246,9 @@ class WeightedSmoothL1LocalizationLoss(Message):
     proto_name: ClassVar[str] = "WeightedSmoothL1LocalizationLoss"
 
     anchorwise_output: Bool = Field(
-        False, description="Old switch for a per-anchor instead of a summed loss; current losses are always per anchor."
+        False,
+        no_effect=PER_ANCHOR,
+        description="Old switch for a per-anchor instead of a summed loss; current losses are always per anchor.",
     )
     delta: Float = Field(
         1.0, gt=0, allow_inf_nan=False, description="Absolute error at which the loss turns from quadratic to linear."
@@ -277,10 +291,18 @@ class LocalizationLoss(Message):
     weighted_smooth_l1: WeightedSmoothL1LocalizationLoss | None = Field(
         None, description="Huber (smooth L1) loss: quadratic near zero, linear beyond delta."
     )
-    weighted_iou: WeightedIOULocalizationLoss | None = Field(None, description="1 - IoU of the decoded boxes.")
-    l1_localization_loss: L1LocalizationLoss | None = Field(None, description="Absolute error (CenterNet).")
+    weighted_iou: WeightedIOULocalizationLoss | None = Field(
+        None,
+        note="computed of decoded boxes (TF's SSD compares codes as if they were corners)",
+        description="1 - IoU of the decoded boxes.",
+    )
+    l1_localization_loss: L1LocalizationLoss | None = Field(
+        None, note="weighted for each anchor (TF's SSD stops with an error)", description="Absolute error (CenterNet)."
+    )
     weighted_giou: WeightedGIOULocalizationLoss | None = Field(
-        None, description="1 - generalized IoU of the decoded boxes."
+        None,
+        note="computed of decoded boxes (TF's SSD compares codes as if they were corners)",
+        description="1 - generalized IoU of the decoded boxes.",
     )
 
 
@@ -299,9 +321,14 @@ class LossEqualizationLoss(Message):
 
     proto_name: ClassVar[str] = "Loss.EqualizationLoss"
 
-    weight: Float = Field(0.0, description="Multiplier on the equalization loss; 0 turns it off.")
+    weight: Float = Field(
+        0.0,
+        no_effect="TF stores it and never reads it",
+        description="Multiplier on the equalization loss; 0 turns it off.",
+    )
     exclude_prefixes: list[String] = Field(
         default_factory=list,
+        no_effect="TF stores it and never reads it",
         description="Ops whose names start with one of these prefixes are left out of the equalization loss.",
     )
 
@@ -326,10 +353,13 @@ class Loss(Message):
         None, description="Sample a random subset of anchors for the loss; runs before hard example mining."
     )
     equalization_loss: LossEqualizationLoss | None = Field(
-        None, description="Settings of the SSD equalization loss, an added penalty; off at weight 0."
+        None,
+        no_effect="TF stores it and never reads it",
+        description="Settings of the SSD equalization loss, an added penalty; off at weight 0.",
     )
     expected_loss_weights: LossExpectedLossWeights = Field(
         LossExpectedLossWeights.NONE,
+        note="as its description says; the functions that it names are not in TF's public code",
         description="Reweight anchors of the class loss: NONE, EXPECTED_SAMPLING, REWEIGHTING_UNMATCHED_ANCHORS.",
     )
     min_num_negative_samples: Float = Field(

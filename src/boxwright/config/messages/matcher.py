@@ -5,8 +5,7 @@ Names, types, defaults and oneofs are those of the TensorFlow Object Detection A
 
 from typing import ClassVar
 
-from pydantic import Field
-
+from boxwright.config.field import Field
 from boxwright.config.message import Bool, Float, Message
 
 __all__ = ["ArgMaxMatcher", "BipartiteArgmaxMatcher", "BipartiteMatcher", "Matcher"]
@@ -35,7 +34,9 @@ class ArgMaxMatcher(Message):
         False, description="Also make each groundtruth box's best anchor positive, even below matched_threshold."
     )
     use_matmul_gather: Bool = Field(
-        False, description="Gather matched rows by a one-hot matrix product instead of an index gather."
+        False,
+        no_effect="the same matches by a matrix product, for TPU",
+        description="Gather matched rows by a one-hot matrix product instead of an index gather.",
     )
 
 
@@ -45,7 +46,9 @@ class BipartiteMatcher(Message):
     proto_name: ClassVar[str] = "BipartiteMatcher"
 
     use_matmul_gather: Bool = Field(
-        False, description="Gather matched rows by a one-hot matrix product instead of an index gather."
+        False,
+        no_effect="the same matches by a matrix product, for TPU",
+        description="Gather matched rows by a one-hot matrix product instead of an index gather.",
     )
 
 

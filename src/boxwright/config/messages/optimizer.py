@@ -5,8 +5,7 @@ Names, types, defaults and oneofs are those of the TensorFlow Object Detection A
 
 from typing import ClassVar
 
-from pydantic import Field
-
+from boxwright.config.field import Field
 from boxwright.config.message import Bool, Float, Message, UInt32
 
 __all__ = [
@@ -140,6 +139,7 @@ class RMSPropOptimizer(Message):
         0.9,
         allow_inf_nan=False,
         ge=0,
+        note="as TF2 reads it: the rate is divided by 1 + decay × step (TF1 read it as the decay of the average of squares)",
         description="Decay of the squared-gradient average; TF2 code passes it as Keras learning-rate decay instead.",
     )
     epsilon: Float = Field(

@@ -5,8 +5,7 @@ Names, types, defaults and oneofs are those of the TensorFlow Object Detection A
 
 from typing import ClassVar
 
-from pydantic import Field
-
+from boxwright.config.field import Field
 from boxwright.config.message import Message, String
 from boxwright.config.messages.center_net import CenterNet
 from boxwright.config.messages.eval import EvalConfig
@@ -16,6 +15,7 @@ from boxwright.config.messages.input_reader import InputReader
 from boxwright.config.messages.refinedet import RefineDet
 from boxwright.config.messages.ssd import Ssd
 from boxwright.config.messages.train import TrainConfig
+from boxwright.config.reasons import OTHER_FAMILY, QUANTIZATION
 
 __all__ = ["DetectionModel", "ExperimentalModel", "TrainEvalPipelineConfig"]
 
@@ -24,6 +24,7 @@ class ExperimentalModel(Message):
     """Slot for a custom architecture registered in the model builder."""
 
     proto_name: ClassVar[str] = "ExperimentalModel"
+    refused: ClassVar[str] = OTHER_FAMILY
 
     name: String = Field("", description="Key of the custom builder to call; it must be registered in the code.")
 
@@ -37,13 +38,15 @@ class DetectionModel(Message):
     }
 
     faster_rcnn: FasterRcnn | None = Field(
-        None, description="Use a two-stage Faster R-CNN, Mask R-CNN, R-FCN or Context R-CNN model."
+        None,
+        refused=OTHER_FAMILY,
+        description="Use a two-stage Faster R-CNN, Mask R-CNN, R-FCN or Context R-CNN model.",
     )
     ssd: Ssd | None = Field(None, description="Use a single-stage anchor-based model (SSD, RetinaNet, EfficientDet).")
     experimental_model: ExperimentalModel | None = Field(
-        None, description="Use a model builder registered in code under a name."
+        None, refused=OTHER_FAMILY, description="Use a model builder registered in code under a name."
     )
-    center_net: CenterNet | None = Field(None, description="Use an anchor-free CenterNet model.")
+    center_net: CenterNet | None = Field(None, refused=OTHER_FAMILY, description="Use an anchor-free CenterNet model.")
     refinedet: RefineDet | None = Field(
         None, description="Use a single-shot refinement detector (an extension of Boxwright)."
     )
@@ -67,4 +70,6 @@ class TrainEvalPipelineConfig(Message):
     eval_input_reader: list[InputReader] = Field(
         default_factory=list, description="Where evaluation examples are read from; repeat for several evaluation sets."
     )
-    graph_rewriter: GraphRewriter | None = Field(None, description="Graph changes such as quantization-aware training.")
+    graph_rewriter: GraphRewriter | None = Field(
+        None, no_effect=QUANTIZATION, description="Graph changes such as quantization-aware training."
+    )

@@ -5,8 +5,7 @@ Names, types, defaults and oneofs are those of the TensorFlow Object Detection A
 
 from typing import ClassVar
 
-from pydantic import Field
-
+from boxwright.config.field import Field
 from boxwright.config.message import Bool, Enum, Float, Int32, Message
 from boxwright.config.messages.calibration import CalibrationConfig
 
@@ -45,7 +44,11 @@ class BatchNonMaxSuppression(Message):
         ge=0,
         description="Width of Gaussian Soft-NMS, which lowers scores of overlapping boxes; 0 = ordinary NMS.",
     )
-    use_partitioned_nms: Bool = Field(False, description="Use the tiled NMS algorithm; only used with static shapes.")
+    use_partitioned_nms: Bool = Field(
+        False,
+        no_effect="the same detections by another algorithm, for TPU",
+        description="Use the tiled NMS algorithm; only used with static shapes.",
+    )
     use_combined_nms: Bool = Field(
         False, description="Use the fused TensorFlow combined NMS op; fails with use_class_agnostic_nms."
     )
@@ -55,7 +58,7 @@ class BatchNonMaxSuppression(Message):
     use_hard_nms: Bool = Field(
         False, description="Use plain NMS without score decay; fails if soft_nms_sigma is not 0."
     )
-    use_cpu_nms: Bool = Field(False, description="Run NMS on the CPU.")
+    use_cpu_nms: Bool = Field(False, no_effect="placement of an operation only", description="Run NMS on the CPU.")
 
 
 class PostProcessing(Message):

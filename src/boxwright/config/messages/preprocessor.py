@@ -5,8 +5,7 @@ Names, types, defaults and oneofs are those of the TensorFlow Object Detection A
 
 from typing import ClassVar
 
-from pydantic import Field
-
+from boxwright.config.field import Field
 from boxwright.config.message import Bool, Enum, Float, Int32, Message, String
 from boxwright.config.messages.caffe_augmentation import (
     CaffeDistort,
@@ -15,6 +14,7 @@ from boxwright.config.messages.caffe_augmentation import (
     RandomInterpolationResize,
 )
 from boxwright.config.messages.center_net import RandomJitterBoxesJitterMode
+from boxwright.config.reasons import OTHER_STEP
 
 __all__ = [
     "AdjustGamma",
@@ -78,6 +78,7 @@ class NormalizeImage(Message):
     """Maps pixel values linearly from one value range to another."""
 
     proto_name: ClassVar[str] = "NormalizeImage"
+    refused: ClassVar[str] = OTHER_STEP
 
     original_minval: Float = Field(0.0, description="Input pixel value that is mapped to target_minval.")
     original_maxval: Float = Field(
@@ -103,6 +104,7 @@ class RandomPixelValueScale(Message):
     """Multiplies every pixel value by its own random factor and clips the result to the pixel range."""
 
     proto_name: ClassVar[str] = "RandomPixelValueScale"
+    refused: ClassVar[str] = OTHER_STEP
 
     minval: Float = Field(0.9, description="Smallest random factor.")
     maxval: Float = Field(1.1, description="Largest random factor.")
@@ -112,6 +114,7 @@ class RandomImageScale(Message):
     """Resizes the whole image by a random factor, keeping its aspect ratio."""
 
     proto_name: ClassVar[str] = "RandomImageScale"
+    refused: ClassVar[str] = OTHER_STEP
 
     min_scale_ratio: Float = Field(0.5, description="Smallest resize factor (1 = original size).")
     max_scale_ratio: Float = Field(2.0, description="Largest resize factor (1 = original size).")
@@ -121,6 +124,7 @@ class RandomRGBtoGray(Message):
     """Randomly turns the image gray while keeping three channels."""
 
     proto_name: ClassVar[str] = "RandomRGBtoGray"
+    refused: ClassVar[str] = OTHER_STEP
 
     probability: Float = Field(0.1, description="Chance of converting an image to gray; 0..1.")
 
@@ -186,6 +190,7 @@ class RandomJitterBoxes(Message):
     """Randomly moves the corners of each ground-truth box."""
 
     proto_name: ClassVar[str] = "RandomJitterBoxes"
+    refused: ClassVar[str] = OTHER_STEP
 
     ratio: Float = Field(0.05, description="Largest corner shift as a fraction of the box width or height.")
     jitter_mode: RandomJitterBoxesJitterMode = Field(
@@ -231,6 +236,7 @@ class RandomPadImage(Message):
     """Pads the image to a random larger size, with the image at a random position."""
 
     proto_name: ClassVar[str] = "RandomPadImage"
+    refused: ClassVar[str] = OTHER_STEP
 
     min_image_height: Int32 = Field(
         0, description="Smallest padded height in pixels; unset = image height; set together with min_image_width."
@@ -254,6 +260,7 @@ class RandomCropPadImage(Message):
     """Randomly crops the image, then pads the crop to a random larger size."""
 
     proto_name: ClassVar[str] = "RandomCropPadImage"
+    refused: ClassVar[str] = OTHER_STEP
 
     min_object_covered: Float = Field(
         1.0, ge=0, le=1, description="Crop must contain at least this fraction of some box's area; 0..1."
@@ -288,6 +295,7 @@ class RandomCropToAspectRatio(Message):
     """Crops the largest window of a given aspect ratio at a random position."""
 
     proto_name: ClassVar[str] = "RandomCropToAspectRatio"
+    refused: ClassVar[str] = OTHER_STEP
 
     aspect_ratio: Float = Field(1.0, description="Width/height ratio of the crop; must be positive.")
     overlap_thresh: Float = Field(
@@ -302,6 +310,7 @@ class RandomBlackPatches(Message):
     """Paints black square patches at random places in the image."""
 
     proto_name: ClassVar[str] = "RandomBlackPatches"
+    refused: ClassVar[str] = OTHER_STEP
 
     max_black_patches: Int32 = Field(10, description="Number of times a patch is tried, so the most patches per image.")
     probability: Float = Field(0.5, description="Chance that each tried patch is painted; 0..1.")
@@ -312,6 +321,7 @@ class RandomResizeMethod(Message):
     """Resizes the image to a fixed size with a randomly chosen interpolation method."""
 
     proto_name: ClassVar[str] = "RandomResizeMethod"
+    refused: ClassVar[str] = OTHER_STEP
 
     target_height: Int32 = Field(0, description="Output height in pixels.")
     target_width: Int32 = Field(0, description="Output width in pixels.")
@@ -327,6 +337,7 @@ class ResizeImage(Message):
     """Resizes every image to a fixed size, ignoring its aspect ratio."""
 
     proto_name: ClassVar[str] = "ResizeImage"
+    refused: ClassVar[str] = OTHER_STEP
 
     new_height: Int32 = Field(0, description="Output height in pixels.")
     new_width: Int32 = Field(0, description="Output width in pixels.")
@@ -340,6 +351,7 @@ class SubtractChannelMean(Message):
     """Subtracts a constant from each image channel."""
 
     proto_name: ClassVar[str] = "SubtractChannelMean"
+    refused: ClassVar[str] = OTHER_STEP
 
     means: list[Float] = Field(
         default_factory=list, description="Value to subtract, one per channel, in pixel units (3 numbers for RGB)."
@@ -409,6 +421,7 @@ class SSDRandomCropPadOperation(Message):
     """One crop-and-pad setting of ssd_random_crop_pad."""
 
     proto_name: ClassVar[str] = "SSDRandomCropPadOperation"
+    refused: ClassVar[str] = OTHER_STEP
 
     min_object_covered: Float = Field(
         0.0, ge=0, le=1, description="Crop must contain at least this fraction of some box's area; 0..1."
@@ -456,6 +469,7 @@ class SSDRandomCropPad(Message):
     """SSD-style crop and pad: picks one of several settings at random for each image."""
 
     proto_name: ClassVar[str] = "SSDRandomCropPad"
+    refused: ClassVar[str] = OTHER_STEP
 
     operations: list[SSDRandomCropPadOperation] = Field(
         default_factory=list,
@@ -467,6 +481,7 @@ class SSDRandomCropFixedAspectRatioOperation(Message):
     """One crop setting of ssd_random_crop_fixed_aspect_ratio."""
 
     proto_name: ClassVar[str] = "SSDRandomCropFixedAspectRatioOperation"
+    refused: ClassVar[str] = OTHER_STEP
 
     min_object_covered: Float = Field(
         0.0, ge=0, le=1, description="Crop must contain at least this fraction of some box's area; 0..1."
@@ -498,6 +513,7 @@ class SSDRandomCropFixedAspectRatio(Message):
     """SSD-style random crop where every crop has the same aspect ratio."""
 
     proto_name: ClassVar[str] = "SSDRandomCropFixedAspectRatio"
+    refused: ClassVar[str] = OTHER_STEP
 
     operations: list[SSDRandomCropFixedAspectRatioOperation] = Field(
         default_factory=list, description="Crop settings to choose from with equal chance; empty = built-in set."
@@ -509,6 +525,7 @@ class SSDRandomCropPadFixedAspectRatioOperation(Message):
     """One crop setting of ssd_random_crop_pad_fixed_aspect_ratio."""
 
     proto_name: ClassVar[str] = "SSDRandomCropPadFixedAspectRatioOperation"
+    refused: ClassVar[str] = OTHER_STEP
 
     min_object_covered: Float = Field(
         0.0, ge=0, le=1, description="Crop must contain at least this fraction of some box's area; 0..1."
@@ -546,6 +563,7 @@ class SSDRandomCropPadFixedAspectRatio(Message):
     """SSD-style random crop, then padding to a fixed aspect ratio."""
 
     proto_name: ClassVar[str] = "SSDRandomCropPadFixedAspectRatio"
+    refused: ClassVar[str] = OTHER_STEP
 
     operations: list[SSDRandomCropPadFixedAspectRatioOperation] = Field(
         default_factory=list, description="Crop settings to choose from with equal chance; empty = built-in set."
@@ -592,6 +610,7 @@ class ConvertClassLogitsToSoftmax(Message):
     """Turns stored multiclass logits of each box into probabilities by softmax."""
 
     proto_name: ClassVar[str] = "ConvertClassLogitsToSoftmax"
+    refused: ClassVar[str] = OTHER_STEP
 
     temperature: Float = Field(
         1.0, description="Logits are divided by this first; above 1 gives flatter probabilities; must not be 0."
@@ -602,6 +621,7 @@ class RandomAbsolutePadImage(Message):
     """Pads the image by a random number of pixels, with the image at a random position."""
 
     proto_name: ClassVar[str] = "RandomAbsolutePadImage"
+    refused: ClassVar[str] = OTHER_STEP
 
     max_height_padding: Int32 = Field(0, description="Upper limit of the added height in pixels.")
     max_width_padding: Int32 = Field(0, description="Upper limit of the added width in pixels.")
@@ -615,6 +635,7 @@ class RandomSelfConcatImage(Message):
     """Randomly places a second copy of the image below or beside itself, boxes included."""
 
     proto_name: ClassVar[str] = "RandomSelfConcatImage"
+    refused: ClassVar[str] = OTHER_STEP
 
     concat_vertical_probability: Float = Field(0.1, description="Chance of stacking a copy vertically; 0..1.")
     concat_horizontal_probability: Float = Field(0.1, description="Chance of placing a copy side by side; 0..1.")
@@ -624,6 +645,7 @@ class AutoAugmentImage(Message):
     """Applies a learned AutoAugment policy for detection to image and boxes."""
 
     proto_name: ClassVar[str] = "AutoAugmentImage"
+    refused: ClassVar[str] = OTHER_STEP
 
     policy_name: String = Field("v0", description="Name of the policy: v0, v1, v2, v3 or test.")
 
@@ -632,6 +654,7 @@ class DropLabelProbabilistically(Message):
     """Randomly removes ground-truth boxes of one class."""
 
     proto_name: ClassVar[str] = "DropLabelProbabilistically"
+    refused: ClassVar[str] = OTHER_STEP
 
     label: Int32 = Field(0, description="Class id (as in the label map) whose boxes may be removed.")
     drop_probability: Float = Field(1.0, description="Chance of removing each such box; 0..1.")
@@ -641,6 +664,7 @@ class RemapLabels(Message):
     """Replaces several class ids by one class id in the ground truth."""
 
     proto_name: ClassVar[str] = "RemapLabels"
+    refused: ClassVar[str] = OTHER_STEP
 
     original_labels: list[Int32] = Field(default_factory=list, description="Class ids to replace.")
     new_label: Int32 = Field(0, description="Class id they are replaced by.")
@@ -650,6 +674,7 @@ class RandomJpegQuality(Message):
     """Adds JPEG compression artifacts of random strength."""
 
     proto_name: ClassVar[str] = "RandomJpegQuality"
+    refused: ClassVar[str] = OTHER_STEP
 
     random_coef: Float = Field(
         0.0, description="Probability of leaving the image unchanged; 0 = always apply, 1 = never."
@@ -664,6 +689,7 @@ class RandomDownscaleToTargetPixels(Message):
     """Shrinks large images to a random pixel count, keeping the aspect ratio."""
 
     proto_name: ClassVar[str] = "RandomDownscaleToTargetPixels"
+    refused: ClassVar[str] = OTHER_STEP
 
     random_coef: Float = Field(
         0.0, description="Probability of leaving the image unchanged; 0 = always apply, 1 = never."
@@ -676,6 +702,7 @@ class RandomPatchGaussian(Message):
     """Adds Gaussian noise inside one random square patch of the image."""
 
     proto_name: ClassVar[str] = "RandomPatchGaussian"
+    refused: ClassVar[str] = OTHER_STEP
 
     random_coef: Float = Field(
         0.0, description="Probability of leaving the image unchanged; 0 = always apply, 1 = never."
@@ -690,6 +717,7 @@ class RandomSquareCropByScale(Message):
     """Takes a random square crop whose side is a random multiple of the image size."""
 
     proto_name: ClassVar[str] = "RandomSquareCropByScale"
+    refused: ClassVar[str] = OTHER_STEP
 
     max_border: Int32 = Field(
         128,
@@ -706,6 +734,7 @@ class RandomScaleCropAndPadToSquare(Message):
     """Randomly scales the image, then crops or pads it to a fixed square."""
 
     proto_name: ClassVar[str] = "RandomScaleCropAndPadToSquare"
+    refused: ClassVar[str] = OTHER_STEP
 
     output_size: Int32 = Field(512, description="Side length of the square output in pixels.")
     scale_min: Float = Field(0.1, description="Smallest scale, relative to fitting the image into output_size.")
@@ -716,6 +745,7 @@ class AdjustGamma(Message):
     """Applies gamma correction: output = gain * input ** gamma, with pixels scaled to 0..1."""
 
     proto_name: ClassVar[str] = "AdjustGamma"
+    refused: ClassVar[str] = OTHER_STEP
 
     gamma: Float = Field(1.0, ge=0, description="Exponent; above 1 darkens, below 1 brightens.")
     gain: Float = Field(1.0, description="Constant multiplier of the result.")
@@ -774,18 +804,20 @@ class PreprocessingStep(Message):
     }
 
     normalize_image: NormalizeImage | None = Field(
-        None, description="Map pixel values linearly from one range to another."
+        None, refused=OTHER_STEP, description="Map pixel values linearly from one range to another."
     )
     random_horizontal_flip: RandomHorizontalFlip | None = Field(
         None, description="Mirror image and labels left to right, at random."
     )
     random_pixel_value_scale: RandomPixelValueScale | None = Field(
-        None, description="Multiply every pixel value by its own random factor."
+        None, refused=OTHER_STEP, description="Multiply every pixel value by its own random factor."
     )
     random_image_scale: RandomImageScale | None = Field(
-        None, description="Resize the image by a random factor, keeping its aspect ratio."
+        None, refused=OTHER_STEP, description="Resize the image by a random factor, keeping its aspect ratio."
     )
-    random_rgb_to_gray: RandomRGBtoGray | None = Field(None, description="Turn the image gray, at random.")
+    random_rgb_to_gray: RandomRGBtoGray | None = Field(
+        None, refused=OTHER_STEP, description="Turn the image gray, at random."
+    )
     random_adjust_brightness: RandomAdjustBrightness | None = Field(
         None, description="Add a random amount to the brightness."
     )
@@ -800,36 +832,46 @@ class PreprocessingStep(Message):
         None, description="Change brightness, saturation, hue and contrast at random, in a fixed order."
     )
     random_jitter_boxes: RandomJitterBoxes | None = Field(
-        None, description="Move the corners of groundtruth boxes at random, relative to box size."
+        None, refused=OTHER_STEP, description="Move the corners of groundtruth boxes at random, relative to box size."
     )
     random_crop_image: RandomCropImage | None = Field(
         None, description="Crop at random so that at least one object stays covered."
     )
-    random_pad_image: RandomPadImage | None = Field(None, description="Place the image at random on a larger canvas.")
-    random_crop_pad_image: RandomCropPadImage | None = Field(None, description="Crop at random, then pad at random.")
-    random_crop_to_aspect_ratio: RandomCropToAspectRatio | None = Field(
-        None, description="Crop at a random place to a given aspect ratio."
+    random_pad_image: RandomPadImage | None = Field(
+        None, refused=OTHER_STEP, description="Place the image at random on a larger canvas."
     )
-    random_black_patches: RandomBlackPatches | None = Field(None, description="Paint random square patches black.")
+    random_crop_pad_image: RandomCropPadImage | None = Field(
+        None, refused=OTHER_STEP, description="Crop at random, then pad at random."
+    )
+    random_crop_to_aspect_ratio: RandomCropToAspectRatio | None = Field(
+        None, refused=OTHER_STEP, description="Crop at a random place to a given aspect ratio."
+    )
+    random_black_patches: RandomBlackPatches | None = Field(
+        None, refused=OTHER_STEP, description="Paint random square patches black."
+    )
     random_resize_method: RandomResizeMethod | None = Field(
-        None, description="Resize to a given size with a randomly chosen interpolation."
+        None, refused=OTHER_STEP, description="Resize to a given size with a randomly chosen interpolation."
     )
     scale_boxes_to_pixel_coordinates: ScaleBoxesToPixelCoordinates | None = Field(
-        None, description="Turn box and keypoint coordinates from 0..1 into pixels."
+        None, refused=OTHER_STEP, description="Turn box and keypoint coordinates from 0..1 into pixels."
     )
-    resize_image: ResizeImage | None = Field(None, description="Resize to a given size with a given interpolation.")
+    resize_image: ResizeImage | None = Field(
+        None, refused=OTHER_STEP, description="Resize to a given size with a given interpolation."
+    )
     subtract_channel_mean: SubtractChannelMean | None = Field(
-        None, description="Subtract a given mean from each color channel."
+        None, refused=OTHER_STEP, description="Subtract a given mean from each color channel."
     )
     ssd_random_crop: SSDRandomCrop | None = Field(
         None, description="SSD crop: pick one of several overlap rules at random, then crop."
     )
-    ssd_random_crop_pad: SSDRandomCropPad | None = Field(None, description="SSD crop with random padding after it.")
+    ssd_random_crop_pad: SSDRandomCropPad | None = Field(
+        None, refused=OTHER_STEP, description="SSD crop with random padding after it."
+    )
     ssd_random_crop_fixed_aspect_ratio: SSDRandomCropFixedAspectRatio | None = Field(
-        None, description="SSD crop brought to a fixed aspect ratio."
+        None, refused=OTHER_STEP, description="SSD crop brought to a fixed aspect ratio."
     )
     ssd_random_crop_pad_fixed_aspect_ratio: SSDRandomCropPadFixedAspectRatio | None = Field(
-        None, description="SSD crop with padding, brought to a fixed aspect ratio."
+        None, refused=OTHER_STEP, description="SSD crop with padding, brought to a fixed aspect ratio."
     )
     random_vertical_flip: RandomVerticalFlip | None = Field(
         None, description="Mirror image and labels top to bottom, at random."
@@ -837,37 +879,45 @@ class PreprocessingStep(Message):
     random_rotation90: RandomRotation90 | None = Field(
         None, description="Turn image and labels by 90 degrees counterclockwise, at random."
     )
-    rgb_to_gray: RGBtoGray | None = Field(None, description="Turn every image gray.")
+    rgb_to_gray: RGBtoGray | None = Field(None, refused=OTHER_STEP, description="Turn every image gray.")
     convert_class_logits_to_softmax: ConvertClassLogitsToSoftmax | None = Field(
-        None, description="Turn stored class logits into softmax scores, with a temperature."
+        None, refused=OTHER_STEP, description="Turn stored class logits into softmax scores, with a temperature."
     )
     random_absolute_pad_image: RandomAbsolutePadImage | None = Field(
-        None, description="Pad by a random number of pixels up to given limits."
+        None, refused=OTHER_STEP, description="Pad by a random number of pixels up to given limits."
     )
     random_self_concat_image: RandomSelfConcatImage | None = Field(
-        None, description="Join the image with a copy of itself, along width or height, at random."
+        None, refused=OTHER_STEP, description="Join the image with a copy of itself, along width or height, at random."
     )
-    autoaugment_image: AutoAugmentImage | None = Field(None, description="Apply a learned AutoAugment policy.")
+    autoaugment_image: AutoAugmentImage | None = Field(
+        None, refused=OTHER_STEP, description="Apply a learned AutoAugment policy."
+    )
     drop_label_probabilistically: DropLabelProbabilistically | None = Field(
-        None, description="Drop the boxes of one class with a given probability."
+        None, refused=OTHER_STEP, description="Drop the boxes of one class with a given probability."
     )
-    remap_labels: RemapLabels | None = Field(None, description="Replace a set of class ids by one other id.")
+    remap_labels: RemapLabels | None = Field(
+        None, refused=OTHER_STEP, description="Replace a set of class ids by one other id."
+    )
     random_jpeg_quality: RandomJpegQuality | None = Field(
-        None, description="Compress as JPEG at a random quality, at random."
+        None, refused=OTHER_STEP, description="Compress as JPEG at a random quality, at random."
     )
     random_downscale_to_target_pixels: RandomDownscaleToTargetPixels | None = Field(
-        None, description="Shrink to a random pixel count when the image is larger, at random."
+        None, refused=OTHER_STEP, description="Shrink to a random pixel count when the image is larger, at random."
     )
     random_patch_gaussian: RandomPatchGaussian | None = Field(
-        None, description="Add Gaussian noise inside a random square patch, at random."
+        None, refused=OTHER_STEP, description="Add Gaussian noise inside a random square patch, at random."
     )
     random_square_crop_by_scale: RandomSquareCropByScale | None = Field(
-        None, description="Crop a square with a random side scaled from the image, padding where it sticks out."
+        None,
+        refused=OTHER_STEP,
+        description="Crop a square with a random side scaled from the image, padding where it sticks out.",
     )
     random_scale_crop_and_pad_to_square: RandomScaleCropAndPadToSquare | None = Field(
-        None, description="Scale at random, then crop and pad to a square of fixed size."
+        None, refused=OTHER_STEP, description="Scale at random, then crop and pad to a square of fixed size."
     )
-    adjust_gamma: AdjustGamma | None = Field(None, description="Apply gamma correction with a given gamma and gain.")
+    adjust_gamma: AdjustGamma | None = Field(
+        None, refused=OTHER_STEP, description="Apply gamma correction with a given gamma and gain."
+    )
     caffe_distort: CaffeDistort | None = Field(
         None, description="Change brightness, contrast, saturation and hue as Caffe's SSD (an extension of Boxwright)."
     )

@@ -5,9 +5,8 @@ What is left out is as in the authors' Caffe code.
 
 from typing import ClassVar
 
-from pydantic import Field
-
-from boxwright.config.message import Bool, Enum, Float, Int32, Message
+from boxwright.config.field import Field, Values
+from boxwright.config.message import Bool, Enum, Float, Int32, Message, String
 from boxwright.config.messages.anchor_generator import AnchorGenerator
 from boxwright.config.messages.box_coder import BoxCoder
 from boxwright.config.messages.hyperparams import Hyperparams
@@ -15,9 +14,16 @@ from boxwright.config.messages.image_resizer import ImageResizer
 from boxwright.config.messages.losses import Loss
 from boxwright.config.messages.matcher import Matcher
 from boxwright.config.messages.post_processing import PostProcessing
-from boxwright.config.messages.ssd import SsdFeatureExtractor
 
-__all__ = ["AnchorRefinement", "ObjectAnchors", "RefineDet", "RefineDetPreset", "ResidualBody", "TransferConnection"]
+__all__ = [
+    "RefineDetFeatureExtractor",
+    "AnchorRefinement",
+    "ObjectAnchors",
+    "RefineDet",
+    "RefineDetPreset",
+    "ResidualBody",
+    "TransferConnection",
+]
 
 
 class ObjectAnchors(Enum):
@@ -88,6 +94,32 @@ class ResidualBody(Message):
     )
 
 
+class RefineDetFeatureExtractor(Message):
+    """Backbone and coarser maps, of strides 8, 16, 32 and so on; how many follows from the anchors."""
+
+    proto_name: ClassVar[str] = "RefineDetFeatureExtractor"
+
+    type: String = Field(
+        "",
+        values=Values(("refinedet_vgg16", "refinedet_resnet101", "refinedet_mobilenet_v2"), prefix="timm/"),
+        description="Backbone: refinedet_vgg16, refinedet_resnet101, refinedet_mobilenet_v2 or timm/NAME.",
+    )
+    depth_multiplier: Float = Field(
+        1.0, gt=0, le=100, description="Factor on the channels of refinedet_mobilenet_v2 and of coarser maps."
+    )
+    min_depth: Int32 = Field(16, ge=0, le=8192, description="Fewest channels a layer may have after that factor.")
+    conv_hyperparams: Hyperparams | None = Field(
+        None, description="Regularizer, initializer, activation and batch norm of the coarser maps' convolutions."
+    )
+    override_base_feature_extractor_hyperparams: Bool = Field(
+        False, description="Apply conv_hyperparams to the backbone too, in place of the backbone's own defaults."
+    )
+    use_explicit_padding: Bool = Field(
+        False, description="Pad inputs symmetrically by kernel size, then convolve VALID, instead of SAME padding."
+    )
+    use_depthwise: Bool = Field(False, description="Use depthwise separable convolutions in the coarser maps.")
+
+
 class RefineDet(Message):
     """Single-shot refinement detector: anchors are refined, then classified (an extension of Boxwright)."""
 
@@ -97,7 +129,7 @@ class RefineDet(Message):
     image_resizer: ImageResizer | None = Field(
         None, description="How input images are resized; sides must fit the coarsest level's stride."
     )
-    feature_extractor: SsdFeatureExtractor | None = Field(
+    feature_extractor: RefineDetFeatureExtractor | None = Field(
         None, description="Backbone: refinedet_vgg16, refinedet_resnet101, refinedet_mobilenet_v2 or timm/NAME."
     )
     conv_hyperparams: Hyperparams | None = Field(

@@ -5,8 +5,7 @@ Names, types, defaults and oneofs are those of the TensorFlow Object Detection A
 
 from typing import ClassVar
 
-from pydantic import Field
-
+from boxwright.config.field import Field, Values
 from boxwright.config.message import Bool, Float, Int32, Message, String
 from boxwright.config.messages.anchor_generator import AnchorGenerator
 from boxwright.config.messages.box_coder import BoxCoder
@@ -18,8 +17,37 @@ from boxwright.config.messages.losses import Loss
 from boxwright.config.messages.matcher import Matcher
 from boxwright.config.messages.post_processing import PostProcessing
 from boxwright.config.messages.region_similarity_calculator import RegionSimilarityCalculator
+from boxwright.config.reasons import LATER
 
 __all__ = ["Ssd", "SsdFeatureExtractor", "SsdMaskHead"]
+
+_TWICE = ("", "_keras")
+SSD_EXTRACTORS = (
+    *(f"ssd_mobilenet_{version}{neck}{keras}" for version in ("v1", "v2") for neck in ("", "_fpn") for keras in _TWICE),
+    *(f"ssd_resnet{depth}_v1_fpn{keras}" for keras in _TWICE for depth in (50, 101, 152)),
+    *(f"ssd_efficientnet-b{number}_bifpn_keras" for number in range(8)),
+    "ssd_vgg16",
+)
+# TF's others.
+LATER_EXTRACTORS = (
+    "embedded_ssd_mobilenet_v1",
+    "ssd_inception_v2",
+    "ssd_inception_v3",
+    "ssd_mobiledet_cpu",
+    "ssd_mobiledet_dsp",
+    "ssd_mobiledet_edgetpu",
+    "ssd_mobiledet_gpu",
+    "ssd_mobilenet_edgetpu",
+    "ssd_mobilenet_v1_ppn",
+    "ssd_mobilenet_v2_mnasfpn",
+    "ssd_mobilenet_v3_large",
+    "ssd_mobilenet_v3_small",
+    "ssd_pnasnet",
+    "ssd_resnet50_v1_ppn",
+    "ssd_resnet101_v1_ppn",
+    "ssd_resnet152_v1_ppn",
+)
+NOT_YET = "is TensorFlow's, and not there yet"
 
 
 class SsdFeatureExtractor(Message):
@@ -29,7 +57,9 @@ class SsdFeatureExtractor(Message):
     oneofs: ClassVar[dict[str, tuple[str, ...]]] = {"feature_pyramid_oneof": ("fpn", "bifpn")}
 
     type: String = Field(
-        "", description="Registered extractor name, e.g. ssd_mobilenet_v2_keras; an unknown name fails at build."
+        "",
+        values=Values(SSD_EXTRACTORS, prefix="timm/", refused=dict.fromkeys(LATER_EXTRACTORS, NOT_YET)),
+        description="Registered extractor name, such as ssd_mobilenet_v2_keras, or timm/NAME.",
     )
     depth_multiplier: Float = Field(
         1.0,
@@ -66,16 +96,22 @@ class SsdFeatureExtractor(Message):
         description="Build a bidirectional feature pyramid (EfficientDet-style BiFPN extractors only); excludes fpn.",
     )
     replace_preprocessor_with_placeholder: Bool = Field(
-        False, description="Feed images that are already preprocessed, skipping the extractor's own normalization."
+        False,
+        no_effect="of TF1's export only",
+        description="Feed images that are already preprocessed, skipping the extractor's own normalization.",
     )
     num_layers: Int32 = Field(
         6, ge=1, le=64, description="How many feature maps (SSD levels) to produce, on extractors that accept a count."
     )
     spaghettinet_arch_name: String = Field(
-        "", description="SpaghettiNet variant to build, e.g. spaghettinet_edgetpu_s; SpaghettiNet extractors only."
+        "",
+        refused="of a feature extractor that is not supported; remove it",
+        description="SpaghettiNet variant to build, e.g. spaghettinet_edgetpu_s; SpaghettiNet extractors only.",
     )
     use_hardswish: Bool = Field(
-        False, description="Use hard-swish in place of the default activation, on extractors that support the switch."
+        False,
+        refused="of a feature extractor that is not supported; remove it",
+        description="Use hard-swish in place of the default activation, on extractors that support the switch.",
     )
 
 
@@ -83,6 +119,7 @@ class SsdMaskHead(Message):
     """Instance mask head for SSD."""
 
     proto_name: ClassVar[str] = "Ssd.MaskHead"
+    refused: ClassVar[str] = LATER
 
     mask_height: Int32 = Field(15, description="Rows of a predicted mask, in mask pixels.")
     mask_width: Int32 = Field(15, description="Columns of a predicted mask, in mask pixels.")
@@ -148,13 +185,17 @@ class Ssd(Message):
         False, description="Keep batch-norm layers in inference mode during training; useful for small batches."
     )
     inplace_batchnorm_update: Bool = Field(
-        False, description="Update batch-norm averages inside the forward pass instead of as separate ops."
+        False,
+        no_effect="statistics are updated in place always",
+        description="Update batch-norm averages inside the forward pass instead of as separate ops.",
     )
     add_background_class: Bool = Field(
         True, description="Add a background column before the class scores; fails with explicit_background_class."
     )
     explicit_background_class: Bool = Field(
-        False, description="The first label class is itself background; fails with add_background_class."
+        False,
+        note="num_classes counts the background, and the label map does not",
+        description="The first label class is itself background; fails with add_background_class.",
     )
     use_confidences_as_targets: Bool = Field(
         False, description="Train on ground-truth confidences instead of 0/1 class labels."
@@ -166,6 +207,8 @@ class Ssd(Message):
         description="Loss weight of negatives that are not labeled; used with use_confidences_as_targets.",
     )
     return_raw_detections_during_predict: Bool = Field(
-        False, description="Also return decoded boxes before NMS from the predict step."
+        False,
+        no_effect="raw predictions are what predict() returns always",
+        description="Also return decoded boxes before NMS from the predict step.",
     )
-    mask_head_config: SsdMaskHead | None = Field(None, description="Settings of an instance mask head.")
+    mask_head_config: SsdMaskHead | None = Field(None, refused=LATER, description="Settings of an instance mask head.")

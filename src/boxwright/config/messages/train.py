@@ -5,11 +5,11 @@ Names, types, defaults and oneofs are those of the TensorFlow Object Detection A
 
 from typing import ClassVar
 
-from pydantic import Field
-
+from boxwright.config.field import Field, Values
 from boxwright.config.message import Bool, Enum, Float, Int32, Message, String, UInt32
 from boxwright.config.messages.optimizer import Optimizer
 from boxwright.config.messages.preprocessor import PreprocessingStep
+from boxwright.config.reasons import QUEUE, TF1_SERVERS
 
 __all__ = ["ChannelOrder", "CheckpointVersion", "FreezeStage", "TrainConfig"]
 
@@ -50,10 +50,14 @@ class TrainConfig(Message):
         default_factory=list, description="Augmentations applied to each training image, in the listed order."
     )
     sync_replicas: Bool = Field(
-        False, description="TF1: gather gradients from all workers before each update, instead of updating at will."
+        False,
+        no_effect=TF1_SERVERS,
+        description="TF1: gather gradients from all workers before each update, instead of updating at will.",
     )
     keep_checkpoint_every_n_hours: Float = Field(
-        10000.0, description="TF1: keep one checkpoint for good every this many hours."
+        10000.0,
+        note="in TF2 without effect; here as in TF1",
+        description="TF1: keep one checkpoint for good every this many hours.",
     )
     optimizer: Optimizer | None = Field(None, description="Optimizer and learning rate schedule.")
     gradient_clipping_by_norm: Float = Field(0.0, description="Clip gradients to this norm; 0 = no clipping.")
@@ -61,10 +65,14 @@ class TrainConfig(Message):
         "", description="Path prefix of the checkpoint to start from; empty = train from the initializers."
     )
     fine_tune_checkpoint_type: String = Field(
-        "", description="What to restore from the checkpoint: classification, detection, fine_tune or full."
+        "",
+        values=Values(("classification", "detection", "fine_tune", "full", "transfer")),
+        description="What to restore: classification (the backbone), detection or fine_tune (all but the heads), full "
+        "(all), or transfer (all that fits, and classes by name; an extension of Boxwright).",
     )
     fine_tune_checkpoint_version: CheckpointVersion = Field(
         CheckpointVersion.V1,
+        no_effect="the kind of a checkpoint is seen from its files",
         description="Format of the starting checkpoint, V1 (TF1) or V2 (TF2 object-based); TF2 training needs V2.",
     )
     from_detection_checkpoint: Bool = Field(
@@ -72,30 +80,48 @@ class TrainConfig(Message):
         description="Deprecated. Old form of fine_tune_checkpoint_type: true = detection, false = classification.",
     )
     load_all_detection_checkpoint_vars: Bool = Field(
-        False, description="TF1: restore every variable whose name and shape match, not only the feature extractor's."
+        False,
+        no_effect="TF2 does not read it; fine_tune_checkpoint_type decides",
+        description="TF1: restore every variable whose name and shape match, not only the feature extractor's.",
     )
     run_fine_tune_checkpoint_dummy_computation: Bool = Field(
-        True, description="Run the model once on data before restoring, so that all its variables exist."
+        True,
+        no_effect="TensorFlow's creation of variables",
+        description="Run the model once on data before restoring, so that all its variables exist.",
     )
     num_steps: UInt32 = Field(0, description="Number of training steps; 0 = no limit in TF1.")
     startup_delay_steps: Float = Field(
-        15.0, description="TF1: steps by which each further asynchronous worker waits before it starts."
+        15.0,
+        no_effect=TF1_SERVERS,
+        description="TF1: steps by which each further asynchronous worker waits before it starts.",
     )
     bias_grad_multiplier: Float = Field(
         0.0,
+        note="in TF2 without effect; here as in TF1",
         description="TF1: multiplier on the gradients of biases; 0 = leave them as they are.",
     )
     update_trainable_variables: list[String] = Field(
-        default_factory=list, description="TF1: name patterns (regex) of the only variables to train; empty = all."
+        default_factory=list,
+        note="in TF2 without effect; here as in TF1, over TF2's names and ours",
+        description="TF1: name patterns (regex) of the only variables to train; empty = all.",
     )
     freeze_variables: list[String] = Field(
         default_factory=list,
+        note="in TF2 without effect; here as in TF1, over TF2's names, ours, and both below FeatureExtractor/ and BoxPredictor/",
         description="TF1: name patterns (regex) of variables that are not trained; wins over update_trainable_variables.",
     )
-    replicas_to_aggregate: Int32 = Field(1, description="TF1: how many workers' gradients make one synchronous update.")
-    batch_queue_capacity: Int32 = Field(150, description="Deprecated. Batches the TF1 input queue could hold.")
-    num_batch_queue_threads: Int32 = Field(8, description="Deprecated. Threads that filled the TF1 batch queue.")
-    prefetch_queue_capacity: Int32 = Field(5, description="Deprecated. Batches the TF1 prefetch queue could hold.")
+    replicas_to_aggregate: Int32 = Field(
+        1, no_effect=TF1_SERVERS, description="TF1: how many workers' gradients make one synchronous update."
+    )
+    batch_queue_capacity: Int32 = Field(
+        150, no_effect=QUEUE, description="Deprecated. Batches the TF1 input queue could hold."
+    )
+    num_batch_queue_threads: Int32 = Field(
+        8, no_effect=QUEUE, description="Deprecated. Threads that filled the TF1 batch queue."
+    )
+    prefetch_queue_capacity: Int32 = Field(
+        5, no_effect=QUEUE, description="Deprecated. Batches the TF1 prefetch queue could hold."
+    )
     merge_multiple_label_boxes: Bool = Field(
         False, description="Merge boxes with identical coordinates into one box with several classes."
     )
@@ -106,16 +132,26 @@ class TrainConfig(Message):
         True, description="Add the weight regularization losses to the training loss."
     )
     max_number_of_boxes: Int32 = Field(
-        100, description="Deprecated. Old limit on groundtruth boxes per image; set it in the input reader instead."
+        100,
+        no_effect="TF2 does not read it; train_input_reader.max_number_of_boxes is what cuts",
+        description="Deprecated. Old limit on groundtruth boxes per image; set it in the input reader instead.",
     )
     unpad_groundtruth_tensors: Bool = Field(
-        True, description="Strip the padding rows from groundtruth before the loss; must be false on TPU."
+        True,
+        no_effect="padding never counts",
+        description="Strip the padding rows from groundtruth before the loss; must be false on TPU.",
     )
     retain_original_images: Bool = Field(
-        False, description="Also keep the original images in the training batch, for image summaries."
+        False,
+        no_effect="nothing in training reads them; input images are logged from the batch",
+        description="Also keep the original images in the training batch, for image summaries.",
     )
     use_bfloat16: Bool = Field(False, description="Train in bfloat16 precision; meant for TPU.")
-    summarize_gradients: Bool = Field(False, description="Write gradient histograms to the training summaries.")
+    summarize_gradients: Bool = Field(
+        False,
+        note="in TF2 without effect; here as in TF1",
+        description="Write gradient histograms to the training summaries.",
+    )
     use_float16: Bool = Field(
         False,
         description="Train the network in float16 with scaled gradients, for GPUs without bfloat16 "

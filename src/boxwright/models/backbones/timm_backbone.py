@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from boxwright.errors import ConfigError
 from boxwright.models.backbones.backbone import Backbone
@@ -30,16 +30,13 @@ class TimmBackbone(Backbone):
         deviation: Of red, green and blue in 0..1, by which they are to be divided.
     """
 
-    def __init__(
-        self, name: str, *, strides: Sequence[int], pretrained: bool = False, frozen_norm: bool = False
-    ) -> None:
+    def __init__(self, name: str, *, strides: Sequence[int], pretrained: bool = False) -> None:
         """Make the network.
 
         Args:
             name: timm's name, such as "resnet18.a1_in1k".
             strides: The strides of the maps to return, finest first.
             pretrained: Whether to fetch timm's weights; needs the network, or timm's cache.
-            frozen_norm: Whether batch normalization keeps its stored statistics in training.
 
         Raises:
             ConfigError: For an unknown name, or one without maps of these strides.
@@ -63,24 +60,8 @@ class TimmBackbone(Backbone):
         self.levels = tuple(len(reductions) - 1 - reductions[::-1].index(stride) for stride in strides)
         self.channels = tuple(info.channels()[level] for level in self.levels)
         data: dict[str, Any] = getattr(self.body, "pretrained_cfg", None) or {}
-        self.frozen_norm = frozen_norm
         self.mean = tuple(data.get("mean", (0.485, 0.456, 0.406)))
         self.deviation = tuple(data.get("std", (0.229, 0.224, 0.225)))
-
-    def train(self, mode: bool = True) -> TimmBackbone:
-        """Set the mode; frozen normalization stays in inference.
-
-        Args:
-            mode: Whether to train.
-
-        Returns:
-            The module.
-        """
-        super().train(mode)
-        for module in self.modules() if self.frozen_norm else ():
-            if isinstance(module, nn.BatchNorm2d):
-                module.eval()
-        return self
 
     def forward(self, inputs: Tensor) -> list[Tensor]:
         """Compute the feature maps.

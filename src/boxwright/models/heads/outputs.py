@@ -67,7 +67,7 @@ class AnchorHead(nn.Module):
         raise NotImplementedError
 
     def forward(self, features: list[Tensor]) -> tuple[Tensor, Tensor]:
-        """Return box codes [B, A, code size] and class logits [B, A, C] of maps [B, C, H, W], level by level, row by row."""
+        """Return box codes [B, A, code size] and class logits [B, A, C], level by level, row by row."""
         raise NotImplementedError
 
 

@@ -1,0 +1,214 @@
+"""Backbones by name: the feature maps of an image classifier, for the levels that are wanted.
+
+Every family's extractor message calls this. A level is a pyramid level: its map has a stride of 2 to that power.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from boxwright.builders.hyperparams import build_conv_settings
+from boxwright.config import messages as m
+from boxwright.errors import ConfigError
+from boxwright.models.backbones.backbone import Backbone
+from boxwright.models.backbones.efficientnet import EFFICIENTNETS, EfficientNet
+from boxwright.models.backbones.mobilenet_v1 import MobileNetV1
+from boxwright.models.backbones.mobilenet_v2 import MobileNetV2
+from boxwright.models.backbones.resnet_v1 import RESNET_BLOCKS, ResNetV1
+from boxwright.models.backbones.timm_backbone import TimmBackbone
+from boxwright.models.backbones.vgg16 import REFINEDET_VGG, SSD_VGG, Vgg16
+from boxwright.models.layers import ConvSettings, Padding
+from boxwright.preprocessing.preprocessor import CAFFE_MEAN, IMAGENET, MINUS_ONE_TO_ONE, VGG_MEAN, PixelScaling
+
+__all__ = ["BackboneRequest", "BuiltBackbone", "ExtractorMessage", "build_backbone"]
+
+ExtractorMessage = m.SsdFeatureExtractor | m.RefineDetFeatureExtractor
+
+
+@dataclass(frozen=True)
+class BackboneRequest:
+    """What is asked of a backbone.
+
+    Attributes:
+        config: The extractor's message.
+        default: The backbone's own convolutions.
+        image_channels: Channels of the image.
+    """
+
+    config: ExtractorMessage
+    default: ConvSettings
+    image_channels: int
+
+    @property
+    def padding(self) -> Padding:
+        """How strided convolutions are padded."""
+        return "explicit" if self.config.use_explicit_padding else "same"
+
+    @property
+    def hyperparams(self) -> m.Hyperparams:
+        """The convolutions outside the backbone."""
+        return self.config.conv_hyperparams or m.Hyperparams()
+
+    def depth(self, channels: int) -> int:
+        """Return a number of channels as scaled by `depth_multiplier` and `min_depth`."""
+        return max(int(channels * self.config.depth_multiplier), self.config.min_depth)
+
+    def neck_settings(self) -> ConvSettings:
+        """Return the convolutions outside the backbone."""
+        return build_conv_settings(self.hyperparams)
+
+    def settings(self) -> ConvSettings:
+        """Return the backbone's convolutions: its own, unless told to take the configuration's."""
+        if not self.config.override_base_feature_extractor_hyperparams:
+            return self.default
+        settings = build_conv_settings(self.hyperparams)
+        return replace(settings, depthwise=settings.kernel)
+
+    def refuse(self, *fields: str) -> None:
+        """Raise where a field that the network has no use for is set to other than its default, as TF does."""
+        for field in fields:
+            default = type(self.config).model_fields[field].default
+            if getattr(self.config, field) != default:
+                raise ConfigError(
+                    f"feature_extractor.{field}: {self.config.type} takes only {default}; remove the line"
+                )
+
+    def refuse_normalization(self) -> None:
+        """Raise where batch normalization is asked for, as the network has none."""
+        if self.hyperparams.batch_norm or self.hyperparams.sync_batch_norm:
+            raise ConfigError(
+                f"feature_extractor.conv_hyperparams.batch_norm: {self.config.type} is not normalized; remove it"
+            )
+
+    def refuse_gray(self) -> None:
+        """Raise where images are grey, which the network does not take."""
+        if self.image_channels != 3:
+            raise ConfigError(f"{self.config.type} takes images in colour; remove convert_to_grayscale")
+
+
+@dataclass(frozen=True)
+class BuiltBackbone:
+    """A backbone, and what it wants.
+
+    Attributes:
+        module: Images to feature maps, with their channels.
+        scaling: What it wants done to pixel values.
+    """
+
+    module: Backbone
+    scaling: PixelScaling
+
+
+def build_backbone(name: str, levels: Sequence[int], request: BackboneRequest) -> BuiltBackbone:
+    """Build a backbone up to the last level that is wanted.
+
+    Args:
+        name: Of `_BACKBONES`, or timm's, as "timm/resnet18".
+        levels: Pyramid levels, finest first.
+        request: What else is asked.
+
+    Returns:
+        The backbone.
+
+    Raises:
+        ConfigError: For what the backbone has not.
+    """
+    if name.startswith("timm/"):
+        return _timm(name.removeprefix("timm/"), levels, request)
+    return _BACKBONES[name](levels, request)
+
+
+def _mobilenet_v1(narrow: bool) -> _Build:
+    taps = {2: 3, 3: 5, 4: 11, 5: 13}
+
+    def build(levels: Sequence[int], request: BackboneRequest) -> BuiltBackbone:
+        backbone = MobileNetV1(
+            request.settings(),
+            taps=[taps[level] for level in levels],
+            depth_multiplier=request.config.depth_multiplier,
+            min_depth=request.config.min_depth,
+            padding=request.padding,
+            narrow=narrow,
+            in_channels=request.image_channels,
+        )
+        return BuiltBackbone(backbone, MINUS_ONE_TO_ONE)
+
+    return build
+
+
+def _mobilenet_v2(taps: dict[int, str]) -> _Build:
+    def build(levels: Sequence[int], request: BackboneRequest) -> BuiltBackbone:
+        backbone = MobileNetV2(
+            request.settings(),
+            taps=[taps[level] for level in levels],
+            depth_multiplier=request.config.depth_multiplier,
+            min_depth=request.config.min_depth,
+            padding=request.padding,
+            in_channels=request.image_channels,
+        )
+        return BuiltBackbone(backbone, MINUS_ONE_TO_ONE)
+
+    return build
+
+
+def _resnet_v1(depth: int) -> _Build:
+    def build(levels: Sequence[int], request: BackboneRequest) -> BuiltBackbone:
+        request.refuse("use_explicit_padding", "use_depthwise")
+        backbone = ResNetV1(
+            RESNET_BLOCKS[depth],
+            request.settings(),
+            levels=levels,
+            depth_multiplier=request.config.depth_multiplier,
+            min_depth=request.config.min_depth,
+            in_channels=request.image_channels,
+        )
+        return BuiltBackbone(backbone, VGG_MEAN)
+
+    return build
+
+
+def _efficientnet(name: str) -> _Build:
+    def build(levels: Sequence[int], request: BackboneRequest) -> BuiltBackbone:
+        request.refuse(
+            "depth_multiplier", "use_explicit_padding", "use_depthwise", "override_base_feature_extractor_hyperparams"
+        )
+        request.refuse_gray()
+        return BuiltBackbone(EfficientNet(*EFFICIENTNETS[name], request.settings(), levels=levels), IMAGENET)
+
+    return build
+
+
+def _vgg16_ssd(levels: Sequence[int], request: BackboneRequest) -> BuiltBackbone:
+    del levels  # fixed: strides 8 and 16
+    request.refuse("depth_multiplier", "use_explicit_padding", "use_depthwise")
+    request.refuse_normalization()
+    return BuiltBackbone(Vgg16(request.settings(), SSD_VGG, in_channels=request.image_channels), VGG_MEAN)
+
+
+def _vgg16_refinedet(levels: Sequence[int], request: BackboneRequest) -> BuiltBackbone:
+    del levels  # fixed: strides 8, 16 and 32
+    request.refuse("depth_multiplier", "min_depth", "use_explicit_padding", "use_depthwise")
+    request.refuse_normalization()
+    return BuiltBackbone(Vgg16(request.settings(), REFINEDET_VGG, in_channels=request.image_channels), CAFFE_MEAN)
+
+
+def _timm(name: str, levels: Sequence[int], request: BackboneRequest) -> BuiltBackbone:
+    request.refuse_gray()
+    request.refuse("use_explicit_padding", "override_base_feature_extractor_hyperparams")
+    backbone = TimmBackbone(name, strides=[2**level for level in levels])
+    return BuiltBackbone(backbone, PixelScaling.standardize(backbone.mean, backbone.deviation))
+
+
+_Build = Callable[[Sequence[int], BackboneRequest], BuiltBackbone]
+_BACKBONES: dict[str, _Build] = {
+    "mobilenet_v1": _mobilenet_v1(narrow=False),
+    "mobilenet_v1_narrow": _mobilenet_v1(narrow=True),
+    "mobilenet_v2": _mobilenet_v2({2: "2", 3: "5", 4: "12", 5: "17"}),
+    # SSD without a pyramid takes the features of stride 16 before they are projected.
+    "mobilenet_v2_expanded": _mobilenet_v2({4: "13/expand", 5: "17"}),
+    **{f"resnet{depth}_v1": _resnet_v1(depth) for depth in RESNET_BLOCKS},
+    **{f"efficientnet-{name}": _efficientnet(name) for name in EFFICIENTNETS},
+    "vgg16_ssd": _vgg16_ssd,
+    "vgg16_refinedet": _vgg16_refinedet,
+}

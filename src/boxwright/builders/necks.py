@@ -1,0 +1,100 @@
+"""Necks by name: what stands between a backbone and the heads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from boxwright.builders.backbones import BackboneRequest
+from boxwright.config import messages as m
+from boxwright.errors import ConfigError
+from boxwright.models.necks.bifpn import COMBINERS, BiFpn
+from boxwright.models.necks.fpn import FeaturePyramid
+from boxwright.models.necks.multi_resolution import MultiResolutionFeatureMaps
+
+__all__ = ["COARSEST_OF_BACKBONE", "BuiltNeck", "build_bifpn", "build_extra_maps", "build_fpn", "pyramid_levels"]
+
+COARSEST_OF_BACKBONE = 5
+Pyramid = m.FeaturePyramidNetworks | m.BidirectionalFeaturePyramidNetworks
+
+
+@dataclass(frozen=True)
+class BuiltNeck:
+    """A neck, and what it hands on.
+
+    Attributes:
+        module: A backbone's maps to those that are predicted from.
+        channels: Channels of each of the latter.
+    """
+
+    module: nn.Module
+    channels: tuple[int, ...]
+
+
+def pyramid_levels(pyramid: Pyramid, finest: int) -> list[int]:
+    """Return the levels of a pyramid that come from the backbone itself.
+
+    Args:
+        pyramid: The message.
+        finest: The finest level that the backbone has.
+
+    Returns:
+        Levels, finest first.
+
+    Raises:
+        ConfigError: Where the levels contradict each other.
+    """
+    coarsest = min(pyramid.max_level, COARSEST_OF_BACKBONE)
+    if not finest <= pyramid.min_level <= coarsest:
+        raise ConfigError(
+            f"feature_extractor: expected {finest} <= min_level <= max_level, and min_level <= {COARSEST_OF_BACKBONE}, "
+            f"found {pyramid.min_level} and {pyramid.max_level}"
+        )
+    return list(range(pyramid.min_level, coarsest + 1))
+
+
+def _extra_levels(pyramid: Pyramid) -> int:
+    return pyramid.max_level - min(pyramid.max_level, COARSEST_OF_BACKBONE)
+
+
+def build_fpn(pyramid: m.FeaturePyramidNetworks, channels: tuple[int, ...], request: BackboneRequest) -> BuiltNeck:
+    """Return a feature pyramid over a backbone's maps of so many channels."""
+    neck = FeaturePyramid(
+        channels,
+        request.depth(pyramid.additional_layer_depth),
+        request.neck_settings(),
+        extra_levels=_extra_levels(pyramid),
+        use_depthwise=request.config.use_depthwise,
+        padding=request.padding,
+    )
+    return BuiltNeck(neck, neck.channels)
+
+
+def build_bifpn(
+    pyramid: m.BidirectionalFeaturePyramidNetworks, channels: tuple[int, ...], request: BackboneRequest
+) -> BuiltNeck:
+    """Return a bidirectional pyramid over a backbone's maps of so many channels."""
+    if pyramid.num_iterations < 1:
+        raise ConfigError(f"bifpn.num_iterations: expected at least 1, found {pyramid.num_iterations}")
+    neck = BiFpn(
+        channels,
+        max(pyramid.num_filters, request.config.min_depth),
+        request.neck_settings(),
+        extra_levels=_extra_levels(pyramid),
+        iterations=pyramid.num_iterations,
+        combiner=COMBINERS[pyramid.combine_method],
+    )
+    return BuiltNeck(neck, neck.channels)
+
+
+def build_extra_maps(widths: tuple[int, ...], channels: tuple[int, ...], request: BackboneRequest) -> BuiltNeck:
+    """Return ever smaller maps appended to a backbone's; widths are those between and behind the two convolutions."""
+    neck = MultiResolutionFeatureMaps(
+        channels,
+        [request.depth(width) for width in widths],
+        request.neck_settings(),
+        use_depthwise=request.config.use_depthwise,
+        padding=request.padding,
+    )
+    return BuiltNeck(neck, neck.channels)

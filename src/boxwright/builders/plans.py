@@ -1,0 +1,28 @@
+"""Everything that a configuration describes, built at once to see whether it can be."""
+
+from __future__ import annotations
+
+import torch
+
+from boxwright.builders.detector import build_detector
+from boxwright.builders.evaluation import build_evaluation
+from boxwright.builders.training import build_training
+from boxwright.config import messages as m
+
+__all__ = ["build_plans"]
+
+
+def build_plans(config: m.TrainEvalPipelineConfig) -> None:
+    """Build the model without weights, and the plans of training and evaluation.
+
+    Args:
+        config: The whole configuration; without `train_config` no training is planned.
+
+    Raises:
+        ConfigError: For the first thing that cannot be built.
+    """
+    with torch.device("meta"):
+        build_detector(config)
+    if config.train_config is not None:
+        build_training(config)
+    build_evaluation(config)

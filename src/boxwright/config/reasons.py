@@ -1,0 +1,31 @@
+"""Why fields of a configuration change nothing, or what to do where they are refused: what many have in common."""
+
+from __future__ import annotations
+
+__all__ = [
+    "BOXES_ONLY",
+    "LATER",
+    "OTHER_FAMILY",
+    "OTHER_HEAD",
+    "OTHER_STEP",
+    "PER_ANCHOR",
+    "QUANTIZATION",
+    "QUEUE",
+    "SHUFFLED",
+    "TF1_EVALUATOR",
+    "TF1_SERVERS",
+]
+
+BOXES_ONLY = "the detectors there are predict boxes only"
+LATER = "not supported yet; remove it"
+OTHER_FAMILY = "only model { ssd } and model { refinedet } are supported yet"
+OTHER_HEAD = "use convolutional_box_predictor or weight_shared_convolutional_box_predictor"
+OTHER_STEP = (
+    "not supported yet; remove the step, or use one that `boxwright config fields PreprocessingStep` calls honoured"
+)
+PER_ANCHOR = "losses are per anchor always"
+QUANTIZATION = "quantization-aware training is of TF1 only; the network is trained and run in floating point"
+QUEUE = "tuning of TensorFlow's input queues"
+SHUFFLED = "each epoch is shuffled as a whole"
+TF1_EVALUATOR = "of TF1's separate evaluator"
+TF1_SERVERS = "of TF1's training on parameter servers"
