@@ -20,6 +20,8 @@ __all__ = ["colour_of", "contact_sheet", "draw_boxes", "draw_cumulative", "side_
 Colour = tuple[int, int, int]
 _LEAST_SIDE = 320
 _MOST_CAPTION = 60
+_MASK_SHARE = 0.45
+_FARTHEST = 1e6  # pixels: Pillow counts in 32 bits
 
 
 def colour_of(label: int) -> Colour:
@@ -36,21 +38,30 @@ def colour_of(label: int) -> Colour:
 
 
 def draw_boxes(
-    image: NDArray[np.uint8], boxes: NDArray[np.float32], labels: Sequence[int], captions: Sequence[str]
+    image: NDArray[np.uint8],
+    boxes: NDArray[np.float32],
+    labels: Sequence[int],
+    captions: Sequence[str],
+    *,
+    masks: NDArray[np.uint8] | None = None,
+    keypoints: NDArray[np.float32] | None = None,
 ) -> NDArray[np.uint8]:
-    """Draw boxes with captions.
+    """Return a picture of boxes with captions, over their masks and under their keypoints.
 
     Args:
         image: uint8 [H, W, 3].
         boxes: float [N, 4], xyxy in pixels.
         labels: N labels, for colours.
         captions: N texts.
+        masks: uint8 [N, H, W] of 0 and 1, or None.
+        keypoints: float [N, P, 2] or [N, P, 3], x and y in pixels and visibility, or None; what is not finite or not
+            visible is not drawn.
 
     Returns:
         uint8 [H', W', 3], a new picture; small images are enlarged, for captions to be read, large ones made smaller.
         Boxes that are not finite, or turned inside out, are not drawn.
     """
-    canvas, zoom = _canvas(image)
+    canvas, zoom = _canvas(image if masks is None else _tinted(image, masks, labels))
     draw = ImageDraw.Draw(canvas)
     line = max(round(min(canvas.size) / 250), 1)
     font = ImageFont.load_default(size=max(min(canvas.size) // 28, 9))
@@ -68,7 +79,28 @@ def draw_boxes(
         )
         if caption:
             _caption(draw, (x_min, y_min), canvas.size, _short(caption), colour, font)
+    for points, label in zip(() if keypoints is None else keypoints, labels, strict=keypoints is not None):
+        _points(draw, np.asarray(points, np.float64), zoom, 2.0 * line, colour_of(int(label)))
     return np.asarray(canvas)
+
+
+def _tinted(image: NDArray[np.uint8], masks: NDArray[np.uint8], labels: Sequence[int]) -> NDArray[np.uint8]:
+    """Mix the colour of its label into each object's pixels."""
+    tinted = image.copy()
+    for mask, label in zip(masks, labels, strict=True):
+        inside = mask > 0
+        tinted[inside] = (tinted[inside] * (1 - _MASK_SHARE) + np.array(colour_of(int(label))) * _MASK_SHARE).astype(
+            np.uint8
+        )
+    return tinted
+
+
+def _points(draw: ImageDraw.ImageDraw, points: NDArray[np.float64], zoom: float, radius: float, colour: Colour) -> None:
+    visible = np.isfinite(points[:, :2]).all(1) & (np.abs(points[:, :2]) < _FARTHEST).all(1)
+    if points.shape[1] > 2:
+        visible &= points[:, 2] > 0
+    for x, y in (points[visible, :2] * zoom).tolist():
+        draw.ellipse((x - radius, y - radius, x + radius, y + radius), fill=colour, outline=(0, 0, 0))
 
 
 def _canvas(image: NDArray[np.uint8]) -> tuple[Image.Image, float]:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import boxwright as bw
-from boxwright.builders.feature_extractor import _EXTRACTORS
+from boxwright.builders.feature_extractor import SSD_EXTRACTORS
 from boxwright.checkpoints.export_weights import write_safetensors, write_tensorflow_checkpoint
 from boxwright.config import messages as m
 from boxwright.config import parse_message
@@ -46,7 +46,7 @@ def test_every_network_goes_there_and_back(kind: str, tmp_path: Path) -> None:
 
 
 def test_kinds_are_all_of_them() -> None:
-    assert {kind for kind in _EXTRACTORS if "efficientnet" not in kind} - set(KINDS) == {"ssd_vgg16"}
+    assert {kind for kind in SSD_EXTRACTORS if "efficientnet" not in kind} - set(KINDS) == {"ssd_vgg16", "timm"}
 
 
 def test_networks_without_tensorflow_names(tmp_path: Path) -> None:

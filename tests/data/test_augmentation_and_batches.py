@@ -13,7 +13,7 @@ from boxwright.data.augmentation.color import RandomBrightness, RandomContrast, 
 from boxwright.data.augmentation.crop import RandomCrop, SsdRandomCrop, crop
 from boxwright.data.augmentation.flip import RandomHorizontalFlip, RandomRotation90, RandomVerticalFlip
 from boxwright.data.augmentation.transform import Chain
-from boxwright.data.batch import collate, make_example
+from boxwright.data.batch import collate, to_input
 from boxwright.data.loader import TrainingExamples, training_batches
 from boxwright.data.order import StreamSettings, sample_keys
 from boxwright.data.shapes import ShapesDataset
@@ -141,18 +141,18 @@ def test_examples_leave_out_what_cannot_be_learnt() -> None:
     boxes = np.array([[0, 0, 10, 6], [2, 2, 2, 5], [-9, -9, -1, -1], [8, 4, 20, 20], [1, 1, 2, 2]], np.float32)
     crowd = np.array([False, False, False, False, False])
     one = Sample(np.zeros((6, 10, 3), np.uint8), boxes, np.arange(5), is_crowd=crowd)
-    example = make_example(one, FixedShapeResizer(12, 40))
-    assert example.objects.labels.tolist() == [0, 3, 4], "without area, and outside, left out; crossing, clipped"
-    assert example.objects.boxes.tolist() == [[0, 0, 40, 12], [32, 8, 40, 12], [4, 2, 8, 4]]
+    example = to_input(one, FixedShapeResizer(12, 40))
+    assert example.labels.tolist() == [0, 3, 4], "without area, and outside, left out; crossing, clipped"
+    assert example.boxes.tolist() == [[0, 0, 40, 12], [32, 8, 40, 12], [4, 2, 8, 4]]
     one.is_crowd[:] = True
-    assert len(make_example(one, FixedShapeResizer(12, 40)).objects.boxes) == 0
+    assert len(to_input(one, FixedShapeResizer(12, 40)).boxes) == 0
 
 
 def test_collation_pads_boxes_and_images() -> None:
     resizer = KeepAspectRatioResizer(8, 16)
     examples = [
-        make_example(Sample(np.full((8, 8, 3), 9, np.uint8), np.array([[0, 0, 4, 4]] * 9), np.ones(9)), resizer),
-        make_example(Sample(np.full((8, 16, 3), 9, np.uint8), np.zeros((0, 4)), np.zeros(0)), resizer),
+        to_input(Sample(np.full((8, 8, 3), 9, np.uint8), np.array([[0, 0, 4, 4]] * 9), np.ones(9)), resizer),
+        to_input(Sample(np.full((8, 16, 3), 9, np.uint8), np.zeros((0, 4)), np.zeros(0)), resizer),
     ]
     batch = collate(examples)
     assert batch.images.shape == (2, 3, 8, 16)

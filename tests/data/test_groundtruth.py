@@ -11,7 +11,7 @@ import torch
 import boxwright as bw
 from boxwright.builders.groundtruth import build_groundtruth
 from boxwright.criteria.target_assigner import ClassColumns, TargetAssigner
-from boxwright.data.batch import collate, make_example
+from boxwright.data.batch import collate, to_input
 from boxwright.data.groundtruth import ClassScores, KeepFirst, MergeLabels, WeighClasses
 from boxwright.data.label_map import load_label_map
 from boxwright.ops.box_coder import FasterRcnnBoxCoder
@@ -45,7 +45,7 @@ def test_merging_as_tf_does() -> None:
 
 def test_merged_labels_reach_the_anchors() -> None:
     one = MergeLabels(3)(sample([[0, 0, 0.5, 0.5], [0, 0, 0.5, 0.5]], [0, 2]), RNG)
-    targets = collate([make_example(one, FixedShapeResizer(100, 100))]).targets
+    targets = collate([to_input(one, FixedShapeResizer(100, 100))]).targets
     assigner = TargetAssigner(ClassColumns(3), ArgmaxMatcher(0.5), FasterRcnnBoxCoder())
     classes = assigner(torch.tensor([[0.0, 0, 50, 50], [60, 60, 90, 90]]), targets).classes
     assert classes.tolist() == [[[0, 1, 0, 1], [1, 0, 0, 0]]], "background first"

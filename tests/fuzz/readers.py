@@ -28,19 +28,19 @@ from boxwright.config import messages as m
 from boxwright.config.load import dump_message, parse_message
 from boxwright.config.overrides import apply_override
 from boxwright.config.support import report
-from boxwright.data.batch import make_example
+from boxwright.data.batch import to_input
 from boxwright.data.coco import CocoDataset
 from boxwright.data.coco_masks import encode_mask
 from boxwright.data.dataset import Dataset
 from boxwright.data.image_io import decode_image, encode_jpeg, encode_png
 from boxwright.data.label_map import load_label_map
+from boxwright.data.pictures import draw_sample
 from boxwright.data.shapes import ShapesDataset
 from boxwright.data.tf_example import encode_example
 from boxwright.data.tfrecord import TFRecordFile, write_records
 from boxwright.data.tfrecord_dataset import TFRecordDataset
 from boxwright.data.voc import VocDataset, write_voc_annotation
 from boxwright.evaluation.evaluate import restore_detector
-from boxwright.evaluation.evaluator import draw_truth
 from boxwright.optimization.trainable import Freezing, Trainable
 from boxwright.preprocessing.image_resizer import FixedShapeResizer
 from boxwright.tensorflow.bundle import Bundle
@@ -135,10 +135,10 @@ def _use(dataset: Dataset) -> None:
     """Do with samples what a run does."""
     for index in range(len(dataset)):
         sample = dataset[index]
-        example = make_example(sample, FixedShapeResizer(32, 32))
-        if not (np.isfinite(example.objects.boxes).all() and np.isfinite(example.objects.weights).all()):
+        example = to_input(sample, FixedShapeResizer(32, 32))
+        if not (np.isfinite(example.boxes).all() and np.isfinite(example.weights).all()):
             raise AcceptedError("what is not finite reaches the loss")
-        draw_truth(sample, dataset.categories)
+        draw_sample(sample, dataset.categories)
         dataset.encoded(index)
 
 

@@ -23,11 +23,11 @@ from boxwright.checkpoints.archive import save_archive
 from boxwright.config import messages as m
 from boxwright.config.load import dump_message, parse_message
 from boxwright.config.overrides import apply_override
-from boxwright.data.batch import collate, make_example
+from boxwright.data.batch import collate, to_input
+from boxwright.data.pictures import draw_sample
 from boxwright.data.shapes import ShapesDataset
 from boxwright.data.tf_example import decode_example, read_features
 from boxwright.evaluation.evaluate import restore_detector
-from boxwright.evaluation.evaluator import draw_truth
 from boxwright.training.state import new_state
 from tests.conftest import SMALL_MODEL, SMALL_TRAINING, extra_folder
 from tests.fuzz.guard import guarded
@@ -82,7 +82,7 @@ def build_and_step(change: str) -> None:
         apply_override(config, f"{path}={value}")
     detector = bw.build_detector(config)
     shapes = ShapesDataset(2, seed=1, size=(64, 64))
-    batch = collate([make_example(shapes[number], detector.preprocessor.resizer) for number in range(2)])
+    batch = collate([to_input(shapes[number], detector.preprocessor.resizer) for number in range(2)])
     detector.train()
     inputs = detector.preprocessor.normalize(batch.images, batch.true_sizes)
     losses = detector.criterion(detector.predict(inputs), batch.targets)
@@ -135,7 +135,7 @@ def example(data: bytes) -> None:
             sample = decode_example(read_features(data, "record 0"), shapes.categories, "record 0", **options)  # type: ignore[arg-type]
             if not np.isfinite(sample.weights).all():
                 raise AcceptedError("a weight that is not finite")
-            draw_truth(sample, shapes.categories)
+            draw_sample(sample, shapes.categories)
         except bw.BoxwrightError as error:
             last = error
     if last is not None:
@@ -305,9 +305,7 @@ def augment(data: bytes) -> None:
     for size in ((1, 1), (1, 9), (9, 1), (5, 7)):
         sample = ShapesDataset(1, size=(20, 20))[0].keep(np.zeros(0, np.int64))
         sample.image, sample.masks = np.zeros((*size, 3), np.uint8), None
-        make_example(
-            chain(sample, np.random.default_rng(1)), build_image_resizer(parse_message(resizer, m.ImageResizer))
-        )
+        to_input(chain(sample, np.random.default_rng(1)), build_image_resizer(parse_message(resizer, m.ImageResizer)))
 
 
 @pytest.mark.skipif(

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import boxwright as bw
-from boxwright.builders.feature_extractor import _EXTRACTORS, build_feature_extractor
+from boxwright.builders.feature_extractor import SSD_EXTRACTORS, build_feature_extractor
 from boxwright.builders.hyperparams import variance_scaling
 from boxwright.config import messages as m
 from boxwright.config import parse_message
@@ -38,7 +38,9 @@ def config(kind: str) -> bw.Pipeline:
 
 BIFPN = "bifpn { min_level: 3 max_level: 5 num_iterations: 2 num_filters: 32 }"
 # VGG needs larger images than the others: see test_vgg16.py. The larger EfficientNets differ in size alone.
-KINDS = [k for k in _EXTRACTORS if k != "ssd_vgg16" and not ("efficientnet" in k and k[18] in "124567")]
+KINDS = [
+    k for k in SSD_EXTRACTORS if k not in ("ssd_vgg16", "timm") and not ("efficientnet" in k and k[18] in "124567")
+]
 KINDS.append("timm/test_resnet.r160_in1k")
 
 
@@ -190,23 +192,21 @@ def test_what_an_extractor_has_no_use_for_is_refused(text: str, wanted: str) -> 
         build_feature_extractor(parse_message(text, m.SsdFeatureExtractor))
 
 
-def test_frozen_normalization_reaches_timm() -> None:
-    text = 'type: "timm/test_resnet.r160_in1k" num_layers: 2'
-    backbone = build_feature_extractor(parse_message(text, m.SsdFeatureExtractor), frozen_norm=True).backbone.train()
-    norms = [module for module in backbone.modules() if isinstance(module, torch.nn.BatchNorm2d)]
+@pytest.mark.parametrize("kind", ["timm/test_resnet.r160_in1k", "ssd_mobilenet_v1_keras"])
+def test_frozen_normalization_keeps_its_statistics(kind: str) -> None:
+    pipeline = config(kind)
+    assert pipeline.model is not None
+    assert pipeline.model.ssd is not None
+    pipeline.model.ssd.freeze_batchnorm = True
+    network = bw.build_detector(pipeline).train().network
+    norms = [module for module in network.modules() if isinstance(module, torch.nn.BatchNorm2d)]
     assert norms
     assert not any(norm.training for norm in norms)
-
-
-def test_frozen_normalization_keeps_its_statistics() -> None:
-    text = 'type: "ssd_mobilenet_v1" depth_multiplier: 0.1 num_layers: 2 conv_hyperparams { batch_norm { } }'
-    extractor = build_feature_extractor(parse_message(text, m.SsdFeatureExtractor), frozen_norm=True)
-    extractor.backbone.train()
-    before = {k: v.clone() for k, v in extractor.backbone.state_dict().items() if "running" in k}
-    extractor.backbone(torch.randn(2, 3, 32, 32))
-    after = extractor.backbone.state_dict()
+    before = {k: v.clone() for k, v in network.state_dict().items() if "running" in k}
+    network(torch.randn(2, 3, 64, 64), torch.full((2, 2), 64))
     assert before
-    assert all(torch.equal(value, after[name]) for name, value in before.items())
+    assert all(torch.equal(value, network.state_dict()[name]) for name, value in before.items())
+    assert all(norm.weight.requires_grad for norm in norms)
 
 
 def test_levels_must_fit_the_anchors() -> None:

@@ -30,13 +30,13 @@ def test_trains_saves_and_goes_on(small_config: Path, tmp_path: Path, change: st
 
 
 def test_batches_arrive_whole(small_config: Path, tmp_path: Path) -> None:
-    from boxwright.data.batch import collate, make_example
+    from boxwright.data.batch import collate, to_input
     from boxwright.data.shapes import ShapesDataset
     from boxwright.preprocessing.image_resizer import FixedShapeResizer
     from boxwright.training.transfer import on_device
 
     dataset = ShapesDataset(24, seed=0)
-    batches = [collate([make_example(dataset[n], FixedShapeResizer(256, 256))]).pin_memory() for n in range(24)]
+    batches = [collate([to_input(dataset[n], FixedShapeResizer(256, 256))]).pin_memory() for n in range(24)]
     arrived = [batch.images.clone() for batch in on_device(batches, torch.device("cuda", 0))]
     assert len(arrived) == 24
     assert all(torch.equal(a.cpu(), b.images) for a, b in zip(arrived, batches, strict=True))

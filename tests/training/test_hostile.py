@@ -15,7 +15,7 @@ import boxwright as bw
 from boxwright.checkpoints.store import CheckpointStore
 from boxwright.config import messages as m
 from boxwright.config import parse_message
-from boxwright.data.batch import Batch, Objects, stack_targets
+from boxwright.data.batch import Batch, stack_targets
 from boxwright.data.convert import write_tfrecords
 from boxwright.data.shapes import ShapesDataset
 from boxwright.evaluation.evaluator import Evaluation, detection_rows, write_evaluation
@@ -68,8 +68,8 @@ def test_what_is_said_of_an_assignment(count: int) -> None:
     """Two images, one without objects or both: the averages TF would log, from a count by hand."""
     detector = bw.build_detector(parse_message(SMALL_MODEL, m.TrainEvalPipelineConfig))
     boxes = np.array([[5, 5, 30, 30], [30, 30, 60, 60], [2, 40, 20, 60]], np.float32)[:count]
-    some = Objects(boxes, np.zeros(count, np.int64), np.ones(count, np.float32))
-    none = Objects(np.zeros((0, 4), np.float32), np.zeros(0, np.int64), np.zeros(0, np.float32))
+    some = Sample(np.zeros((64, 64, 0), np.uint8), boxes, np.zeros(count, np.int64))
+    none = Sample(np.zeros((64, 64, 0), np.uint8), np.zeros((0, 4), np.float32), np.zeros(0, np.int64))
     predictions = detector.predict(torch.zeros(2, 3, 64, 64))
     said = detector.criterion.describe(predictions, stack_targets([some, none])).scalars
     numbers = {name.split("/")[-1]: float(value) for name, value in said.items()}
@@ -206,7 +206,7 @@ def test_events_are_what_tensorboard_reads(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [(3, 2000), (2000, 3), (1, 1)])
 def test_pictures_of_inputs_of_any_size(tmp_path: Path, size: tuple[int, int]) -> None:
-    objects = Objects(np.array([[0, 0, 1e30, 1e30]], np.float32), np.zeros(1, np.int64), np.ones(1, np.float32))
+    objects = Sample(np.zeros((*size, 0), np.uint8), np.array([[0, 0, 1e30, 1e30]], np.float32), np.zeros(1, np.int64))
     batch = Batch(torch.zeros(1, 3, *size, dtype=torch.uint8), torch.tensor([size]), stack_targets([objects]), ("a",))
     (picture,) = draw_inputs(batch, None, 3)
     assert max(picture.shape) <= 4096

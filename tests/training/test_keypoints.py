@@ -11,7 +11,7 @@ import boxwright as bw
 from boxwright.builders.input_reader import build_dataset
 from boxwright.builders.training import build_training
 from boxwright.criteria.terms import LossTerm
-from boxwright.data.batch import collate, make_example
+from boxwright.data.batch import collate, to_input
 from boxwright.data.tf_example import encode_example
 from boxwright.data.tfrecord import write_records
 from boxwright.types import Categories, Category, Sample
@@ -45,7 +45,7 @@ def test_keypoints_reach_the_targets(config: str) -> None:
     pipeline = bw.load_config(config)
     dataset = build_dataset(pipeline.train_input_reader, "train_input_reader")
     detector = bw.build_detector(pipeline)
-    batch = collate([make_example(dataset[0], detector.preprocessor.resizer)] * 2)
+    batch = collate([to_input(dataset[0], detector.preprocessor.resizer)] * 2)
     found = batch.targets.keypoints
     assert found is not None
     # The image of 40 × 50 becomes 64 × 64; the second point of the first object is hidden.

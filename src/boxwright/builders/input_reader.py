@@ -10,6 +10,7 @@ from boxwright.config.support import refuse_unsupported
 from boxwright.data.coco import CocoDataset
 from boxwright.data.dataset import Dataset
 from boxwright.data.label_map import load_label_map
+from boxwright.data.tf_example import MaskEncoding
 from boxwright.data.tfrecord_dataset import TFRecordDataset
 from boxwright.data.voc import VocDataset
 from boxwright.errors import ConfigError
@@ -38,12 +39,20 @@ def build_dataset(config: m.InputReader | None, path: str, categories: Categorie
     return build_chosen(reader, "input_reader", _READERS, categories, reader)
 
 
+_MASKS: dict[m.InstanceMaskType, MaskEncoding] = {
+    m.InstanceMaskType.DEFAULT: "numerical",
+    m.InstanceMaskType.NUMERICAL_MASKS: "numerical",
+    m.InstanceMaskType.PNG_MASKS: "png",
+}
+
+
 def _tf_record(config: m.TFRecordInputReader, categories: Categories | None, reader: m.InputReader) -> Dataset:
     if categories is None:
         raise ConfigError("tf_record_input_reader: label_map_path is missing; records name classes by number")
     return TFRecordDataset(
         config.input_path,
         categories,
+        masks=_MASKS[reader.mask_type] if reader.load_instance_masks else "none",
         num_keypoints=reader.num_keypoints,
         multiclass_scores=reader.load_multiclass_scores,
     )
@@ -55,6 +64,7 @@ def _coco(config: m.CocoInputReader, categories: Categories | None, reader: m.In
         config.annotations,
         config.image_folder or None,
         categories,
+        load_masks=config.load_masks or reader.load_instance_masks,
         allow_paths_outside=config.allow_paths_outside,
     )
 

@@ -12,11 +12,8 @@ from boxwright.cli.console import console, count_progress
 from boxwright.errors import DataError
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from boxwright.data.survey import Survey
-    from boxwright.types import Categories, Sample
+    from boxwright.types import Categories
 
 __all__ = ["inspect_command"]
 
@@ -47,6 +44,7 @@ def inspect_command(
     """Count images, sizes, classes and suspicious boxes; draw a contact sheet of images with their boxes."""
     from boxwright.data.convert import open_dataset
     from boxwright.data.image_io import encode_picture
+    from boxwright.data.pictures import draw_sample
     from boxwright.data.survey import survey_dataset
     from boxwright.drawing import contact_sheet
     from boxwright.files import write_whole
@@ -64,16 +62,9 @@ def inspect_command(
     survey, samples = survey_dataset(dataset, num_pictures=pictures, progress=count_progress("inspect"))
     _print(survey, dataset.categories)
     if samples:
-        drawn = [_draw(sample, dataset.categories) for sample in samples]
+        drawn = [draw_sample(sample, dataset.categories) for sample in samples]
         write_whole(sheet, encode_picture(contact_sheet(drawn, [sample.id[:30] for sample in samples]), sheet.suffix))
         console.print(f"contact sheet of {len(samples)} images: {sheet}", markup=False)
-
-
-def _draw(sample: Sample, categories: Categories) -> NDArray[np.uint8]:
-    from boxwright.drawing import draw_boxes
-
-    labels = sample.labels.tolist()
-    return draw_boxes(sample.image, sample.boxes, labels, [categories.by_label(label).title for label in labels])
 
 
 def _print(survey: Survey, categories: Categories) -> None:

@@ -1,4 +1,4 @@
-"""From samples to batches: resize, put boxes into the frame of the input, pad.
+"""From samples to batches: resize, put objects into the frame of the input, pad.
 
 Dimensions: B batch, G boxes (padded), N boxes of one image, C H W image.
 """
@@ -6,7 +6,7 @@ Dimensions: B batch, G boxes (padded), N boxes of one image, C H W image.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import Any
 
@@ -14,53 +14,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional as F
 
 from boxwright.types import Sample, Targets
+from boxwright.types.sample import OBJECT_FIELDS
 
-__all__ = ["Batch", "Example", "Objects", "collate", "make_example", "objects_in_input", "stack_targets"]
+__all__ = ["Batch", "collate", "learnable", "stack_targets", "to_input"]
 
 _ROUND_TO = 8
 Resizer = Callable[[Tensor], tuple[Tensor, tuple[int, int]]]
-
-
-@dataclass(frozen=True)
-class Objects:
-    """The objects of one image, in the frame of the network's input.
-
-    Attributes:
-        boxes: float32 [N, 4], xyxy in pixels.
-        labels: int64 [N].
-        weights: float32 [N].
-        keypoints: float32 [N, P, 2], x and y in pixels, NaN where hidden; or None.
-        class_scores: float32 [N, K], as in `Sample`; or None.
-    """
-
-    boxes: NDArray[np.float32]
-    labels: NDArray[np.int64]
-    weights: NDArray[np.float32]
-    keypoints: NDArray[np.float32] | None = None
-    class_scores: NDArray[np.float32] | None = None
-
-
-@dataclass(frozen=True)
-class Example:
-    """One image at the network's size, with its objects.
-
-    Attributes:
-        image: uint8 [C, H, W].
-        true_size: (height, width) that is image and not padding.
-        objects: What is learnt from.
-        id: What identifies the image.
-        key: The epoch, and the sample's index in the data.
-        problems: What was wrong with the samples in whose place this one came.
-    """
-
-    image: Tensor
-    true_size: tuple[int, int]
-    objects: Objects
-    id: str
-    key: tuple[int, int] = (0, 0)
-    problems: tuple[str, ...] = ()
+# Fields that a batch always has; others are there where every image has them.
+_ALWAYS = {"boxes", "labels", "weights"}
 
 
 @dataclass(frozen=True)
@@ -153,29 +117,27 @@ class Batch:
         )
 
 
-def make_example(sample: Sample, resizer: Resizer) -> Example:
-    """Resize a sample and keep what can be learnt from; pixels are rounded to uint8 after resizing.
+def to_input(sample: Sample, resizer: Resizer) -> Sample:
+    """Return a sample at the network's size, with the objects that can be learnt from.
+
+    Pixels are rounded to uint8 after resizing; masks take the nearest.
 
     Args:
         sample: The sample.
         resizer: Brings images to the network's size.
 
     Returns:
-        The example.
+        A sample whose `true_size` is what of its image is not padding.
     """
     # A copy where strides are negative, as those of a flipped image one pixel wide may be: torch refuses them.
     image = sample.image.copy() if min(sample.image.strides) < 0 else sample.image
     resized, true_size = resizer(torch.from_numpy(image))
-    return Example(
-        image=resized.round().clamp(0, 255).to(torch.uint8).permute(2, 0, 1).contiguous(),
-        true_size=true_size,
-        objects=objects_in_input(sample, true_size),
-        id=sample.id,
-    )
+    pixels = resized.round().clamp(0, 255).to(torch.uint8).contiguous().numpy()
+    return learnable(sample, true_size, pixels)
 
 
-def objects_in_input(sample: Sample, true_size: tuple[int, int]) -> Objects:
-    """Bring the objects that can be learnt from to the frame of the network's input.
+def learnable(sample: Sample, true_size: tuple[int, int], image: NDArray[np.uint8] | None = None) -> Sample:
+    """Return the objects of a sample that can be learnt from, in the frame of the network's input.
 
     Boxes are clipped to the image; those without area after that (zero-area, outside) and crowds are
     left out.
@@ -183,89 +145,115 @@ def objects_in_input(sample: Sample, true_size: tuple[int, int]) -> Objects:
     Args:
         sample: The sample.
         true_size: (height, width) of its image in the input.
+        image: The input itself; without, the sample has an image without channels.
 
     Returns:
-        The objects.
+        A sample.
     """
     height, width = sample.image.shape[:2]
-    true_height, true_width = true_size
-    scale = np.array([true_width / width, true_height / height] * 2, np.float32)
-    limits = np.array([true_width, true_height] * 2, np.float32)
-    boxes = np.clip(sample.boxes * scale, 0, limits)
+    scale = np.array([true_size[1] / width, true_size[0] / height], np.float32)
+    limits = np.array([true_size[1], true_size[0]] * 2, np.float32)
+    boxes = np.clip(sample.boxes * np.tile(scale, 2), 0, limits)
     keep = (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1]) & ~sample.is_crowd
-    return Objects(
-        boxes=boxes[keep].astype(np.float32),
-        labels=sample.labels[keep],
-        weights=sample.weights[keep],
-        keypoints=None if sample.keypoints is None else _known_keypoints(sample.keypoints[keep], scale[:2]),
-        class_scores=None if sample.class_scores is None else sample.class_scores[keep],
+    pixels = np.zeros((*true_size, 0), np.uint8) if image is None else image
+    moved = sample.keep(keep).moved(
+        pixels,
+        boxes=lambda _: boxes[keep].astype(np.float32),
+        points=lambda points: _scaled_points(points, scale),
+        masks=lambda masks: _resized_masks(masks, true_size, (pixels.shape[0], pixels.shape[1])),
+        areas=lambda areas: (areas * scale.prod()).astype(np.float32),
     )
+    return replace(moved, true_size=true_size)
 
 
-def _known_keypoints(keypoints: NDArray[np.float32], scale: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Bring keypoints [N, P, 3] to the frame of the input, [N, P, 2]; NaN where they are not visible."""
-    places = keypoints[..., :2] * scale
-    return np.where(keypoints[..., 2:] > 0, places, np.nan).astype(np.float32)
+def _scaled_points(points: NDArray[Any], scale: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Scale points [N, P, 3]; x and y become NaN where they are not visible."""
+    places = points[..., :2] * scale
+    hidden = np.where(points[..., 2:] > 0, places, np.nan)
+    return np.concatenate([hidden, points[..., 2:]], -1).astype(np.float32)
 
 
-def collate(examples: Sequence[Example]) -> Batch:
-    """Stack examples; images smaller than the largest are padded below and right with black.
+def _resized_masks(masks: NDArray[Any], true_size: tuple[int, int], size: tuple[int, int]) -> NDArray[np.uint8]:
+    """Bring masks [N, H, W] to a size by the nearest pixel, and pad with 0 below and right."""
+    padded = np.zeros((len(masks), *size), np.uint8)
+    if len(masks):
+        resized = F.interpolate(torch.from_numpy(np.ascontiguousarray(masks))[:, None], true_size, mode="nearest")
+        padded[:, : true_size[0], : true_size[1]] = resized[:, 0].numpy()
+    return padded
+
+
+def collate(samples: Sequence[Sample]) -> Batch:
+    """Return a batch of samples at the network's size; images smaller than the largest are padded with black.
 
     Args:
-        examples: At least one.
+        samples: At least one, as `to_input` returns them.
 
     Returns:
         The batch.
     """
+    sizes = [sample.true_size or sample.image.shape[:2] for sample in samples]
+    images = _stack([sample.image for sample in samples])
     return Batch(
-        images=_stack([example.image for example in examples]),
-        true_sizes=torch.tensor([example.true_size for example in examples], dtype=torch.int64),
-        targets=stack_targets([example.objects for example in examples]),
-        ids=tuple(example.id for example in examples),
-        keys=tuple(example.key for example in examples),
-        problems=tuple(problem for example in examples for problem in example.problems),
+        images=torch.from_numpy(images).permute(0, 3, 1, 2),
+        true_sizes=torch.tensor(sizes, dtype=torch.int64),
+        targets=stack_targets(samples, size=images.shape[1:3]),
+        ids=tuple(sample.id for sample in samples),
+        keys=tuple(sample.key for sample in samples),
+        problems=tuple(problem for sample in samples for problem in sample.problems),
     )
 
 
-def stack_targets(images: Sequence[Objects]) -> Targets:
-    """Stack the objects of images.
+def stack_targets(samples: Sequence[Sample], size: tuple[int, ...] | None = None) -> Targets:
+    """Return the objects of samples, padded.
 
     Args:
-        images: At least one.
+        samples: At least one, in the frame of the network's input.
+        size: (height, width) of the batch's images, to which masks are padded; without, masks are left out.
 
     Returns:
         The targets; G is the most objects of an image, rounded up to a multiple of 8.
     """
-    groundtruth = -(-max(len(objects.boxes) for objects in images) // _ROUND_TO) * _ROUND_TO
-    size = (len(images), groundtruth)
-    return Targets(
-        boxes=_padded([objects.boxes for objects in images], torch.zeros(*size, 4)),
-        labels=_padded([objects.labels for objects in images], torch.zeros(size, dtype=torch.int64)),
-        weights=_padded([objects.weights for objects in images], torch.zeros(size)),
-        valid=_padded([np.ones(len(objects.boxes), np.bool_) for objects in images], torch.zeros(size).bool()),
-        keypoints=_padded_optional([objects.keypoints for objects in images], size, torch.nan),
-        class_scores=_padded_optional([objects.class_scores for objects in images], size, 0.0),
-    )
+    count = -(-max(len(sample.boxes) for sample in samples) // _ROUND_TO) * _ROUND_TO
+    learnt = {f.name for f in fields(Targets)}
+    stacked: dict[str, Tensor] = {}
+    for declared in OBJECT_FIELDS:
+        rows = [getattr(sample, declared.name) for sample in samples]
+        wanted = declared.name in learnt and (declared.name in _ALWAYS or _says_something(rows))
+        if wanted and declared.geometry == "points":
+            stacked[declared.name] = _padded([points[..., :2] for points in rows], count, torch.nan)
+        elif wanted and declared.geometry == "masks":
+            stacked |= {} if size is None else {declared.name: _padded([_on_canvas(m, size) for m in rows], count, 0)}
+        elif wanted:
+            stacked[declared.name] = _padded(rows, count, 0)
+    valid = _padded([np.ones(len(sample.boxes), np.bool_) for sample in samples], count, 0)
+    seen = [sample.annotated for sample in samples]
+    return Targets(**stacked, valid=valid, annotated=None if all(seen) else torch.tensor(seen))
 
 
-def _padded(rows: Sequence[NDArray[Any]], into: Tensor) -> Tensor:
+def _says_something(rows: Sequence[NDArray[Any] | None]) -> bool:
+    """Tell whether every image has a field, and it is not False throughout."""
+    known = [values for values in rows if values is not None]
+    return len(known) == len(rows) and not (known[0].dtype == np.bool_ and not any(values.any() for values in known))
+
+
+def _padded(rows: Sequence[NDArray[Any]], count: int, fill: float) -> Tensor:
+    kind = torch.from_numpy(rows[0][:0]).dtype
+    into = torch.full((len(rows), count, *rows[0].shape[1:]), fill, dtype=kind)
     for row, values in zip(into, rows, strict=True):
-        row[: len(values)] = torch.from_numpy(values)
+        row[: len(values)] = torch.from_numpy(np.ascontiguousarray(values))
     return into
 
 
-def _padded_optional(rows: Sequence[NDArray[np.float32] | None], size: tuple[int, int], fill: float) -> Tensor | None:
-    known = [values for values in rows if values is not None]
-    if len(known) < len(rows):
-        return None
-    return _padded(known, torch.full((*size, *known[0].shape[1:]), fill))
+def _on_canvas(masks: NDArray[np.uint8], size: tuple[int, ...]) -> NDArray[np.uint8]:
+    below, right = size[0] - masks.shape[1], size[1] - masks.shape[2]
+    return np.pad(masks, ((0, 0), (0, below), (0, right))) if below or right else masks
 
 
-def _stack(images: list[Tensor]) -> Tensor:
+def _stack(images: list[NDArray[np.uint8]]) -> NDArray[np.uint8]:
     if len({image.shape for image in images}) == 1:
-        return torch.stack(images)
-    height, width = max(image.shape[1] for image in images), max(image.shape[2] for image in images)
-    stacked = torch.zeros(len(images), images[0].shape[0], height, width, dtype=torch.uint8)
+        return np.stack(images)
+    height, width = max(image.shape[0] for image in images), max(image.shape[1] for image in images)
+    stacked = np.zeros((len(images), height, width, images[0].shape[2]), np.uint8)
     for row, image in zip(stacked, images, strict=True):
-        row[:, : image.shape[1], : image.shape[2]] = image
+        row[: image.shape[0], : image.shape[1]] = image
     return stacked

@@ -9,8 +9,9 @@ from pathlib import Path
 from boxwright.config.load import dump_message, load_config
 from boxwright.data.convert import write_tfrecords
 from boxwright.data.image_io import encode_png
+from boxwright.data.pictures import draw_sample
 from boxwright.data.shapes import ShapesDataset
-from boxwright.drawing import contact_sheet, draw_boxes
+from boxwright.drawing import contact_sheet
 from boxwright.files import write_whole
 
 __all__ = ["write_demo_data"]
@@ -35,8 +36,7 @@ def write_demo_data(
     write_tfrecords(training, data / "train.record", num_shards=2, progress=progress)
     write_tfrecords(held_out, data / "val.record", progress=progress)
     samples = [training[index] for index in range(min(20, train_images))]
-    names = [item.name for item in training.categories]
-    pictures = [draw_boxes(s.image, s.boxes, s.labels.tolist(), [names[label] for label in s.labels]) for s in samples]
+    pictures = [draw_sample(sample, training.categories) for sample in samples]
     write_whole(data / "contact-sheet.png", encode_png(contact_sheet(pictures, [s.id for s in samples])))
     asset = resources.files("boxwright") / "assets" / "shapes.config"
     with resources.as_file(asset) as path:

@@ -27,13 +27,14 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader, get_worker_info
 
 from boxwright.data.augmentation.transform import Transform
-from boxwright.data.batch import Batch, Example, Resizer, collate, make_example
+from boxwright.data.batch import Batch, Resizer, collate, to_input
 from boxwright.data.dataset import Dataset
 from boxwright.data.image_io import image_size
 from boxwright.data.order import Key, StreamSettings, sample_keys
 from boxwright.data.reading import reading
 from boxwright.distributed import ALONE, Processes
 from boxwright.errors import BoxwrightError, DataError, TrainingError
+from boxwright.types import Sample
 
 __all__ = ["BatchStream", "TrainingExamples", "training_batches"]
 
@@ -43,7 +44,7 @@ _POLL_SECONDS = 1
 _SHARED_MEMORY = "/dev/shm"  # where Linux has it
 
 
-class TrainingExamples(torch.utils.data.Dataset[Example | BoxwrightError]):
+class TrainingExamples(torch.utils.data.Dataset[Sample | BoxwrightError]):
     """Augmented, resized examples by (epoch, index)."""
 
     def __init__(
@@ -64,7 +65,7 @@ class TrainingExamples(torch.utils.data.Dataset[Example | BoxwrightError]):
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def __getitem__(self, key: Key) -> Example | BoxwrightError:
+    def __getitem__(self, key: Key) -> Sample | BoxwrightError:
         """Prepare one example.
 
         Args:
@@ -81,8 +82,8 @@ class TrainingExamples(torch.utils.data.Dataset[Example | BoxwrightError]):
                 number = (index + further) % len(self.dataset)
                 sample = self.dataset[number]
                 with reading(f"{self.dataset.name}: sample {number} ({sample.id[:60]}): augmentation"):
-                    example = make_example(self.augmentation(sample, rng), self.resizer)
-                return replace(example, key=key, problems=tuple(problems))
+                    prepared = to_input(self.augmentation(sample, rng), self.resizer)
+                return replace(prepared, key=key, problems=tuple(problems))
             except DataError as error:
                 problems.append(str(error))
             except BoxwrightError as error:  # raised by a worker, it would arrive wrapped in a traceback
@@ -90,11 +91,11 @@ class TrainingExamples(torch.utils.data.Dataset[Example | BoxwrightError]):
         return DataError(problems[0] if not self.skip_bad else f"{len(problems)} samples in a row: {problems[0]}")
 
 
-def _collate_or_error(examples: list[Example | BoxwrightError]) -> Batch | BoxwrightError:
+def _collate_or_error(examples: list[Sample | BoxwrightError]) -> Batch | BoxwrightError:
     error = next((example for example in examples if isinstance(example, BoxwrightError)), None)
     if error is not None:
         return error
-    batch = collate([example for example in examples if isinstance(example, Example)])
+    batch = collate([example for example in examples if isinstance(example, Sample)])
     if get_worker_info() is None:
         return batch
     try:

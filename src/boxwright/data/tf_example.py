@@ -276,10 +276,14 @@ def _masks(
     key = "image/object/mask"
     if encoding == "numerical":
         numbers = _floats(features, key, where)
+        if count and not numbers.size:
+            return None
         if numbers.size != count * size[0] * size[1]:
             raise DataError(f"{where}: {key} has {numbers.size} numbers for {count} masks of {size[0]}×{size[1]}")
         return (numbers.reshape(count, *size) > 0).astype(np.uint8)
     values = _bytes(features, key, where)
+    if count and not len(values):
+        return None
     if len(values) != count:
         raise DataError(f"{where}: {key} has {len(values)} PNGs for {count} boxes")
     masks = np.zeros((count, *size), np.uint8)

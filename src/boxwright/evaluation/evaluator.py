@@ -16,9 +16,10 @@ from torch import Tensor
 
 from boxwright.builders.evaluation import EvaluationPlan
 from boxwright.criteria.terms import REGULARIZATION, TOTAL, LossTerm
-from boxwright.data.batch import objects_in_input, stack_targets
+from boxwright.data.batch import learnable, stack_targets
 from boxwright.data.dataset import Dataset
 from boxwright.data.image_io import encode_png
+from boxwright.data.pictures import draw_sample
 from boxwright.distributed import ALONE, Processes
 from boxwright.drawing import draw_boxes, side_by_side
 from boxwright.files import make_folder, unfinished, unique_stem, write_whole
@@ -31,7 +32,6 @@ __all__ = [
     "Evaluation",
     "detection_rows",
     "draw_detections",
-    "draw_truth",
     "evaluate_detector",
     "write_evaluation",
 ]
@@ -154,7 +154,7 @@ def _losses(
     seed: int,
 ) -> dict[str, float]:
     """Compute TF's loss terms of images that were detected in together; the seed is for sampled anchors."""
-    objects = [objects_in_input(sample, (h, w)) for sample, (h, w) in zip(samples, sizes.tolist(), strict=True)]
+    objects = [learnable(sample, (h, w)) for sample, (h, w) in zip(samples, sizes.tolist(), strict=True)]
     with torch.no_grad(), torch.random.fork_rng():
         torch.manual_seed(seed)
         losses = LossTerm.values(detector.criterion(predictions, stack_targets(objects).to(sizes.device)))
@@ -232,22 +232,7 @@ def detection_rows(detections: Detections, image_id: str, categories: Categories
 def _picture(sample: Sample, found: Detections, categories: Categories, plan: EvaluationPlan) -> NDArray[np.uint8]:
     left = draw_detections(sample.image, found, plan.min_score, plan.max_boxes)
     titles = (f"detections, score {plan.min_score:g} or more", "truth")
-    return side_by_side(left, draw_truth(sample, categories), titles)
-
-
-def draw_truth(sample: Sample, categories: Categories) -> NDArray[np.uint8]:
-    """Draw the annotated boxes.
-
-    Args:
-        sample: The sample.
-        categories: The classes, for names.
-
-    Returns:
-        uint8 [H, W, 3].
-    """
-    labels = sample.labels.tolist()
-    names = [categories.by_label(label).title for label in labels]
-    return draw_boxes(sample.image, sample.boxes, labels, names)
+    return side_by_side(left, draw_sample(sample, categories), titles)
 
 
 def draw_detections(image: NDArray[np.uint8], found: Detections, min_score: float, max_boxes: int) -> NDArray[np.uint8]:
@@ -266,7 +251,11 @@ def draw_detections(image: NDArray[np.uint8], found: Detections, min_score: floa
     count = min(len(shown), max_boxes)
     captions = [f"{name} {score:.2f}" for name, score in zip(shown.names(), shown.scores.tolist(), strict=True)]
     boxes, labels = shown.boxes[:count].cpu().numpy(), shown.labels[:count].tolist()
-    return draw_boxes(image, boxes[::-1], labels[::-1], captions[:count][::-1])
+    # What a head predicts of a mask is of its box; only a whole picture's can be laid over one.
+    whole = shown.masks is not None and tuple(shown.masks.shape[1:]) == image.shape[:2]
+    masks = (shown.masks[:count] > 0.5).cpu().numpy()[::-1].astype(np.uint8) if whole else None  # type: ignore[index]
+    points = None if shown.keypoints is None else shown.keypoints[:count].cpu().numpy()[::-1]
+    return draw_boxes(image, boxes[::-1], labels[::-1], captions[:count][::-1], masks=masks, keypoints=points)
 
 
 def write_evaluation(evaluation: Evaluation, folder: str | Path) -> None:

@@ -264,7 +264,7 @@ class Tracked:
 
 
 def draw_inputs(batch: Batch, categories: Categories | None, most: int) -> list[NDArray[np.uint8]]:
-    """Draw images of a batch as the network sees them, with their boxes.
+    """Draw images of a batch as the network sees them, with their objects.
 
     Args:
         batch: The batch.
@@ -282,7 +282,10 @@ def draw_inputs(batch: Batch, categories: Categories | None, most: int) -> list[
         valid = targets.valid[row].numpy()
         labels = targets.labels[row].numpy()[valid].tolist()
         names = [categories.by_label(label).title if categories else str(label + 1) for label in labels]
-        pictures.append(draw_boxes(image, targets.boxes[row].numpy()[valid], labels, names))
+        boxes, of = targets.boxes[row].numpy()[valid], targets.keypoints
+        masks = None if targets.masks is None else targets.masks[row].numpy()[valid]
+        points = None if of is None else of[row].numpy()[valid]
+        pictures.append(draw_boxes(image, boxes, labels, names, masks=masks, keypoints=points))
     return pictures
 
 

@@ -1,17 +1,48 @@
-"""An image with what is known about its objects.
+"""An image with what is known about its objects: one object from the reader through augmentation to the batch.
+
+What is known of each object is declared once, in `Sample`'s fields. Choosing objects, moving them with the image and
+padding them in a batch go by the declarations: a new field is one line here, and one in `Targets` if it is learnt.
 
 Dimensions: N objects, P keypoints, K classes, H W image.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Callable
+from dataclasses import Field, dataclass, field, fields, replace
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Sample"]
+__all__ = ["OBJECT_FIELDS", "ObjectField", "Sample"]
+
+Array = NDArray[Any]
+# How a field moves with the image: boxes xyxy, points (x, y, visibility), masks [N, H, W], areas; or not at all.
+Geometry = Literal["none", "boxes", "points", "masks", "areas"]
+_DERIVED: Any = None  # filled in when the sample is made
+
+
+@dataclass(frozen=True)
+class ObjectField:
+    """What `Sample` declares of a field that has a row an object.
+
+    Attributes:
+        name: The field.
+        dtype: Its type.
+        geometry: How it moves with the image.
+        missing: Every object's value where the field is not given; None where the field is then None.
+    """
+
+    name: str
+    dtype: Any
+    geometry: Geometry
+    missing: float | None
+
+
+def _row(dtype: Any, *, geometry: Geometry = "none", missing: float | None = None) -> dict[str, Any]:
+    """Declare a field that has a row an object; without `missing` it is None where it is not given."""
+    return {"dtype": dtype, "geometry": geometry, "missing": missing}
 
 
 @dataclass
@@ -19,7 +50,7 @@ class Sample:
     """One image with what is known about its objects.
 
     Attributes:
-        image: uint8 [H, W, 3], RGB, upright.
+        image: uint8 [H, W, C], RGB (or one channel), upright.
         boxes: float32 [N, 4], xyxy in pixels of `image`, as annotated (they may cross the border).
         labels: int64 [N], 0-based.
         weights: float32 [N]; how much each object counts in training.
@@ -31,61 +62,89 @@ class Sample:
         keypoints: float32 [N, P, 3] as x, y in pixels and visibility (0 or 1), or None.
         class_scores: float32 [N, K]; what the class logits of each object should say, where that is not its
             label alone; or None.
+        confidences: float32 [N, K]; how sure it is that an object is (above 0) or is not (below 0) of a class; or None.
+        track_ids: int64 [N]; which objects of several images are the same; or None.
         verified_labels: int64 [V]; classes that somebody looked for in the image, found or not (Open Images).
+        annotated: Whether somebody looked at the image at all; if not, no loss counts it.
         id: What identifies the image in its source.
         filename: The image's file name, as the source has it; may be empty.
+        true_size: (height, width) of what is image and not padding; None for all of it.
+        key: The epoch, and the sample's index in the data.
+        problems: What was wrong with the samples in whose place this one came.
     """
 
     image: NDArray[np.uint8]
-    boxes: NDArray[np.float32]
-    labels: NDArray[np.int64]
-    weights: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
-    difficult: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
-    is_crowd: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
-    group_of: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
-    areas: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
-    masks: NDArray[np.uint8] | None = None
-    keypoints: NDArray[np.float32] | None = None
-    class_scores: NDArray[np.float32] | None = None
+    boxes: NDArray[np.float32] = field(metadata=_row(np.float32, geometry="boxes"))
+    labels: NDArray[np.int64] = field(metadata=_row(np.int64))
+    weights: NDArray[np.float32] = field(default=_DERIVED, metadata=_row(np.float32, missing=1))
+    difficult: NDArray[np.bool_] = field(default=_DERIVED, metadata=_row(np.bool_, missing=0))
+    is_crowd: NDArray[np.bool_] = field(default=_DERIVED, metadata=_row(np.bool_, missing=0))
+    group_of: NDArray[np.bool_] = field(default=_DERIVED, metadata=_row(np.bool_, missing=0))
+    areas: NDArray[np.float32] = field(default=_DERIVED, metadata=_row(np.float32, geometry="areas"))
+    masks: NDArray[np.uint8] | None = field(default=None, metadata=_row(np.uint8, geometry="masks"))
+    keypoints: NDArray[np.float32] | None = field(default=None, metadata=_row(np.float32, geometry="points"))
+    class_scores: NDArray[np.float32] | None = field(default=None, metadata=_row(np.float32))
+    confidences: NDArray[np.float32] | None = field(default=None, metadata=_row(np.float32))
+    track_ids: NDArray[np.int64] | None = field(default=None, metadata=_row(np.int64))
     verified_labels: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    annotated: bool = True
     id: str = ""
     filename: str = ""
+    true_size: tuple[int, int] | None = None
+    key: tuple[int, int] = (0, 0)
+    problems: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        n = len(self.boxes)
-        self.boxes = np.asarray(self.boxes, np.float32).reshape(n, 4)
-        self.labels = np.asarray(self.labels, np.int64).reshape(n)
-        if len(self.weights) != n:
-            self.weights = np.ones(n, np.float32)
-        for name in ("difficult", "is_crowd", "group_of"):
-            if len(getattr(self, name)) != n:
-                setattr(self, name, np.zeros(n, np.bool_))
-        if len(self.areas) != n:
+        count = len(self.boxes)
+        self.boxes = np.asarray(self.boxes, np.float32).reshape(count, 4)
+        self.labels = np.asarray(self.labels, np.int64).reshape(count)
+        if self.areas is None or len(self.areas) != count:
             sides = np.maximum(self.boxes[:, 2:] - self.boxes[:, :2], 0)
-            self.areas = sides[:, 0] * sides[:, 1]
+            with np.errstate(over="ignore"):  # what overflows is infinite
+                self.areas = sides[:, 0] * sides[:, 1]
+        for declared in OBJECT_FIELDS:
+            value = getattr(self, declared.name)
+            if declared.missing is not None and (value is None or len(value) != count):
+                setattr(self, declared.name, np.full(count, declared.missing, declared.dtype))
 
-    def keep(self, index: NDArray[Any]) -> Sample:
-        """Return the sample with some of its objects.
+    def keep(self, index: Array) -> Sample:
+        """Return the sample with some of its objects; it shares the image.
 
         Args:
             index: A boolean mask [N] or integer indices of the objects that stay.
 
         Returns:
-            A sample that shares the image.
+            A sample.
         """
-        picked = {name: getattr(self, name)[index] for name in _PER_OBJECT if getattr(self, name) is not None}
-        return replace(self, **picked)
+        chosen: dict[str, Any] = {name: value[index] for name, value in self.of_objects().items()}
+        return replace(self, **chosen)
+
+    def of_objects(self) -> dict[str, Array]:
+        """Return what is known of each object: field to rows."""
+        known = {declared.name: getattr(self, declared.name) for declared in OBJECT_FIELDS}
+        return {name: value for name, value in known.items() if value is not None}
+
+    def moved(self, image: NDArray[np.uint8], **change: Callable[[Array], Array]) -> Sample:
+        """Return the sample with another image, and what has a place in it moved there.
+
+        Args:
+            image: uint8 [H', W', C].
+            **change: For each of "boxes", "points", "masks" and "areas" what becomes of such fields; without, they
+                stay.
+
+        Returns:
+            A sample.
+        """
+        moving = {d.name: change[d.geometry] for d in OBJECT_FIELDS if d.geometry in change}
+        known = self.of_objects()
+        changed: dict[str, Any] = {
+            name: np.asarray(move(known[name])) for name, move in moving.items() if name in known
+        }
+        return replace(self, image=image, **changed)
 
 
-_PER_OBJECT = (
-    "boxes",
-    "labels",
-    "weights",
-    "difficult",
-    "is_crowd",
-    "group_of",
-    "areas",
-    "masks",
-    "keypoints",
-    "class_scores",
-)
+def _declared(spec: Field[Any]) -> ObjectField:
+    return ObjectField(spec.name, spec.metadata["dtype"], spec.metadata["geometry"], spec.metadata["missing"])
+
+
+OBJECT_FIELDS = tuple(_declared(spec) for spec in fields(Sample) if "geometry" in spec.metadata)

@@ -1,6 +1,6 @@
 """The groundtruth of a batch.
 
-Dimensions: B batch, G groundtruth boxes (padded), P keypoints, K classes.
+Dimensions: B batch, G groundtruth boxes (padded), P keypoints, K classes, H W network's input.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ __all__ = ["Targets"]
 class Targets:
     """The groundtruth of a batch, padded to G boxes an image.
 
+    What has a row an object has the name that it has in `Sample`, and is padded with 0.
+
     Attributes:
         boxes: float32 [B, G, 4], xyxy in pixels of the network's input; zeros where padded.
         labels: int64 [B, G], 0-based; 0 where padded.
@@ -25,10 +27,14 @@ class Targets:
         valid: bool [B, G]; False where padded.
         keypoints: float32 [B, G, P, 2], x and y in pixels of the network's input, NaN where not known;
             or None.
+        masks: uint8 [B, G, H, W] of 0 and 1, in the frame of the network's input; or None.
         confidences: float32 [B, G, K]; how sure it is that an object is (above 0) or is not (below 0) of
             a class, 0 where nothing is said; or None.
         class_scores: float32 [B, G, K]; what the class logits of each object should say, where that is not its
             label alone; or None.
+        areas: float32 [B, G] in pixels of the network's input; or None.
+        group_of: bool [B, G]; or None.
+        track_ids: int64 [B, G]; or None.
         annotated: bool [B]; False for images that nobody looked at, which no loss counts; or None for all.
     """
 
@@ -37,48 +43,29 @@ class Targets:
     weights: Tensor
     valid: Tensor
     keypoints: Tensor | None = None
+    masks: Tensor | None = None
     confidences: Tensor | None = None
     class_scores: Tensor | None = None
+    areas: Tensor | None = None
+    group_of: Tensor | None = None
+    track_ids: Tensor | None = None
     annotated: Tensor | None = None
 
     def to(self, device: torch.device | str) -> Targets:
-        """Move to a device.
-
-        Args:
-            device: The device.
-
-        Returns:
-            Targets there.
-        """
+        """Return the targets on a device."""
         wait_not = torch.device(device).type == "cuda"
         return self._each(lambda value: value.to(device, non_blocking=wait_not))
 
     def rows(self, start: int, stop: int) -> Targets:
-        """Take some images.
-
-        Args:
-            start: The first.
-            stop: The one after the last.
-
-        Returns:
-            Their targets.
-        """
+        """Return the targets of some images, from `start` to before `stop`."""
         return self._each(lambda value: value[start:stop])
 
     def pin_memory(self) -> Targets:
-        """Copy to memory from which a GPU can read while the CPU works.
-
-        Returns:
-            Targets there.
-        """
+        """Return a copy in memory from which a GPU can read while the CPU works."""
         return self._each(Tensor.pin_memory)
 
     def tensors(self) -> list[Tensor]:
-        """List what there is.
-
-        Returns:
-            The tensors that are not None.
-        """
+        """Return what there is: the tensors that are not None."""
         return [value for f in fields(self) if (value := getattr(self, f.name)) is not None]
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Targets:

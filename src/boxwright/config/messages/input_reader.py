@@ -57,9 +57,7 @@ class CocoInputReader(Message):
     image_folder: String = Field(
         "", description="Folder that file_name of each image is relative to; default: beside the annotation file."
     )
-    load_masks: Bool = Field(
-        False, no_effect=BOXES_ONLY, description="Also read polygon and RLE segmentations as masks."
-    )
+    load_masks: Bool = Field(False, description="Also read polygon and RLE segmentations as masks.")
     allow_paths_outside: Bool = Field(
         False, description="Whether file_name may be absolute, or lead out of image_folder by '..'."
     )
@@ -173,10 +171,9 @@ class InputReader(Message):
         refused="not supported; use tf_record_input_reader, coco_input_reader or voc_input_reader",
         description="Read the image ids that belong to the context features.",
     )
-    load_instance_masks: Bool = Field(False, no_effect=BOXES_ONLY, description="Read instance masks from the examples.")
+    load_instance_masks: Bool = Field(False, description="Read instance masks from the examples.")
     mask_type: InstanceMaskType = Field(
         InstanceMaskType.NUMERICAL_MASKS,
-        no_effect=BOXES_ONLY,
         description="How masks are stored: NUMERICAL_MASKS (float arrays) or PNG_MASKS (encoded images).",
     )
     load_dense_pose: Bool = Field(

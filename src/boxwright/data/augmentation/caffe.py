@@ -16,6 +16,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from boxwright.data.augmentation.functional.color import brighten, saturate_8_bits, scale_levels, turn_hue_8_bits
+from boxwright.data.augmentation.functional.geometry import pad, place
 from boxwright.types import Sample
 
 __all__ = ["CaffeDistort", "OverlapCrop", "RandomExpand", "RandomInterpolationResize"]
@@ -23,12 +25,6 @@ __all__ = ["CaffeDistort", "OverlapCrop", "RandomExpand", "RandomInterpolationRe
 _INTERPOLATIONS = (cv2.INTER_LINEAR, cv2.INTER_AREA, cv2.INTER_NEAREST, cv2.INTER_CUBIC, cv2.INTER_LANCZOS4)
 _TRIALS = 50
 _Pixels = NDArray[np.uint8]
-_LEVELS = np.arange(256, dtype=np.float32)
-
-
-def _looked_up(levels: NDArray[np.float32]) -> _Pixels:
-    """Round a table of 256 levels, half to even, and cut it to 8 bits."""
-    return np.clip(np.rint(levels), 0, 255).astype(np.uint8)
 
 
 @dataclass(frozen=True)
@@ -70,24 +66,16 @@ class CaffeDistort:
         return replace(sample, image=image)
 
     def _brightness(self, image: _Pixels, rng: np.random.Generator) -> _Pixels:
-        delta = np.float32(rng.uniform(-self.brightness, self.brightness))
-        return _looked_up(_LEVELS + delta)[image]
+        return brighten(image, rng.uniform(-self.brightness, self.brightness))
 
     def _contrast(self, image: _Pixels, rng: np.random.Generator) -> _Pixels:
-        return _looked_up(_LEVELS * np.float32(rng.uniform(*self.contrast)))[image]
+        return scale_levels(image, rng.uniform(*self.contrast))
 
     def _saturation(self, image: _Pixels, rng: np.random.Generator) -> _Pixels:
-        return _in_hsv(image, 1, _looked_up(_LEVELS * np.float32(rng.uniform(*self.saturation))))
+        return saturate_8_bits(image, rng.uniform(*self.saturation))
 
     def _hue(self, image: _Pixels, rng: np.random.Generator) -> _Pixels:
-        return _in_hsv(image, 0, _looked_up(_LEVELS + np.float32(rng.uniform(-self.hue, self.hue))))
-
-
-def _in_hsv(image: _Pixels, channel: int, table: _Pixels) -> _Pixels:
-    """Look one channel of hue (0..180), saturation and value up in a table."""
-    hsv = cv2.cvtColor(np.ascontiguousarray(image), cv2.COLOR_RGB2HSV)
-    hsv[..., channel] = table[hsv[..., channel]]
-    return np.asarray(cv2.cvtColor(hsv, cv2.COLOR_HSV2RGB), np.uint8)
+        return turn_hue_8_bits(image, rng.uniform(-self.hue, self.hue))
 
 
 @dataclass(frozen=True)
@@ -122,12 +110,7 @@ class RandomExpand:
         top, left = math.floor(rng.uniform(0, tall - height)), math.floor(rng.uniform(0, wide - width))
         canvas = np.empty((tall, wide, 3), np.uint8)
         canvas[:] = self.colour
-        canvas[top : top + height, left : left + width] = sample.image
-        masks = sample.masks
-        if masks is not None:
-            masks = np.pad(masks, ((0, 0), (top, tall - height - top), (left, wide - width - left)))
-        shift = np.array([left, top], np.float32)
-        return _moved(sample, canvas, masks, np.ones(2, np.float32), shift)
+        return pad(sample, canvas, (left, top))
 
 
 @dataclass(frozen=True)
@@ -199,10 +182,15 @@ def _cut(sample: Sample, boxes: NDArray[np.float32], window: NDArray[np.float32]
     centres = (boxes[:, :2] + boxes[:, 2:]) / 2
     kept = sample.keep(np.asarray(((centres >= window[:2]) & (centres <= window[2:])).all(1)))
     image = np.ascontiguousarray(sample.image[y : y + rows, x : x + columns])
-    masks = None if kept.masks is None else kept.masks[:, y : y + rows, x : x + columns]
     # From pixels of the image to units of the window, to pixels of what was cut out.
     scale = np.array([columns, rows], np.float32) / ((window[2:] - window[:2]) * [width, height])
-    moved = _moved(kept, image, masks, scale.astype(np.float32), -window[:2] * np.array([width, height]) * scale)
+    moved = place(
+        kept,
+        image,
+        masks=lambda old: old[:, y : y + rows, x : x + columns],
+        scale=scale.astype(np.float32),
+        shift=-window[:2] * np.array([width, height]) * scale,
+    )
     limits = np.array([columns, rows] * 2, np.float32)
     moved = replace(moved, boxes=np.clip(moved.boxes, 0, limits))
     return moved.keep(np.asarray((moved.boxes[:, 2:] > moved.boxes[:, :2]).all(1)))
@@ -231,36 +219,11 @@ class RandomInterpolationResize:
         height, width = self.size
         interpolation = _INTERPOLATIONS[int(rng.integers(len(_INTERPOLATIONS)))]
         image = np.asarray(cv2.resize(sample.image, (width, height), interpolation=interpolation), np.uint8)
-        masks = sample.masks
-        if masks is not None:
-            resized = [cv2.resize(mask, (width, height), interpolation=cv2.INTER_NEAREST) for mask in masks]
-            masks = np.array(resized, np.uint8).reshape(-1, height, width)
         old_height, old_width = sample.image.shape[:2]
         scale = np.array([width / old_width, height / old_height], np.float32)
-        return _moved(sample, image, masks, scale, np.zeros(2, np.float32))
 
+        def masks(old: NDArray[np.uint8]) -> NDArray[np.uint8]:
+            resized = [cv2.resize(mask, (width, height), interpolation=cv2.INTER_NEAREST) for mask in old]
+            return np.array(resized, np.uint8).reshape(-1, height, width)
 
-def _moved(
-    sample: Sample,
-    image: _Pixels,
-    masks: _Pixels | None,
-    scale: NDArray[np.float32],
-    shift: NDArray[np.float32],
-) -> Sample:
-    """Put an image in a sample's place: points x, y become `scale × point + shift`."""
-    keypoints = sample.keypoints
-    if keypoints is not None:
-        points = keypoints[..., :2] * scale + shift
-        height, width = image.shape[:2]
-        seen = (points >= 0).all(-1) & (points <= [width, height]).all(-1)
-        keypoints = np.concatenate([points, (keypoints[..., 2] * seen)[..., None]], -1).astype(np.float32)
-    boxes = sample.boxes * np.tile(scale, 2) + np.tile(shift, 2)
-    areas = sample.areas * scale.prod()
-    return replace(
-        sample,
-        image=image,
-        boxes=boxes.astype(np.float32),
-        areas=areas.astype(np.float32),
-        masks=masks,
-        keypoints=keypoints,
-    )
+        return place(sample, image, masks=masks, scale=scale)

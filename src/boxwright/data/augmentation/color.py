@@ -5,21 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
-from torchvision.transforms.v2 import functional as F
 
+from boxwright.data.augmentation.functional.color import brighten, saturate, stretch, turn_hue
 from boxwright.types import Sample
 
 __all__ = ["DistortColor", "RandomBrightness", "RandomContrast", "RandomHue", "RandomSaturation"]
-
-
-# What depends on a pixel's own level alone is looked up: a tenth of the time of the arithmetic.
-_LEVELS = np.arange(256, dtype=np.float32)
-
-
-def _rounded(pixels: NDArray[np.float32]) -> NDArray[np.uint8]:
-    return np.clip(np.rint(pixels), 0, 255).astype(np.uint8)
 
 
 @dataclass(frozen=True)
@@ -42,8 +32,8 @@ class RandomBrightness:
         Returns:
             A new sample.
         """
-        delta = np.float32(rng.uniform(-self.max_delta, self.max_delta) * 255)
-        return replace(sample, image=_rounded(_LEVELS + delta)[sample.image])
+        delta = rng.uniform(-self.max_delta, self.max_delta) * 255
+        return replace(sample, image=brighten(sample.image, delta))
 
 
 @dataclass(frozen=True)
@@ -68,13 +58,7 @@ class RandomContrast:
         Returns:
             A new sample.
         """
-        factor = np.float32(rng.uniform(self.low, self.high))
-        image = np.empty_like(sample.image)
-        for channel in range(image.shape[2]):
-            pixels = sample.image[..., channel]
-            mean = np.float32(pixels.mean())
-            image[..., channel] = _rounded((_LEVELS - mean) * factor + mean)[pixels]
-        return replace(sample, image=image)
+        return replace(sample, image=stretch(sample.image, rng.uniform(self.low, self.high)))
 
 
 @dataclass(frozen=True)
@@ -99,12 +83,7 @@ class RandomSaturation:
         Returns:
             A new sample.
         """
-        factor = np.float32(rng.uniform(self.low, self.high))
-        value = sample.image.max(-1, keepdims=True).astype(np.float32)
-        chroma = value - sample.image.min(-1, keepdims=True)
-        # Saturation is chroma over value and ends at 1; the value itself stays.
-        limit = np.divide(value, chroma, out=np.full_like(value, np.inf), where=chroma > 0)
-        return replace(sample, image=_rounded(value - (value - sample.image) * np.minimum(factor, limit)))
+        return replace(sample, image=saturate(sample.image, rng.uniform(self.low, self.high)))
 
 
 @dataclass(frozen=True)
@@ -127,9 +106,7 @@ class RandomHue:
         Returns:
             A new sample.
         """
-        delta = float(rng.uniform(-self.max_delta, self.max_delta))
-        pixels = F.adjust_hue(torch.from_numpy(sample.image).permute(2, 0, 1), delta)
-        return replace(sample, image=np.ascontiguousarray(pixels.permute(1, 2, 0).numpy()))
+        return replace(sample, image=turn_hue(sample.image, rng.uniform(-self.max_delta, self.max_delta)))
 
 
 @dataclass(frozen=True)

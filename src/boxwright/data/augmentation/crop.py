@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from boxwright.data.augmentation.functional.geometry import Window, cut
 from boxwright.types import Sample
 
 __all__ = ["SSD_CROPS", "RandomCrop", "SsdRandomCrop"]
@@ -59,10 +60,10 @@ class RandomCrop:
         for _ in range(_ATTEMPTS):
             window = self._draw(height, width, rng)
             if window is not None and self._covers(window, sample.boxes, height, width):
-                return crop(sample, window, self.overlap_threshold, self.clip_boxes)
-        return crop(sample, (0, 0, width, height), self.overlap_threshold, self.clip_boxes)
+                return crop(sample, window, self.overlap_threshold, clip_boxes=self.clip_boxes)
+        return crop(sample, (0, 0, width, height), self.overlap_threshold, clip_boxes=self.clip_boxes)
 
-    def _draw(self, height: int, width: int, rng: np.random.Generator) -> tuple[int, int, int, int] | None:
+    def _draw(self, height: int, width: int, rng: np.random.Generator) -> Window | None:
         ratio = rng.uniform(*self.aspect_ratios)
         least, most = (math.sqrt(share * height * width / ratio) for share in self.areas)
         most = min(most, height, width / ratio)
@@ -73,7 +74,7 @@ class RandomCrop:
         y, x = int(rng.integers(0, height - window_height + 1)), int(rng.integers(0, width - window_width + 1))
         return x, y, x + window_width, y + window_height
 
-    def _covers(self, window: tuple[int, int, int, int], boxes: NDArray[np.float32], height: int, width: int) -> bool:
+    def _covers(self, window: Window, boxes: NDArray[np.float32], height: int, width: int) -> bool:
         if not len(boxes):  # TF then takes the whole image as the one object
             boxes = np.array([[0, 0, width, height]], np.float32)
         return bool((_share_inside(boxes, window) >= self.min_object_covered).any())
@@ -108,7 +109,7 @@ class SsdRandomCrop:
         return self.crops[int(rng.integers(len(self.crops)))](sample, rng)
 
 
-def crop(sample: Sample, window: tuple[int, int, int, int], overlap_threshold: float, clip_boxes: bool) -> Sample:
+def crop(sample: Sample, window: Window, overlap_threshold: float, *, clip_boxes: bool) -> Sample:
     """Cut a window out of a sample.
 
     Args:
@@ -124,26 +125,14 @@ def crop(sample: Sample, window: tuple[int, int, int, int], overlap_threshold: f
     if window == (0, 0, sample.image.shape[1], sample.image.shape[0]) and not clip_boxes:
         return sample
     share = _share_inside(sample.boxes, window)
-    kept = sample.keep((share > 0) & (share >= overlap_threshold))
-    boxes = kept.boxes - np.array([x_min, y_min, x_min, y_min], np.float32)
-    if clip_boxes:
-        limits = np.array([x_max - x_min, y_max - y_min] * 2, np.float32)
-        boxes = np.clip(boxes, 0, limits)
-    keypoints = kept.keypoints
-    if keypoints is not None:
-        keypoints = keypoints - np.array([x_min, y_min, 0], np.float32)
-        inside = (keypoints[..., :2] >= 0).all(-1) & (keypoints[..., :2] <= [x_max - x_min, y_max - y_min]).all(-1)
-        keypoints[..., 2] *= inside
-    return replace(
-        kept,
-        image=np.ascontiguousarray(sample.image[y_min:y_max, x_min:x_max]),
-        boxes=boxes.astype(np.float32),
-        masks=None if kept.masks is None else kept.masks[:, y_min:y_max, x_min:x_max],
-        keypoints=keypoints,
-    )
+    inside = cut(sample.keep((share > 0) & (share >= overlap_threshold)), window)
+    if not clip_boxes:
+        return inside
+    limits = np.array([x_max - x_min, y_max - y_min] * 2, np.float32)
+    return replace(inside, boxes=np.clip(inside.boxes, 0, limits))
 
 
-def _share_inside(boxes: NDArray[np.float32], window: tuple[int, int, int, int]) -> NDArray[np.float32]:
+def _share_inside(boxes: NDArray[np.float32], window: Window) -> NDArray[np.float32]:
     """Compute the share of each box's area that lies in a window; 0 for a box without area."""
     low = np.maximum(boxes[:, :2], window[:2])
     high = np.minimum(boxes[:, 2:], window[2:])

@@ -1,0 +1,1 @@
+"""What augmentation does to a whole sample: each kernel once. Random steps draw its parameters and call it."""

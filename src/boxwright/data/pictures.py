@@ -1,0 +1,18 @@
+"""Pictures of samples."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boxwright.drawing import draw_boxes
+from boxwright.types import Categories, Sample
+
+__all__ = ["draw_sample"]
+
+
+def draw_sample(sample: Sample, categories: Categories) -> NDArray[np.uint8]:
+    """Return a sample's image with its annotated boxes, masks and keypoints, uint8 [H, W, 3]."""
+    labels = sample.labels.tolist()
+    names = [categories.by_label(label).title for label in labels]
+    return draw_boxes(sample.image, sample.boxes, labels, names, masks=sample.masks, keypoints=sample.keypoints)
