@@ -31,7 +31,6 @@ from boxwright.config.messages import DetectionModel
 from boxwright.criteria.terms import LossTerm
 from boxwright.models.detector import Detector
 from boxwright.optimization.optimizers import Momentum, Optimizer
-from boxwright.postprocessing.padded_nms import PaddedNms
 from boxwright.training.allocator import keep_freed_memory
 from boxwright.types import Targets
 
@@ -108,7 +107,6 @@ def our_runs(name: str, device: str) -> dict[str, Run]:
     optimizer = Optimizer([p for p in detector.parameters() if p.requires_grad], Momentum(0.9))
     optimizer.param_groups[0]["lr"] = 1e-5
     post: Any = detector.postprocessor
-    padded = PaddedNms(post.nms)
 
     def losses(inputs: Tensor, targets: Targets) -> Tensor:
         return LossTerm.sum(detector.criterion(detector.predict(inputs), targets))
@@ -116,7 +114,7 @@ def our_runs(name: str, device: str) -> dict[str, Run]:
     @torch.no_grad()
     def found(inputs: Tensor, windows: Tensor) -> Tensor:
         raw = post.decode(detector.predict(inputs))
-        return padded(raw.boxes, raw.scores[..., post.background :], windows).boxes
+        return post.nms(raw.boxes, raw.scores[..., post.background :], windows).boxes
 
     def step(loss: Callable[[Tensor, Targets], Tensor]) -> Run:
         images, targets = samples(train_batch, size, device)

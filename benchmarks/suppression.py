@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 from torchvision.ops import nms
 
-from boxwright.postprocessing.batch_nms import BatchNms, ClassAgnosticNms, SoftNms
-from boxwright.postprocessing.padded_nms import PaddedNms
+from boxwright.ops.suppression_in_tensors import suppress_in_tensors
+from boxwright.postprocessing.nms import ClassAgnostic, Nms, PerClass, SoftPerClass
 
 HERE = Path(__file__).parent
 ANCHORS, CLASSES, TIMED_CLASSES = 51150, 90, 3
-RULES = BatchNms(1e-8, 0.6, 100, 100)
+RULES = Nms(PerClass(0.6, 100), 1e-8, 100)
 
 
 def exhaustive(boxes: Tensor, scores: Tensor) -> list[tuple[float, int, int]]:
@@ -39,7 +39,7 @@ def exhaustive(boxes: Tensor, scores: Tensor) -> list[tuple[float, int, int]]:
     """
     rows = []
     for label in range(scores.shape[1]):
-        kept = nms(boxes, scores[:, label], RULES.iou_threshold)[: RULES.max_detections_per_class].tolist()
+        kept = nms(boxes, scores[:, label], 0.6)[:100].tolist()
         rows += [(scores[anchor, label].item(), label, anchor) for anchor in kept]
     return sorted(rows, key=lambda row: -row[0])[: RULES.max_total_detections]
 
@@ -71,8 +71,12 @@ def main() -> None:
     uniform = torch.rand(ANCHORS, CLASSES, generator=generator, dtype=torch.float64).float() * 0.99 + 0.005
     results: dict[str, dict[str, float]] = {}
     for name, scores in (("uniform", uniform), ("all alike", torch.full_like(uniform, 0.01))):
-        kinds = {"per class": RULES, "fixed shape": PaddedNms(RULES), "soft": SoftNms(0.5, 1e-8, 100, 100)}
-        kinds["class-agnostic"] = ClassAgnosticNms(1e-8, 0.6, 100)
+        kinds: dict[str, Callable[..., Any]] = {
+            "per class": RULES,
+            "in tensors": lambda *batch: suppress_in_tensors(*batch, *vars(RULES.rules()).values()),
+            "soft": Nms(SoftPerClass(0.5, 100), 1e-8, 100),
+            "class-agnostic": Nms(ClassAgnostic(0.6), 1e-8, 100),
+        }
         results[name] = {
             kind: milliseconds(lambda run=run, s=scores: run(boxes[None], s[None], windows))  # type: ignore[misc]
             for kind, run in kinds.items()
@@ -81,7 +85,7 @@ def main() -> None:
     began = time.perf_counter()
     wanted = exhaustive(boxes, few)
     results["uniform"]["exhaustive, times thirty"] = 1000 * (time.perf_counter() - began) * CLASSES / TIMED_CLASSES
-    (kept,) = RULES(boxes[None], few[None], windows)
+    kept = RULES(boxes[None], few[None], windows).image(0)
     found = list(zip(kept.scores.tolist(), kept.labels.tolist(), kept.anchors.tolist(), strict=True))
     print("equal to the exhaustive computation:", sorted(found) == sorted(wanted))
     for name, row in results.items():

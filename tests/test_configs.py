@@ -16,8 +16,7 @@ from boxwright.config.support import report
 from boxwright.criteria.refinedet import RefineDetCriterion
 from boxwright.data.label_map import load_label_map
 from boxwright.models.layers import Conv2d, Deconv2d, Regularizer
-from boxwright.postprocessing.candidates import BestOfClass
-from boxwright.postprocessing.linear_soft_nms import ThenLinearSoftNms
+from boxwright.postprocessing.nms import BestOfClass
 
 ROOT = Path(__file__).parent.parent
 PATHS = sorted((ROOT / "configs").glob("*/*.config"))
@@ -104,7 +103,8 @@ def test_published_recipe(path: Path) -> None:
         assert isinstance(detector.criterion, RefineDetCriterion)
         assert detector.criterion.second_step.filter.objectness_threshold == pytest.approx(0.01)
         nms = detector.postprocessor.detection.nms  # type: ignore[attr-defined]
-        assert isinstance(nms, ThenLinearSoftNms if "coco" in path.stem else BestOfClass)
+        assert nms.candidates == BestOfClass(1000)
+        assert (nms.lowering is not None) == ("coco" in path.stem)
 
 
 def test_label_map_of_voc() -> None:

@@ -173,7 +173,7 @@ def variants(shapes_data: Path) -> Iterator[str]:
         reader = f"num_keypoints: 2 {readers[0]}" if number % 4 == 1 else readers[number % 3]
         merging = "freeze_stage { variables: 'head' until_step: 3 }" if number % 2 else ""
         if number == 0:
-            reader = f"load_multiclass_scores: true max_number_of_boxes: 9 {readers[0]}"
+            reader = f"load_instance_masks: true load_multiclass_scores: true max_number_of_boxes: 9 {readers[0]}"
             merging = "use_multiclass_scores: true"
         elif number == 2:
             reader += " class_weight { name: 'star' weight: 2 } sample_from_datasets_weights: 1"

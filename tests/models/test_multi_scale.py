@@ -12,7 +12,8 @@ import boxwright as bw
 from boxwright.config import messages as m
 from boxwright.config import parse_message
 from boxwright.models.multi_scale import MULTI_SCALE, Look, MultiScale, MultiScaleDetector, at_scales
-from boxwright.postprocessing.box_voting import BoxVoting, SoftBoxVoting
+from boxwright.ops.voting import soft_vote, vote
+from boxwright.postprocessing.nms import Voting
 
 BOXES = torch.tensor([[0.0, 0, 10, 10], [0.0, 0, 10, 8], [50.0, 0, 60, 10], [0.0, 0, 10, 4]])
 SCORES = torch.tensor([0.6, 0.2, 0.9, 0.1])
@@ -20,7 +21,8 @@ SCORES = torch.tensor([0.6, 0.2, 0.9, 0.1])
 
 def test_voting_by_hand() -> None:
     """The second overlaps the first by 0.8, the fourth by 0.4 alone; the third is far."""
-    boxes, scores = BoxVoting()(BOXES, SCORES)
+    boxes, scores, best = vote(BOXES, SCORES, 0.45)
+    assert best.tolist() == [2, 0, 3]
     assert scores.tolist() == pytest.approx([0.9, 0.6, 0.1])
     # (10 × 0.6 + 8 × 0.2) ÷ 0.8 = 9.5
     assert boxes.tolist() == [[50, 0, 60, 10], pytest.approx([0, 0, 10, 9.5]), [0, 0, 10, 4]]
@@ -28,16 +30,19 @@ def test_voting_by_hand() -> None:
 
 def test_soft_voting_by_hand() -> None:
     """The best is lowered to nothing, the second by its overlap, to 0.2 × 0.2; lone ones stay as they are."""
-    boxes, scores = SoftBoxVoting(score_threshold=0.03)(BOXES, SCORES)
+    boxes, scores, _ = soft_vote(BOXES, SCORES, 0.45, 0.03)
     assert sorted(scores.tolist()) == pytest.approx([0.04, 0.1, 0.6, 0.9])
     assert boxes[scores.argsort()][0].tolist() == [0, 0, 10, 8]
-    assert len(SoftBoxVoting(score_threshold=0.05)(BOXES, SCORES)[1]) == 3
+    assert len(soft_vote(BOXES, SCORES, 0.45, 0.05)[1]) == 3
 
 
-@pytest.mark.parametrize("voting", [BoxVoting(), SoftBoxVoting()])
-def test_voting_of_nothing_and_of_no_area(voting: BoxVoting | SoftBoxVoting) -> None:
-    assert [part.shape[0] for part in voting(torch.zeros(0, 4), torch.zeros(0))] == [0, 0]
-    boxes, scores = voting(torch.tensor([[3.0, 3, 3, 3]]), torch.tensor([0.5]))
+@pytest.mark.parametrize("soft", [False, True])
+def test_voting_of_nothing_and_of_no_area(soft: bool) -> None:
+    def voted(boxes: torch.Tensor, scores: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return soft_vote(boxes, scores, 0.45, 0.01) if soft else vote(boxes, scores, 0.45)
+
+    assert [part.shape[0] for part in voted(torch.zeros(0, 4), torch.zeros(0))] == [0, 0, 0]
+    boxes, scores, _ = voted(torch.tensor([[3.0, 3, 3, 3]]), torch.tensor([0.5]))
     assert boxes.tolist() == [[3, 3, 3, 3]]
     assert scores.tolist() == [0.5]
 
@@ -84,7 +89,7 @@ def test_one_look_is_the_image_and_its_mirror_image() -> None:
     """Of both, by hand, and nothing merged: the second look's boxes are mirrored back."""
     detector = detector_of()
     image = np.random.default_rng(0).integers(0, 256, (50, 70, 3)).astype(np.uint8)
-    many = MultiScaleDetector(detector, MultiScale((Look(64, 64),), lambda boxes, scores: (boxes, scores), 10_000))
+    many = MultiScaleDetector(detector, MultiScale((Look(64, 64),), Voting(1.0), 10_000))
     found = many.detect([image])[0]
     plain, mirrored = detector.detect([image])[0], detector.detect([image[:, ::-1].copy()])[0]
     assert len(found) == len(plain) + len(mirrored)
@@ -99,7 +104,7 @@ def test_looks_see_other_sizes_and_the_detector_stays_as_it_was() -> None:
     detector = detector_of().train()
     seen: list[tuple[int, ...]] = []
     detector.network.register_forward_pre_hook(lambda _, inputs: seen.append(tuple(inputs[0].shape[-2:])))
-    rules = MultiScale((Look(64, 64), Look(128, 64), Look(192, 192, smaller_than=20)), BoxVoting(), 7)
+    rules = MultiScale((Look(64, 64), Look(128, 64), Look(192, 192, smaller_than=20)), Voting(), 7)
     found = MultiScaleDetector(detector, rules).detect([np.zeros((90, 60, 3), np.uint8)])[0]
     assert seen == [(64, 64)] * 2 + [(128, 64)] * 2 + [(192, 192)] * 2
     assert len(found) == 7
@@ -109,7 +114,7 @@ def test_looks_see_other_sizes_and_the_detector_stays_as_it_was() -> None:
 
 def test_grey_images() -> None:
     grey = np.random.default_rng(0).integers(0, 256, (90, 60), np.uint8)
-    looks = MultiScaleDetector(detector_of(), MultiScale((Look(64, 64),), BoxVoting()))
+    looks = MultiScaleDetector(detector_of(), MultiScale((Look(64, 64),), Voting()))
     array, tensor, colour = looks.detect([grey, torch.from_numpy(grey), np.repeat(grey[..., None], 3, 2)])
     assert torch.equal(array.boxes, tensor.boxes)
     assert torch.equal(array.boxes, colour.boxes)

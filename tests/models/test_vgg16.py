@@ -21,7 +21,7 @@ def ours(layers: int) -> FeatureExtractor:
 
 def copy(extractor: FeatureExtractor, theirs: nn.Module) -> None:
     """Give theirs the weights of ours, layer by layer in order."""
-    backbone, neck = extractor.backbone, extractor.neck
+    backbone, neck = extractor.backbone.module, extractor.neck.module
     mine = [layer for part in (backbone, neck) for layer in part.modules() if isinstance(layer, nn.Conv2d)]
     other = [layer for layer in theirs.modules() if isinstance(layer, nn.Conv2d)]
     assert len(mine) == len(other)
@@ -46,14 +46,14 @@ def test_maps_are_torchvisions(layers: int, size: int) -> None:
         theirs = SSDFeatureExtractorVGG(vgg16(weights=None).features, highres=True)
     copy(extractor, theirs)
     image = torch.rand(1, 3, size, size) * 200 - 100
-    found = extractor.neck(extractor.backbone(image))
+    found = extractor.neck.module(extractor.backbone.module(image))
     wanted = list(theirs(image).values())
     assert [level.shape[-1] for level in found] == ([38, 19, 10, 5, 3, 1] if layers == 6 else [64, 32, 16, 8, 4, 2, 1])
     # torchvision's 512 has conv10_2 and conv11_2 as its 300 does, unpadded, where the paper's halve the map.
     same = len(wanted) if layers == 6 else 4
     for level, other in zip(found[:same], wanted[:same], strict=True):
         torch.testing.assert_close(level, other, atol=1e-4, rtol=1e-4)
-    assert extractor.channels == tuple(level.shape[1] for level in found)
+    assert extractor.neck.channels == tuple(level.shape[1] for level in found)
 
 
 def test_other_numbers_of_layers_are_refused() -> None:

@@ -20,7 +20,7 @@ from boxwright.errors import ConfigError
 from boxwright.models.detector import Detector
 from boxwright.ops.boxes import pairwise_iou
 from boxwright.postprocessing.anchor import AnchorPostprocessor
-from boxwright.postprocessing.batch_nms import BatchNms
+from boxwright.postprocessing.nms import PerClass
 from boxwright.types import AnchorPredictions, Targets
 from tests.conftest import GOLDEN, assert_close, xyxy, yxyx
 from tests.golden.weights import weight
@@ -150,7 +150,7 @@ def test_detections(recorded: Recorded) -> None:
     labels = torch.from_numpy(arrays["detect/detection_classes"][0][:count].astype(np.int64))
     assert_close(scores[0, anchors, labels], arrays["detect/detection_scores"][0][:count])
     scores[0, anchors, labels] += _TIE
-    (kept,) = post.nms(raw.boxes, scores, recorded.sizes.float())
+    kept = post.nms(raw.boxes, scores, recorded.sizes.float()).image(0)
     assert set(zip(kept.anchors.tolist(), kept.labels.tolist(), strict=True)) == set(
         zip(anchors.tolist(), labels.tolist(), strict=True)
     )
@@ -168,12 +168,12 @@ def test_detections_without_help(recorded: Recorded) -> None:
     assert_close(found.scores, recorded.arrays["detect/detection_scores"][0], 1e-3, 1e-3)
     post = recorded.detector.postprocessor
     assert isinstance(post, AnchorPostprocessor)
-    assert isinstance(post.nms, BatchNms)
+    assert isinstance(post.nms.suppression, PerClass)
     raw = post.decode(recorded.predictions)
     assert found.anchor_indices is not None
     unclipped = raw.boxes[0, found.anchor_indices]
     same = (found.labels[:, None] == found.labels) & ~torch.eye(len(found)).bool()
-    assert (pairwise_iou(unclipped, unclipped)[same] <= post.nms.iou_threshold + 1e-6).all()
+    assert (pairwise_iou(unclipped, unclipped)[same] <= post.nms.suppression.iou_threshold + 1e-6).all()
 
 
 def test_detect_gives_pixels_of_the_original(recorded: Recorded) -> None:

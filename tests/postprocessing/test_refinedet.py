@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 import boxwright as bw
 from boxwright.config import messages as m
 from boxwright.config import parse_message
-from boxwright.postprocessing.batch_nms import BatchNms
-from boxwright.postprocessing.candidates import BestOfClass, BestOfImage
-from boxwright.postprocessing.linear_soft_nms import ThenLinearSoftNms
+from boxwright.postprocessing.nms import BestOfClass, BestOfImage, LinearLowering, Nms, PerClass
 from boxwright.types import RefineDetPredictions
 from tests.criteria.test_refinedet import refinedet_predictions
 
@@ -78,11 +78,11 @@ def test_scores_and_objectness_are_what_the_losses_mean() -> None:
 
 def test_presets() -> None:
     caffe, paper = (detector_of(f"inference_preset: {name}").postprocessor for name in ("CAFFE", "PAPER"))
-    assert caffe.nms == BestOfClass(1000, BatchNms(0.01, 0.45, 500, 500))  # type: ignore[attr-defined]
-    assert paper.nms == BestOfImage(400, BatchNms(0.01, 0.45, 200, 200))  # type: ignore[attr-defined]
+    assert caffe.nms == Nms(PerClass(0.45, 500), 0.01, 500, BestOfClass(1000))  # type: ignore[attr-defined]
+    assert paper.nms == Nms(PerClass(0.45, 200), 0.01, 200, BestOfImage(400))  # type: ignore[attr-defined]
     assert detector_of("").postprocessor == caffe
     coco = detector_of("inference_preset: CAFFE_COCO").postprocessor
-    assert coco.nms == ThenLinearSoftNms(caffe.nms, 0.3, 0.01)  # type: ignore[attr-defined]
+    assert coco.nms == replace(caffe.nms, lowering=LinearLowering(0.3, 0.01))  # type: ignore[attr-defined]
 
 
 def apart(count: int) -> torch.Tensor:
@@ -95,7 +95,7 @@ def apart(count: int) -> torch.Tensor:
 def test_best_of_class(count: int, kept: int) -> None:
     scores = torch.tensor([[[0.9, 0.1], [0.8, 0.2], [0.7, 0.3]]])
     window = torch.tensor([[10.0, 100.0]])
-    found = BestOfClass(count, BatchNms(0.0, 0.5, 100, 100))(apart(3), scores, window)[0]
+    found = Nms(PerClass(0.5), candidates=BestOfClass(count))(apart(3), scores, window).image(0)
     assert len(found.scores) == kept
     assert found.scores[:2].tolist() == pytest.approx([0.9, 0.8])
     assert (found.scores.tolist()[-1] == pytest.approx(0.2)) == (count == 2)
@@ -103,7 +103,7 @@ def test_best_of_class(count: int, kept: int) -> None:
 
 def test_best_of_image() -> None:
     scores = torch.tensor([[[0.9, 0.1], [0.8, 0.2], [0.7, 0.3]]])
-    found = BestOfImage(4, BatchNms(0.0, 0.5, 100, 100))(apart(3), scores, torch.tensor([[10.0, 100.0]]))[0]
+    found = Nms(PerClass(0.5), candidates=BestOfImage(4))(apart(3), scores, torch.tensor([[10.0, 100.0]])).image(0)
     assert found.scores.tolist() == pytest.approx([0.9, 0.8, 0.7, 0.3])
     assert found.labels.tolist() == [0, 0, 0, 1]
     assert found.anchors.tolist() == [0, 1, 2, 2]
@@ -113,5 +113,5 @@ def test_candidates_take_part_before_suppression_not_after() -> None:
     """The second best overlaps the best: of two candidates one is left, though a third would have been."""
     boxes = torch.tensor([[[0.0, 0, 10, 10], [0.0, 0, 10, 9], [20.0, 0, 30, 10]]])
     scores = torch.tensor([[[0.9], [0.8], [0.7]]])
-    found = BestOfClass(2, BatchNms(0.0, 0.45, 100, 100))(boxes, scores, torch.tensor([[50.0, 50.0]]))[0]
+    found = Nms(PerClass(0.45), candidates=BestOfClass(2))(boxes, scores, torch.tensor([[50.0, 50.0]])).image(0)
     assert found.anchors.tolist() == [0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -13,8 +14,8 @@ from boxwright.config import messages as m
 from boxwright.errors import ConfigError
 from boxwright.ops.box_coder import BoxCoder
 from boxwright.postprocessing.anchor import AnchorPostprocessor
-from boxwright.postprocessing.batch_nms import BatchNms, ClassAgnosticNms, CombinedNms, Nms, SoftNms
 from boxwright.postprocessing.calibration import ByColumn, Calibration, PiecewiseLinear, SigmoidCurve
+from boxwright.postprocessing.nms import ClassAgnostic, Nms, PerClass, SoftPerClass, Suppression
 from boxwright.postprocessing.score_converters import ScoreConverter, identity, softmax
 
 __all__ = ["build_nms", "build_postprocessor", "build_score_converter"]
@@ -107,16 +108,15 @@ def build_nms(config: m.BatchNonMaxSuppression) -> Nms:
         ConfigError: For settings that contradict each other.
     """
     _check_nms(config)
-    if config.use_class_agnostic_nms:
-        return ClassAgnosticNms(config.score_threshold, config.iou_threshold, config.max_total_detections)
-    if config.soft_nms_sigma > 0:
-        return SoftNms(
-            config.soft_nms_sigma, config.score_threshold, config.max_detections_per_class, config.max_total_detections
-        )
     # TF's suppression of static shapes drops boxes that overlap by exactly the threshold too.
     threshold = math.nextafter(config.iou_threshold, 0.0) if config.use_static_shapes else config.iou_threshold
-    nms = BatchNms(config.score_threshold, threshold, config.max_detections_per_class, config.max_total_detections)
-    return CombinedNms(nms) if config.use_combined_nms else nms
+    suppression: Suppression = PerClass(threshold, config.max_detections_per_class)
+    if config.use_class_agnostic_nms:
+        suppression = ClassAgnostic(config.iou_threshold)
+    elif config.soft_nms_sigma > 0:
+        suppression = SoftPerClass(config.soft_nms_sigma, config.max_detections_per_class)
+    outside: Literal["drop", "keep"] = "keep" if config.use_combined_nms else "drop"
+    return Nms(suppression, config.score_threshold, config.max_total_detections, outside=outside)
 
 
 def _check_nms(config: m.BatchNonMaxSuppression) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -39,9 +40,7 @@ from boxwright.ops.anchor_refinement import AnchorFilter, RefinedStart, SecondSt
 from boxwright.ops.box_coder import BoxCoder, FasterRcnnBoxCoder
 from boxwright.ops.matcher import BipartiteArgmaxMatcher, Matcher
 from boxwright.postprocessing.anchor import AnchorPostprocessor
-from boxwright.postprocessing.batch_nms import BatchNms, Nms
-from boxwright.postprocessing.candidates import BestOfClass, BestOfImage
-from boxwright.postprocessing.linear_soft_nms import ThenLinearSoftNms
+from boxwright.postprocessing.nms import BestOfClass, BestOfImage, LinearLowering, Nms, PerClass
 from boxwright.postprocessing.refinedet import RefineDetPostprocessor
 from boxwright.postprocessing.score_converters import ScoreConverter, softmax
 from boxwright.preprocessing.preprocessor import Preprocessor
@@ -67,12 +66,12 @@ _LOSS = m.Loss(
         max_negatives_per_positive=3,
     ),
 )
-_CAFFE = BestOfClass(1000, BatchNms(0.01, 0.45, 500, 500))
+_CAFFE = Nms(PerClass(0.45, 500), 0.01, 500, BestOfClass(1000))
 _PRESETS: dict[str, Nms] = {
     "CAFFE": _CAFFE,
-    "PAPER": BestOfImage(400, BatchNms(0.01, 0.45, 200, 200)),
+    "PAPER": Nms(PerClass(0.45, 200), 0.01, 200, BestOfImage(400)),
     # At which score the authors drop what soft suppression lowered is not published: ours is that of the first look.
-    "CAFFE_COCO": ThenLinearSoftNms(_CAFFE, 0.3, 0.01),
+    "CAFFE_COCO": replace(_CAFFE, lowering=LinearLowering(0.3, 0.01)),
 }
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from boxwright.criteria.criterion import Criterion
 from boxwright.errors import ConfigError
 from boxwright.models.detector import Detector
-from boxwright.postprocessing.box_voting import BoxVoting, SoftBoxVoting, Voting
+from boxwright.postprocessing.nms import Nms, SoftVoting, Voting
 from boxwright.preprocessing.image_resizer import FixedShapeResizer
 from boxwright.preprocessing.images import Images, image_tensors
 from boxwright.types import Categories, Detections
@@ -75,7 +75,7 @@ class MultiScale:
     """
 
     looks: tuple[Look, ...]
-    voting: Voting
+    voting: Voting | SoftVoting
     max_detections: int = 500
 
 
@@ -96,10 +96,10 @@ _512 = (
 )
 # The authors' test scripts.
 MULTI_SCALE: dict[str, MultiScale] = {
-    "refinedet320-voc": MultiScale(_320, BoxVoting()),
-    "refinedet320-coco": MultiScale((*_320, *_squares((640, 0, 48))), SoftBoxVoting()),
-    "refinedet512-voc": MultiScale(_512, BoxVoting()),
-    "refinedet512-coco": MultiScale((*_512, *_squares((640, 0, 224), (1024, 0, 96), (1152, 0, 64))), SoftBoxVoting()),
+    "refinedet320-voc": MultiScale(_320, Voting()),
+    "refinedet320-coco": MultiScale((*_320, *_squares((640, 0, 48))), SoftVoting()),
+    "refinedet512-voc": MultiScale(_512, Voting()),
+    "refinedet512-coco": MultiScale((*_512, *_squares((640, 0, 224), (1024, 0, 96), (1152, 0, 64))), SoftVoting()),
 }
 
 
@@ -209,14 +209,12 @@ class MultiScaleDetector:
 
 def _vote(looks: list[Detections], rules: MultiScale) -> Detections:
     boxes, scores, labels = (torch.cat([getattr(one, name) for one in looks]) for name in ("boxes", "scores", "labels"))
-    parts = []
-    for label in torch.unique(labels):
-        voted, of = rules.voting(boxes[labels == label], scores[labels == label])
-        parts.append((voted, of, label.expand(len(of))))
-    if parts:
-        boxes, scores, labels = (torch.cat(values) for values in zip(*parts, strict=True))
-    best = scores.argsort(descending=True, stable=True)[: rules.max_detections]
-    return Detections(boxes[best], scores[best], labels[best], looks[0].image_size, looks[0].categories)
+    classes = int(labels.max()) + 1 if len(labels) else 1
+    by_class = scores.new_full((len(scores), classes), -torch.inf).scatter(1, labels[:, None], scores[:, None])
+    window = torch.tensor([looks[0].image_size], device=boxes.device)
+    nms = Nms(rules.voting, max_total_detections=rules.max_detections, outside="unclipped")
+    best = nms(boxes[None], by_class[None], window).image(0)
+    return Detections(best.boxes, best.scores, best.labels, looks[0].image_size, looks[0].categories)
 
 
 def at_scales(detector: Detector, name: str) -> Detector | MultiScaleDetector:

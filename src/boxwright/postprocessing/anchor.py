@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from boxwright.ops.box_coder import BoxCoder, KeypointBoxCoder
-from boxwright.postprocessing.batch_nms import Nms
+from boxwright.postprocessing.nms import Nms
 from boxwright.postprocessing.score_converters import ScoreConverter
-from boxwright.types import AnchorPredictions, Categories, Detections, RawDetections
+from boxwright.types import AnchorPredictions, Categories, Detections, PaddedDetections, RawDetections
 
 __all__ = ["AnchorPostprocessor"]
 
@@ -38,23 +38,26 @@ class AnchorPostprocessor:
 
     @torch.no_grad()
     def __call__(self, predictions: AnchorPredictions, true_sizes: Tensor) -> list[Detections]:
-        """Decode and suppress a batch.
-
-        Args:
-            predictions: What the network said.
-            true_sizes: int [B, 2]; the (height, width) of each input that is image and not padding.
-
-        Returns:
-            B detections, in pixels of the network's input; `image_size` is the true size.
-        """
+        """Return B detections, in pixels of the network's input; `image_size` is the true size."""
         raw = self.decode(predictions)
+        return self.to_list(predictions, raw, self.select(predictions, raw, true_sizes), true_sizes)
+
+    @torch.no_grad()
+    def select(self, predictions: AnchorPredictions, raw: RawDetections, true_sizes: Tensor) -> PaddedDetections:
+        """Return what is left after suppression, padded; boxes are clipped to the true sizes."""
         scores = raw.scores[..., self.background :]
         if predictions.filtered is not None:
             scores = scores.masked_fill(predictions.filtered[..., None], -torch.inf)
-        kept = self.nms(raw.boxes, scores, true_sizes.to(raw.boxes))
-        keypoints = self._keypoints(predictions)
-        return [
-            Detections(
+        return self.nms(raw.boxes, scores, true_sizes.to(raw.boxes))
+
+    def to_list(
+        self, predictions: AnchorPredictions, raw: RawDetections, selected: PaddedDetections, true_sizes: Tensor
+    ) -> list[Detections]:
+        """Return the detections of each image, with what is known of their anchors."""
+        keypoints, found = self._keypoints(predictions), []
+        for number, size in enumerate(true_sizes.tolist()):
+            image = selected.image(number)
+            detections = Detections(
                 boxes=image.boxes,
                 scores=image.scores,
                 labels=image.labels,
@@ -65,8 +68,8 @@ class AnchorPostprocessor:
                 keypoints=None if keypoints is None else keypoints[number, image.anchors],
                 masks=None if predictions.masks is None else predictions.masks[number, image.anchors],
             )
-            for number, (image, size) in enumerate(zip(kept, true_sizes.tolist(), strict=True))
-        ]
+            found.append(detections)
+        return found
 
     @torch.no_grad()
     def decode(self, predictions: AnchorPredictions) -> RawDetections:

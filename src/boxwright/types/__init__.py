@@ -7,7 +7,7 @@ with continuous coordinates (a box that covers a whole 4×3 image is `0, 0, 4, 3
 """
 
 from boxwright.types.categories import Categories, Category
-from boxwright.types.detections import Detections
+from boxwright.types.detections import Detections, PaddedDetections
 from boxwright.types.predictions import AnchorPredictions, RawDetections, RefineDetPredictions
 from boxwright.types.sample import Sample
 from boxwright.types.targets import Targets
@@ -17,6 +17,7 @@ __all__ = [
     "Categories",
     "Category",
     "Detections",
+    "PaddedDetections",
     "RawDetections",
     "RefineDetPredictions",
     "Sample",

@@ -1,11 +1,11 @@
-"""What was found in one image.
+"""What was found in images.
 
-Dimensions: D detections, P keypoints, C columns of the class head.
+Dimensions: B batch, D detections (padded in a batch), P keypoints, C columns of the class head.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,31 @@ from torch import Tensor
 
 from boxwright.types.categories import Categories
 
-__all__ = ["Detections"]
+__all__ = ["Detections", "PaddedDetections"]
+
+
+@dataclass(frozen=True)
+class PaddedDetections:
+    """What was found in a batch, best first; 0 where padded.
+
+    Attributes:
+        boxes: float32 [B, D, 4], xyxy in pixels of the network's input.
+        scores: float32 [B, D].
+        labels: int64 [B, D], 0-based.
+        anchors: int64 [B, D]; which anchor each came from.
+        valid: bool [B, D]; False where padded. What is valid comes first.
+    """
+
+    boxes: Tensor
+    scores: Tensor
+    labels: Tensor
+    anchors: Tensor
+    valid: Tensor
+
+    def image(self, number: int) -> PaddedDetections:
+        """Return what was found in one image, [D, …] without padding."""
+        count = int(self.valid[number].sum())
+        return PaddedDetections(*(getattr(self, f.name)[number, :count] for f in fields(self)))
 
 
 @dataclass(frozen=True)

@@ -27,15 +27,15 @@ class Targets:
         valid: bool [B, G]; False where padded.
         keypoints: float32 [B, G, P, 2], x and y in pixels of the network's input, NaN where not known;
             or None.
-        masks: uint8 [B, G, H, W] of 0 and 1, in the frame of the network's input; or None.
         confidences: float32 [B, G, K]; how sure it is that an object is (above 0) or is not (below 0) of
             a class, 0 where nothing is said; or None.
         class_scores: float32 [B, G, K]; what the class logits of each object should say, where that is not its
             label alone; or None.
+        annotated: bool [B]; False for images that nobody looked at, which no loss counts; or None for all.
+        masks: uint8 [B, G, H, W] of 0 and 1, in the frame of the network's input; or None.
         areas: float32 [B, G] in pixels of the network's input; or None.
         group_of: bool [B, G]; or None.
         track_ids: int64 [B, G]; or None.
-        annotated: bool [B]; False for images that nobody looked at, which no loss counts; or None for all.
     """
 
     boxes: Tensor
@@ -43,13 +43,13 @@ class Targets:
     weights: Tensor
     valid: Tensor
     keypoints: Tensor | None = None
-    masks: Tensor | None = None
     confidences: Tensor | None = None
     class_scores: Tensor | None = None
+    annotated: Tensor | None = None
+    masks: Tensor | None = None
     areas: Tensor | None = None
     group_of: Tensor | None = None
     track_ids: Tensor | None = None
-    annotated: Tensor | None = None
 
     def to(self, device: torch.device | str) -> Targets:
         """Return the targets on a device."""

@@ -1,0 +1,84 @@
+"""Merging the boxes of one class by voting (Gidaris and Komodakis, 2015, section 5).
+
+Dimensions: N boxes of one class, V voted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from boxwright.ops.boxes import pairwise_iou
+
+__all__ = ["soft_vote", "vote"]
+
+
+def vote(boxes: Tensor, scores: Tensor, iou_threshold: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Let the best box and those that overlap it become their mean, weighed by score, with the best's score.
+
+    Args:
+        boxes: float32 [N, 4], xyxy.
+        scores: float32 [N].
+        iou_threshold: The least overlap with the best to take part.
+
+    Returns:
+        Boxes [V, 4], scores [V] and the best members' indices [V], best first.
+    """
+    found = [
+        (_mean(boxes[members], scores[members]), scores[members[:1]], members[:1])
+        for members, _ in _groups(boxes, scores, iou_threshold)
+    ]
+    return _joined(found, boxes, scores)
+
+
+def soft_vote(
+    boxes: Tensor, scores: Tensor, iou_threshold: float, score_threshold: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Let boxes vote; those that took part stay besides, with scores lowered by their overlap with the best.
+
+    RefineDet's authors merge so on COCO, after soft suppression's idea.
+
+    Args:
+        boxes: float32 [N, 4], xyxy.
+        scores: float32 [N].
+        iou_threshold: The least overlap with the best to take part.
+        score_threshold: The least lowered score that stays.
+
+    Returns:
+        Boxes [V, 4], scores [V] and members' indices [V], in no order.
+    """
+    found = []
+    for members, overlaps in _groups(boxes, scores, iou_threshold):
+        found.append((_mean(boxes[members], scores[members]), scores[members[:1]], members[:1]))
+        lowered = scores[members] * (1 - overlaps)
+        stays = lowered >= score_threshold
+        if len(members) > 1:
+            found.append((boxes[members][stays], lowered[stays], members[stays]))
+    return _joined(found, boxes, scores)
+
+
+def _groups(boxes: Tensor, scores: Tensor, threshold: float) -> Iterator[tuple[Tensor, Tensor]]:
+    """Part boxes into groups about ever the best that is left: indices, the best first, and overlaps with it."""
+    order = scores.argsort(descending=True, stable=True)
+    overlaps = pairwise_iou(boxes[order], boxes[order])
+    overlaps.fill_diagonal_(1.0)  # a box without area overlaps itself too
+    left = torch.ones(len(order), dtype=torch.bool, device=boxes.device)
+    for best in range(len(order)):
+        if left[best]:
+            members = left & (overlaps[best] >= threshold)
+            left &= ~members
+            yield order[members], overlaps[best][members]
+
+
+def _mean(boxes: Tensor, scores: Tensor) -> Tensor:
+    weights = scores[:, None]
+    return (boxes * weights).sum(0, keepdim=True) / weights.sum().clamp(min=1e-12)
+
+
+def _joined(found: list[tuple[Tensor, Tensor, Tensor]], boxes: Tensor, scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    if not found:
+        return boxes.new_zeros(0, 4), scores.new_zeros(0), torch.zeros(0, dtype=torch.int64, device=boxes.device)
+    merged, of, members = zip(*found, strict=True)
+    return torch.cat(merged), torch.cat(of), torch.cat(members)
