@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from boxwright.types import AnchorPredictions, Categories, Category, Detections, Sample, Targets
 
 __all__ = [
+    "AnchorPredictions",
     "BoxwrightError",
     "Categories",
     "Category",
@@ -25,7 +26,6 @@ __all__ = [
     "LoadReport",
     "OutputError",
     "Pipeline",
-    "AnchorPredictions",
     "RunSettings",
     "Sample",
     "Targets",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -191,7 +192,7 @@ def test_weights_go_to_tensorflow_and_come_back(small_config: Path, shapes_data:
         "--no-evaluate",
     )
     out = tmp_path / "out"
-    assert "at step 2" in run("convert", str(tmp_path / "m"), str(out / "ckpt-2"))
+    assert "at step 2" in run("export", str(tmp_path / "m"), str(out / "ckpt-2"))
     assert {path.name for path in out.iterdir()} >= {"ckpt-2.index", "checkpoint", "pipeline.config", "label_map.pbtxt"}
     ours = run("evaluate", "--model_dir", str(tmp_path / "m"), "--out", str(tmp_path / "e1"))
     theirs = run("evaluate", "--checkpoint", str(out / "ckpt-2"), "--out", str(tmp_path / "e2"))
@@ -200,7 +201,7 @@ def test_weights_go_to_tensorflow_and_come_back(small_config: Path, shapes_data:
     images = str(shapes_data / "voc" / "JPEGImages")
     run("predict", images, "--checkpoint", str(out), "--out", str(tmp_path / "p"), "--min_score", "0")
     assert len(list((tmp_path / "p").glob("*"))) > 6
-    run("convert", str(out / "ckpt-2"), str(tmp_path / "w.safetensors"))
+    run("export", str(out / "ckpt-2"), str(tmp_path / "w.safetensors"))
     assert (tmp_path / "w.safetensors").stat().st_size > 10000
     for arguments, wanted in (
         ((str(tmp_path / "m"), str(out)), "is a folder; name a checkpoint in it"),
@@ -240,3 +241,69 @@ def test_a_checkpoint_alone_is_evaluated_by_what_it_carries(small_config: Path, 
     shutil.copy(tmp_path / "m" / "ckpt-1.pt", alone / "x.pt")
     (tmp_path / "solo" / "pipeline.config").write_text("model { }")
     assert "AP " in run("evaluate", "--checkpoint", str(alone / "x.pt"), "--set", "eval_config.num_visualizations=1")
+
+
+def _options() -> list[tuple[str, Any]]:
+    """List every option of every command, with the command's name."""
+    import typer.main
+
+    from boxwright.cli.main import app
+
+    found: list[tuple[str, Any]] = []
+    waiting: list[tuple[str, Any]] = [("boxwright", typer.main.get_command(app))]
+    while waiting:
+        name, command = waiting.pop()
+        waiting += [(f"{name} {verb}", inner) for verb, inner in getattr(command, "commands", {}).items()]
+        found += [(name, parameter) for parameter in command.params if parameter.param_type_name == "option"]
+    return found
+
+
+def test_options_are_spelled_one_way_and_explained() -> None:
+    """Underscores, as in TensorFlow's scripts."""
+    options = _options()
+    assert len(options) >= 70
+    for command, option in options:
+        for flag in (*option.opts, *option.secondary_opts):
+            assert "-" not in flag.lstrip("-"), f"{command} {flag}"
+        if option.name != "help":
+            assert option.help, f"{command} {option.name}"
+
+
+def test_every_option_takes_hyphens_too() -> None:
+    import typer.main
+
+    from boxwright.cli.main import app
+
+    group: Any = typer.main.get_command(app)
+    top = group.make_context("boxwright", ["train"], resilient_parsing=True)
+    checked = 0
+    for verb in ("train", "evaluate", "predict", "convert", "export", "inspect", "demo"):
+        command = group.commands[verb]
+        for option in (p for p in command.params if p.param_type_name == "option" and "_" in p.opts[0]):
+            words = [option.opts[0].replace("_", "-"), *([] if option.is_flag else ["1"])]
+            context = command.make_context(verb, words, parent=top, resilient_parsing=True)
+            assert str(context.params[option.name]) in ("1", "True", "['1']"), words
+            checked += 1
+    assert checked >= 35
+
+
+def test_options_of_training_are_the_settings() -> None:
+    """Name, default and help are declared once, in the settings."""
+    import dataclasses
+
+    from boxwright.training.settings import RunSettings
+
+    options = {option.name: option for command, option in _options() if command == "boxwright train"}
+    shown = [spec for spec in dataclasses.fields(RunSettings) if "help" in spec.metadata]
+    assert len(shown) == 18
+    for spec in shown:
+        option = options[spec.name]
+        assert option.help == spec.metadata["help"]
+        assert option.default == (None if spec.default == () else spec.default)
+
+
+def test_the_device_defaults_to_an_accelerator() -> None:
+    defaults = {command: option.default for command, option in _options() if option.name == "device"}
+    assert {name.split()[-1]: value for name, value in defaults.items()} == dict.fromkeys(
+        ("train", "evaluate", "predict"), "auto"
+    )

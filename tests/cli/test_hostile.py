@@ -127,7 +127,7 @@ def test_a_full_disk_has_a_name_and_nothing_half(photos: Path, tmp_path: Path, s
     verbs = [
         ("predict", photos, "--checkpoint", tmp_path / "ckpt-1.pt", "--out", small_disk / "out"),
         ("demo", "--out", small_disk / "demo", "--train-images", 30, "--val-images", 5),
-        ("convert", tmp_path / "ckpt-1.pt", small_disk / "w.safetensors"),
+        ("export", tmp_path / "ckpt-1.pt", small_disk / "w.safetensors"),
     ]
     for words in verbs:
         (small_disk / "filler").write_bytes(b"x" * 36_000)

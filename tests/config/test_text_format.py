@@ -187,3 +187,29 @@ def test_real_configurations() -> None:
         assert protobuf_reads(text) == protobuf_reads(file.read_text()), file
         for format in ("yaml", "json"):
             assert parse_message(dump_message(config, format), Pipeline, format=format) == config, file  # type: ignore[arg-type]
+
+
+MAP_TEXT = """calibration_config { class_id_sigmoid_calibrations {
+  class_id_sigmoid_parameters_map { key: 3 value { a: 0.5 } }
+  class_id_sigmoid_parameters_map { key: 1 value { a: 2 } }
+  class_id_sigmoid_parameters_map { key: 3 value { a: 4 } } } }"""
+
+
+def test_maps_are_maps() -> None:
+    """Text format writes entries, of which the last of a key holds; YAML and JSON write a mapping."""
+    config = parse_message(MAP_TEXT, m.PostProcessing)
+    calibrations = config.calibration_config.class_id_sigmoid_calibrations  # type: ignore[union-attr]
+    assert calibrations is not None
+    found = calibrations.mapping("class_id_sigmoid_parameters_map")
+    assert {key: value.a for key, value in found.items()} == {3: 4.0, 1: 2.0}
+    written = "class_id_sigmoid_parameters_map"
+    assert config.to_dict()["calibration_config"]["class_id_sigmoid_calibrations"][written] == {
+        3: {"a": 4.0},
+        1: {"a": 2.0},
+    }
+    for format in ("text", "yaml", "json"):
+        text = dump_message(config, format)  # type: ignore[arg-type]
+        assert parse_message(text, m.PostProcessing, format=format) == config  # type: ignore[arg-type]
+    named = "keypoint_label_to_std: {nose: 0.5, left eye: 1}"
+    keypoints = parse_message(named, m.CenterNetKeypointEstimation, format="yaml")
+    assert keypoints.mapping("keypoint_label_to_std") == {"nose": 0.5, "left eye": 1.0}

@@ -119,7 +119,7 @@ def test_masks_survive(tmp_path: Path) -> None:
 def test_records_need_a_label_map(tmp_path: Path) -> None:
     write_tfrecords(ShapesDataset(1), tmp_path / "a.record")
     (tmp_path / "label_map.pbtxt").unlink()
-    with pytest.raises(DataError, match="--label-map"):
+    with pytest.raises(DataError, match="label_map"):
         open_dataset(tmp_path / "a.record")
 
 

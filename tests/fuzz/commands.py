@@ -133,7 +133,7 @@ def _words(rng: random.Random, work: Path) -> list[str]:
         ["convert", "voc", "out/a.record"],
         ["convert", "coco/c.json", "out-voc"],
         ["convert", "train.record-00000-of-00002", "out/c.json"],
-        ["convert", "ckpt-1.pt", "w.safetensors"],
+        ["export", "ckpt-1.pt", "w.safetensors"],
         ["inspect", "voc", "--sheet", "s.png"],
         ["config", "check", "c.config"],
         ["config", "show", "c.config", "--format", "yaml"],

@@ -89,7 +89,7 @@ def test_one_look_is_the_image_and_its_mirror_image() -> None:
     """Of both, by hand, and nothing merged: the second look's boxes are mirrored back."""
     detector = detector_of()
     image = np.random.default_rng(0).integers(0, 256, (50, 70, 3)).astype(np.uint8)
-    many = MultiScaleDetector(detector, MultiScale((Look(64, 64),), Voting(1.0), 10_000))
+    many = MultiScaleDetector(detector, MultiScale((Look(64, 64),), Voting(1.1), 10_000))
     found = many.detect([image])[0]
     plain, mirrored = detector.detect([image])[0], detector.detect([image[:, ::-1].copy()])[0]
     assert len(found) == len(plain) + len(mirrored)

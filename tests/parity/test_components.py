@@ -139,7 +139,8 @@ def post_processing(case: Case) -> None:
     windows = np.broadcast_to(case.array("in/clip_window"), (len(boxes), 4))
     kept = build_nms(config.batch_non_max_suppression)(boxes, scores, torch.from_numpy(windows[:, 2:].copy()))
     framed = config.batch_non_max_suppression.change_coordinate_frame and case.array("in/clip_window").ndim == 2
-    for image, found in enumerate(kept):
+    for image in range(len(boxes)):
+        found = kept.image(image)
         count = int(case.array("out/num_detections")[image])
         assert len(found.scores) == count
         assert_close(found.scores, case.array("out/nmsed_scores")[image, :count])

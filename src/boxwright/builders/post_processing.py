@@ -86,11 +86,11 @@ def _sigmoid(config: m.SigmoidParameters | None) -> SigmoidCurve:
 _CALIBRATIONS: dict[str, Callable[..., Calibration]] = {
     "function_approximation": lambda config: _curve(config.x_y_pairs),
     "class_id_function_approximations": lambda config: ByColumn(
-        {entry.key: _curve(entry.value) for entry in config.class_id_xy_pairs_map}
+        {key: _curve(value) for key, value in config.mapping("class_id_xy_pairs_map").items()}
     ),
     "sigmoid_calibration": lambda config: _sigmoid(config.sigmoid_parameters),
     "class_id_sigmoid_calibrations": lambda config: ByColumn(
-        {entry.key: _sigmoid(entry.value) for entry in config.class_id_sigmoid_parameters_map}
+        {key: _sigmoid(value) for key, value in config.mapping("class_id_sigmoid_parameters_map").items()}
     ),
 }
 

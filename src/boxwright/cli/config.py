@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from enum import Enum as PythonEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Column, Table
 
 from boxwright.cli.console import console
-from boxwright.config.interpret import nearest, unknown_field
-from boxwright.config.load import dump_message, load_config
-from boxwright.config.message import Enum, FieldSpec, Message, field_specs
-from boxwright.config.messages import TrainEvalPipelineConfig
-from boxwright.config.support import field_status, report
 from boxwright.errors import ConfigError
+
+if TYPE_CHECKING:
+    from boxwright.config.message import FieldSpec, Message
 
 __all__ = ["app"]
 
@@ -43,6 +41,8 @@ def show(
     set_: _Set = None,
 ) -> None:
     """Print a configuration, in any of three formats."""
+    from boxwright.config.load import dump_message, load_config
+
     print(dump_message(load_config(file, set_ or []), format.value), end="")
 
 
@@ -53,6 +53,9 @@ def check(file: _File, set_: _Set = None) -> None:
     Model, training and evaluation are built without weights, so that what contradicts itself shows. Data and
     checkpoints that it names are not looked for.
     """
+    from boxwright.config.load import load_config
+    from boxwright.config.support import report
+
     config = load_config(file, set_ or [])
     found = list(report(config))
     verdicts: list[str] = [item.status.verdict for item in found]
@@ -77,6 +80,9 @@ def fields(
     ] = "",
 ) -> None:
     """Explain the fields at a path: type, default, what becomes of it, meaning."""
+    from boxwright.config.message import field_specs
+    from boxwright.config.support import field_status
+
     message, only = _find(path)
     table = Table(Column("field", no_wrap=True), "type", "default", "status", "meaning", box=None, padding=(0, 2, 0, 0))
     for name, spec in field_specs(message).items():
@@ -91,6 +97,10 @@ def fields(
 
 def _find(path: str) -> tuple[type[Message], str | None]:
     """Find the message at a path; a path that ends in a plain field gives that field too."""
+    from boxwright.config.interpret import nearest, unknown_field
+    from boxwright.config.message import Message, field_specs
+    from boxwright.config.messages import TrainEvalPipelineConfig
+
     messages = {cls.proto_name: cls for cls in Message.__subclasses__()}
     if path in messages:
         return messages[path], None
@@ -111,13 +121,20 @@ def _find(path: str) -> tuple[type[Message], str | None]:
 
 
 def _type(spec: FieldSpec) -> str:
+    from boxwright.config.message import Enum, Message, field_specs
+
     name = spec.type.proto_name if issubclass(spec.type, Message) else spec.kind
     if issubclass(spec.type, Enum):
         name = " | ".join(spec.type.__members__)
+    if spec.map:
+        entry = field_specs(spec.type)
+        return f"map from {_type(entry['key'])} to {_type(entry['value'])}"
     return f"list of {name}" if spec.repeated else name
 
 
 def _default(message: type[Message], name: str, spec: FieldSpec) -> str:
+    from boxwright.config.message import Enum
+
     if spec.repeated or spec.kind == "message":
         return ""
     value = message.model_fields[name].default

@@ -17,11 +17,11 @@ __all__ = ["demo_command"]
 def demo_command(
     out: Annotated[Path, typer.Option("--out", help="Folder for data, model and pictures; it is made.")] = Path("demo"),
     data_only: Annotated[
-        bool, typer.Option("--data-only", help="Make the data and the configuration, and stop.")
+        bool, typer.Option("--data_only", help="Make the data and the configuration, and stop.")
     ] = False,
     num_train_steps: Annotated[int | None, typer.Option("--num_train_steps", help="Train for so many steps.")] = None,
-    train_images: Annotated[int, typer.Option("--train-images", min=1, help="Images to make for training.")] = 4000,
-    val_images: Annotated[int, typer.Option("--val-images", min=1, help="Images to make for evaluation.")] = 250,
+    train_images: Annotated[int, typer.Option("--train_images", min=1, help="Images to make for training.")] = 4000,
+    val_images: Annotated[int, typer.Option("--val_images", min=1, help="Images to make for evaluation.")] = 250,
 ) -> None:
     """Make pictures of shapes as TFRecords, train a detector on them, evaluate it, draw what it sees."""
     from boxwright.config.load import load_config

@@ -64,7 +64,7 @@ def evaluate_command(  # noqa: PLR0913  # the flags of the command
     reader: Annotated[
         int, typer.Option("--reader", "--eval_index", min=0, help="Which of the configuration's eval_input_readers.")
     ] = 0,
-    device: Annotated[str, typer.Option("--device", help="cpu or cuda.")] = "cpu",
+    device: Annotated[str, typer.Option("--device", help="cpu, cuda, or auto for a GPU where there is one.")] = "auto",
     class_agnostic: Annotated[
         bool, typer.Option("--class_agnostic", help="Count all classes as one: are objects found at all?")
     ] = False,

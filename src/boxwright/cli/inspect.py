@@ -27,12 +27,12 @@ def inspect_command(
     label_map: Annotated[
         Path | None,
         typer.Option(
-            "--label-map",
+            "--label_map",
             help="Classes and their ids (.pbtxt); TFRecords need it, unless label_map.pbtxt lies beside them.",
         ),
     ] = None,
-    image_set: Annotated[str, typer.Option("--image-set", help="For VOC: a list in ImageSets/Main.")] = "",
-    image_folder: Annotated[Path | None, typer.Option("--image-folder", help="For COCO: where the images are.")] = None,
+    image_set: Annotated[str, typer.Option("--image_set", help="For VOC: a list in ImageSets/Main.")] = "",
+    image_folder: Annotated[Path | None, typer.Option("--image_folder", help="For COCO: where the images are.")] = None,
     allow_paths_outside: Annotated[
         bool, typer.Option("--allow_paths_outside", help="Let annotations name files outside their folder.")
     ] = False,

@@ -11,9 +11,11 @@ from io import TextIOWrapper
 
 import typer
 
-from boxwright.cli import config, convert, demo, evaluate, inspect, predict, replay, train
+from boxwright.cli import config, convert, demo, evaluate, export, inspect, predict, replay, train
 from boxwright.cli.console import console, errors
+from boxwright.cli.options import CONTEXT, with_settings
 from boxwright.errors import BoxwrightError
+from boxwright.training.settings import RunSettings
 
 __all__ = ["app", "like_absl", "main"]
 
@@ -22,13 +24,14 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=CONTEXT,
 )
-app.command("train")(train.train_command)
+app.command("train")(with_settings(RunSettings)(train.train_command))
 app.command("evaluate")(evaluate.evaluate_command)
 app.command("predict")(predict.predict_command)
 app.command("demo")(demo.demo_command)
 app.command("convert")(convert.convert_command)
+app.command("export")(export.export_command)
 app.command("inspect")(inspect.inspect_command)
 app.command("replay")(replay.replay_command)
 app.add_typer(config.app, name="config")

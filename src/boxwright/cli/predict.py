@@ -37,7 +37,7 @@ def predict_command(
     multi_scale: Annotated[
         str, typer.Option("--multi_scale", help="Look at many sizes and mirror images, and vote: as refinedet320-voc.")
     ] = "",
-    device: Annotated[str, typer.Option("--device", help="cpu or cuda.")] = "cpu",
+    device: Annotated[str, typer.Option("--device", help="cpu, cuda, or auto for a GPU where there is one.")] = "auto",
 ) -> None:
     """Detect objects in images: a picture of each, and COCO-style JSON."""
     from boxwright.config.load import load_config

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +11,7 @@ from rich.progress import Progress, TaskID
 
 from boxwright.cli.console import console, print_evaluation, progress_bar
 from boxwright.errors import ConfigError
+from boxwright.training.settings import RunSettings
 
 if TYPE_CHECKING:
     from boxwright.config.messages import TrainEvalPipelineConfig
@@ -73,139 +75,23 @@ Config = Annotated[
 ModelDir = Annotated[
     Path,
     typer.Option(
-        "--model_dir", help="The run's folder: checkpoints, log, configuration as run. A run in it is gone on with."
+        "--model_dir", help="The run's folder: checkpoints, log, configuration as run. A run in it is resumed."
     ),
 ]
-_LOOP, _EVAL, _SPEED, _SAFE, _TF = "Loop", "Evaluation on the way", "Speed", "Safety", "Of model_main_tf2.py"
+_TF = "Of model_main_tf2.py"
 
 
-def train_command(  # noqa: PLR0913  # the flags of the command
+def train_command(  # noqa: PLR0913  # the flags of model_main_tf2.py
     pipeline_config_path: Config,
     model_dir: ModelDir,
+    settings: RunSettings,
     num_train_steps: Annotated[
-        int | None,
-        typer.Option(
-            "--num_train_steps", help="Steps in all; overrides train_config.num_steps.", rich_help_panel=_LOOP
-        ),
+        int | None, typer.Option("--num_train_steps", help="Steps in all; overrides train_config.num_steps.")
     ] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", help="Change the configuration, as in --set train_config.batch_size=8; may be repeated."),
     ] = None,
-    checkpoint_every_n: Annotated[
-        int, typer.Option("--checkpoint_every_n", min=1, help="Steps between checkpoints.", rich_help_panel=_LOOP)
-    ] = 1000,
-    max_to_keep: Annotated[
-        int,
-        typer.Option(
-            "--max_to_keep",
-            min=1,
-            help="How many of the newest checkpoints stay, beside best.pt.",
-            rich_help_panel=_LOOP,
-        ),
-    ] = 5,
-    log_every_n: Annotated[
-        int, typer.Option("--log_every_n", min=1, help="Steps between lines of the log.", rich_help_panel=_LOOP)
-    ] = 20,
-    max_seconds: Annotated[
-        float,
-        typer.Option(
-            "--max_seconds",
-            help="Save and end after so many seconds of training; 0 for no limit.",
-            rich_help_panel=_LOOP,
-        ),
-    ] = 0.0,
-    seed: Annotated[
-        int | None,
-        typer.Option(
-            "--seed",
-            help="Decides fresh weights, order and augmentation; default 0, or the run's own.",
-            rich_help_panel=_LOOP,
-        ),
-    ] = None,
-    track: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--track", help="Log to wandb or mlflow too (pip install 'boxwright\\[wandb]').", rich_help_panel=_LOOP
-        ),
-    ] = None,
-    evaluate: Annotated[
-        bool,
-        typer.Option(
-            "--evaluate/--no-evaluate", help="Evaluate, where there is an eval_input_reader.", rich_help_panel=_EVAL
-        ),
-    ] = True,
-    evaluate_every_n: Annotated[
-        int,
-        typer.Option(
-            "--evaluate_every_n",
-            min=0,
-            help="Steps between evaluations; 0 for one at each checkpoint.",
-            rich_help_panel=_EVAL,
-        ),
-    ] = 0,
-    best_metric: Annotated[
-        str,
-        typer.Option(
-            "--best_metric",
-            help="By which best.pt is chosen, as DetectionBoxes_Precision/mAP@.50IOU or Loss/total_loss; default: the first.",
-            rich_help_panel=_EVAL,
-        ),
-    ] = "",
-    patience: Annotated[
-        int,
-        typer.Option(
-            "--patience",
-            min=0,
-            help="Stop after so many evaluations in a row without a better best_metric; 0 for never.",
-            rich_help_panel=_EVAL,
-        ),
-    ] = 0,
-    workers: Annotated[
-        int, typer.Option("--workers", min=0, help="Processes that prepare samples.", rich_help_panel=_SPEED)
-    ] = 1,
-    data_timeout: Annotated[
-        float,
-        typer.Option(
-            "--data_timeout",
-            min=1,
-            help="Seconds without a batch after which the workers count as stuck.",
-            rich_help_panel=_SAFE,
-        ),
-    ] = 600.0,
-    compile: Annotated[
-        bool,
-        typer.Option("--compile", help="Compile the network; worth its minute in long runs.", rich_help_panel=_SPEED),
-    ] = False,
-    tf32: Annotated[
-        bool,
-        typer.Option("--tf32", help="Let a GPU round factors of float32 products to 10 bits.", rich_help_panel=_SPEED),
-    ] = False,
-    profile: Annotated[
-        bool,
-        typer.Option(
-            "--profile",
-            help="Measure ten steps, say where their time goes, write a trace, end.",
-            rich_help_panel=_SPEED,
-        ),
-    ] = False,
-    device: Annotated[str, typer.Option("--device", help="cpu, cuda, or auto.", rich_help_panel=_SPEED)] = "auto",
-    skip_bad_records: Annotated[
-        bool,
-        typer.Option(
-            "--skip_bad_records",
-            help="Leave out samples that cannot be read, count and name them.",
-            rich_help_panel=_SAFE,
-        ),
-    ] = False,
-    skip_not_finite: Annotated[
-        bool,
-        typer.Option(
-            "--skip_not_finite",
-            help="Leave out a step whose loss or gradient is not finite, instead of ending; it is written down either way.",
-            rich_help_panel=_SAFE,
-        ),
-    ] = False,
     checkpoint_dir: Annotated[
         Path | None,
         typer.Option(
@@ -265,7 +151,7 @@ def train_command(  # noqa: PLR0913  # the flags of the command
     ] = False,
     tpu_name: Annotated[str, typer.Option("--tpu_name", help="As --use_tpu.", rich_help_panel=_TF)] = "",
 ) -> None:
-    """Train a detector; run again to go on. Ctrl-C saves first.
+    """Train a detector; run again to resume. Ctrl-C saves first.
 
     Many processes: torchrun --nproc-per-node N -m boxwright train … (train_config.batch_size counts all of them).
     """
@@ -281,33 +167,14 @@ def train_command(  # noqa: PLR0913  # the flags of the command
             reader.sample_1_of_n_examples = sample_1_of_n_eval_examples
     if checkpoint_dir is not None:
         every = sample_1_of_n_eval_on_train_examples if eval_on_train_data else None
-        _watch(config, checkpoint_dir, model_dir, eval_timeout, every, device)
+        _watch(config, checkpoint_dir, model_dir, eval_timeout, every, settings.device)
         return
     if eval_on_train_data:
         raise ConfigError("--eval_on_train_data goes with --checkpoint_dir; Loss/… of the training data is in the log")
-    from boxwright.training.train import RunSettings, train
+    from boxwright.training.train import train
 
-    settings = RunSettings(
-        checkpoint_every_n=checkpoint_every_n,
-        max_to_keep=max_to_keep,
-        log_every_n=log_every_n,
-        summarize_every_n=100 if record_summaries else 0,
-        evaluate=evaluate,
-        evaluate_every_n=evaluate_every_n,
-        best_metric=best_metric,
-        patience=patience,
-        seed=seed,
-        workers=workers,
-        data_timeout=data_timeout,
-        skip_bad_records=skip_bad_records,
-        skip_not_finite=skip_not_finite,
-        max_seconds=max_seconds,
-        compile=compile,
-        tf32=tf32,
-        profile=profile,
-        track=tuple(track or ()),
-        device=device,
-    )
+    if not record_summaries:
+        settings = replace(settings, summarize_every_n=0)
     with progress_bar() as progress:
         train(config, model_dir, settings, Narrator(progress))
 

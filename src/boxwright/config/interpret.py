@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from boxwright.config.message import FieldSpec, Message, field_specs
-from boxwright.config.tree import Block, Items, Location, Scalar, Value
+from boxwright.config.tree import Block, Items, Location, Pair, Scalar, Value
 
 __all__ = ["interpret", "merge", "nearest", "read_scalar", "set_field", "unknown_field"]
 
@@ -117,6 +117,8 @@ def set_field(message: Message, name: str, value: Value, path: str, *, append: b
 
 
 def _store(message: Message, name: str, value: Any, location: Location, path: str) -> None:
+    if field_specs(type(message))[name].map:  # of entries with one key the last holds, as in protobuf
+        value = list({entry.key: entry for entry in value}.values())
     try:
         setattr(message, name, value)
     except ValidationError as error:
@@ -173,11 +175,22 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def _values(value: Value, spec: FieldSpec, path: str) -> list[Any]:
+    if spec.map and isinstance(value, Block) and not {pair.name for pair in value.pairs} <= {"key", "value"}:
+        value = _entries(value)
     if isinstance(value, Items):
         if not spec.repeated:
             raise value.location.error(f"{path}: takes one value, found a list")
         return [_one(item, spec, f"{path}[{i}]") for i, item in enumerate(value.values)]
     return [_one(value, spec, path)]
+
+
+def _entries(block: Block) -> Items:
+    """Return the entries of a map that is written as YAML and JSON do: `name: value`."""
+    entries = []
+    for pair in block.pairs:
+        key = Pair("key", Scalar("bare", pair.name, pair.location), pair.location)
+        entries.append(Block((key, Pair("value", pair.value, pair.value.location)), pair.location))
+    return Items(tuple(entries), block.location)
 
 
 def _one(value: Value, spec: FieldSpec, path: str) -> Any:

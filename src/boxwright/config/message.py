@@ -178,7 +178,21 @@ class Message(BaseModel):
         Returns:
             Nested dictionaries, lists and scalars.
         """
-        return {name: _plain(value) for name, value in self.present().items()}
+        specs = field_specs(type(self))
+        return {
+            name: _plain(self.mapping(name) if specs[name].map else value) for name, value in self.present().items()
+        }
+
+    def mapping(self, name: str) -> dict[Any, Any]:
+        """Return a field that is a map: key to value.
+
+        Args:
+            name: A field whose entries have a key and a value.
+
+        Returns:
+            The map, in the order of the source.
+        """
+        return {entry.key: entry.value for entry in getattr(self, name)}
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and isinstance(other, Message) and self.present() == other.present()
@@ -199,6 +213,8 @@ def _plain(value: object) -> object:
         return value.to_dict()
     if isinstance(value, list):
         return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
     return value.name if isinstance(value, Enum) else value
 
 
@@ -209,12 +225,14 @@ class FieldSpec:
     Attributes:
         kind: "message", "enum", or the scalar's kind.
         repeated: Whether the field is a list.
+        map: Whether it is a list of entries with a key and a value, as protobuf writes maps in text format.
         type: The message or enum class, or the Python type of the scalar.
     """
 
     kind: Literal["message", "enum", "float", "int", "bool", "string"]
     repeated: bool
     type: type
+    map: bool = False
 
 
 @cache
@@ -244,7 +262,7 @@ def _spec(annotation: Any) -> FieldSpec:
     while get_origin(inner) in (Annotated, Union, types.UnionType):
         inner = get_args(inner)[0]
     if issubclass(inner, Message):
-        return FieldSpec("message", repeated, inner)
+        return FieldSpec("message", repeated, inner, repeated and set(inner.model_fields) == {"key", "value"})
     if issubclass(inner, Enum):
         return FieldSpec("enum", repeated, inner)
     return FieldSpec(_SCALARS[inner], repeated, inner)

@@ -84,7 +84,7 @@ def open_dataset(
             path, image_folder, categories, load_masks=load_masks, allow_paths_outside=allow_paths_outside
         )
     if categories is None:
-        raise DataError(f"{path}: TFRecords name classes by number; say which with --label-map FILE")
+        raise DataError(f"{path}: TFRecords name classes by number; name a label_map")
     return TFRecordDataset([path], categories, masks="png" if load_masks else "none")
 
 
@@ -220,7 +220,7 @@ def _check_label_map(categories: Categories, path: Path) -> None:
     there = [(item.id, item.name) for item in load_label_map(path)]
     if there != [(item.label + 1, item.name) for item in categories]:
         raise DataError(
-            f"{path} is there already and has other classes; name it with --label-map, or write to another folder"
+            f"{path} is there already and has other classes; name it as label_map, or write to another folder"
         )
 
 

@@ -142,6 +142,6 @@ def inside(folder: Path, name: str, where: str, *, allow_outside: bool) -> Path:
         if beyond:
             raise DataError(
                 f"{where}: {shown(name)!r} lies outside {folder}; where that is meant, set allow_paths_outside "
-                "in the reader, or --allow_paths_outside"
+                "in the reader, or allow_paths_outside when it is opened"
             )
     return path

@@ -109,9 +109,7 @@ def find_config(checkpoint: str | Path) -> Path:
     folders = [path.parent, path.parent.parent, path.parent.parent.parent]
     found = next((folder / "pipeline.config" for folder in folders if is_file(folder / "pipeline.config")), None)
     if found is None:
-        raise CheckpointError(
-            f"{path}: there is no pipeline.config beside or above it; name one by --pipeline_config_path"
-        )
+        raise CheckpointError(f"{path}: there is no pipeline.config beside or above it; name the configuration")
     return found
 
 

@@ -68,7 +68,7 @@ def watch(
         ConfigError: Where there is no such reader.
     """
     if settings.eval_index >= len(config.eval_input_reader):
-        raise ConfigError(f"eval_input_reader[{settings.eval_index}] is missing; check --eval_index")
+        raise ConfigError(f"eval_input_reader[{settings.eval_index}] is missing; check eval_index")
     device = usable_device(settings.device)
     folder = evaluation_folder(Path(model_dir), reader_name(config, settings.eval_index))
     last, count, since = -1, 0, time.monotonic()

@@ -233,5 +233,5 @@ def at_scales(detector: Detector, name: str) -> Detector | MultiScaleDetector:
     if not name:
         return detector
     if name not in MULTI_SCALE:
-        raise ConfigError(f"--multi_scale: {name!r} is not known; known: {', '.join(MULTI_SCALE)}")
+        raise ConfigError(f"multi_scale: {name!r} is not known; known: {', '.join(MULTI_SCALE)}")
     return MultiScaleDetector(detector, MULTI_SCALE[name])

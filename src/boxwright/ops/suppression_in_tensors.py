@@ -128,7 +128,7 @@ def _voting(soft: bool) -> _Kind:
         overlaps = _overlaps(some.boxes)
         itself = torch.eye(overlaps.shape[1], device=overlaps.device, dtype=torch.bool)
         overlaps = torch.where(itself, 1.0, overlaps)
-        near = some.same & (overlaps >= rules.iou_threshold)
+        near = some.same & ((overlaps >= rules.iou_threshold) | itself)
         leads = _stays(some.passing, near & some.better)
         # A box votes with the first leader that it overlaps.
         joins = near & leads[:, :, None] & some.passing[:, None, :] & (some.better | itself)

@@ -63,11 +63,12 @@ def _groups(boxes: Tensor, scores: Tensor, threshold: float) -> Iterator[tuple[T
     """Part boxes into groups about ever the best that is left: indices, the best first, and overlaps with it."""
     order = scores.argsort(descending=True, stable=True)
     overlaps = pairwise_iou(boxes[order], boxes[order])
-    overlaps.fill_diagonal_(1.0)  # a box without area overlaps itself too
+    overlaps.fill_diagonal_(1.0)
     left = torch.ones(len(order), dtype=torch.bool, device=boxes.device)
     for best in range(len(order)):
         if left[best]:
             members = left & (overlaps[best] >= threshold)
+            members[best] = True  # also a box without area, which overlaps nothing
             left &= ~members
             yield order[members], overlaps[best][members]
 

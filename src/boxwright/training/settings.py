@@ -2,63 +2,80 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
 
 from boxwright.errors import TrainingError
-from boxwright.evaluation.evaluator import Evaluation
+
+if TYPE_CHECKING:
+    from boxwright.evaluation.evaluator import Evaluation
 
 # Beyond these and NumPy's and torch's generators disagree on what a seed is.
 _SEEDS = 2**63
 
-__all__ = ["RunSettings", "Silent", "TrainingObserver"]
+__all__ = ["RunSettings", "Silent", "TrainingObserver", "setting"]
+
+
+def setting(default: Any, help: str, panel: str, least: float | None = None) -> Any:
+    """Return a field with its help, of which the command line makes an option.
+
+    Args:
+        default: Its value where nothing is said.
+        help: What it does.
+        panel: Under which heading help shows it.
+        least: The least value, if there is one.
+
+    Returns:
+        A dataclass field.
+    """
+    bound = {} if least is None else {"least": least}
+    return field(default=default, metadata={"help": help, "panel": panel, **bound})
+
+
+_LOOP, _EVALUATION, _SPEED, _SAFETY = "Loop", "Evaluation on the way", "Speed", "Safety"
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """What a run needs that a configuration does not say.
+    """What a run needs that a configuration does not say; `boxwright train` has an option for each.
 
     Attributes:
-        checkpoint_every_n: Steps between checkpoints; the last step has one always.
-        max_to_keep: How many of the newest checkpoints stay, beside the best and those kept by the hour.
-        log_every_n: Steps between lines of the log.
         summarize_every_n: Steps between pictures of losses and inputs in the log; 0 for none.
-        evaluate: Whether to evaluate, where there is an evaluation reader.
-        evaluate_every_n: Steps between evaluations; 0 for one at each checkpoint.
-        best_metric: By which the best checkpoint is chosen; empty for the first that is computed.
-        patience: Evaluations in a row without a better one after which training stops; 0 for never.
-        seed: Decides fresh weights, order and augmentation; None for the run's own, which begins with 0.
-        workers: Processes that prepare samples.
-        data_timeout: Seconds without a batch after which the workers count as stuck, and the run saves and ends.
-        skip_bad_records: Whether samples that cannot be read are left out, counted and named.
-        skip_not_finite: Whether a step of which a loss or gradient is not finite is left out, not the end.
-        max_seconds: Seconds of training after which the run saves and ends; 0 for no limit.
-        compile: Whether the network is compiled; pays off after some hundreds of steps.
-        tf32: Whether a GPU may round factors of float32 products to 10 bits.
-        profile: Whether to measure some steps, write a trace, and end.
-        track: Trackers that hear of it too: "wandb", "mlflow".
-        device: "cpu", "cuda", or "auto" for a GPU where there is one.
     """
 
-    checkpoint_every_n: int = 1000
-    max_to_keep: int = 5
-    log_every_n: int = 20
+    checkpoint_every_n: int = setting(1000, "Steps between checkpoints; the last step has one always.", _LOOP, 1)
+    max_to_keep: int = setting(5, "How many of the newest checkpoints stay, beside best.pt.", _LOOP, 1)
+    log_every_n: int = setting(20, "Steps between lines of the log.", _LOOP, 1)
+    max_seconds: float = setting(0.0, "Save and end after so many seconds of training; 0 for no limit.", _LOOP, 0)
+    seed: int | None = setting(
+        None, "Decides fresh weights, order and augmentation; without, the run's own, which begins with 0.", _LOOP
+    )
+    track: tuple[str, ...] = setting((), "Log to wandb or mlflow too (pip install 'boxwright\\[wandb]').", _LOOP)
+    evaluate: bool = setting(True, "Evaluate, where there is an eval_input_reader.", _EVALUATION)
+    evaluate_every_n: int = setting(0, "Steps between evaluations; 0 for one at each checkpoint.", _EVALUATION, 0)
+    best_metric: str = setting(
+        "",
+        "By which best.pt is chosen, as DetectionBoxes_Precision/mAP@.50IOU or Loss/total_loss; without, the first.",
+        _EVALUATION,
+    )
+    patience: int = setting(
+        0, "Stop after so many evaluations in a row without a better best_metric; 0 for never.", _EVALUATION, 0
+    )
+    workers: int = setting(1, "Processes that prepare samples.", _SPEED, 0)
+    compile: bool = setting(False, "Compile the network; worth its minute in long runs.", _SPEED)
+    tf32: bool = setting(False, "Let a GPU round factors of float32 products to 10 bits.", _SPEED)
+    profile: bool = setting(False, "Measure ten steps, say where their time goes, write a trace, end.", _SPEED)
+    device: str = setting("auto", "cpu, cuda, or auto for a GPU where there is one.", _SPEED)
+    data_timeout: float = setting(
+        600.0, "Seconds without a batch after which workers count as stuck: the run saves and ends.", _SAFETY, 1
+    )
+    skip_bad_records: bool = setting(False, "Leave out samples that cannot be read, count and name them.", _SAFETY)
+    skip_not_finite: bool = setting(
+        False,
+        "Leave out a step whose loss or gradient is not finite, instead of ending; it is written down either way.",
+        _SAFETY,
+    )
     summarize_every_n: int = 100
-    evaluate: bool = True
-    evaluate_every_n: int = 0
-    best_metric: str = ""
-    patience: int = 0
-    seed: int | None = None
-    workers: int = 1
-    data_timeout: float = 600.0
-    skip_bad_records: bool = False
-    skip_not_finite: bool = False
-    max_seconds: float = 0.0
-    compile: bool = False
-    tf32: bool = False
-    profile: bool = False
-    track: tuple[str, ...] = ()
-    device: str = "auto"
 
     def __post_init__(self) -> None:
         for name in ("checkpoint_every_n", "max_to_keep", "log_every_n", "data_timeout"):

@@ -185,7 +185,7 @@ def _prepare(
     refuse_unsupported(config, "")
     plan = build_training(config, workers=settings.workers, skip_bad=settings.skip_bad_records)
     if plan.num_steps < 1:
-        raise ConfigError("train_config.num_steps is not set; say how long to train, as by --num_train_steps 10000")
+        raise ConfigError("train_config.num_steps is not set; say how long to train")
     _check_processes(plan, processes)
     for found in report(config):
         if found.worth_saying:
