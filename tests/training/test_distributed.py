@@ -177,7 +177,7 @@ def test_elastic_restart_goes_on_from_the_last_checkpoint(small_config: Path, tm
     assert len(workers) == 2
     os.kill(workers[1], signal.SIGKILL)
     output = finish(process)
-    assert "going on from" in output
+    assert "resuming from" in output
     whole, other = (read_checkpoint(tmp_path / name / "ckpt-7.pt")["network"] for name in ("whole", "m"))
     assert all(torch.equal(whole[name], other[name]) for name in whole)
     assert lines(tmp_path / "whole") == lines(tmp_path / "m")

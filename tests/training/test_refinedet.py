@@ -100,7 +100,7 @@ def test_train_go_on_evaluate_predict(refinedet_config: Path, shapes_data: Path,
     model_dir = tmp_path / "m"
     shared = ("--config", refinedet_config, "--model_dir", model_dir, "--workers", 0, "--log_every_n", 1)
     assert "evaluation at step 2" in run("train", *shared, "--num_train_steps", 2)
-    assert "going on from" in run("train", *shared, "--num_train_steps", 3, "--no-evaluate")
+    assert "resuming from" in run("train", *shared, "--num_train_steps", 3, "--no-evaluate")
     log = [json.loads(line) for line in (model_dir / "metrics.jsonl").read_text().splitlines()]
     assert {
         "Loss/refinement/localization_loss",

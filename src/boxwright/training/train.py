@@ -50,7 +50,7 @@ def train(
     settings: RunSettings | None = None,
     observer: TrainingObserver | None = None,
 ) -> int:
-    """Train the detector that a configuration describes, going on where an earlier run stopped.
+    """Train the detector that a configuration describes, resuming where an earlier run stopped.
 
     Under torchrun, all processes call it alike; one of them writes and speaks.
 
@@ -105,13 +105,13 @@ def _saving_before_stopping(run: Run, processes: Processes) -> Iterator[None]:
     except BaseException as error:
         with suppress(CheckpointError):  # the error at hand is the one to tell
             run.save_before_stopping()
-        told = _in_our_words(error, processes)
+        told = _translate_error(error, processes)
         if told is None:
             raise
         raise told from None
 
 
-def _in_our_words(error: BaseException, processes: Processes) -> TrainingError | None:
+def _translate_error(error: BaseException, processes: Processes) -> TrainingError | None:
     if isinstance(error, BoxwrightError) or not isinstance(error, RuntimeError):
         return None
     if "DataLoader worker" in str(error):  # its death, told by a signal wherever the run happens to be
@@ -219,12 +219,12 @@ def _check_processes(plan: TrainingPlan, processes: Processes) -> None:
 
 
 def _seed(newest: Found, asked: int | None) -> int:
-    """Go on with the run's own seed."""
+    """Return the seed of the run that is resumed, or the one that is asked for."""
     if newest is None:
         return asked or 0
     if "seed" not in newest[1]:
         raise CheckpointError(
-            f"{newest[0]}: written by an earlier version, whose runs cannot be gone on with exactly; "
+            f"{newest[0]}: written by an earlier version, whose runs cannot be resumed exactly; "
             "start another model_dir from it by train_config.fine_tune_checkpoint"
         )
     own = int(newest[1]["seed"])
@@ -256,7 +256,7 @@ def _restore(
         if content["categories"] != dataset.categories.to_list():
             raise BoxwrightError(f"{path} was trained on other classes than {dataset.name} has; use another model_dir")
         state.restore(content)
-        observer.message(f"going on from {path}, step {state.step}")
+        observer.message(f"resuming from {path}, step {state.step}")
     return state
 
 

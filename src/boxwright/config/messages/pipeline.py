@@ -33,9 +33,7 @@ class DetectionModel(Message):
     """Selects the model family; set exactly one field."""
 
     proto_name: ClassVar[str] = "DetectionModel"
-    oneofs: ClassVar[dict[str, tuple[str, ...]]] = {
-        "model": ("faster_rcnn", "ssd", "experimental_model", "center_net", "refinedet")
-    }
+    oneofs: ClassVar[dict[str, tuple[str, ...]]] = {}
 
     faster_rcnn: FasterRcnn | None = Field(
         None,
@@ -50,6 +48,10 @@ class DetectionModel(Message):
     refinedet: RefineDet | None = Field(
         None, description="Use a single-shot refinement detector (an extension of Boxwright)."
     )
+
+
+# Every family excludes the others.
+DetectionModel.oneofs = {"model": tuple(DetectionModel.model_fields)}
 
 
 class TrainEvalPipelineConfig(Message):

@@ -1,0 +1,115 @@
+"""docs/add_a_detector.md, followed to the letter: its files are written, its lines entered, and what comes out trains."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.conftest import SMALL_TRAINING
+
+ROOT = Path(__file__).parent.parent
+_FENCE = re.compile(
+    r'^```python title="(?P<path>[^"]+)"(?: (?P<where>after|before)="(?P<line>[^\n]*)")?\n(?P<text>.*?)^```',
+    re.M | re.S,
+)
+
+
+class Step(NamedTuple):
+    path: str
+    where: str | None
+    line: str
+    text: str
+
+
+def steps() -> list[Step]:
+    text = (ROOT / "docs" / "add_a_detector.md").read_text()
+    return [
+        Step(found["path"], found["where"], (found["line"] or "").replace('\\"', '"'), found["text"])
+        for found in _FENCE.finditer(text)
+    ]
+
+
+def follow(step: Step, root: Path) -> None:
+    path = root / step.path
+    if step.where is None:
+        assert not path.exists(), "a new file"
+        path.write_text(step.text)
+        return
+    source = path.read_text()
+    assert source.count(f"{step.line}\n") == 1, step.line
+    both = f"{step.line}\n{step.text}" if step.where == "after" else f"{step.text}\n{step.line}\n"
+    path.write_text(source.replace(f"{step.line}\n", both))
+
+
+def test_it_is_new_files_and_a_line_in_each_of_a_few_tables() -> None:
+    found = steps()
+    new = [step for step in found if step.where is None]
+    changed = [step for step in found if step.where is not None]
+    assert len(new) == 5
+    entries = [step for step in changed if not step.text.startswith("from ")]
+    assert len({step.path for step in changed}) == len(entries) == 2 <= 4
+    assert all(step.text.count("\n") == 1 for step in changed)
+
+
+@pytest.fixture
+def extended(tmp_path: Path) -> Path:
+    """The package with the detector of the page added."""
+    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    for step in steps():
+        follow(step, tmp_path)
+    return tmp_path
+
+
+def run(extended: Path, *words: object) -> str:
+    finished = subprocess.run(
+        [sys.executable, "-m", "boxwright", *map(str, words)],
+        env={**os.environ, "PYTHONPATH": str(extended / "src"), "COLUMNS": "200"},
+        cwd=extended,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr
+    return finished.stdout
+
+
+def test_the_detector_of_the_page_trains_evaluates_and_is_fine_tuned(extended: Path, shapes_data: Path) -> None:
+    config = extended / "cells.config"
+    config.write_text(
+        f"""
+model {{ cells {{ num_classes: 4 depth: 32 image_resizer {{ fixed_shape_resizer {{ height: 64 width: 64 }} }} }} }}
+{SMALL_TRAINING.replace("num_steps: 6", "num_steps: 40")}
+train_input_reader {{
+  label_map_path: "{shapes_data}/label_map.pbtxt"
+  tf_record_input_reader {{ input_path: "{shapes_data}/train.record-?????-of-00002" }}
+}}
+eval_input_reader {{
+  label_map_path: "{shapes_data}/label_map.pbtxt"
+  tf_record_input_reader {{ input_path: "{shapes_data}/val.record" }}
+}}
+"""
+    )
+    assert "0 refused" in run(extended, "config", "check", config)
+    assert "cells" in run(extended, "config", "fields", "DetectionModel")
+    common = ("--config", config, "--model_dir", extended / "m", "--workers", 0)
+    run(extended, "train", *common, "--num_train_steps", 20, "--log_every_n", 1, "--no_evaluate")
+    assert "resum" in run(extended, "train", *common, "--log_every_n", 1)  # the same run, to its end
+    lines = [json.loads(line) for line in (extended / "m" / "metrics.jsonl").read_text().splitlines()]
+    losses = [line["Loss/total_loss"] for line in lines if "Loss/total_loss" in line]
+    assert len(losses) >= 40
+    assert sum(losses[-5:]) < sum(losses[:5])
+    output = run(extended, "evaluate", "--model_dir", extended / "m", "--out", extended / "e")
+    assert "DetectionBoxes_Precision/mAP" in output
+    assert len(json.loads((extended / "e" / "detections.json").read_text())) > 0
+    tuned = ("--set", f"train_config.fine_tune_checkpoint={extended}/m", "--set", "train_config.num_steps=1")
+    common = ("--config", config, "--model_dir", extended / "t", "--workers", 0, "--no_evaluate", *tuned)
+    report = run(extended, "train", *common, "--set", "train_config.fine_tune_checkpoint_type=detection")
+    assert "scope 'detection' leaves out the heads" in report
