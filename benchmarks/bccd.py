@@ -29,11 +29,12 @@ from torchvision.models.detection.transform import GeneralizedRCNNTransform
 
 from boxwright.builders.evaluation import EvaluationPlan
 from boxwright.builders.input_reader import build_dataset
+from boxwright.checkpoints.restore import restore_detector
 from boxwright.config.load import load_config
 from boxwright.data.augmentation.flip import RandomHorizontalFlip
 from boxwright.data.voc import VocDataset
-from boxwright.evaluation.evaluate import restore_detector
-from boxwright.evaluation.evaluator import evaluate_detector, write_evaluation
+from boxwright.evaluation.results import write_evaluation
+from boxwright.evaluation.run import evaluate_detector
 from boxwright.metrics.coco import CocoMetrics
 from boxwright.training.allocator import keep_freed_memory
 from boxwright.training.train import RunSettings, train
@@ -223,7 +224,7 @@ def _measure_torchvision(model: torch.nn.Module, dataset: VocDataset) -> dict[st
         (found,) = model([image])
         boxes = found["boxes"] * torch.tensor([width / SIZE[1], height / SIZE[0]] * 2)
         metrics.add(sample, Detections(boxes, found["scores"], found["labels"] - 1, (height, width)))
-    return metrics.compute()
+    return metrics.compute().values
 
 
 def main() -> None:

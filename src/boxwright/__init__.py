@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from boxwright.builders.detector import build_detector
     from boxwright.checkpoints.load_weights import LoadReport, load_weights
+    from boxwright.checkpoints.restore import restore_detector
     from boxwright.config import Pipeline, load_config
     from boxwright.errors import BoxwrightError, CheckpointError, ConfigError, DataError, OutputError, TrainingError
-    from boxwright.evaluation.evaluate import evaluate, restore_detector
+    from boxwright.evaluation.run import evaluate
     from boxwright.models.detector import Detector
     from boxwright.training.train import RunSettings, train
     from boxwright.types import AnchorPredictions, Categories, Category, Detections, Sample, Targets
@@ -52,7 +53,8 @@ _HOMES = {
         "OutputError",
         "TrainingError",
     ),
-    "boxwright.evaluation.evaluate": ("evaluate", "restore_detector"),
+    "boxwright.checkpoints.restore": ("restore_detector",),
+    "boxwright.evaluation.run": ("evaluate",),
     "boxwright.models.detector": ("Detector",),
     "boxwright.training.train": ("RunSettings", "train"),
     "boxwright.types": ("Categories", "Category", "Detections", "AnchorPredictions", "Sample", "Targets"),

@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+import torch
+
 import boxwright as bw
-from boxwright.evaluation.evaluate import run_evaluation
-from boxwright.evaluation.evaluator import write_evaluation
+from boxwright.data.label_map import load_label_map
+from boxwright.evaluation.results import write_evaluation
+from boxwright.evaluation.run import run_evaluation
 
 
 def test_several_metrics_and_nan(small_config: Path, shapes_data: Path, tmp_path: Path) -> None:
@@ -34,3 +38,36 @@ def test_several_metrics_and_nan(small_config: Path, shapes_data: Path, tmp_path
     written = json.loads((tmp_path / "out" / "metrics.json").read_text())
     assert written["OpenImagesV2_PerformanceByCategory/AP@0.5IOU/unicorn"] is None
     assert written["PascalBoxes_Precision/mAP@0.5IOU"] is not None
+
+
+def test_workers_change_nothing(small_config: Path, tmp_path: Path) -> None:
+    config = bw.load_config(small_config)
+    detector = bw.build_detector(config, load_label_map(config.eval_input_reader[0].label_map_path))
+    alone, with_two = (run_evaluation(config, detector, workers=workers) for workers in (0, 2))
+    assert alone.metrics == with_two.metrics
+    assert alone.rows == with_two.rows
+    assert list(alone.pictures) == list(with_two.pictures)
+
+
+def test_a_bad_record_is_told_from_a_worker_too(small_config: Path, shapes_data: Path, tmp_path: Path) -> None:
+    record = tmp_path / "bad.record"
+    data = bytearray((shapes_data / "val.record").read_bytes())
+    data[len(data) // 2] ^= 0x40
+    record.write_bytes(data)
+    config = bw.load_config(small_config, [f'eval_input_reader[0].tf_record_input_reader.input_path=["{record}"]'])
+    detector = bw.build_detector(config, load_label_map(config.eval_input_reader[0].label_map_path))
+    with pytest.raises(bw.DataError, match="bad.record"):
+        run_evaluation(config, detector, workers=2)
+
+
+def test_losses_leave_out_the_penalty_where_training_does(small_config: Path) -> None:
+    text = ["train_config.add_regularization_loss=false"]
+    found = {}
+    for changes in ([], text):
+        config = bw.load_config(small_config, changes)
+        torch.manual_seed(0)
+        detector = bw.build_detector(config, load_label_map(config.eval_input_reader[0].label_map_path))
+        found[len(changes)] = run_evaluation(config, detector).metrics
+    assert "Loss/regularization_loss" not in found[1]
+    difference = found[0]["Loss/total_loss"] - found[1]["Loss/total_loss"]
+    assert difference == pytest.approx(found[0]["Loss/regularization_loss"], rel=1e-4)

@@ -24,7 +24,7 @@ from boxwright.data.convert import write_coco, write_tfrecords
 from boxwright.data.loader import TrainingExamples
 from boxwright.data.shapes import ShapesDataset
 from boxwright.drawing import colour_of
-from boxwright.evaluation.evaluator import evaluate_detector
+from boxwright.evaluation.run import evaluate_detector
 from boxwright.types import Detections, Targets
 from tests.conftest import SMALL_MODEL
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import boxwright as bw
 from boxwright.cli.main import app, like_absl
-from boxwright.evaluation.evaluator import Evaluation
+from boxwright.evaluation.results import Evaluation
 from boxwright.evaluation.watch import WatchSettings, evaluate_on_training_data, watch
 
 FAST = bw.RunSettings(evaluate=False, workers=0, checkpoint_every_n=3)
@@ -69,7 +69,7 @@ def test_reader_names_its_folder(small_config: Path, tmp_path: Path) -> None:
 
 
 def test_class_agnostic_counts_objects(small_config: Path, tmp_path: Path) -> None:
-    from boxwright.evaluation.evaluate import run_evaluation
+    from boxwright.evaluation.run import run_evaluation
 
     config = bw.load_config(small_config, ["train_config.num_steps=1", "eval_config.include_metrics_per_category=true"])
     bw.train(config, tmp_path / "m", FAST)

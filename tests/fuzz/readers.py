@@ -23,6 +23,7 @@ from safetensors.torch import save
 
 import boxwright as bw
 from boxwright.builders.training import build_training
+from boxwright.checkpoints.restore import restore_detector
 from boxwright.checkpoints.store import CheckpointStore, read_checkpoint
 from boxwright.config import messages as m
 from boxwright.config.load import dump_message, parse_message
@@ -40,7 +41,6 @@ from boxwright.data.tf_example import encode_example
 from boxwright.data.tfrecord import TFRecordFile, write_records
 from boxwright.data.tfrecord_dataset import TFRecordDataset
 from boxwright.data.voc import VocDataset, write_voc_annotation
-from boxwright.evaluation.evaluate import restore_detector
 from boxwright.optimization.trainable import Freezing, Trainable
 from boxwright.preprocessing.image_resizer import FixedShapeResizer
 from boxwright.tensorflow.bundle import Bundle

@@ -20,6 +20,7 @@ from PIL import Image
 
 import boxwright as bw
 from boxwright.checkpoints.archive import save_archive
+from boxwright.checkpoints.restore import restore_detector
 from boxwright.config import messages as m
 from boxwright.config.load import dump_message, parse_message
 from boxwright.config.overrides import apply_override
@@ -27,7 +28,6 @@ from boxwright.data.batch import collate, to_input
 from boxwright.data.pictures import draw_sample
 from boxwright.data.shapes import ShapesDataset
 from boxwright.data.tf_example import decode_example, read_features
-from boxwright.evaluation.evaluate import restore_detector
 from boxwright.training.state import new_state
 from tests.conftest import SMALL_MODEL, SMALL_TRAINING, extra_folder
 from tests.fuzz.guard import guarded

@@ -12,6 +12,7 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from boxwright.metrics.coco import CocoMetrics
+from boxwright.metrics.pascal import PascalMetrics
 from boxwright.types import Categories, Category, Detections, Sample
 
 CATEGORIES = Categories(tuple(Category(n, n + 1, f"class {n}") for n in range(3)))
@@ -86,14 +87,14 @@ def test_equals_pycocotools(seed: int) -> None:
     metrics = CocoMetrics(CATEGORIES)
     for sample, detections in images:
         metrics.add(sample, detections)
-    assert list(metrics.compute().values()) == pytest.approx(by_pycocotools(images), abs=1e-9)
+    assert list(metrics.compute().values.values()) == pytest.approx(by_pycocotools(images), abs=1e-9)
 
 
 def test_categories_average_to_the_whole() -> None:
     metrics = CocoMetrics(CATEGORIES, per_category=True)
     for sample, detections in random_images(7):
         metrics.add(sample, detections)
-    found = metrics.compute()
+    found = metrics.compute().values
     each = [value for name, value in found.items() if "PerformanceByCategory" in name]
     assert len(each) == 3
     known = [value for value in each if value >= 0]
@@ -111,10 +112,10 @@ TRUTH = Sample(np.zeros((50, 50, 3), np.uint8), np.array([[0, 0, 20, 20]]), np.a
 def test_perfect_and_why_not() -> None:
     metrics = CocoMetrics(CATEGORIES)
     metrics.add(TRUTH, one([[0, 0, 20, 20]], [0.9]))
-    values = metrics.compute()
+    values = metrics.compute().values
     assert values["DetectionBoxes_Precision/mAP"] == pytest.approx(1)
     assert values["DetectionBoxes_Precision/mAP (large)"] == -1
-    assert metrics.explain(values) == []
+    assert metrics.compute().notes == []
 
 
 @pytest.mark.parametrize(
@@ -134,7 +135,31 @@ def test_perfect_and_why_not() -> None:
 def test_zero_and_minus_one_are_explained(sample: Sample, found: Detections, value: float, wanted: str) -> None:
     metrics = CocoMetrics(CATEGORIES)
     metrics.add(sample, found)
-    values = metrics.compute()
+    values = metrics.compute().values
     assert values["DetectionBoxes_Precision/mAP"] == value
-    (line,) = metrics.explain(values)
+    (line,) = metrics.compute().notes
     assert wanted in line
+
+
+def test_curves_are_what_the_values_are_made_of() -> None:
+    """Two objects of one class; the better detection misses, the second finds one: precision 0, then 1/2."""
+    boxes = np.array([[0, 0, 40, 40], [50, 50, 90, 90]], np.float32)
+    sample = Sample(np.zeros((100, 100, 3), np.uint8), boxes, np.zeros(2, np.int64))
+    found = Detections(
+        torch.tensor([[0.0, 60, 30, 90], [50, 50, 90, 90]]),
+        torch.tensor([0.9, 0.6]),
+        torch.zeros(2, dtype=torch.int64),
+        (100, 100),
+    )
+    categories = Categories((Category(0, 1, "cell"), Category(1, 2, "none")))
+    for metrics in (CocoMetrics(categories), PascalMetrics(categories)):
+        metrics.add(sample, found)
+        result = metrics.compute()
+        assert {curve.category for curve in result.curves} == {"cell"}
+        curve = next(curve for curve in result.curves if curve.iou_threshold == 0.5)
+        assert curve.objects == 2
+        assert curve.scores.tolist() == pytest.approx([0.9, 0.6])
+        assert curve.gains.tolist() == [0, 1]
+        assert curve.precision.tolist() == [0, 0.5]
+        assert curve.recall.tolist() == [0, 0.5]
+    assert len(CocoMetrics(categories).compute().curves) == 0

@@ -47,7 +47,7 @@ def score(rules: PascalRules, *images: tuple[Sample, Detections]) -> dict[str, f
     metrics = PascalMetrics(CATEGORIES, rules)
     for sample, detections in images:
         metrics.add(sample, detections)
-    return {name.rsplit("/", 1)[1]: value for name, value in metrics.compute().items()}
+    return {name.rsplit("/", 1)[1]: value for name, value in metrics.compute().values.items()}
 
 
 @pytest.mark.parametrize(
@@ -130,18 +130,24 @@ def test_areas_by_hand() -> None:
 
 
 def test_names() -> None:
-    names = list(PascalMetrics(CATEGORIES, precision_at_recall(0.2, 0.6)).compute())
+    names = list(PascalMetrics(CATEGORIES, precision_at_recall(0.2, 0.6)).compute().values)
     assert names[0] == "PrecisionAtRecallBoxes_Precision/mAP@0.5IOU@[0.2,0.6]Recall"
     assert names[1] == "PrecisionAtRecallBoxes_PerformanceByCategory/AP@0.5IOU/a"
-    assert "Recall" not in next(iter(PascalMetrics(CATEGORIES, precision_at_recall(0, 1)).compute())).split("IOU")[1]
-    assert next(iter(PascalMetrics(CATEGORIES, PASCAL_VOC_2007).compute())) == "PascalVoc2007Boxes_Precision/mAP@0.5IOU"
+    assert (
+        "Recall"
+        not in next(iter(PascalMetrics(CATEGORIES, precision_at_recall(0, 1)).compute().values)).split("IOU")[1]
+    )
+    assert (
+        next(iter(PascalMetrics(CATEGORIES, PASCAL_VOC_2007).compute().values))
+        == "PascalVoc2007Boxes_Precision/mAP@0.5IOU"
+    )
 
 
 def test_nan_and_zero_are_explained() -> None:
     metrics = PascalMetrics(CATEGORIES)
-    (line,) = metrics.explain(metrics.compute())
+    (line,) = metrics.compute().notes
     assert "no image has an object" in line
     metrics.add(truth([A]), found((FAR, 0.9, 0)))
-    lines = metrics.explain(metrics.compute())
+    lines = metrics.compute().notes
     assert "NaN for classes without objects: b" in lines[0]
     assert "is 0" in lines[1]

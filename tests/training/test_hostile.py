@@ -18,7 +18,7 @@ from boxwright.config import parse_message
 from boxwright.data.batch import Batch, stack_targets
 from boxwright.data.convert import write_tfrecords
 from boxwright.data.shapes import ShapesDataset
-from boxwright.evaluation.evaluator import Evaluation, detection_rows, write_evaluation
+from boxwright.evaluation.results import Evaluation, detection_rows, write_evaluation
 from boxwright.training.log import Evaluated, Inputs, JsonLines, Scalars, TensorBoard, TrainingLog, draw_inputs
 from boxwright.training.settings import Silent
 from boxwright.types import Detections, Sample
@@ -232,7 +232,7 @@ def test_ids_of_any_text_have_a_picture_each(tmp_path: Path) -> None:
 
 
 def test_two_samples_of_one_id_have_a_picture_each(small_config: Path, tmp_path: Path) -> None:
-    from boxwright.evaluation.evaluate import run_evaluation
+    from boxwright.evaluation.run import run_evaluation
 
     class Same(ShapesDataset):
         def __getitem__(self, index: int) -> Sample:

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Column, Table
 
 if TYPE_CHECKING:
-    from boxwright.evaluation.evaluator import Evaluation
+    from boxwright.evaluation.results import Evaluation
 
 __all__ = ["console", "errors", "ap_line", "count_progress", "metrics_table", "print_evaluation", "progress_bar"]
 

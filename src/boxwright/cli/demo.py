@@ -24,10 +24,11 @@ def demo_command(
     val_images: Annotated[int, typer.Option("--val_images", min=1, help="Images to make for evaluation.")] = 250,
 ) -> None:
     """Make pictures of shapes as TFRecords, train a detector on them, evaluate it, draw what it sees."""
+    from boxwright.checkpoints.restore import restore_detector
     from boxwright.config.load import load_config
     from boxwright.data.demo import write_demo_data
-    from boxwright.evaluation.evaluate import restore_detector, run_evaluation
-    from boxwright.evaluation.evaluator import write_evaluation
+    from boxwright.evaluation.results import write_evaluation
+    from boxwright.evaluation.run import run_evaluation
     from boxwright.training.train import RunSettings, train
 
     began = time.monotonic()

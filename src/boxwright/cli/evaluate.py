@@ -12,7 +12,7 @@ from boxwright.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
     from boxwright.config.messages import TrainEvalPipelineConfig
-    from boxwright.evaluation.evaluator import Evaluation
+    from boxwright.evaluation.results import Evaluation
 
 __all__ = ["evaluate_command", "print_watched"]
 
@@ -65,6 +65,7 @@ def evaluate_command(  # noqa: PLR0913  # the flags of the command
         int, typer.Option("--reader", "--eval_index", min=0, help="Which of the configuration's eval_input_readers.")
     ] = 0,
     device: Annotated[str, typer.Option("--device", help="cpu, cuda, or auto for a GPU where there is one.")] = "auto",
+    workers: Annotated[int, typer.Option("--workers", min=0, help="Processes that read and decode images.")] = 1,
     class_agnostic: Annotated[
         bool, typer.Option("--class_agnostic", help="Count all classes as one: are objects found at all?")
     ] = False,
@@ -104,9 +105,10 @@ def evaluate_command(  # noqa: PLR0913  # the flags of the command
     ] = 3600,
 ) -> None:
     """Compute the metrics of eval_config.metrics_set (COCO's unless set) and the losses; draw detections beside truth."""
+    from boxwright.checkpoints.restore import restore_detector
     from boxwright.checkpoints.sources import is_tensorflow
-    from boxwright.evaluation.evaluate import restore_detector, run_evaluation
-    from boxwright.evaluation.evaluator import write_evaluation
+    from boxwright.evaluation.results import write_evaluation
+    from boxwright.evaluation.run import run_evaluation
     from boxwright.evaluation.watch import WatchSettings, evaluate_on_training_data, watch
     from boxwright.models.detector import usable_device
     from boxwright.models.multi_scale import at_scales
@@ -130,6 +132,7 @@ def evaluate_command(  # noqa: PLR0913  # the flags of the command
             eval_index=reader,
             class_agnostic=class_agnostic,
             device=device,
+            workers=workers,
         )
         watch(config, model_dir, out or model_dir, settings, print_watched)
         return
@@ -141,6 +144,7 @@ def evaluate_command(  # noqa: PLR0913  # the flags of the command
         reader,
         lambda items, title: count_progress(title)(items),
         class_agnostic=class_agnostic,
+        workers=workers,
     )
     folder = out or (model_dir if model_dir.is_dir() else model_dir.parent) / "eval"
     write_evaluation(evaluation, folder)
@@ -152,10 +156,10 @@ def evaluate_command(  # noqa: PLR0913  # the flags of the command
 
 def _configuration(model_dir: Path, given: Path | None, changes: list[str]) -> TrainEvalPipelineConfig:
     """Take the configuration that is given, else the one beside the checkpoint, else the one inside it."""
+    from boxwright.checkpoints.restore import find_config, restore_detector
     from boxwright.checkpoints.sources import is_tensorflow
     from boxwright.config.load import load_config
     from boxwright.config.overrides import apply_override
-    from boxwright.evaluation.evaluate import find_config, restore_detector
     from boxwright.tensorflow.bundle import find_bundle
 
     overrides = [*changes, "eval_config.include_metrics_per_category=true"]

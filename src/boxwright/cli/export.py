@@ -38,8 +38,8 @@ def export_command(
 ) -> None:
     """Write a detector's weights for others: safetensors, or a TensorFlow 2 checkpoint with its configuration."""
     from boxwright.checkpoints.export_weights import write_description, write_safetensors, write_tensorflow_checkpoint
+    from boxwright.checkpoints.restore import restore_detector
     from boxwright.config.load import load_config
-    from boxwright.evaluation.evaluate import restore_detector
 
     chosen = format or (Format.SAFETENSORS if target.suffix == ".safetensors" else Format.TENSORFLOW)
     config = load_config(pipeline_config_path) if pipeline_config_path else None

@@ -40,8 +40,8 @@ def predict_command(
     device: Annotated[str, typer.Option("--device", help="cpu, cuda, or auto for a GPU where there is one.")] = "auto",
 ) -> None:
     """Detect objects in images: a picture of each, and COCO-style JSON."""
+    from boxwright.checkpoints.restore import restore_detector
     from boxwright.config.load import load_config
-    from boxwright.evaluation.evaluate import restore_detector
     from boxwright.inference.predict import find_images, predict_files
     from boxwright.models.detector import usable_device
     from boxwright.models.multi_scale import at_scales

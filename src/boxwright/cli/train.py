@@ -15,7 +15,7 @@ from boxwright.training.settings import RunSettings
 
 if TYPE_CHECKING:
     from boxwright.config.messages import TrainEvalPipelineConfig
-    from boxwright.evaluation.evaluator import Evaluation
+    from boxwright.evaluation.results import Evaluation
 
 __all__ = ["Narrator", "train_command"]
 

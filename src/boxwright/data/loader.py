@@ -13,8 +13,8 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from itertools import islice
 from multiprocessing.process import BaseProcess
@@ -36,7 +36,7 @@ from boxwright.distributed import ALONE, Processes
 from boxwright.errors import BoxwrightError, DataError, TrainingError
 from boxwright.types import Sample
 
-__all__ = ["BatchStream", "TrainingExamples", "training_batches"]
+__all__ = ["BatchStream", "TrainingExamples", "samples_in_order", "training_batches"]
 
 # A run of bad samples longer than this is a data set that is not what it should be.
 _MOST_BAD_IN_A_ROW = 100
@@ -167,7 +167,7 @@ class BatchStream:
         """Yield batches; at the end the error that stopped the workers, if one did. Workers end with the iterator."""
         return (item for item in self.polled() if item is not None)
 
-    def polled(self) -> Generator[Batch | BoxwrightError | None]:
+    def polled(self) -> Generator[Any]:
         """Yield batches as `__iter__`, and None each second in which none has come."""
         before = set(multiprocessing.active_children())
         stream: Iterator[Any] | None = None
@@ -289,6 +289,62 @@ def training_batches(
         timeout=_POLL_SECONDS if settings.workers else 0,
     )
     return BatchStream(loader, patience)
+
+
+def samples_in_order(
+    dataset: Dataset, indices: Sequence[int], workers: int = 0, patience: float = 600.0
+) -> Generator[Sample]:
+    """Yield samples as they are asked for, read and decoded ahead by workers.
+
+    Args:
+        dataset: The data.
+        indices: Which samples, in order.
+        workers: Processes that read; 0 to read here.
+        patience: Seconds without a sample after which the workers count as stuck.
+
+    Yields:
+        One sample an index.
+
+    Raises:
+        BoxwrightError: Where a sample cannot be read, or a worker died or is stuck.
+    """
+    if not workers:
+        yield from (dataset[index] for index in indices)
+        return
+    loader: DataLoader[Any] = DataLoader(
+        _Readable(dataset),
+        batch_size=None,
+        sampler=indices,
+        collate_fn=_unchanged,
+        num_workers=workers,
+        generator=torch.Generator(),
+        worker_init_fn=_leave_signals_to_the_parent,
+        prefetch_factor=8,
+        timeout=_POLL_SECONDS,
+    )
+    with closing(BatchStream(loader, patience).polled()) as stream:
+        for item in stream:
+            if isinstance(item, BoxwrightError):
+                raise item
+            if item is not None:
+                yield item
+
+
+class _Readable(torch.utils.data.Dataset[Sample | BoxwrightError]):
+    """Samples, or why there is none: raised in a worker, an error would arrive wrapped in a traceback."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self.dataset = dataset
+
+    def __getitem__(self, index: int) -> Sample | BoxwrightError:
+        try:
+            return self.dataset[index]
+        except BoxwrightError as error:
+            return error
+
+
+def _unchanged(item: Any) -> Any:
+    return item
 
 
 def _wide_images(dataset: Dataset) -> NDArray[np.bool_]:

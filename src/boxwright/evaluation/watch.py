@@ -7,13 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from boxwright.checkpoints.restore import restore_detector
 from boxwright.checkpoints.sources import is_tensorflow
 from boxwright.checkpoints.store import CheckpointStore
 from boxwright.config import messages as m
 from boxwright.errors import CheckpointError, ConfigError
-from boxwright.evaluation.evaluate import reader_name, restore_detector, run_evaluation
-from boxwright.evaluation.evaluator import Evaluation
 from boxwright.evaluation.events import EventFile, evaluation_folder, write_evaluation_events
+from boxwright.evaluation.results import Evaluation
+from boxwright.evaluation.run import EvaluationSet, evaluate_detector, open_evaluation, reader_name
 from boxwright.models.detector import Detector, usable_device
 
 __all__ = ["WatchSettings", "evaluate_on_training_data", "watch"]
@@ -38,7 +39,8 @@ class WatchSettings:
     timeout: float = 3600.0
     eval_index: int = 0
     class_agnostic: bool = False
-    device: str = "cpu"
+    device: str = "auto"
+    workers: int = 1
 
 
 def watch(
@@ -72,6 +74,7 @@ def watch(
     device = usable_device(settings.device)
     folder = evaluation_folder(Path(model_dir), reader_name(config, settings.eval_index))
     last, count, since = -1, 0, time.monotonic()
+    opened: EvaluationSet | None = None  # when the first checkpoint says of which classes
     total = config.train_config.num_steps if config.train_config else 0
     with EventFile(folder) as events:
         while True:
@@ -79,8 +82,12 @@ def watch(
             newest = _newest_step(Path(checkpoint_dir))
             if newest > last and (found := _restore(Path(checkpoint_dir), config)):
                 detector, step = found
-                evaluation = run_evaluation(
-                    config, detector.to(device), settings.eval_index, class_agnostic=settings.class_agnostic
+                if opened is None:
+                    opened = open_evaluation(
+                        config, settings.eval_index, detector.categories, class_agnostic=settings.class_agnostic
+                    )
+                evaluation = evaluate_detector(
+                    detector.to(device), opened.dataset, opened.plan, workers=settings.workers
                 )
                 write_evaluation_events(events, step, evaluation.metrics, evaluation.pictures)
                 heard(step, evaluation, "")

@@ -9,7 +9,8 @@ from typing import Any
 
 from boxwright.data.image_io import encode_png, read_image
 from boxwright.errors import DataError
-from boxwright.evaluation.evaluator import detection_rows, draw_detections
+from boxwright.evaluation.pictures import draw_detections
+from boxwright.evaluation.results import detection_rows
 from boxwright.files import is_file, is_folder, unfinished, unique_stem, write_whole
 from boxwright.models.detector import Detector
 from boxwright.models.multi_scale import MultiScaleDetector

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from boxwright.metrics.average_precision import precision_and_recall, sampled
 from boxwright.metrics.matching import NOBODY, claim_best_free, overlaps, overlaps_of_crowds
+from boxwright.metrics.metric import Curve, MetricResult
 from boxwright.types import Categories, Detections, Sample
 
 __all__ = ["CocoMetrics"]
@@ -103,12 +104,8 @@ class CocoMetrics:
         outside = (own < low[:, None]) | (own > high[:, None])
         self._judged[label].append(_Judged(scores, taken & ~of_ignored, of_ignored | (~taken & outside[:, None])))
 
-    def compute(self) -> dict[str, float]:
-        """Compute the metrics.
-
-        Returns:
-            Metric name to value; -1 where there is no truth that the metric is about.
-        """
+    def compute(self) -> MetricResult:
+        """Return the metrics; -1 where there is no truth that the metric is about."""
         curves = {label: self._curves(label, _LIMITS[-1]) for label in sorted(self._judged)}
         precision = [curve[0] for curve in curves.values()]
         values = {
@@ -126,7 +123,26 @@ class CocoMetrics:
             for category in self.categories:
                 own = [curves[category.label][0][0]] if category.label in curves else []
                 values[f"DetectionBoxes_PerformanceByCategory/mAP/{category.name}"] = _mean(own)
-        return values
+        names = {category.label: category.name for category in self.categories}
+        drawn = [curve for label in curves for curve in self._drawn(label, names[label])]
+        return MetricResult(values, drawn, self._notes(values))
+
+    def _drawn(self, label: int, name: str) -> list[Curve]:
+        """Return the curves of a class at every overlap, for objects of all sizes; none where it has no object."""
+        objects = float(self._objects[label][0])
+        if not objects:
+            return []
+        judged = self._judged[label]
+        scores = np.concatenate([image.scores for image in judged])
+        right = np.concatenate([image.right[0] for image in judged], axis=-1)
+        counted = ~np.concatenate([image.ignored[0] for image in judged], axis=-1)
+        found = []
+        for threshold, gains, counts in zip(_THRESHOLDS, right, counted, strict=True):
+            order = np.argsort(-scores[counts], kind="stable")
+            own = gains[counts][order].astype(np.float64)
+            precision, recall = precision_and_recall(own, 1 - own, objects)
+            found.append(Curve(name, float(threshold), scores[counts][order], own, objects, precision, recall))
+        return found
 
     def _curves(self, label: int, limit: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return precision [S, T, 101] and the last recall [S, T] of a class; -1 where it has no object."""
@@ -146,15 +162,8 @@ class CocoMetrics:
                 recall[size, threshold] = r[-1] if len(r) else 0.0
         return precision, recall
 
-    def explain(self, metrics: dict[str, float]) -> list[str]:
-        """Say why a metric is 0 or -1.
-
-        Args:
-            metrics: What `compute` returned.
-
-        Returns:
-            Lines to print; none where nothing needs explaining.
-        """
+    def _notes(self, metrics: dict[str, float]) -> list[str]:
+        """Say why a metric is 0 or -1."""
         if not self._truths:
             return [f"AP is -1: none of the {self._images} images has an object"]
         if not self._found:

@@ -4,11 +4,53 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from boxwright.types import Detections, Sample
 
-__all__ = ["Metrics", "without_nan"]
+__all__ = ["Curve", "MetricResult", "Metrics", "without_nan"]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The detections of one class at one overlap, best first, and what they make of precision and recall.
+
+    Attributes:
+        category: The class's name; empty for all classes pooled.
+        iou_threshold: The least overlap of a detection with its object.
+        scores: float64 [D].
+        gains: float64 [D]; what each found: 1 an object, 0 nothing (or what a group counts).
+        objects: How many were to be found.
+        precision: float64 [D]; after each detection.
+        recall: float64 [D]; after each detection.
+    """
+
+    category: str
+    iou_threshold: float
+    scores: NDArray[np.float64]
+    gains: NDArray[np.float64]
+    objects: float
+    precision: NDArray[np.float64]
+    recall: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class MetricResult:
+    """What a metric set found.
+
+    Attributes:
+        values: TF's metric names to values.
+        curves: Of each class that has objects, at each overlap that is looked at.
+        notes: Why a value is 0, -1 or NaN, where one is.
+    """
+
+    values: dict[str, float]
+    curves: list[Curve] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
 class Metrics(Protocol):
@@ -23,23 +65,8 @@ class Metrics(Protocol):
         """
         ...
 
-    def compute(self) -> dict[str, float]:
-        """Compute the metrics.
-
-        Returns:
-            Metric name to value.
-        """
-        ...
-
-    def explain(self, metrics: dict[str, float]) -> list[str]:
-        """Say why a metric is 0, -1 or NaN.
-
-        Args:
-            metrics: What `compute` returned.
-
-        Returns:
-            Lines to print; none where nothing needs explaining.
-        """
+    def compute(self) -> MetricResult:
+        """Return what was found in all images."""
         ...
 
 

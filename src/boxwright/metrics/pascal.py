@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from boxwright.metrics.average_precision import all_points, eleven_points, precision_and_recall
 from boxwright.metrics.matching import NOBODY, claim_best, overlaps, overlaps_of_crowds
+from boxwright.metrics.metric import Curve, MetricResult
 from boxwright.types import Categories, Detections, Sample
 
 __all__ = [
@@ -152,17 +153,19 @@ class PascalMetrics:
         first[firsts[objects != NOBODY]] = True
         return first & ~excused, excused
 
-    def compute(self) -> dict[str, float]:
-        """Compute the metrics.
-
-        Returns:
-            Metric name to value; NaN for a class without objects, and for the mean where no class has any.
-        """
+    def compute(self) -> MetricResult:
+        """Return the metrics; NaN for a class without objects, and for the mean where no class has any."""
         rules = self.rules
-        labels = [category.label for category in self.categories]
-        each = {label: self._average_precision([label]) for label in labels}
-        if rules.pooled:
-            mean = self._average_precision([label for label in labels if self._objects[label] > 0])
+        curves = {c.label: self._curve([c.label], c.name) for c in self.categories if self._objects[c.label] > 0}
+        each = {
+            category.label: rules.area(curves[category.label].precision, curves[category.label].recall)
+            if category.label in curves
+            else float("nan")
+            for category in self.categories
+        }
+        if rules.pooled and curves:
+            pooled = self._curve(list(curves), "")
+            mean = rules.area(pooled.precision, pooled.recall)
         else:
             known = [value for value in each.values() if not np.isnan(value)]
             mean = float(np.mean(known)) if known else float("nan")
@@ -170,28 +173,19 @@ class PascalMetrics:
         values = {f"{rules.prefix}_Precision/mAP{at}{rules.suffix}": mean}
         for category in self.categories:
             values[f"{rules.prefix}_PerformanceByCategory/AP{at}/{category.name}"] = each[category.label]
-        return values
+        return MetricResult(values, list(curves.values()), self._notes(values))
 
-    def _average_precision(self, labels: list[int]) -> float:
+    def _curve(self, labels: list[int], name: str) -> Curve:
         count = sum(self._objects[label] for label in labels)
-        if count == 0:
-            return float("nan")
         scores = np.concatenate([np.zeros(0), *(image for label in labels for image in self._scores[label])])
         gains = np.concatenate([np.zeros(0), *(image for label in labels for image in self._gains[label])])
         order = np.argsort(-scores, kind="stable")
         precision, recall = precision_and_recall(gains[order], (gains[order] <= 0).astype(np.float64), count)
-        return self.rules.area(precision, recall)
+        return Curve(name, self.rules.threshold, scores[order], gains[order], count, precision, recall)
 
-    def explain(self, metrics: dict[str, float]) -> list[str]:
-        """Say why a metric is 0 or NaN.
-
-        Args:
-            metrics: What `compute` returned.
-
-        Returns:
-            Lines to print; none where nothing needs explaining.
-        """
-        name, mean = next(iter(metrics.items()))
+    def _notes(self, values: dict[str, float]) -> list[str]:
+        """Say why a metric is 0 or NaN."""
+        name, mean = next(iter(values.items()))
         if np.isnan(mean):
             return [f"{name} is NaN: no image has an object that counts"]
         without = [category.name for category in self.categories if self._objects[category.label] == 0]

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from boxwright.builders.evaluation import build_evaluation
 from boxwright.builders.training import TrainingPlan
 from boxwright.checkpoints.store import CheckpointStore
 from boxwright.config import messages as m
@@ -24,7 +23,7 @@ from boxwright.data.batch import Batch
 from boxwright.data.loader import BatchStream
 from boxwright.distributed import Processes
 from boxwright.errors import CheckpointError, TrainingError
-from boxwright.evaluation.evaluate import reader_name, run_evaluation
+from boxwright.evaluation.run import EvaluationSet, evaluate_detector
 from boxwright.files import write_whole
 from boxwright.optimization.schedules import mismatch
 from boxwright.training.forensics import write_step
@@ -71,6 +70,7 @@ class Run:
     store: CheckpointStore
     batches: BatchStream
     log: TrainingLog | None
+    evaluations: tuple[EvaluationSet, ...]
     observer: TrainingObserver
     processes: Processes
     stop_requested: Callable[[], bool]
@@ -265,14 +265,14 @@ class Run:
 
     def _evaluate(self) -> None:
         """Evaluate on every reader; the first decides which checkpoint is best."""
-        if not (self.settings.evaluate and self.config.eval_input_reader):
+        if not self.evaluations:
             return
         state = self.state
         with self._off_the_clock():
             # Without synchronised normalization each process has statistics of its own; the leader's are kept.
             self.processes.copy_from_leader(state.detector.network.buffers())
             with self._averaged_weights():
-                for number in range(len(self.config.eval_input_reader)):
+                for number in range(len(self.evaluations)):
                     if self.processes.largest(int(self.stop_requested())):
                         break
                     self._evaluate_on(number)
@@ -284,10 +284,12 @@ class Run:
 
     def _evaluate_on(self, number: int) -> None:
         state, step = self.state, self.state.step
-        evaluation = run_evaluation(self.config, state.detector, number, processes=self.processes)
+        opened, workers = self.evaluations[number], self.settings.workers
+        evaluation = evaluate_detector(
+            state.detector, opened.dataset, opened.plan, processes=self.processes, workers=workers
+        )
         if self.log is not None:
-            name = reader_name(self.config, number)
-            self.log.tell(step, Evaluated(evaluation.metrics, evaluation.pictures, name))
+            self.log.tell(step, Evaluated(evaluation.metrics, evaluation.pictures, opened.name))
         self.observer.evaluated(step, evaluation)
         if number == 0:
             state.selection = state.selection.after(step, evaluation.metrics)
@@ -296,7 +298,7 @@ class Run:
     def _averaged_weights(self) -> Iterator[None]:
         """Evaluate the moving average where that is asked for; the weights are the same afterwards."""
         network, average = self.state.detector.network, self.state.average
-        if average is None or not build_evaluation(self.config).use_average:
+        if average is None or not self.evaluations[0].plan.use_average:
             yield
             return
         own = {name: p.detach().clone() for name, p in network.named_parameters()}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from boxwright.errors import TrainingError
 
 if TYPE_CHECKING:
-    from boxwright.evaluation.evaluator import Evaluation
+    from boxwright.evaluation.results import Evaluation
 
 # Beyond these and NumPy's and torch's generators disagree on what a seed is.
 _SEEDS = 2**63

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from boxwright.builders.detector import build_detector
-from boxwright.builders.evaluation import build_evaluation
 from boxwright.builders.groundtruth import build_groundtruth
 from boxwright.builders.input_reader import build_dataset
 from boxwright.builders.training import TrainingPlan, build_training
@@ -25,7 +24,7 @@ from boxwright.data.dataset import Dataset
 from boxwright.data.loader import TrainingExamples, training_batches
 from boxwright.distributed import Processes, join_processes
 from boxwright.errors import BoxwrightError, CheckpointError, ConfigError, TrainingError
-from boxwright.evaluation.evaluate import check_same_classes
+from boxwright.evaluation.run import EvaluationSet, open_evaluation
 from boxwright.files import write_whole
 from boxwright.models.detector import usable_device
 from boxwright.training.allocator import keep_freed_memory
@@ -133,6 +132,7 @@ class _Prepared:
     state: TrainingState
     store: CheckpointStore
     dataset: Dataset
+    evaluations: tuple[EvaluationSet, ...]
     observer: TrainingObserver
     processes: Processes
 
@@ -167,6 +167,7 @@ class _Prepared:
             store=self.store,
             batches=batches,
             log=log,
+            evaluations=self.evaluations,
             observer=self.observer,
             processes=self.processes,
             stop_requested=stop_requested,
@@ -191,7 +192,7 @@ def _prepare(
         if found.worth_saying:
             observer.message(str(found))
     dataset = build_dataset(config.train_input_reader, "train_input_reader")
-    _check_evaluation(config, plan, settings, dataset)
+    evaluations = _open_evaluations(config, plan, settings, dataset)
     store = CheckpointStore(model_dir, settings.max_to_keep, plan.keep_every_n_hours)
     if not settings.profile:
         _take_folder(model_dir, observer, processes, lock)
@@ -202,7 +203,7 @@ def _prepare(
         _write_config(config, store.folder)
     if settings.compile:
         state.detector.network.compile()
-    return _Prepared(config, plan, settings, state, store, dataset, observer, processes)
+    return _Prepared(config, plan, settings, state, store, dataset, evaluations, observer, processes)
 
 
 def _check_processes(plan: TrainingPlan, processes: Processes) -> None:
@@ -260,25 +261,26 @@ def _restore(
     return state
 
 
-def _check_evaluation(
+def _open_evaluations(
     config: m.TrainEvalPipelineConfig, plan: TrainingPlan, settings: RunSettings, training: Dataset
-) -> None:
-    """Open what is evaluated on, so that a mistake in it shows now and not after hours."""
+) -> tuple[EvaluationSet, ...]:
+    """Open what is evaluated on, once for the run, so that a mistake in it shows now and not after hours."""
     if not (settings.evaluate and config.eval_input_reader):
         if settings.patience or settings.best_metric or settings.evaluate_every_n:
             why = "there is no eval_input_reader" if settings.evaluate else "evaluation is switched off"
             raise TrainingError(f"patience, best_metric and evaluate_every_n are about evaluations, but {why}")
-        return
-    for number, reader in enumerate(config.eval_input_reader):
-        evaluation = build_evaluation(config, reader)
-        dataset = build_dataset(reader, f"eval_input_reader[{number}]", training.categories)
-        check_same_classes(training.categories, dataset.categories)
-        if evaluation.use_average and plan.optimizer.average_decay is None:
-            raise ConfigError("eval_config.use_moving_averages is set, but optimizer.use_moving_average is not")
-        if number == 0 and settings.best_metric and not settings.best_metric.startswith("Loss/"):
-            names = [name for make in evaluation.metrics for name in make(dataset.categories).compute()]
-            if settings.best_metric not in names:
-                raise ConfigError(f"best_metric {settings.best_metric!r} is not computed; computed: {', '.join(names)}")
+        return ()
+    opened = tuple(
+        open_evaluation(config, number, training.categories) for number in range(len(config.eval_input_reader))
+    )
+    first = opened[0]
+    if first.plan.use_average and plan.optimizer.average_decay is None:
+        raise ConfigError("eval_config.use_moving_averages is set, but optimizer.use_moving_average is not")
+    if settings.best_metric and not settings.best_metric.startswith("Loss/"):
+        names = [name for make in first.plan.metrics for name in make(first.dataset.categories).compute().values]
+        if settings.best_metric not in names:
+            raise ConfigError(f"best_metric {settings.best_metric!r} is not computed; computed: {', '.join(names)}")
+    return opened
 
 
 def _write_config(config: m.TrainEvalPipelineConfig, folder: Path) -> None:

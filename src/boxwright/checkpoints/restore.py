@@ -1,31 +1,25 @@
-"""`boxwright.evaluate`: evaluate what a run has trained."""
+"""Restoring whole detectors: configuration, classes and weights."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 from boxwright.builders.detector import build_detector
-from boxwright.builders.evaluation import build_evaluation
-from boxwright.builders.input_reader import build_dataset
 from boxwright.checkpoints.load_weights import check_finite, load_weights
 from boxwright.checkpoints.sources import is_tensorflow
 from boxwright.checkpoints.store import find_checkpoint, nearby
 from boxwright.config import messages as m
 from boxwright.config.load import load_config, parse_message
 from boxwright.data.label_map import load_label_map
-from boxwright.distributed import ALONE, Processes
-from boxwright.errors import CheckpointError, ConfigError
-from boxwright.evaluation.evaluator import Evaluation, Progress, _silent, evaluate_detector
+from boxwright.errors import CheckpointError
 from boxwright.files import is_file, shown
 from boxwright.models.detector import Detector
-from boxwright.models.multi_scale import MultiScaleDetector
 from boxwright.tensorflow.bundle import Bundle
 from boxwright.tensorflow.object_graph import ATTRIBUTE
 from boxwright.types import Categories
 
-__all__ = ["evaluate", "find_config", "reader_name", "restore_detector", "run_evaluation"]
+__all__ = ["find_config", "restore_detector"]
 
 
 def restore_detector(
@@ -120,86 +114,3 @@ def _label_map(config: m.TrainEvalPipelineConfig, folder: Path) -> Categories | 
     paths.append(folder / "label_map.pbtxt")
     found = next((path for path in paths if is_file(path)), None)
     return None if found is None else load_label_map(found)
-
-
-def run_evaluation(
-    config: m.TrainEvalPipelineConfig,
-    detector: Detector | MultiScaleDetector,
-    number: int = 0,
-    progress: Progress = _silent,
-    *,
-    class_agnostic: bool = False,
-    processes: Processes = ALONE,
-) -> Evaluation:
-    """Evaluate a detector on one of the configuration's evaluation readers.
-
-    Args:
-        config: The configuration.
-        detector: The detector.
-        number: Which of `eval_input_reader`.
-        progress: Shows how far it is.
-        class_agnostic: Whether all classes count as one.
-        processes: Those that share the evaluation.
-
-    Returns:
-        What was found.
-
-    Raises:
-        ConfigError: Where there is no such reader, or its classes are not those of the detector.
-    """
-    if number >= len(config.eval_input_reader):
-        raise ConfigError(
-            f"eval_input_reader[{number}] is missing; the configuration has {len(config.eval_input_reader)}"
-        )
-    reader = config.eval_input_reader[number]
-    dataset = build_dataset(reader, f"eval_input_reader[{number}]", detector.categories)
-    check_same_classes(detector.categories, dataset.categories)
-    plan = replace(build_evaluation(config, reader), class_agnostic=class_agnostic)
-    return evaluate_detector(detector, dataset, plan, progress, processes)
-
-
-def reader_name(config: m.TrainEvalPipelineConfig, number: int) -> str:
-    """Name an evaluation reader, as the folder of its events is named.
-
-    Args:
-        config: The configuration.
-        number: Which of `eval_input_reader`.
-
-    Returns:
-        Its `name`; where it has none, nothing for the first and the number for others.
-    """
-    return config.eval_input_reader[number].name or (str(number) if number else "")
-
-
-def check_same_classes(trained: Categories | None, given: Categories) -> None:
-    """Insist that labels mean the same in the detector and in the data.
-
-    Args:
-        trained: The detector's classes, if known.
-        given: The data's.
-
-    Raises:
-        ConfigError: Where a label has two names.
-    """
-    for category in given if trained else ():
-        other = next((item for item in trained or () if item.label == category.label), None)
-        if other is None or other.name != category.name:
-            name = other.name if other else "nothing"
-            raise ConfigError(
-                f"label {category.label} is {category.name!r} in the data, but {name!r} in the detector; "
-                "is this the right label map?"
-            )
-
-
-def evaluate(config: m.TrainEvalPipelineConfig, model_dir: str | Path) -> dict[str, float]:
-    """Evaluate the newest checkpoint of a run on the first evaluation reader.
-
-    Args:
-        config: The configuration; its network must be the checkpoint's.
-        model_dir: The run's folder.
-
-    Returns:
-        TF's metric names to values.
-    """
-    detector, _, _ = restore_detector(model_dir, config=config)
-    return run_evaluation(config, detector).metrics

@@ -1,11 +1,9 @@
-"""Evaluating a detector on a data set: metrics, detections, pictures."""
+"""Running a detector over a data set: metrics, losses, detections, pictures."""
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,48 +12,76 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from boxwright.builders.evaluation import EvaluationPlan
+from boxwright.builders.evaluation import EvaluationPlan, build_evaluation
+from boxwright.builders.input_reader import build_dataset
+from boxwright.checkpoints.restore import restore_detector
+from boxwright.config import messages as m
 from boxwright.criteria.terms import REGULARIZATION, TOTAL, LossTerm
 from boxwright.data.batch import learnable, stack_targets
 from boxwright.data.dataset import Dataset
-from boxwright.data.image_io import encode_png
-from boxwright.data.pictures import draw_sample
+from boxwright.data.loader import samples_in_order
 from boxwright.distributed import ALONE, Processes
-from boxwright.drawing import draw_boxes, side_by_side
-from boxwright.files import make_folder, unfinished, unique_stem, write_whole
-from boxwright.metrics.metric import without_nan
+from boxwright.errors import ConfigError
+from boxwright.evaluation.pictures import draw_beside_truth
+from boxwright.evaluation.results import Evaluation, detection_rows
 from boxwright.models.detector import Detector
 from boxwright.models.multi_scale import MultiScaleDetector
 from boxwright.types import Categories, Category, Detections, Sample
 
 __all__ = [
-    "Evaluation",
-    "detection_rows",
-    "draw_detections",
+    "EvaluationSet",
+    "check_same_classes",
+    "evaluate",
     "evaluate_detector",
-    "write_evaluation",
+    "open_evaluation",
+    "reader_name",
+    "run_evaluation",
 ]
 
 Progress = Callable[[Iterable[int], str], Iterable[int]]
-# A number as it is written back: no leading zeros, digits of ASCII, and no more of them than 64 bits have.
-_NUMBER = re.compile("0|[1-9][0-9]{0,17}")
 
 
 @dataclass(frozen=True)
-class Evaluation:
-    """What an evaluation found.
+class EvaluationSet:
+    """Data to evaluate on, opened once, and how.
 
     Attributes:
-        metrics: TF's metric names to values.
-        notes: Why a metric is 0, -1 or NaN, where one is.
-        rows: All detections in COCO's result form, image by image.
-        pictures: Detections beside truth, by image id.
+        name: The reader's name, as the folder of its events has it; empty for the first without one.
+        dataset: The data.
+        plan: How.
     """
 
-    metrics: dict[str, float]
-    notes: list[str]
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    pictures: dict[str, NDArray[np.uint8]] = field(default_factory=dict)
+    name: str
+    dataset: Dataset
+    plan: EvaluationPlan
+
+
+def open_evaluation(
+    config: m.TrainEvalPipelineConfig, number: int, trained: Categories | None, *, class_agnostic: bool = False
+) -> EvaluationSet:
+    """Return one of a configuration's evaluation readers, opened.
+
+    Args:
+        config: The configuration.
+        number: Which of `eval_input_reader`.
+        trained: The detector's classes, where they are known.
+        class_agnostic: Whether all classes count as one.
+
+    Returns:
+        The data, and how to evaluate on it.
+
+    Raises:
+        ConfigError: Where there is no such reader, or its classes are not those of the detector.
+    """
+    if number >= len(config.eval_input_reader):
+        raise ConfigError(
+            f"eval_input_reader[{number}] is missing; the configuration has {len(config.eval_input_reader)}"
+        )
+    reader = config.eval_input_reader[number]
+    dataset = build_dataset(reader, f"eval_input_reader[{number}]", trained)
+    check_same_classes(trained, dataset.categories)
+    plan = replace(build_evaluation(config, reader), class_agnostic=class_agnostic)
+    return EvaluationSet(reader_name(config, number), dataset, plan)
 
 
 def _silent(indices: Iterable[int], _: str) -> Iterable[int]:
@@ -79,6 +105,7 @@ def evaluate_detector(
     plan: EvaluationPlan,
     progress: Progress = _silent,
     processes: Processes = ALONE,
+    workers: int = 0,
 ) -> Evaluation:
     """Run a detector over a data set, which the processes share.
 
@@ -88,6 +115,7 @@ def evaluate_detector(
         plan: How.
         progress: Wraps the indices and takes a title, to show how far it is.
         processes: Those that evaluate; each image is seen by one of them.
+        workers: Processes that read and decode.
 
     Returns:
         Metrics, detections and pictures, the same in every process, whatever their number. Pictures are
@@ -98,15 +126,18 @@ def evaluate_detector(
     drawn = set(list(indices)[::step][: plan.num_pictures])
     size = plan.batch_size
     shared = processes.share([indices[start : start + size] for start in range(0, len(indices), size)])
+    mine = [index for batch in shared for index in batch]
     training = detector.training
     detector.eval()
+    samples = samples_in_order(dataset, mine, workers)
     try:
         parts = [
             part
-            for batch in _batches(progress([index for batch in shared for index in batch], "evaluate"), size)
+            for batch in _batches(zip(progress(mine, "evaluate"), samples, strict=True), size)
             for part in _evaluate_batch(detector, dataset, plan, batch, drawn)
         ]
     finally:
+        samples.close()
         detector.train(training)
     gathered = [part for some in processes.gather(parts) for part in some]
     return _summed_up(sorted(gathered, key=lambda part: part.index), _categories(dataset, plan), plan)
@@ -117,10 +148,15 @@ def _categories(dataset: Dataset, plan: EvaluationPlan) -> Categories:
 
 
 def _evaluate_batch(
-    detector: Detector | MultiScaleDetector, dataset: Dataset, plan: EvaluationPlan, indices: list[int], drawn: set[int]
+    detector: Detector | MultiScaleDetector,
+    dataset: Dataset,
+    plan: EvaluationPlan,
+    batch: list[tuple[int, Sample]],
+    drawn: set[int],
 ) -> Iterator[_Part]:
+    indices = [index for index, _ in batch]
     # As in TF, the losses of an evaluation are of labels, whatever scores the records have.
-    samples = [replace(dataset[index], class_scores=None) for index in indices]
+    samples = [replace(sample, class_scores=None) for _, sample in batch]
     start = 0
     for found, predictions, sizes in detector.detect_runs([sample.image for sample in samples]):
         run = samples[start : start + len(found)]
@@ -132,7 +168,7 @@ def _evaluate_batch(
                 sample=replace(truth, image=np.zeros((*sample.image.shape[:2], 0), np.uint8), masks=None),
                 detections=_on_cpu(seen),
                 losses=losses,
-                picture=_picture(truth, seen, _categories(dataset, plan), plan) if index in drawn else None,
+                picture=draw_beside_truth(truth, seen, _categories(dataset, plan), plan) if index in drawn else None,
             )
         start += len(found)
 
@@ -184,20 +220,16 @@ def _summed_up(parts: Iterable[_Part], categories: Categories, plan: EvaluationP
             pictures[name if name not in pictures else f"{name} ({count})"] = part.picture
         count += 1
         sums = {name: sums.get(name, 0.0) + value for name, value in part.losses.items()}
-    values: dict[str, float] = {}
-    notes: list[str] = []
-    for metric in metrics:
-        found_values = metric.compute()
-        values |= found_values
-        notes += metric.explain(found_values)
+    results = [metric.compute() for metric in metrics]
+    values = {name: value for result in results for name, value in result.values.items()}
     values |= {name: total / count for name, total in sums.items()}
-    return Evaluation(values, notes, rows, pictures)
+    return Evaluation(values, [note for result in results for note in result.notes], rows, pictures, results)
 
 
-def _batches(indices: Iterable[int], size: int) -> Iterator[list[int]]:
-    batch: list[int] = []
-    for index in indices:
-        batch.append(index)
+def _batches(samples: Iterable[tuple[int, Sample]], size: int) -> Iterator[list[tuple[int, Sample]]]:
+    batch: list[tuple[int, Sample]] = []
+    for sample in samples:
+        batch.append(sample)
         if len(batch) == size:
             yield batch
             batch = []
@@ -205,72 +237,77 @@ def _batches(indices: Iterable[int], size: int) -> Iterator[list[int]]:
         yield batch
 
 
-def detection_rows(detections: Detections, image_id: str, categories: Categories | None) -> list[dict[str, Any]]:
-    """Write detections as rows of COCO's results file.
+def run_evaluation(
+    config: m.TrainEvalPipelineConfig,
+    detector: Detector | MultiScaleDetector,
+    number: int = 0,
+    progress: Progress = _silent,
+    *,
+    class_agnostic: bool = False,
+    workers: int = 0,
+) -> Evaluation:
+    """Evaluate a detector on one of the configuration's evaluation readers.
 
     Args:
-        detections: The detections of one image.
-        image_id: Its id; a number where it reads as one.
-        categories: The classes, for their ids; without, ids are labels plus 1.
+        config: The configuration.
+        detector: The detector.
+        number: Which of `eval_input_reader`.
+        progress: Shows how far it is.
+        class_agnostic: Whether all classes count as one.
+        workers: Processes that read and decode.
 
     Returns:
-        One row a detection.
-    """
-    identity: str | int = int(image_id) if _NUMBER.fullmatch(image_id) else image_id
-    boxes, scores = detections.boxes.double().tolist(), detections.scores.tolist()
-    return [
-        {
-            "image_id": identity,
-            "category_id": categories.by_label(label).id if categories else label + 1,
-            "bbox": [round(v, 3) for v in (box[0], box[1], box[2] - box[0], box[3] - box[1])],
-            "score": round(score, 6),
-        }
-        for box, score, label in zip(boxes, scores, detections.labels.tolist(), strict=True)
-    ]
-
-
-def _picture(sample: Sample, found: Detections, categories: Categories, plan: EvaluationPlan) -> NDArray[np.uint8]:
-    left = draw_detections(sample.image, found, plan.min_score, plan.max_boxes)
-    titles = (f"detections, score {plan.min_score:g} or more", "truth")
-    return side_by_side(left, draw_sample(sample, categories), titles)
-
-
-def draw_detections(image: NDArray[np.uint8], found: Detections, min_score: float, max_boxes: int) -> NDArray[np.uint8]:
-    """Draw the best detections, the best last, so that it lies on top.
-
-    Args:
-        image: uint8 [H, W, 3].
-        found: The detections.
-        min_score: The least score that is drawn.
-        max_boxes: The most boxes.
-
-    Returns:
-        uint8 [H, W, 3].
-    """
-    shown = found.above(min_score)
-    count = min(len(shown), max_boxes)
-    captions = [f"{name} {score:.2f}" for name, score in zip(shown.names(), shown.scores.tolist(), strict=True)]
-    boxes, labels = shown.boxes[:count].cpu().numpy(), shown.labels[:count].tolist()
-    # What a head predicts of a mask is of its box; only a whole picture's can be laid over one.
-    whole = shown.masks is not None and tuple(shown.masks.shape[1:]) == image.shape[:2]
-    masks = (shown.masks[:count] > 0.5).cpu().numpy()[::-1].astype(np.uint8) if whole else None  # type: ignore[index]
-    points = None if shown.keypoints is None else shown.keypoints[:count].cpu().numpy()[::-1]
-    return draw_boxes(image, boxes[::-1], labels[::-1], captions[:count][::-1], masks=masks, keypoints=points)
-
-
-def write_evaluation(evaluation: Evaluation, folder: str | Path) -> None:
-    """Write metrics.json, detections.json and the pictures.
-
-    Args:
-        evaluation: What was found.
-        folder: Where to; it is made.
+        What was found.
 
     Raises:
-        OutputError: Where the disk is full or the folder cannot be written; it stays marked as unfinished.
+        ConfigError: Where there is no such reader, or its classes are not those of the detector.
     """
-    with unfinished(folder, "an evaluation") as whole:
-        pictures, taken = make_folder(whole / "pictures"), set[str]()
-        for name, picture in evaluation.pictures.items():
-            write_whole(pictures / f"{unique_stem(name, taken)}.png", encode_png(picture))
-        write_whole(whole / "detections.json", json.dumps(evaluation.rows) + "\n")
-        write_whole(whole / "metrics.json", json.dumps(without_nan(evaluation.metrics), indent=2) + "\n")
+    opened = open_evaluation(config, number, detector.categories, class_agnostic=class_agnostic)
+    return evaluate_detector(detector, opened.dataset, opened.plan, progress, workers=workers)
+
+
+def reader_name(config: m.TrainEvalPipelineConfig, number: int) -> str:
+    """Name an evaluation reader, as the folder of its events is named.
+
+    Args:
+        config: The configuration.
+        number: Which of `eval_input_reader`.
+
+    Returns:
+        Its `name`; where it has none, nothing for the first and the number for others.
+    """
+    return config.eval_input_reader[number].name or (str(number) if number else "")
+
+
+def check_same_classes(trained: Categories | None, given: Categories) -> None:
+    """Insist that labels mean the same in the detector and in the data.
+
+    Args:
+        trained: The detector's classes, if known.
+        given: The data's.
+
+    Raises:
+        ConfigError: Where a label has two names.
+    """
+    for category in given if trained else ():
+        other = next((item for item in trained or () if item.label == category.label), None)
+        if other is None or other.name != category.name:
+            name = other.name if other else "nothing"
+            raise ConfigError(
+                f"label {category.label} is {category.name!r} in the data, but {name!r} in the detector; "
+                "is this the right label map?"
+            )
+
+
+def evaluate(config: m.TrainEvalPipelineConfig, model_dir: str | Path) -> dict[str, float]:
+    """Evaluate the newest checkpoint of a run on the first evaluation reader.
+
+    Args:
+        config: The configuration; its network must be the checkpoint's.
+        model_dir: The run's folder.
+
+    Returns:
+        TF's metric names to values.
+    """
+    detector, _, _ = restore_detector(model_dir, config=config)
+    return run_evaluation(config, detector).metrics

@@ -1,0 +1,83 @@
+"""What an evaluation found, and its files."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boxwright.data.image_io import encode_png
+from boxwright.files import make_folder, unfinished, unique_stem, write_whole
+from boxwright.metrics.metric import MetricResult, without_nan
+from boxwright.types import Categories, Detections
+
+__all__ = ["Evaluation", "detection_rows", "write_evaluation"]
+
+# A number as it is written back: no leading zeros, digits of ASCII, and no more of them than 64 bits have.
+_NUMBER = re.compile("0|[1-9][0-9]{0,17}")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What an evaluation found.
+
+    Attributes:
+        metrics: TF's metric names to values.
+        notes: Why a metric is 0, -1 or NaN, where one is.
+        rows: All detections in COCO's result form, image by image.
+        pictures: Detections beside truth, by image id.
+        results: What each metric set found, with the curves behind its values.
+    """
+
+    metrics: dict[str, float]
+    notes: list[str]
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    pictures: dict[str, NDArray[np.uint8]] = field(default_factory=dict)
+    results: list[MetricResult] = field(default_factory=list)
+
+
+def detection_rows(detections: Detections, image_id: str, categories: Categories | None) -> list[dict[str, Any]]:
+    """Write detections as rows of COCO's results file.
+
+    Args:
+        detections: The detections of one image.
+        image_id: Its id; a number where it reads as one.
+        categories: The classes, for their ids; without, ids are labels plus 1.
+
+    Returns:
+        One row a detection.
+    """
+    identity: str | int = int(image_id) if _NUMBER.fullmatch(image_id) else image_id
+    boxes, scores = detections.boxes.double().tolist(), detections.scores.tolist()
+    return [
+        {
+            "image_id": identity,
+            "category_id": categories.by_label(label).id if categories else label + 1,
+            "bbox": [round(v, 3) for v in (box[0], box[1], box[2] - box[0], box[3] - box[1])],
+            "score": round(score, 6),
+        }
+        for box, score, label in zip(boxes, scores, detections.labels.tolist(), strict=True)
+    ]
+
+
+def write_evaluation(evaluation: Evaluation, folder: str | Path) -> None:
+    """Write metrics.json, detections.json and the pictures.
+
+    Args:
+        evaluation: What was found.
+        folder: Where to; it is made.
+
+    Raises:
+        OutputError: Where the disk is full or the folder cannot be written; it stays marked as unfinished.
+    """
+    with unfinished(folder, "an evaluation") as whole:
+        pictures, taken = make_folder(whole / "pictures"), set[str]()
+        for name, picture in evaluation.pictures.items():
+            write_whole(pictures / f"{unique_stem(name, taken)}.png", encode_png(picture))
+        write_whole(whole / "detections.json", json.dumps(evaluation.rows) + "\n")
+        write_whole(whole / "metrics.json", json.dumps(without_nan(evaluation.metrics), indent=2) + "\n")
