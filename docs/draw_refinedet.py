@@ -117,7 +117,7 @@ def parts_of(network: nn.Module, inputs: Tensor) -> list[Part]:
     first.register_forward_hook(maps)
     for module, column, level, title in drawn(network, transfer):
         module.register_forward_hook(note(column, level, title))
-    network(inputs)
+    network(inputs, torch.tensor([inputs.shape[-2:]]))
     return found
 
 

@@ -51,14 +51,7 @@ class Processes:
         return self.rank == 0
 
     def share(self, items: Sequence[T]) -> Sequence[T]:
-        """Take this process's part of what all have.
-
-        Args:
-            items: The same in every process.
-
-        Returns:
-            Every `count`-th item, from `rank` on; together the parts are all items, each once.
-        """
+        """Return every `count`-th item, from `rank` on; together the parts are all items, each once."""
         return items[self.rank :: self.count]
 
     def total(self, value: Tensor) -> Tensor:
@@ -87,14 +80,7 @@ class Processes:
             dist.broadcast(tensor, src=0)
 
     def largest(self, value: int) -> int:
-        """Find the largest number that any process has.
-
-        Args:
-            value: This one's.
-
-        Returns:
-            The largest.
-        """
+        """Find the largest number that any process has."""
         if self.count == 1:
             return value
         number = torch.tensor(value)
@@ -102,14 +88,7 @@ class Processes:
         return int(number)
 
     def gather(self, value: T) -> list[T]:
-        """Collect a value from each process.
-
-        Args:
-            value: Anything that can be pickled.
-
-        Returns:
-            One value a process, in their order; the same list in all.
-        """
+        """Return one value a process, in their order; the same list in all."""
         if self.count == 1:
             return [value]
         values: list[Any] = [None] * self.count

@@ -25,14 +25,7 @@ _FARTHEST = 1e6  # pixels: Pillow counts in 32 bits
 
 
 def colour_of(label: int) -> Colour:
-    """Give each label a colour of its own, far from its neighbours'.
-
-    Args:
-        label: From 0.
-
-    Returns:
-        RGB.
-    """
+    """Give each label a colour of its own, far from its neighbours'."""
     red, green, blue = colorsys.hsv_to_rgb((0.11 + label * 0.618034) % 1.0, 0.85, 1.0)
     return int(red * 255), int(green * 255), int(blue * 255)
 

@@ -12,20 +12,30 @@ A message says what was expected, what came, where, and what to do about it.
 
 from __future__ import annotations
 
-__all__ = ["BoxwrightError", "CheckpointError", "ConfigError", "DataError", "OutputError", "TrainingError"]
+__all__ = [
+    "BoxwrightError",
+    "CheckpointError",
+    "ConfigError",
+    "DataError",
+    "OutputError",
+    "TrainingError",
+    "shortened",
+]
 
 
 _LONGEST = 4000
+
+
+def shortened(text: str, most: int) -> str:
+    """Return a text, or its two ends where it has more characters than allowed."""
+    return text if len(text) <= most else f"{text[: most // 2]}…{text[-(most // 2) :]}"
 
 
 class BoxwrightError(Exception):
     """The base of all errors that Boxwright raises on purpose. Its text is bounded, whatever a file has in it."""
 
     def __str__(self) -> str:
-        text = super().__str__()
-        if len(text) <= _LONGEST:
-            return text
-        return f"{text[: _LONGEST // 2]} … {text[-_LONGEST // 2 :]}"
+        return shortened(super().__str__(), _LONGEST)
 
 
 class ConfigError(BoxwrightError):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 from uuid import uuid4
 
-from boxwright.errors import BoxwrightError, DataError, OutputError
+from boxwright.errors import BoxwrightError, DataError, OutputError, shortened
 
 __all__ = [
     "MARKER",
@@ -65,8 +65,7 @@ def read_file(path: str | Path, error: type[BoxwrightError] = DataError) -> byte
 
 def shown(path: str | os.PathLike[str], most: int = 400) -> str:
     """Return a path as messages show it: cut in the middle where it is overlong, null bytes escaped."""
-    text = os.fspath(path).replace("\0", "\\0")
-    return text if len(text) <= most else f"{text[: most // 2]}…{text[-most // 2 :]}"
+    return shortened(os.fspath(path).replace("\0", "\\0"), most)
 
 
 def cause(error: Exception) -> str:

@@ -66,14 +66,7 @@ class Limit:
         return int(number)
 
     def exceeded(self, amount: float) -> str:
-        """Say that an amount is too much.
-
-        Args:
-            amount: What was found.
-
-        Returns:
-            A sentence's end that names the limit and its variable; empty where the amount is allowed.
-        """
+        """Return a sentence's end that names the limit and its variable; empty where the amount is allowed."""
         most = self.value
         if amount <= most:
             return ""

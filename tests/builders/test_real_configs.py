@@ -12,13 +12,14 @@ from boxwright.builders.detector import build_detector
 from boxwright.builders.feature_extractor import SSD_EXTRACTORS
 from boxwright.builders.optimizer import build_optimizer
 from boxwright.builders.plans import build_plans
-from boxwright.config import load_config
+from boxwright.config import Pipeline, load_config, parse_message
+from boxwright.config import messages as m
 from boxwright.config.support import report
 from boxwright.criteria.terms import LossTerm
 from boxwright.errors import ConfigError
 from boxwright.optimization.optimizers import Optimizer
-from boxwright.types import Targets
-from tests.conftest import extra_folder
+from boxwright.types import AnchorPredictions, Targets
+from tests.conftest import SMALL_MODEL, extra_folder
 
 FOLDER = extra_folder("BOXWRIGHT_CONFIGS")
 FILES = sorted(FOLDER.rglob("*.config")) if FOLDER else []
@@ -72,6 +73,36 @@ def test_a_step_at_full_size(path: Path) -> None:
     before = [parameter.detach().clone() for parameter in parameters[-4:]]
     optimizer.step()
     assert any(not torch.equal(old, new) for old, new in zip(before, parameters[-4:], strict=True))
+
+
+def without_gradient(model: m.DetectionModel | Pipeline) -> list[str]:
+    """Name the weights that no output depends on; nothing is computed but shapes."""
+    with torch.device("meta"):
+        detector = build_detector(model).train()
+        height, width = detector.preprocessor.resizer.output_size or (256, 256)
+        found = detector.predict(torch.zeros(2, detector.preprocessor.resizer.channels, height, width))
+    parts = [found] if isinstance(found, AnchorPredictions) else [found.refinement, found.detection]
+    torch.autograd.backward(torch.stack([part.box_codes.sum() + part.class_logits.sum() for part in parts]).sum())
+    learnt = [(name, p) for name, p in detector.network.named_parameters() if p.requires_grad]
+    assert learnt
+    return [name for name, parameter in learnt if parameter.grad is None]
+
+
+@pytest.mark.parametrize("path", OURS, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_every_weight_gets_a_gradient(path: Path) -> None:
+    assert without_gradient(load_config(path)) == []
+
+
+@pytest.mark.parametrize("kind", ["ssd_mobilenet_v1_fpn", "ssd_mobilenet_v2_fpn", "ssd_resnet50_v1_fpn"])
+@pytest.mark.parametrize(("low", "high"), [(3, 4), (2, 3), (3, 7)])
+def test_a_pyramid_ends_the_backbone(kind: str, low: int, high: int) -> None:
+    """What lies beyond the last tap is not built: it would never learn, and several processes would wait for it."""
+    text = SMALL_MODEL.replace("ssd_mobilenet_v2_fpn_keras", f"{kind}_keras").replace(
+        "max_level: 5", f"max_level: {high}"
+    )
+    text = text.replace("min_level: 3", f"min_level: {low}")
+    text = text.replace("use_depthwise: true", "use_depthwise: false", 1) if "resnet" in kind else text
+    assert without_gradient(parse_message(text, Pipeline)) == []
 
 
 @pytest.mark.parametrize("path", OTHERS, ids=lambda path: f"{path.parent.name}/{path.stem}")

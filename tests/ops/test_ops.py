@@ -20,7 +20,6 @@ from boxwright.ops.matcher import (
     ArgmaxMatcher,
     BipartiteArgmaxMatcher,
     BipartiteMatcher,
-    HungarianMatcher,
 )
 from boxwright.ops.nms import suppress_batch, suppress_classes
 from boxwright.ops.resize import resize_area, resize_bicubic, resize_bilinear, resize_nearest
@@ -133,16 +132,6 @@ def test_bipartite_by_hand() -> None:
     assert BipartiteMatcher()(alike, valid).tolist() == [[1, -1, 0, -1]]
     assert BipartiteMatcher()(alike[:, :0], valid[:, :0]).tolist() == [[-1] * 4]
     assert BipartiteMatcher()(alike[:, :, :1], valid).tolist() == [[1]]
-
-
-def test_hungarian_by_hand() -> None:
-    """Greedily row 1 takes column 0 (0.9 + 0.1); together 0.8 + 0.7 is more."""
-    alike = torch.tensor([[[0.8, 0.1, 0.0], [0.9, 0.7, 0.0]]])
-    assert HungarianMatcher()(alike, torch.ones(1, 2) > 0).tolist() == [[0, 1, -1]]
-    assert BipartiteMatcher()(alike, torch.ones(1, 2) > 0).tolist() == [[1, 0, -1]]
-    # Indices are those of all rows, also where the first is padding.
-    assert HungarianMatcher()(alike, torch.tensor([[False, True]])).tolist() == [[1, -1, -1]]
-    assert HungarianMatcher()(alike, torch.zeros(1, 2) > 0).tolist() == [[-1, -1, -1]]
 
 
 @pytest.mark.parametrize("coder", [MeanStddevBoxCoder(0.1), KeypointBoxCoder(2)])

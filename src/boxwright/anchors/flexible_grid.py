@@ -45,15 +45,7 @@ class FlexibleGridAnchorGenerator:
         return tuple(len(grid.base_sizes) for grid in self.grids)
 
     def __call__(self, feature_sizes: Sequence[Size], image_size: Size) -> list[Tensor]:
-        """Generate.
-
-        Args:
-            feature_sizes: (height, width) of each feature map.
-            image_size: (height, width) of the network's input; not needed.
-
-        Returns:
-            For each level float32 [H × W × S, 4], xyxy in pixels of the input.
-        """
+        """Return For each level float32 [H × W × S, 4], xyxy in pixels of the input."""
         return [
             tile_anchors(
                 size,

@@ -86,23 +86,11 @@ class GridAnchorGenerator:
         return (len(self.scales) * len(self.aspect_ratios),)
 
     def __call__(self, feature_sizes: Sequence[Size], image_size: Size) -> list[Tensor]:
-        """Generate.
-
-        Args:
-            feature_sizes: (height, width) of the one feature map.
-            image_size: (height, width) of the network's input; not needed.
-
-        Returns:
-            One tensor float32 [H × W × S, 4], xyxy in pixels; aspect ratios vary slowest.
-        """
+        """Return one tensor float32 [H × W × S, 4], xyxy in pixels; aspect ratios vary slowest."""
         return [tile_anchors(grid, self.sizes(), self.stride, self.offset) for grid in feature_sizes]
 
     def sizes(self) -> list[tuple[float, float]]:
-        """List the (height, width) of the anchors of a location.
-
-        Returns:
-            One pair an anchor, in order.
-        """
+        """Return one pair an anchor, in order."""
         return [
             (scale / ratio**0.5 * self.base_size[0], scale * ratio**0.5 * self.base_size[1])
             for ratio in self.aspect_ratios

@@ -40,15 +40,7 @@ class MultiscaleAnchorGenerator:
         return (count,) * (self.max_level - self.min_level + 1)
 
     def __call__(self, feature_sizes: Sequence[Size], image_size: Size) -> list[Tensor]:
-        """Generate.
-
-        Args:
-            feature_sizes: (height, width) of each feature map, finest first.
-            image_size: (height, width) of the network's input.
-
-        Returns:
-            For each level float32 [H × W × S, 4], xyxy in pixels of the input.
-        """
+        """Return For each level float32 [H × W × S, 4], xyxy in pixels of the input."""
         scales = tuple(2 ** (i / self.scales_per_octave) for i in range(self.scales_per_octave))
         anchors = []
         for level, size in zip(range(self.min_level, self.max_level + 1), feature_sizes, strict=True):

@@ -74,15 +74,7 @@ class SsdAnchorGenerator:
         return tuple(len(level) for level in self.boxes)
 
     def __call__(self, feature_sizes: Sequence[Size], image_size: Size) -> list[Tensor]:
-        """Generate.
-
-        Args:
-            feature_sizes: (height, width) of each feature map.
-            image_size: (height, width) of the network's input.
-
-        Returns:
-            For each level float32 [H × W × S, 4], xyxy in pixels of the input.
-        """
+        """Return For each level float32 [H × W × S, 4], xyxy in pixels of the input."""
         height, width = image_size
         shorter = min(height, width)
         strides = self.strides or tuple((height / h, width / w) for h, w in feature_sizes)

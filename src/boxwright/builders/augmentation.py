@@ -29,14 +29,7 @@ __all__ = ["build_augmentation"]
 
 
 def build_augmentation(steps: Sequence[m.PreprocessingStep]) -> Chain:
-    """Build the chain of transforms.
-
-    Args:
-        steps: The messages, in order.
-
-    Returns:
-        The chain.
-    """
+    """Build the chain of transforms."""
     return Chain(tuple(build_chosen(step, "preprocessing_step", _STEPS) for step in steps))
 
 

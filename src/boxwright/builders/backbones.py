@@ -119,7 +119,7 @@ def build_backbone(name: str, levels: Sequence[int], request: BackboneRequest) -
     return _BACKBONES[name](levels, request)
 
 
-def _mobilenet_v1(narrow: bool) -> _Build:
+def _mobilenet_v1(*, narrow: bool) -> _Build:
     taps = {2: 3, 3: 5, 4: 11, 5: 13}
 
     def build(levels: Sequence[int], request: BackboneRequest) -> BuiltBackbone:

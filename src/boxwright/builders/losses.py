@@ -106,14 +106,7 @@ def _expected(loss: m.Loss) -> ExpectedWeights | None:
 
 
 def build_classification_loss(config: m.ClassificationLoss) -> ClassificationLoss:
-    """Build a classification loss.
-
-    Args:
-        config: The message.
-
-    Returns:
-        The loss.
-    """
+    """Build a classification loss."""
     return build_chosen(config, "classification_loss", _CLASSIFICATION)
 
 
@@ -147,14 +140,7 @@ _CLASSIFICATION: dict[str, Callable[[Any], ClassificationLoss]] = {
 
 
 def build_localization_loss(config: m.LocalizationLoss) -> LocalizationLoss:
-    """Build a localization loss.
-
-    Args:
-        config: The message.
-
-    Returns:
-        The loss.
-    """
+    """Build a localization loss."""
     return build_chosen(config, "localization_loss", _LOCALIZATION)
 
 

@@ -28,16 +28,7 @@ _CONVERTERS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def build_postprocessor(config: m.PostProcessing, box_coder: BoxCoder, background: int) -> AnchorPostprocessor:
-    """Build a postprocessor.
-
-    Args:
-        config: The message.
-        box_coder: Decodes box codes.
-        background: Columns before the foreground.
-
-    Returns:
-        The postprocessor.
-    """
+    """Build a postprocessor."""
     nms = require(config.batch_non_max_suppression, "model.ssd.post_processing.batch_non_max_suppression")
     return AnchorPostprocessor(box_coder, build_score_converter(config), build_nms(nms), background)
 

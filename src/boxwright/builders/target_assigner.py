@@ -23,15 +23,7 @@ __all__ = ["build_box_coder", "build_matcher", "build_similarity", "build_target
 
 
 def build_target_assigner(config: m.Ssd, columns: ClassColumns) -> Assigner:
-    """Build the target assigner of an SSD.
-
-    Args:
-        config: The SSD's message.
-        columns: The class head's columns.
-
-    Returns:
-        The assigner.
-    """
+    """Build the target assigner of an SSD."""
     assigner = TargetAssigner(
         columns=columns,
         matcher=build_matcher(require(config.matcher, "model.ssd.matcher")),
@@ -45,14 +37,7 @@ def build_target_assigner(config: m.Ssd, columns: ClassColumns) -> Assigner:
 
 
 def build_box_coder(config: m.BoxCoder) -> BoxCoder:
-    """Build a box coder.
-
-    Args:
-        config: The message.
-
-    Returns:
-        The coder.
-    """
+    """Build a box coder."""
     return build_chosen(config, "box_coder_oneof", _BOX_CODERS)
 
 
@@ -126,14 +111,7 @@ _MATCHERS: dict[str, Callable[..., Matcher]] = {
 
 
 def build_similarity(config: m.RegionSimilarityCalculator) -> Similarity:
-    """Build a similarity between boxes.
-
-    Args:
-        config: The message.
-
-    Returns:
-        A function of boxes [B, G, 4] and anchors [A, 4] that returns [B, G, A].
-    """
+    """Return a function of boxes [B, G, 4] and anchors [A, 4] that returns [B, G, A]."""
     return build_chosen(config, "region_similarity", _SIMILARITIES)
 
 

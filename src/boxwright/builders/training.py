@@ -72,14 +72,7 @@ class TrainingPlan:
     keep_every_n_hours: float
 
     def with_seed(self, seed: int) -> TrainingPlan:
-        """Choose the seed.
-
-        Args:
-            seed: Decides order and augmentation.
-
-        Returns:
-            The same plan with it.
-        """
+        """Return the same plan with it."""
         return replace(self, stream=replace(self.stream, seed=seed))
 
 

@@ -25,14 +25,7 @@ _KEY = "boxwright_sha256"
 
 
 def pack_safetensors(tensors: Mapping[str, Tensor]) -> bytes:
-    """Return tensors as a file's bytes.
-
-    Args:
-        tensors: By name.
-
-    Returns:
-        The file, with a digest of names, types, shapes and values in its metadata.
-    """
+    """Return the file, with a digest of names, types, shapes and values in its metadata."""
     plain = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     return bytes(save(plain, {_KEY: _digest(plain)}))
 

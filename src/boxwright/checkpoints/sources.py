@@ -84,10 +84,10 @@ def read_source(
         if use_average:
             raise CheckpointError(f"{path}: moving averages are asked for, but .pth files have none")
         return SourceWeights(*from_pytorch(network, read_pth(path), path))
-    return _ours(path, use_average)
+    return _ours(path, use_average=use_average)
 
 
-def _ours(path: Path, use_average: bool) -> SourceWeights:
+def _ours(path: Path, *, use_average: bool) -> SourceWeights:
     path, content = find_checkpoint(path)
     if use_average and not content["average"]:
         raise CheckpointError(f"{path}: moving averages are asked for, but the run kept none")

@@ -136,11 +136,7 @@ class CheckpointStore:
         self.folder, self.keep, self.keep_every_n_hours = Path(model_dir), keep, keep_every_n_hours
 
     def paths(self) -> list[Path]:
-        """List the checkpoints.
-
-        Returns:
-            The files, oldest first.
-        """
+        """List the checkpoints."""
         found = [
             (int(match[1]), path) for path in self.folder.glob("ckpt-*.pt") if (match := _NAME.fullmatch(path.name))
         ]
@@ -164,15 +160,7 @@ class CheckpointStore:
         return path
 
     def save_best(self, step: int, content: dict[str, Any]) -> Path:
-        """Write the best checkpoint, in place of the one before.
-
-        Args:
-            step: Steps done.
-            content: Tensors and plain data.
-
-        Returns:
-            The file, `best.pt`.
-        """
+        """Write the best checkpoint, in place of the one before."""
         path = self.folder / "best.pt"
         write_checkpoint({"step": step, **content}, path)
         return path

@@ -21,14 +21,7 @@ T = TypeVar("T")
 
 
 def count_progress(title: str) -> Callable[[Iterable[T]], Iterable[T]]:
-    """Make a wrapper that shows how far a loop is.
-
-    Args:
-        title: What the loop does.
-
-    Returns:
-        A function that wraps a sized iterable.
-    """
+    """Return a function that wraps a sized iterable."""
     return lambda items: track(items, description=title, console=console, transient=True)
 
 
@@ -51,14 +44,7 @@ def progress_bar() -> Iterator[Progress]:
 
 
 def metrics_table(metrics: dict[str, float]) -> Table:
-    """Lay metrics out as a table.
-
-    Args:
-        metrics: Name to value.
-
-    Returns:
-        The table.
-    """
+    """Lay metrics out as a table."""
     table = Table(Column(overflow="fold"), Column(no_wrap=True), show_header=False, box=None, padding=(0, 2, 0, 0))
     for name, value in metrics.items():
         table.add_row(name, f"{value:.4f}" if value >= 0 else "none to measure")
@@ -77,14 +63,7 @@ def print_evaluation(evaluation: Evaluation) -> None:
 
 
 def ap_line(metrics: dict[str, float]) -> str:
-    """Return the one line that sums an evaluation up.
-
-    Args:
-        metrics: Name to value.
-
-    Returns:
-        "AP 0.xxx AP50 0.xxx" where COCO's metrics are among them, else the first metric.
-    """
+    """Return "AP 0.xxx AP50 0.xxx" where COCO's metrics are among them, else the first metric."""
     if "DetectionBoxes_Precision/mAP" not in metrics:
         name, value = next(iter(metrics.items()))
         return f"{name} {value:.3f}"

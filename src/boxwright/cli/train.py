@@ -155,7 +155,7 @@ def train_command(  # noqa: PLR0913  # the flags of model_main_tf2.py
 
     Many processes: torchrun --nproc-per-node N -m boxwright train … (train_config.batch_size counts all of them).
     """
-    _refuse_what_torch_has_not(num_workers, use_tpu or bool(tpu_name))
+    _refuse_what_torch_has_not(num_workers, tpu=use_tpu or bool(tpu_name))
     overrides = list(set_ or [])
     if num_train_steps is not None:
         overrides.append(f"train_config.num_steps={num_train_steps}")
@@ -179,7 +179,7 @@ def train_command(  # noqa: PLR0913  # the flags of model_main_tf2.py
         train(config, model_dir, settings, Narrator(progress))
 
 
-def _refuse_what_torch_has_not(num_workers: int, tpu: bool) -> None:
+def _refuse_what_torch_has_not(num_workers: int, *, tpu: bool) -> None:
     if tpu:
         raise ConfigError("--use_tpu, --tpu_name: there is no TPU support; remove them to train on a GPU or the CPU")
     if num_workers > 1:

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from boxwright.config.message import FieldSpec, Message, field_specs
 from boxwright.config.tree import Block, Items, Location, Pair, Scalar, Value
+from boxwright.errors import shortened
 
 __all__ = ["interpret", "merge", "nearest", "read_scalar", "set_field", "unknown_field"]
 
@@ -145,28 +146,12 @@ def _spec(message: type[Message], name: str, location: Location) -> FieldSpec:
 
 
 def unknown_field(name: str, message: type[Message]) -> str:
-    """Word the error about a name that a message does not have.
-
-    Args:
-        name: The unknown name.
-        message: The message's class.
-
-    Returns:
-        One line, with the nearest known name where one is near.
-    """
+    """Return one line, with the nearest known name where one is near."""
     return f"{_brief(name)}: unknown field of {message.proto_name}{nearest(name, field_specs(message))}"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Suggest the closest known name.
-
-    Args:
-        name: What was written.
-        known: What could have been meant.
-
-    Returns:
-        "; did you mean X?", or "; known: …" for a short list, or nothing.
-    """
+    """Return "; did you mean X?", or "; known: …" for a short list, or nothing."""
     names = list(known)
     close = difflib.get_close_matches(name[:_MOST_DIGITS], names, n=1, cutoff=0.6)
     if close:
@@ -204,7 +189,7 @@ def _one(value: Value, spec: FieldSpec, path: str) -> Any:
 
 
 def _brief(text: str) -> str:
-    return text if len(text) <= _MOST_DIGITS else f"{text[:_MOST_DIGITS]}…"
+    return shortened(text, _MOST_DIGITS)
 
 
 def _kind(value: Value) -> str:

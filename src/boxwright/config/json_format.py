@@ -13,7 +13,7 @@ from typing import Any
 from lark import Lark, Token, Transformer
 from lark.exceptions import UnexpectedInput, VisitError
 
-from boxwright.config.tree import Block, Items, Location, Pair, Scalar, Value
+from boxwright.config.tree import Block, Items, Location, Pair, Places, Scalar, Value
 
 __all__ = ["parse_json"]
 
@@ -68,10 +68,7 @@ class _ToTree(Transformer[Token, Any]):
 
     def __init__(self, file: str) -> None:
         super().__init__()
-        self.file = file
-
-    def _at(self, token: Token) -> Location:
-        return Location(self.file, token.line or 0, token.column or 0)
+        self._at = Places(file).at
 
     def start(self, children: list[Value]) -> Value:
         return children[0]

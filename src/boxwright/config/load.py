@@ -102,15 +102,7 @@ def parse_message(text: str, message: type[M], *, file: str = "<string>", format
 
 
 def dump_message(message: Message, format: Format = "text") -> str:
-    """Write a message as text format, YAML or JSON; reading it back gives an equal message.
-
-    Args:
-        message: The message.
-        format: The format.
-
-    Returns:
-        The text, ending in a newline.
-    """
+    """Return the text, ending in a newline."""
     if format == "text":
         return write_text(message)
     if format == "yaml":

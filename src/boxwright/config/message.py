@@ -120,45 +120,20 @@ class Message(BaseModel):
     _locations: dict[str, Location] = PrivateAttr(default_factory=dict)
 
     def has(self, name: str) -> bool:
-        """Say whether a field is present, as protobuf's HasField.
-
-        Args:
-            name: A field of this message.
-
-        Returns:
-            True where the field was set, be it to its default; for a list, where it is not empty.
-        """
+        """Return true where the field was set, be it to its default; for a list, where it is not empty."""
         value = self.__dict__[name]
         return bool(value) if isinstance(value, list) else name in self.model_fields_set and value is not None
 
     def which(self, oneof: str) -> str | None:
-        """Name the present member of a oneof, as protobuf's WhichOneof.
-
-        Args:
-            oneof: The oneof's name.
-
-        Returns:
-            The member's field name, or None where no member is present.
-        """
+        """Return the member's field name, or None where no member is present."""
         return next((name for name in self.oneofs[oneof] if self.has(name)), None)
 
     def present(self) -> dict[str, Any]:
-        """Return the present fields and their values, in the order of declaration.
-
-        Returns:
-            Field name to value; messages stay messages.
-        """
+        """Return field name to value; messages stay messages."""
         return {name: self.__dict__[name] for name in type(self).model_fields if self.has(name)}
 
     def location(self, name: str) -> Location | None:
-        """Say where a field was set.
-
-        Args:
-            name: A field of this message.
-
-        Returns:
-            The place, or None where the field was set from Python.
-        """
+        """Return the place, or None where the field was set from Python."""
         return self._locations.get(name)
 
     def clear(self, name: str) -> None:
@@ -173,11 +148,7 @@ class Message(BaseModel):
         self._locations.pop(name, None)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the present fields as plain data, enums by name: the shape of YAML and JSON.
-
-        Returns:
-            Nested dictionaries, lists and scalars.
-        """
+        """Return nested dictionaries, lists and scalars."""
         specs = field_specs(type(self))
         return {
             name: _plain(self.mapping(name) if specs[name].map else value) for name, value in self.present().items()
@@ -237,14 +208,7 @@ class FieldSpec:
 
 @cache
 def field_specs(message: type[Message]) -> dict[str, FieldSpec]:
-    """List the fields of a message class with what they hold.
-
-    Args:
-        message: A message class.
-
-    Returns:
-        Field name to its specification, in the order of declaration.
-    """
+    """Return field name to its specification, in the order of declaration."""
     return {name: _spec(info.annotation) for name, info in message.model_fields.items()}
 
 

@@ -16,7 +16,7 @@ from boxwright.config.interpret import merge, set_field, unknown_field
 from boxwright.config.message import FieldSpec, Message, field_specs
 from boxwright.config.text_format import parse_text
 from boxwright.config.tree import Block, Location, Scalar, Value, check_size
-from boxwright.errors import ConfigError
+from boxwright.errors import ConfigError, shortened
 
 __all__ = ["apply_override"]
 
@@ -37,7 +37,7 @@ def apply_override(config: Message, override: str) -> None:
     Raises:
         ConfigError: Where the path does not exist or the value does not fit.
     """
-    location = Location(f"override {_brief(override.strip())!r}", 1, 1)
+    location = Location(f"override {shortened(override.strip(), _LONGEST)!r}", 1, 1)
     match = _ASSIGNMENT.fullmatch(override)
     if match is None:
         if "{" not in override and ":" not in override:
@@ -55,10 +55,6 @@ def apply_override(config: Message, override: str) -> None:
         set_field(message, name, value, path)
     else:
         _set_item(message, name, index, value, path)
-
-
-def _brief(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
 def _parsed(text: str, file: str) -> Block:

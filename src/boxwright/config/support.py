@@ -43,15 +43,7 @@ class FieldReport:
 
 
 def field_status(message: type[Message], name: str) -> Status:
-    """Return what becomes of a field.
-
-    Args:
-        message: A message class.
-        name: The field.
-
-    Returns:
-        Its verdict.
-    """
+    """Return what becomes of a field."""
     return Status("refused", message.refused) if message.refused else status_of(message.model_fields[name])
 
 

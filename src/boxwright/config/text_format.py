@@ -15,7 +15,7 @@ from lark import Lark, Token, Transformer
 from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken, VisitError
 
 from boxwright.config.message import Enum, Message
-from boxwright.config.tree import Block, Items, Location, Pair, Scalar, Value
+from boxwright.config.tree import Block, Items, Location, Pair, Places, Scalar, Value
 from boxwright.errors import ConfigError
 
 __all__ = ["parse_text", "write_text"]
@@ -142,10 +142,7 @@ class _ToTree(Transformer[Token, Any]):
 
     def __init__(self, file: str) -> None:
         super().__init__()
-        self.file = file
-
-    def _at(self, token: Token) -> Location:
-        return Location(self.file, token.line or 0, token.column or 0)
+        self.file, self._at = file, Places(file).at
 
     def document(self, children: list[Pair]) -> Block:
         return Block(tuple(children), Location(self.file, 1, 1))
@@ -220,15 +217,7 @@ def _unescape(body: str, location: Location) -> str:
 
 
 def write_text(message: Message, indent: int = 0) -> str:
-    """Write a message in text format; protobuf reads the result back equal.
-
-    Args:
-        message: The message.
-        indent: Spaces before each line.
-
-    Returns:
-        The present fields, one a line, ending in a newline (empty for an empty message).
-    """
+    """Return the present fields, one a line, ending in a newline (empty for an empty message)."""
     return "".join(
         _write_field(name, item, indent)
         for name, value in message.present().items()

@@ -7,13 +7,13 @@ so that one interpreter (`interpret.py`) gives one kind of error for the three.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from boxwright.errors import ConfigError
+from boxwright.errors import ConfigError, shortened
 from boxwright.files import shown
 from boxwright.limits import CONFIG_NESTING, CONFIG_VALUES
 
-__all__ = ["Block", "Items", "Location", "Pair", "Scalar", "Value", "check_size"]
+__all__ = ["Block", "Items", "Location", "Pair", "Places", "Scalar", "Value", "check_size"]
 
 _LONGEST = 2000
 
@@ -38,13 +38,22 @@ class Location:
         Returns:
             The error, for the caller to raise.
         """
-        return ConfigError(f"{self}: {_cut(message)}")
+        return ConfigError(f"{self}: {shortened(message, _LONGEST)}")
 
 
-def _cut(message: str) -> str:
-    """Return a message without the middle of what a file has that is overlong."""
-    half = _LONGEST // 2
-    return message if len(message) <= _LONGEST else f"{message[:half]}…{message[-half:]}"
+@dataclass(frozen=True)
+class Places:
+    """The places of one source's words, as lark's tokens have them.
+
+    Attributes:
+        file: The source's name.
+    """
+
+    file: str
+
+    def at(self, token: Any) -> Location:
+        """Return the place of a token."""
+        return Location(self.file, token.line or 0, token.column or 0)
 
 
 @dataclass(frozen=True)

@@ -50,16 +50,7 @@ class SigmoidCrossEntropy:
     """Binary cross entropy of each column on its own, summed over columns."""
 
     def __call__(self, logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        """Compute.
-
-        Args:
-            logits: float [B, A, C].
-            targets: float [B, A, C].
-            weights: float [B, A, 1], or [B, A, C] where columns count apart.
-
-        Returns:
-            float [B, A].
-        """
+        """Return float [B, A]."""
         return _weigh(F.binary_cross_entropy_with_logits(logits, targets, reduction="none"), weights)
 
 
@@ -76,16 +67,7 @@ class SigmoidFocal:
     alpha: float | None = 0.25
 
     def __call__(self, logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        """Compute.
-
-        Args:
-            logits: float [B, A, C].
-            targets: float [B, A, C].
-            weights: float [B, A, 1], or [B, A, C] where columns count apart.
-
-        Returns:
-            float [B, A].
-        """
+        """Return float [B, A]."""
         cross_entropy = F.binary_cross_entropy_with_logits(logits, targets, reduction="none")
         probability = torch.sigmoid(logits)
         # 1 - p_t, written so that it takes no second pass over p.
@@ -107,16 +89,7 @@ class SoftmaxCrossEntropy:
     logit_scale: float = 1.0
 
     def __call__(self, logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        """Compute.
-
-        Args:
-            logits: float [B, A, C].
-            targets: float [B, A, C]; rows that sum to 0 cost nothing.
-            weights: float [B, A, 1], or [B, A, C] where columns count apart.
-
-        Returns:
-            float [B, A].
-        """
+        """Return float [B, A]."""
         log_probabilities = F.log_softmax(logits / self.logit_scale, dim=-1)
         return -(log_probabilities * targets).sum(-1) * weights.mean(-1)
 
@@ -132,16 +105,7 @@ class SoftmaxAgainstLogits:
     logit_scale: float = 1.0
 
     def __call__(self, logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        """Compute.
-
-        Args:
-            logits: float [B, A, C].
-            targets: float [B, A, C]; logits, such as another network's.
-            weights: float [B, A, 1], or [B, A, C] where columns count apart.
-
-        Returns:
-            float [B, A].
-        """
+        """Return float [B, A]."""
         wanted = torch.softmax(targets / self.logit_scale, dim=-1)
         return -(F.log_softmax(logits / self.logit_scale, dim=-1) * wanted).sum(-1) * weights.mean(-1)
 
@@ -159,16 +123,7 @@ class BootstrappedSigmoid:
     hard: bool = False
 
     def __call__(self, logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        """Compute.
-
-        Args:
-            logits: float [B, A, C].
-            targets: float [B, A, C].
-            weights: float [B, A, 1], or [B, A, C] where columns count apart.
-
-        Returns:
-            float [B, A].
-        """
+        """Return float [B, A]."""
         probability = torch.sigmoid(logits)
         believed = (probability > 0.5).to(logits.dtype) if self.hard else probability
         mixed = self.alpha * targets + (1 - self.alpha) * believed
@@ -192,16 +147,7 @@ class PenaltyReducedFocal:
     clip: float = 1e-4
 
     def __call__(self, logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        """Compute.
-
-        Args:
-            logits: float [B, A, C].
-            targets: float [B, A, C] in 0..1.
-            weights: float [B, A, 1], or [B, A, C] where columns count apart.
-
-        Returns:
-            float [B, A].
-        """
+        """Return float [B, A]."""
         probability = torch.sigmoid(logits).clamp(self.clip, 1 - self.clip)
         positive = (1 - probability) ** self.alpha * probability.log()
         negative = (1 - targets) ** self.beta * probability**self.alpha * (1 - probability).log()
@@ -223,16 +169,7 @@ class Dice:
     from_probabilities: bool = False
 
     def __call__(self, logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        """Compute.
-
-        Args:
-            logits: float [B, A, C].
-            targets: float [B, A, C].
-            weights: float [B, A, 1], or [B, A, C] where columns count apart.
-
-        Returns:
-            float [B, C]: the anchors of an image are judged together.
-        """
+        """Return float [B, C]: the anchors of an image are judged together."""
         found = logits if self.from_probabilities else torch.sigmoid(logits)
         power = 2 if self.squared else 1
         found, wanted = found**power * weights, targets**power * weights

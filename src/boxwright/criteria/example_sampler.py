@@ -27,15 +27,7 @@ class BalancedSampler:
     positive_fraction: float = 0.01
 
     def __call__(self, positive: Tensor, candidates: Tensor) -> Tensor:
-        """Choose.
-
-        Args:
-            positive: bool [B, A]; anchors that answer for an object.
-            candidates: bool [B, A]; anchors that may be chosen.
-
-        Returns:
-            bool [B, A].
-        """
+        """Return bool [B, A]."""
         kept, negative = positive & candidates, ~positive & candidates
         ratio = (1 - self.positive_fraction) / self.positive_fraction
         wanted = (kept.sum(1).float() * ratio).to(torch.int64)

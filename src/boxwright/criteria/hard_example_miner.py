@@ -42,17 +42,7 @@ class HardExampleMiner:
     min_negatives_per_image: int = 0
 
     def __call__(self, class_losses: Tensor, box_losses: Tensor, boxes: Tensor, match: Tensor) -> Tensor:
-        """Choose.
-
-        Args:
-            class_losses: float [B, A].
-            box_losses: float [B, A].
-            boxes: float [B, A, 4], decoded, xyxy.
-            match: int64 [B, A], from a matcher.
-
-        Returns:
-            bool [B, A]: the anchors to learn from. No gradient flows through the choice.
-        """
+        """Return bool [B, A]: the anchors to learn from. No gradient flows through the choice."""
         score = self.classification_share * class_losses.detach() + self.localization_share * box_losses.detach()
         count = boxes.shape[1] if self.num_hard_examples is None else min(self.num_hard_examples, boxes.shape[1])
         if count == boxes.shape[1] and self.iou_threshold >= 1:

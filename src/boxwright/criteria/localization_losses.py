@@ -52,16 +52,7 @@ class SquaredError:
         return False
 
     def __call__(self, codes: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        """Compute.
-
-        Args:
-            codes: float [B, A, S].
-            targets: float [B, A, S].
-            weights: float [B, A].
-
-        Returns:
-            float [B, A].
-        """
+        """Return float [B, A]."""
         difference = (codes - targets) * weights[..., None]
         return 0.5 * difference.square().sum(-1)
 
@@ -76,16 +67,7 @@ class AbsoluteError:
         return False
 
     def __call__(self, codes: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        """Compute.
-
-        Args:
-            codes: float [B, A, S].
-            targets: float [B, A, S].
-            weights: float [B, A].
-
-        Returns:
-            float [B, A].
-        """
+        """Return float [B, A]."""
         return (codes - targets).abs().sum(-1) * weights
 
 
@@ -105,16 +87,7 @@ class SmoothL1:
         return False
 
     def __call__(self, codes: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        """Compute.
-
-        Args:
-            codes: float [B, A, S].
-            targets: float [B, A, S].
-            weights: float [B, A].
-
-        Returns:
-            float [B, A].
-        """
+        """Return float [B, A]."""
         return F.huber_loss(codes, targets, reduction="none", delta=self.delta).sum(-1) * weights
 
 
@@ -128,16 +101,7 @@ class IouLoss:
         return True
 
     def __call__(self, boxes: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        """Compute.
-
-        Args:
-            boxes: float [..., 4], xyxy.
-            targets: float [..., 4], xyxy.
-            weights: float [...].
-
-        Returns:
-            float [...].
-        """
+        """Return float [...]."""
         intersection, union, _ = _overlap(boxes, targets)
         iou = torch.where(intersection > 0, intersection / torch.where(intersection > 0, union, 1.0), 0.0)
         return (1 - iou) * weights
@@ -153,16 +117,7 @@ class GeneralizedIouLoss:
         return True
 
     def __call__(self, boxes: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        """Compute.
-
-        Args:
-            boxes: float [..., 4], xyxy.
-            targets: float [..., 4], xyxy.
-            weights: float [...].
-
-        Returns:
-            float [...]; in 0..2 for boxes that are not turned inside out, times the weight.
-        """
+        """Return float [...]; in 0..2 for boxes that are not turned inside out, times the weight."""
         intersection, union, hull = _overlap(boxes, targets)
         iou = torch.where(union == 0, 0.0, intersection / torch.where(union == 0, 1.0, union))
         # TF's rule for two boxes without extent: nothing is gained or lost.

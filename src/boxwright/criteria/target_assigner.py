@@ -133,15 +133,7 @@ class TargetAssigner:
 
     @torch.no_grad()
     def __call__(self, anchors: Tensor, targets: Targets) -> AnchorTargets:
-        """Assign.
-
-        Args:
-            anchors: float32 [A, 4], xyxy.
-            targets: The groundtruth, in the same frame.
-
-        Returns:
-            The targets of every anchor.
-        """
+        """Return the targets of every anchor."""
         if targets.boxes.shape[1] == 0:
             targets = _one_padding_row(targets)
         similarity = self.similarity(targets.boxes, anchors)
@@ -215,15 +207,7 @@ class ConfidenceTargetAssigner:
 
     @torch.no_grad()
     def __call__(self, anchors: Tensor, targets: Targets) -> AnchorTargets:
-        """Assign.
-
-        Args:
-            anchors: float32 [A, 4], xyxy.
-            targets: The groundtruth, in the same frame; without confidences every object's class has 1.
-
-        Returns:
-            The targets of every anchor; `class_weights` is [B, A, C].
-        """
+        """Return the targets of every anchor; `class_weights` is [B, A, C]."""
         found = self.assigner(anchors, targets)
         confidences = self._confidences(targets, found.match)
         explicit = (confidences != 0).float()

@@ -35,27 +35,13 @@ class LossTerm:
 
     @staticmethod
     def distinct_counts(terms: dict[str, LossTerm]) -> list[Tensor]:
-        """Return the divisors of some terms, each once, in order.
-
-        Args:
-            terms: Name to term.
-
-        Returns:
-            Scalars.
-        """
+        """Return the divisors of some terms, each once, in order."""
         counts: dict[int, Tensor] = {id(term.count): term.count for term in terms.values() if term.count is not None}
         return list(counts.values())
 
     @staticmethod
     def values(terms: dict[str, LossTerm]) -> dict[str, Tensor]:
-        """Return the value of each term, where this batch is all there is.
-
-        Args:
-            terms: Name to term.
-
-        Returns:
-            Name to scalar.
-        """
+        """Return the value of each term, where this batch is all there is."""
         return {name: term.value for name, term in terms.items()}
 
     @staticmethod

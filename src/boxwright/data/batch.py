@@ -51,14 +51,7 @@ class Batch:
         return len(self.ids)
 
     def to(self, device: torch.device | str) -> Batch:
-        """Move to a device; from pinned memory to a GPU this does not wait.
-
-        Args:
-            device: The device.
-
-        Returns:
-            The batch there.
-        """
+        """Move to a device; from pinned memory to a GPU this does not wait."""
         wait_not = torch.device(device).type == "cuda"  # the other way, what has not arrived would be read
         return replace(
             self,
@@ -104,11 +97,7 @@ class Batch:
         return self
 
     def pin_memory(self) -> Batch:
-        """Copy to memory from which a GPU can read while the CPU works; PyTorch's loader asks for it.
-
-        Returns:
-            The batch there.
-        """
+        """Copy to memory from which a GPU can read while the CPU works; PyTorch's loader asks for it."""
         return replace(
             self,
             images=self.images.pin_memory(),

@@ -181,14 +181,7 @@ class CocoDataset:
         return masks
 
     def encoded(self, index: int) -> tuple[bytes, str]:
-        """Read one image as it is stored.
-
-        Args:
-            index: From 0.
-
-        Returns:
-            The image file's bytes and its name.
-        """
+        """Return the image file's bytes and its name."""
         path = self._image_path(index)
         return read_file(path), path.name
 

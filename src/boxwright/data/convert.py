@@ -33,14 +33,7 @@ _LIKE_A_FLAG = re.compile(r"\s-?[01]$")
 
 
 def detect_format(path: str | Path) -> DataFormat:
-    """Guess what kind of data a path names: a folder is VOC, .json is COCO, all else TFRecord.
-
-    Args:
-        path: The path.
-
-    Returns:
-        The format.
-    """
+    """Guess what kind of data a path names: a folder is VOC, .json is COCO, all else TFRecord."""
     if is_folder(path):
         return "voc"
     return "coco" if str(path).endswith(".json") else "tfrecord"

@@ -17,15 +17,7 @@ _BINS = 9999
 
 
 def without_class_scores(sample: Sample, rng: np.random.Generator) -> Sample:
-    """Learn labels, whatever scores were read.
-
-    Args:
-        sample: The sample.
-        rng: Not used.
-
-    Returns:
-        The sample without `class_scores`.
-    """
+    """Learn labels, whatever scores were read."""
     del rng
     return replace(sample, class_scores=None)
 
@@ -41,15 +33,7 @@ class KeepFirst:
     count: int
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
-        """Cut.
-
-        Args:
-            sample: The sample.
-            rng: Not used.
-
-        Returns:
-            The sample with its first objects.
-        """
+        """Return the sample with its first objects."""
         del rng
         return sample.keep(np.arange(min(self.count, len(sample.boxes))))
 
@@ -65,15 +49,7 @@ class WeighClasses:
     weights: NDArray[np.float32]
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
-        """Weigh.
-
-        Args:
-            sample: The sample.
-            rng: Not used.
-
-        Returns:
-            The sample with other weights.
-        """
+        """Return the sample with other weights."""
         del rng
         return replace(sample, weights=sample.weights * self.weights[sample.labels])
 
@@ -92,15 +68,7 @@ class MergeLabels:
     num_classes: int
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
-        """Merge.
-
-        Args:
-            sample: The sample.
-            rng: Not used.
-
-        Returns:
-            A sample of as many objects as there are boxes, with `class_scores` of 0 and 1.
-        """
+        """Return a sample of as many objects as there are boxes, with `class_scores` of 0 and 1."""
         del rng
         height, width = sample.image.shape[:2]
         unit = np.array([width, height, width, height], np.float32)

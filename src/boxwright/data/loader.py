@@ -66,14 +66,7 @@ class TrainingExamples(torch.utils.data.Dataset[Sample | BoxwrightError]):
         return len(self.dataset)
 
     def __getitem__(self, key: Key) -> Sample | BoxwrightError:
-        """Prepare one example.
-
-        Args:
-            key: (epoch, index).
-
-        Returns:
-            The example, or the error that says why there is none.
-        """
+        """Return the example, or the error that says why there is none."""
         epoch, index = key
         problems: list[str] = []
         for further in range(_MOST_BAD_IN_A_ROW if self.skip_bad else 1):

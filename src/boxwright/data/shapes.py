@@ -99,14 +99,7 @@ class ShapesDataset:
         )
 
     def encoded(self, index: int) -> tuple[bytes, str]:
-        """Draw one image and encode it.
-
-        Args:
-            index: From 0.
-
-        Returns:
-            A JPEG file's bytes and its name.
-        """
+        """Return a JPEG file's bytes and its name."""
         sample = self[index]
         return encode_jpeg(sample.image), sample.filename
 

@@ -32,7 +32,7 @@ def _example_class() -> Any:
     kinds = descriptor_pb2.FieldDescriptorProto
 
     def add(
-        message: Any, name: str, number: int, kind: int, label: int, type_name: str = "", oneof: bool = False
+        message: Any, name: str, number: int, kind: int, label: int, type_name: str = "", *, oneof: bool = False
     ) -> None:
         field = message.field.add(name=name, number=number, type=kind, label=label, type_name=type_name or None)
         if oneof:

@@ -43,11 +43,7 @@ _INDEX_DIGEST = 32
 
 
 def cache_folder() -> Path:
-    """Return the folder for what can be made again: `BOXWRIGHT_CACHE`, or `~/.cache/boxwright`.
-
-    Returns:
-        The folder, which need not exist.
-    """
+    """Return the folder, which need not exist."""
     return Path(os.environ.get("BOXWRIGHT_CACHE") or Path.home() / ".cache" / "boxwright")
 
 
@@ -289,16 +285,7 @@ def _scan(plain: Path, path: Path, size: int) -> NDArray[np.int64]:
 def write_records(
     path: str | Path, records: Iterable[bytes], compression: Literal["none", "gzip", "zlib"] = "none"
 ) -> int:
-    """Write a TFRecord file; it appears under its name when it is whole.
-
-    Args:
-        path: The file.
-        records: The records.
-        compression: How to pack it.
-
-    Returns:
-        How many records were written.
-    """
+    """Return how many records were written."""
     with open_whole(path) as file:
         return write_records_to(file, records, compression)
 
@@ -306,16 +293,7 @@ def write_records(
 def write_records_to(
     file: BinaryIO, records: Iterable[bytes], compression: Literal["none", "gzip", "zlib"] = "none"
 ) -> int:
-    """Write records to an open file, in the form of a TFRecord file.
-
-    Args:
-        file: Open for writing.
-        records: The records.
-        compression: How to pack it.
-
-    Returns:
-        How many records were written.
-    """
+    """Return how many records were written."""
     packer = None if compression == "none" else zlib.compressobj(wbits=_WBITS[compression])
     count = 0
     for record in records:

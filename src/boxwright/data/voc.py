@@ -184,14 +184,7 @@ class VocDataset:
         return category.label
 
     def encoded(self, index: int) -> tuple[bytes, str]:
-        """Read one image as it is stored.
-
-        Args:
-            index: From 0.
-
-        Returns:
-            The image file's bytes and its name.
-        """
+        """Return the image file's bytes and its name."""
         path = self._image_path(self.stems[index], self._parse(self.stems[index])[0])
         return read_file(path), path.name
 

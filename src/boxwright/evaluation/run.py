@@ -267,15 +267,7 @@ def run_evaluation(
 
 
 def reader_name(config: m.TrainEvalPipelineConfig, number: int) -> str:
-    """Name an evaluation reader, as the folder of its events is named.
-
-    Args:
-        config: The configuration.
-        number: Which of `eval_input_reader`.
-
-    Returns:
-        Its `name`; where it has none, nothing for the first and the number for others.
-    """
+    """Return its `name`; where it has none, nothing for the first and the number for others."""
     return config.eval_input_reader[number].name or (str(number) if number else "")
 
 

@@ -53,7 +53,7 @@ def watch(
     """Evaluate the newest checkpoint of a run whenever there is a new one.
 
     It ends with the checkpoint of `train_config.num_steps`, or when none has come for `timeout` seconds.
-    Checkpoints that come while one is evaluated are passed over, but for the newest.
+    Checkpoints that come while one is evaluated are left out, but for the newest.
 
     Args:
         config: The configuration.
@@ -82,10 +82,7 @@ def watch(
             newest = _newest_step(Path(checkpoint_dir))
             if newest > last and (found := _restore(Path(checkpoint_dir), config)):
                 detector, step = found
-                if opened is None:
-                    opened = open_evaluation(
-                        config, settings.eval_index, detector.categories, class_agnostic=settings.class_agnostic
-                    )
+                opened = opened or _open(config, settings, detector)
                 evaluation = evaluate_detector(
                     detector.to(device), opened.dataset, opened.plan, workers=settings.workers
                 )
@@ -105,6 +102,11 @@ def watch(
                 heard(last, None, f"no new checkpoint in {settings.timeout:g} s: the end")
                 return count
             time.sleep(_POLL_SECONDS)
+
+
+def _open(config: m.TrainEvalPipelineConfig, settings: WatchSettings, detector: Detector) -> EvaluationSet:
+    agnostic = settings.class_agnostic
+    return open_evaluation(config, settings.eval_index, detector.categories, class_agnostic=agnostic)
 
 
 def evaluate_on_training_data(config: m.TrainEvalPipelineConfig, every_nth: int) -> None:

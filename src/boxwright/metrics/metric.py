@@ -71,12 +71,5 @@ class Metrics(Protocol):
 
 
 def without_nan(values: Mapping[str, float]) -> dict[str, float | None]:
-    """Bring numbers into a form that JSON has: it knows neither NaN nor infinity.
-
-    Args:
-        values: Name to number.
-
-    Returns:
-        Name to number, or None where it is not finite.
-    """
+    """Return name to number, or None where it is not finite."""
     return {name: value if math.isfinite(value) else None for name, value in values.items()}

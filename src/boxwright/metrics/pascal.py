@@ -72,15 +72,7 @@ OPEN_IMAGES_CHALLENGE = PascalRules(
 
 
 def precision_at_recall(low: float, high: float) -> PascalRules:
-    """Take only the part of the curve between two recalls.
-
-    Args:
-        low: The lower recall.
-        high: The upper recall.
-
-    Returns:
-        The rules.
-    """
+    """Take only the part of the curve between two recalls."""
     suffix = f"@[{low:.1f},{high:.1f}]Recall" if low > 0 or high < 1 else ""
     return PascalRules("PrecisionAtRecallBoxes", suffix, lambda p, r: all_points(p, r, low, high))
 

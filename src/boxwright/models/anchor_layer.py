@@ -53,15 +53,7 @@ class AnchorLayer(nn.Module):
         self.laid_for = (tuple(grids), input_size)
 
     def forward(self, maps: Sequence[Tensor], input_size: Size) -> tuple[Tensor, Tensor]:
-        """Return the anchors of an input.
-
-        Args:
-            maps: The feature maps that are predicted from, finest first.
-            input_size: (height, width) of the network's input, without padding to a multiple.
-
-        Returns:
-            Anchors float32 [A, 4], xyxy in pixels of the input; and their levels, int64 [A].
-        """
+        """Return anchors float32 [A, 4], xyxy in pixels of the input; and their levels, int64 [A]."""
         grids = tuple((level.shape[-2], level.shape[-1]) for level in maps)
         if self.laid_for == (grids, input_size):
             return self.anchors, self.levels

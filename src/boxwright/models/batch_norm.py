@@ -40,14 +40,7 @@ class BatchNorm2d(nn.BatchNorm2d):
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        """Normalize.
-
-        Args:
-            input: [B, C, H, W].
-
-        Returns:
-            The same shape.
-        """
+        """Return the same shape."""
         if not self.training or input.shape[0] * input.shape[2] * input.shape[3] > 1:
             return super().forward(input)
         if self.running_mean is not None and self.running_var is not None and self.momentum is not None:
@@ -89,14 +82,7 @@ class SyncBatchNorm2d(BatchNorm2d):
     alone: bool = False
 
     def forward(self, input: Tensor) -> Tensor:
-        """Normalize.
-
-        Args:
-            input: [B, C, H, W]; B may differ between processes.
-
-        Returns:
-            The same shape.
-        """
+        """Return the same shape."""
         together = distributed.is_initialized() and distributed.get_world_size() > 1 and not self.alone
         if not (self.training and together):
             return super().forward(input)

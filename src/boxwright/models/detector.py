@@ -97,11 +97,7 @@ class Detector(nn.Module):
         return [replace(found, categories=self.categories) for found in self.postprocessor(predictions, true_sizes)]
 
     def regularization(self) -> Tensor:
-        """Sum the penalties on the network's kernels.
-
-        Returns:
-            A scalar.
-        """
+        """Sum the penalties on the network's kernels."""
         return regularization_loss(self.network)
 
     @torch.no_grad()

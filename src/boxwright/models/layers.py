@@ -58,14 +58,7 @@ class Regularizer:
     l2: float = 0.0
 
     def __call__(self, kernel: Tensor) -> Tensor:
-        """Compute the penalty.
-
-        Args:
-            kernel: The weights, of any shape.
-
-        Returns:
-            A scalar.
-        """
+        """Return a scalar."""
         penalty = kernel.new_zeros(())
         if self.l1:
             penalty = penalty + self.l1 * kernel.abs().sum()
@@ -93,14 +86,7 @@ class KernelRule:
     bias_regularizer: Regularizer = Regularizer()
 
     def apply(self, conv: Conv2d) -> Conv2d:
-        """Fill a layer and put its price on it; a bias starts at 0.
-
-        Args:
-            conv: The layer, changed in place.
-
-        Returns:
-            The same layer.
-        """
+        """Fill a layer and put its price on it; a bias starts at 0."""
         with torch.no_grad():
             # Keras counts the channels of a depthwise kernel as inputs, PyTorch as outputs.
             self.initialize(conv.weight.transpose(0, 1) if conv.groups > 1 else conv.weight)
@@ -192,14 +178,7 @@ class Conv2d(nn.Conv2d):
         self.regularizer, self.bias_regularizer = Regularizer(), Regularizer()
 
     def forward(self, input: Tensor) -> Tensor:
-        """Convolve.
-
-        Args:
-            input: [B, C, H, W].
-
-        Returns:
-            [B, C', ceil(H / stride), ceil(W / stride)].
-        """
+        """Return [B, C', ceil(H / stride), ceil(W / stride)]."""
         if self.pad_by_size:
             input = F.pad(input, _same_padding(input, self.kernel_size[0], self.stride[0]))
         return super().forward(input)
@@ -240,14 +219,7 @@ class MaxPool2d(nn.Module):
         self.kernel_size, self.stride = kernel_size, stride
 
     def forward(self, input: Tensor) -> Tensor:
-        """Pool.
-
-        Args:
-            input: [B, C, H, W].
-
-        Returns:
-            [B, C, ceil(H / stride), ceil(W / stride)].
-        """
+        """Return [B, C, ceil(H / stride), ceil(W / stride)]."""
         padded = F.pad(input, _same_padding(input, self.kernel_size, self.stride), value=-torch.inf)
         return F.max_pool2d(padded, self.kernel_size, self.stride)
 
@@ -303,18 +275,7 @@ def make_conv(
 def full_conv(
     in_channels: int, out_channels: int, kernel_size: int, settings: ConvSettings, *, bias: bool
 ) -> nn.Sequential:
-    """Make a full convolution of stride 1, wrapped as `separable_conv` wraps its two.
-
-    Args:
-        in_channels: Channels in.
-        out_channels: Channels out.
-        kernel_size: The side of the kernel.
-        settings: Initializer and penalty.
-        bias: Whether a bias is learnt.
-
-    Returns:
-        The layer.
-    """
+    """Make a full convolution of stride 1, wrapped as `separable_conv` wraps its two."""
     return nn.Sequential(make_conv(in_channels, out_channels, kernel_size, settings.kernel, bias=bias))
 
 
@@ -387,14 +348,7 @@ def conv_norm_act(
 
 
 def regularization_loss(network: nn.Module) -> Tensor:
-    """Sum the penalties of all kernels and biases of a network.
-
-    Args:
-        network: Any module.
-
-    Returns:
-        A scalar; 0 where nothing is penalized.
-    """
+    """Return a scalar; 0 where nothing is penalized."""
     convs = [module for module in network.modules() if isinstance(module, Conv2d | Deconv2d)]
     penalties = [conv.regularizer(conv.weight) for conv in convs if conv.regularizer != Regularizer()]
     penalties += [

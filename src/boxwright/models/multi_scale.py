@@ -136,11 +136,7 @@ class MultiScaleDetector:
         return self.detector.criterion
 
     def regularization(self) -> Tensor:
-        """Sum the penalties on the network's kernels.
-
-        Returns:
-            A scalar.
-        """
+        """Sum the penalties on the network's kernels."""
         return self.detector.regularization()
 
     def train(self, mode: bool = True) -> None:
@@ -156,14 +152,7 @@ class MultiScaleDetector:
         self.detector.eval()
 
     def detect(self, images: Images) -> list[Detections]:
-        """Detect objects in images of any sizes.
-
-        Args:
-            images: As for `Detector.detect`.
-
-        Returns:
-            One result an image, in pixels of that image; without anchors and scores of other classes.
-        """
+        """Return one result an image, in pixels of that image; without anchors and scores of other classes."""
         return self._merged([image.permute(2, 0, 1) for image in image_tensors(images)])
 
     def detect_runs(self, images: Images) -> Iterator[tuple[list[Detections], Any, Tensor]]:
@@ -184,9 +173,11 @@ class MultiScaleDetector:
 
     def _merged(self, images: list[Tensor]) -> list[Detections]:
         views = [(look, mirror) for look in self.rules.looks for mirror in (False, True)]
-        return [_vote([self._look(image, *view) for view in views], self.rules) for image in images]
+        return [
+            _vote([self._look(image, look, mirror=mirror) for look, mirror in views], self.rules) for image in images
+        ]
 
-    def _look(self, image: Tensor, look: Look, mirror: bool) -> Detections:
+    def _look(self, image: Tensor, look: Look, *, mirror: bool) -> Detections:
         height, width = look.size(image)
         plain = self.detector
         resizer = replace(plain.preprocessor.resizer, height=height, width=width)  # type: ignore[type-var]

@@ -27,15 +27,7 @@ class RefinedStart:
     box_coder: BoxCoder
 
     def __call__(self, anchors: Tensor, refinement: AnchorPredictions) -> Tensor:
-        """Move the anchors.
-
-        Args:
-            anchors: float32 [A, 4], xyxy, as they were laid.
-            refinement: What the first step said; no gradient flows back to it.
-
-        Returns:
-            float32 [B, A, 4], xyxy in the same unit; not clipped.
-        """
+        """Return float32 [B, A, 4], xyxy in the same unit; not clipped."""
         return self.box_coder.decode(refinement.box_codes.detach().float(), anchors)
 
 
@@ -44,15 +36,7 @@ class TiledStart:
     """Start from the anchors as they were laid: one-step regression."""
 
     def __call__(self, anchors: Tensor, refinement: AnchorPredictions) -> Tensor:
-        """Leave the anchors.
-
-        Args:
-            anchors: float32 [A, 4], xyxy, as they were laid.
-            refinement: Ignored.
-
-        Returns:
-            The same anchors.
-        """
+        """Return the same anchors."""
         del refinement
         return anchors
 
@@ -73,14 +57,7 @@ class AnchorFilter:
     to_scores: Callable[[Tensor], Tensor]
 
     def __call__(self, refinement: AnchorPredictions) -> Tensor:
-        """Judge.
-
-        Args:
-            refinement: What the first step said.
-
-        Returns:
-            bool [B, A]: whether an anchor is left out.
-        """
+        """Return bool [B, A]: whether an anchor is left out."""
         objectness = self.to_scores(refinement.class_logits.detach().float())[..., 1]
         return objectness < self.objectness_threshold
 

@@ -85,15 +85,7 @@ class FasterRcnnBoxCoder:
         return True
 
     def encode(self, boxes: Tensor, anchors: Tensor) -> Tensor:
-        """Express boxes relative to anchors.
-
-        Args:
-            boxes: [..., A, 4], xyxy.
-            anchors: [A, 4], xyxy in the same unit.
-
-        Returns:
-            [..., A, 4] as ty, tx, th, tw.
-        """
+        """Return [..., A, 4] as ty, tx, th, tw."""
         box_x, box_y, box_w, box_h = _centre_and_size(boxes)
         anchor_x, anchor_y, anchor_w, anchor_h = _centre_and_size(anchors)
         anchor_w, anchor_h = anchor_w + _EPSILON, anchor_h + _EPSILON
@@ -108,15 +100,7 @@ class FasterRcnnBoxCoder:
         )
 
     def decode(self, codes: Tensor, anchors: Tensor) -> Tensor:
-        """Invert `encode`.
-
-        Args:
-            codes: [..., A, 4] as ty, tx, th, tw.
-            anchors: [A, 4], xyxy.
-
-        Returns:
-            [..., A, 4], xyxy in the unit of the anchors.
-        """
+        """Return [..., A, 4], xyxy in the unit of the anchors."""
         anchor_x, anchor_y, anchor_w, anchor_h = _centre_and_size(anchors)
         ty, tx, th, tw = codes.unbind(-1)
         half_w = torch.exp(tw / self.width_scale) * anchor_w / 2
@@ -160,16 +144,7 @@ class KeypointBoxCoder:
         return FasterRcnnBoxCoder(self.y_scale, self.x_scale, self.height_scale, self.width_scale)
 
     def encode(self, boxes: Tensor, anchors: Tensor, keypoints: Tensor | None = None) -> Tensor:
-        """Express boxes and keypoints relative to anchors.
-
-        Args:
-            boxes: [..., A, 4], xyxy.
-            anchors: [A, 4], xyxy in the same unit.
-            keypoints: [..., A, P, 2] as x, y; NaN where not known. None stands for none known.
-
-        Returns:
-            [..., A, 4 + 2 P] as ty, tx, th, tw, ty1, tx1, …; NaN for keypoints that are not known.
-        """
+        """Return [..., A, 4 + 2 P] as ty, tx, th, tw, ty1, tx1, …; NaN for keypoints that are not known."""
         codes = self.boxes.encode(boxes, anchors)
         if keypoints is None:
             keypoints = codes.new_full((*codes.shape[:-1], self.num_keypoints, 2), torch.nan)
@@ -179,15 +154,7 @@ class KeypointBoxCoder:
         return torch.cat([codes, torch.stack([ty, tx], dim=-1).flatten(-2)], dim=-1)
 
     def decode(self, codes: Tensor, anchors: Tensor) -> Tensor:
-        """Decode the boxes.
-
-        Args:
-            codes: [..., A, 4 + 2 P].
-            anchors: [A, 4], xyxy.
-
-        Returns:
-            [..., A, 4], xyxy in the unit of the anchors.
-        """
+        """Return [..., A, 4], xyxy in the unit of the anchors."""
         return self.boxes.decode(codes[..., :4], anchors)
 
     def decode_keypoints(self, codes: Tensor, anchors: Tensor) -> Tensor:
@@ -228,27 +195,11 @@ class MeanStddevBoxCoder:
         return False
 
     def encode(self, boxes: Tensor, anchors: Tensor) -> Tensor:
-        """Express boxes relative to anchors.
-
-        Args:
-            boxes: [..., A, 4], xyxy.
-            anchors: [A, 4], xyxy in the same unit.
-
-        Returns:
-            [..., A, 4] as the differences of ymin, xmin, ymax, xmax.
-        """
+        """Return [..., A, 4] as the differences of ymin, xmin, ymax, xmax."""
         return ((boxes - anchors) / self.stddev)[..., [1, 0, 3, 2]]
 
     def decode(self, codes: Tensor, anchors: Tensor) -> Tensor:
-        """Invert `encode`.
-
-        Args:
-            codes: [..., A, 4].
-            anchors: [A, 4], xyxy.
-
-        Returns:
-            [..., A, 4], xyxy in the unit of the anchors.
-        """
+        """Return [..., A, 4], xyxy in the unit of the anchors."""
         return codes[..., [1, 0, 3, 2]] * self.stddev + anchors
 
 
@@ -277,15 +228,7 @@ class SquareBoxCoder:
         return False
 
     def encode(self, boxes: Tensor, anchors: Tensor) -> Tensor:
-        """Express boxes relative to anchors.
-
-        Args:
-            boxes: [..., A, 4], xyxy.
-            anchors: [A, 4], xyxy in the same unit.
-
-        Returns:
-            [..., A, 3] as ty, tx, tl.
-        """
+        """Return [..., A, 3] as ty, tx, tl."""
         box_x, box_y, box_w, box_h = _centre_and_size(boxes)
         anchor_x, anchor_y, anchor_w, anchor_h = _centre_and_size(anchors)
         side = torch.sqrt(anchor_h * anchor_w) + _EPSILON
@@ -299,15 +242,7 @@ class SquareBoxCoder:
         )
 
     def decode(self, codes: Tensor, anchors: Tensor) -> Tensor:
-        """Decode into squares.
-
-        Args:
-            codes: [..., A, 3] as ty, tx, tl.
-            anchors: [A, 4], xyxy.
-
-        Returns:
-            [..., A, 4], xyxy in the unit of the anchors.
-        """
+        """Return [..., A, 4], xyxy in the unit of the anchors."""
         anchor_x, anchor_y, anchor_w, anchor_h = _centre_and_size(anchors)
         anchor_side = torch.sqrt(anchor_h * anchor_w)
         ty, tx, tl = codes.unbind(-1)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 __all__ = [
@@ -18,7 +17,6 @@ __all__ = [
     "ArgmaxMatcher",
     "BipartiteArgmaxMatcher",
     "BipartiteMatcher",
-    "HungarianMatcher",
     "Matcher",
 ]
 
@@ -66,15 +64,7 @@ class ArgmaxMatcher:
     force_match_for_each_row: bool = False
 
     def __call__(self, similarity: Tensor, valid: Tensor) -> Tensor:
-        """Match.
-
-        Args:
-            similarity: float [B, G, A].
-            valid: bool [B, G]; False for padding, and for boxes that no anchor must be forced on.
-
-        Returns:
-            int64 [B, A]: the index of the matched box, UNMATCHED or IGNORED.
-        """
+        """Return int64 [B, A]: the index of the matched box, UNMATCHED or IGNORED."""
         batch, rows, columns = similarity.shape
         if rows == 0:
             return torch.full((batch, columns), UNMATCHED, dtype=torch.int64, device=similarity.device)
@@ -106,15 +96,7 @@ class BipartiteMatcher:
     """
 
     def __call__(self, similarity: Tensor, valid: Tensor) -> Tensor:
-        """Match.
-
-        Args:
-            similarity: float [B, G, A].
-            valid: bool [B, G]; only these boxes are matched.
-
-        Returns:
-            int64 [B, A]: the index of the matched box, or UNMATCHED.
-        """
+        """Return int64 [B, A]: the index of the matched box, or UNMATCHED."""
         match: Tensor = _greedy_pairs(similarity.masked_fill(~valid[..., None], -torch.inf))
         return match
 
@@ -157,40 +139,7 @@ class BipartiteArgmaxMatcher:
     unmatched_threshold: float = 0.5
 
     def __call__(self, similarity: Tensor, valid: Tensor) -> Tensor:
-        """Match.
-
-        Args:
-            similarity: float [B, G, A].
-            valid: bool [B, G]; False for padding, and for boxes that no anchor must be given to.
-
-        Returns:
-            int64 [B, A]: the index of the matched box, UNMATCHED or IGNORED.
-        """
+        """Return int64 [B, A]: the index of the matched box, UNMATCHED or IGNORED."""
         own = BipartiteMatcher()(similarity.masked_fill(similarity <= _LEAST_SIMILARITY, -torch.inf), valid)
         other = ArgmaxMatcher(self.matched_threshold, self.unmatched_threshold)(similarity, valid)
         return torch.where(own >= 0, own, other)
-
-
-@dataclass(frozen=True)
-class HungarianMatcher:
-    """Match one to one so that the sum of similarities is largest (DETR, section 3.1).
-
-    It is solved on the CPU, image by image.
-    """
-
-    def __call__(self, similarity: Tensor, valid: Tensor) -> Tensor:
-        """Match.
-
-        Args:
-            similarity: float [B, G, A].
-            valid: bool [B, G]; only these boxes are matched.
-
-        Returns:
-            int64 [B, A]: the index of the matched box, or UNMATCHED.
-        """
-        match = torch.full((similarity.shape[0], similarity.shape[2]), UNMATCHED, dtype=torch.int64)
-        for image, (alike, rows) in enumerate(zip(similarity.detach().cpu(), valid.cpu(), strict=True)):
-            wanted = rows.nonzero().squeeze(1)
-            chosen, columns = linear_sum_assignment(alike[wanted].numpy(), maximize=True)
-            match[image, torch.from_numpy(columns)] = wanted[torch.from_numpy(chosen)]
-        return match.to(similarity.device)

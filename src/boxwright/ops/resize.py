@@ -34,11 +34,11 @@ def resize_bilinear(image: Tensor, height: int, width: int, *, align_corners: bo
     if image.shape[-3:-1] == (height, width):
         return image.float()
     for dim, size in ((-3, height), (-2, width)):
-        image = _interpolate(image, dim, size, _source(image, dim, size, align_corners))
+        image = _interpolate(image, dim, size, _source(image, dim, size, align_corners=align_corners))
     return image
 
 
-def _source(image: Tensor, dim: int, size: int, align_corners: bool) -> Tensor:
+def _source(image: Tensor, dim: int, size: int, *, align_corners: bool) -> Tensor:
     """Compute where new pixels lie among the old ones, float32 [size]."""
     length = image.shape[dim]
     scale = (length - 1) / (size - 1) if align_corners and size > 1 else length / size
@@ -72,7 +72,7 @@ def resize_nearest(image: Tensor, height: int, width: int, *, align_corners: boo
         [..., height, width, C] of the same dtype.
     """
     for dim, size in ((-3, height), (-2, width)):
-        source = _source(image, dim, size, align_corners)
+        source = _source(image, dim, size, align_corners=align_corners)
         picked = (source + 0.5 if align_corners else source).floor().long()
         image = image.index_select(dim, picked.clamp_(max=image.shape[dim] - 1))
     return image
@@ -96,7 +96,7 @@ def resize_bicubic(image: Tensor, height: int, width: int, *, align_corners: boo
     if image.shape[-3:-1] == (height, width):
         return image.float()
     for dim, size in ((-3, height), (-2, width)):
-        length, source = image.shape[dim], _source(image, dim, size, align_corners)
+        length, source = image.shape[dim], _source(image, dim, size, align_corners=align_corners)
         base = source.floor()
         step = ((source - base) * _CUBIC_STEPS).round() / _CUBIC_STEPS
         shape = [1] * image.ndim

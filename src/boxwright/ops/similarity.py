@@ -48,13 +48,5 @@ class ThresholdedIou:
     iou_threshold: float = 0.5
 
     def __call__(self, boxes: Tensor, others: Tensor) -> Tensor:
-        """Compare all pairs.
-
-        Args:
-            boxes: [..., G, 4], xyxy.
-            others: [..., A, 4], xyxy; leading dimensions broadcast.
-
-        Returns:
-            float [..., G, A] of 0 and 1.
-        """
+        """Return float [..., G, A] of 0 and 1."""
         return (pairwise_iou(boxes, others) > self.iou_threshold).to(torch.float32)

@@ -90,7 +90,7 @@ def _stays(passing: Tensor, beaten: Tensor) -> Tensor:
     return kept
 
 
-def _hard(group: Callable[[_Candidates], Tensor], cap_classes: bool) -> _Kind:
+def _hard(group: Callable[[_Candidates], Tensor], *, cap_classes: bool) -> _Kind:
     def run(some: _Candidates, windows: Tensor, rules: Rules) -> _Found:
         rivals = group(some) & some.better
         kept = _stays(some.passing, rivals & (_overlaps(some.boxes) > rules.iou_threshold))
@@ -122,7 +122,7 @@ def _soft(some: _Candidates, windows: Tensor, rules: Rules) -> _Found:
     return _clipped((some.boxes, torch.where(kept, chosen, 0.0), some.labels, some.anchors, kept), windows, rules)
 
 
-def _voting(soft: bool) -> _Kind:
+def _voting(*, soft: bool) -> _Kind:
     def run(some: _Candidates, windows: Tensor, rules: Rules) -> _Found:
         del windows
         overlaps = _overlaps(some.boxes)

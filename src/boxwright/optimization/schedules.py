@@ -22,14 +22,7 @@ class Constant:
     rate: float
 
     def __call__(self, step: int) -> float:
-        """Return the rate.
-
-        Args:
-            step: Steps done.
-
-        Returns:
-            The rate.
-        """
+        """Return the rate."""
         return self.rate
 
 
@@ -56,14 +49,7 @@ class ExponentialDecay:
     floor: float = 0.0
 
     def __call__(self, step: int) -> float:
-        """Return the rate.
-
-        Args:
-            step: Steps done.
-
-        Returns:
-            The rate.
-        """
+        """Return the rate."""
         if step < self.burnin_steps:
             return self.burnin_rate or self.rate
         exponent = (step - self.burnin_steps) / self.decay_steps
@@ -85,14 +71,7 @@ class ManualSteps:
     warmup: bool = False
 
     def __call__(self, step: int) -> float:
-        """Return the rate.
-
-        Args:
-            step: Steps done.
-
-        Returns:
-            The rate.
-        """
+        """Return the rate."""
         stretch = sum(step >= boundary for boundary in self.boundaries)
         if self.warmup and stretch == 0 and self.boundaries:
             return self.rates[0] + (self.rates[1] - self.rates[0]) * step / self.boundaries[0]
@@ -118,14 +97,7 @@ class CosineDecay:
     hold_steps: int = 0
 
     def __call__(self, step: int) -> float:
-        """Return the rate.
-
-        Args:
-            step: Steps done.
-
-        Returns:
-            The rate.
-        """
+        """Return the rate."""
         if step < self.warmup_steps:
             return self.warmup_rate + (self.rate - self.warmup_rate) * step / self.warmup_steps
         start = self.warmup_steps + self.hold_steps
@@ -137,15 +109,7 @@ class CosineDecay:
 
 
 def mismatch(schedule: Schedule, num_steps: int) -> str:
-    """Say where a schedule does not fit the length of a run; a frequent reason for a run that learns nothing.
-
-    Args:
-        schedule: The schedule.
-        num_steps: Steps in all.
-
-    Returns:
-        A sentence; empty where it fits.
-    """
+    """Return a sentence; empty where it fits."""
     last = num_steps - 1
     if schedule(last) == 0:
         first, past = 0, last  # the first step without learning lies between

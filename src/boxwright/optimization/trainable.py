@@ -98,36 +98,18 @@ class Trainable:
         return learning
 
     def apply(self, step: int) -> frozenset[str]:
-        """Let learn what may at a step, and nothing else.
-
-        Args:
-            step: Steps done.
-
-        Returns:
-            Names of what learns.
-        """
+        """Let learn what may at a step, and nothing else."""
         learning = self.at(step)
         for name, parameter in self._parameters.items():
             parameter.requires_grad_(name in learning)
         return learning
 
     def bias_gradients(self) -> list[Tensor]:
-        """List the gradients of biases.
-
-        Returns:
-            Those of the biases of convolutions that learn; normalization's are not among them, as in TF.
-        """
+        """Return those of the biases of convolutions that learn; normalization's are not among them, as in TF."""
         return [self._parameters[n].grad for n in self._biases if self._parameters[n].grad is not None]  # type: ignore[misc]
 
     def report(self, step: int) -> str:
-        """Say how much learns.
-
-        Args:
-            step: Steps done.
-
-        Returns:
-            A line; empty where all of it learns, always.
-        """
+        """Return a line; empty where all of it learns, always."""
         learning = self.at(step)
         if len(learning) == len(self._parameters):
             return ""
@@ -140,11 +122,7 @@ class Trainable:
         )
 
     def changes(self) -> list[int]:
-        """List the steps at which something starts to learn.
-
-        Returns:
-            Steps, rising.
-        """
+        """List the steps at which something starts to learn."""
         return sorted({until for until, _ in self._stages})
 
     def _hit(self, patterns: Iterable[str], path: str) -> set[str]:

@@ -73,14 +73,7 @@ class AnchorPostprocessor:
 
     @torch.no_grad()
     def decode(self, predictions: AnchorPredictions) -> RawDetections:
-        """Decode every anchor, and drop nothing.
-
-        Args:
-            predictions: What the network said.
-
-        Returns:
-            Boxes and scores of all anchors.
-        """
+        """Return boxes and scores of all anchors."""
         unit = self._unit(predictions)
         boxes = self.box_coder.decode(predictions.box_codes.float(), predictions.anchors / unit) * unit
         return RawDetections(boxes, self.score_converter(predictions.class_logits.float()), predictions.levels)

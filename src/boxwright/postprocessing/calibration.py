@@ -31,14 +31,7 @@ class PiecewiseLinear:
     y: tuple[float, ...]
 
     def __call__(self, scores: Tensor) -> Tensor:
-        """Calibrate.
-
-        Args:
-            scores: Any shape.
-
-        Returns:
-            The same shape.
-        """
+        """Return the same shape."""
         x, y = scores.new_tensor(self.x), scores.new_tensor(self.y)
         right = torch.searchsorted(x, scores.contiguous(), right=True)
         left, right = (right - 1).clamp(min=0), right.clamp(max=len(x) - 1)
@@ -60,14 +53,7 @@ class SigmoidCurve:
     b: float = 0.0
 
     def __call__(self, scores: Tensor) -> Tensor:
-        """Calibrate.
-
-        Args:
-            scores: Any shape.
-
-        Returns:
-            The same shape.
-        """
+        """Return the same shape."""
         return torch.sigmoid(-(self.a * scores + self.b))
 
 
@@ -82,14 +68,7 @@ class ByColumn:
     curves: Mapping[int, Calibration]
 
     def __call__(self, scores: Tensor) -> Tensor:
-        """Calibrate.
-
-        Args:
-            scores: [..., C].
-
-        Returns:
-            [..., C].
-        """
+        """Return [..., C]."""
         columns = list(scores.unbind(-1))
         for number, curve in self.curves.items():
             if 0 <= number < len(columns):

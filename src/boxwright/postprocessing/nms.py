@@ -166,16 +166,7 @@ class Nms:
     lowering: LinearLowering | None = None
 
     def __call__(self, boxes: Tensor, scores: Tensor, windows: Tensor) -> PaddedDetections:
-        """Return the detections of a batch.
-
-        Args:
-            boxes: float32 [B, A, 4], xyxy in pixels, unclipped; or [B, A, K, 4], a box for each class.
-            scores: float32 [B, A, K], without background.
-            windows: float32 [B, 2]; the (height, width) to which boxes are clipped.
-
-        Returns:
-            Boxes in pixels of the network's input, best first.
-        """
+        """Return boxes in pixels of the network's input, best first."""
         if self.candidates is not None:
             scores = self.candidates(scores)
         rules = self.rules()

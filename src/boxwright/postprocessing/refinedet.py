@@ -31,25 +31,10 @@ class RefineDetPostprocessor:
 
     @torch.no_grad()
     def __call__(self, predictions: RefineDetPredictions, true_sizes: Tensor) -> list[Detections]:
-        """Decode and suppress a batch.
-
-        Args:
-            predictions: What the network said.
-            true_sizes: int [B, 2]; the (height, width) of each input that is image and not padding.
-
-        Returns:
-            B detections, in pixels of the network's input.
-        """
+        """Return B detections, in pixels of the network's input."""
         return self.detection(self.second_step(predictions), true_sizes)
 
     @torch.no_grad()
     def decode(self, predictions: RefineDetPredictions) -> RawDetections:
-        """Decode every anchor, and drop nothing.
-
-        Args:
-            predictions: What the network said.
-
-        Returns:
-            Boxes and scores of all anchors.
-        """
+        """Return boxes and scores of all anchors."""
         return self.detection.decode(self.second_step(predictions))

@@ -53,13 +53,6 @@ class ScoreConverter:
     calibration: Callable[[Tensor], Tensor] = identity
 
     def __call__(self, logits: Tensor) -> Tensor:
-        """Convert.
-
-        Args:
-            logits: [..., C].
-
-        Returns:
-            Scores [..., C].
-        """
+        """Return scores [..., C]."""
         scaled = logits / self.logit_scale if self.logit_scale != 1.0 else logits
         return self.calibration(self.function(scaled))

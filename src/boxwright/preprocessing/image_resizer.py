@@ -122,14 +122,7 @@ class FixedShapeResizer:
         return ()
 
     def __call__(self, image: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        """Stretch.
-
-        Args:
-            image: [H, W, C].
-
-        Returns:
-            float32 [height, width, C or 1], and (height, width).
-        """
+        """Return float32 [height, width, C or 1], and (height, width)."""
         resized = self.resize(image, self.height, self.width).float()
         return (to_grayscale(resized) if self.convert_to_grayscale else resized), (self.height, self.width)
 
@@ -172,15 +165,7 @@ class KeepAspectRatioResizer:
         return self.per_channel_pad_value
 
     def new_size(self, height: int, width: int) -> tuple[int, int]:
-        """Compute the size before padding, in float32 and rounding half to even, as TF does.
-
-        Args:
-            height: The image's height.
-            width: The image's width.
-
-        Returns:
-            (height, width).
-        """
+        """Compute the size before padding, in float32 and rounding half to even, as TF does."""
         sides = np.array([height, width], np.float32)
         larger = np.rint(sides * (np.float32(self.min_dimension) / sides.min()))
         if self.max_dimension > 0 and larger.max() > self.max_dimension:
@@ -188,14 +173,7 @@ class KeepAspectRatioResizer:
         return max(int(larger[0]), 1), max(int(larger[1]), 1)
 
     def __call__(self, image: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        """Scale and pad.
-
-        Args:
-            image: [H, W, C].
-
-        Returns:
-            float32 [H', W', C or 1], and the (height, width) of the image in it.
-        """
+        """Return float32 [H', W', C or 1], and the (height, width) of the image in it."""
         size = self.new_size(image.shape[0], image.shape[1])
         resized = self.resize(image, *size).float()
         if self.pad_to_max_dimension:
@@ -231,14 +209,7 @@ class IdentityResizer:
         return ()
 
     def __call__(self, image: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        """Return the image.
-
-        Args:
-            image: [H, W, C].
-
-        Returns:
-            float32 [H, W, C], and (H, W).
-        """
+        """Return float32 [H, W, C], and (H, W)."""
         return image.float(), (image.shape[0], image.shape[1])
 
 
@@ -276,14 +247,7 @@ class ConditionalShapeResizer:
         return ()
 
     def __call__(self, image: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        """Scale, where the condition holds.
-
-        Args:
-            image: [H, W, C].
-
-        Returns:
-            float32 [H', W', C or 1], and (H', W').
-        """
+        """Return float32 [H', W', C or 1], and (H', W')."""
         sides = np.array(image.shape[:2], np.float32)
         side = sides.max() if self.shrink else sides.min()
         if side > self.threshold if self.shrink else side < self.threshold:
@@ -321,14 +285,7 @@ class PadToMultipleResizer:
         return ()
 
     def __call__(self, image: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        """Pad.
-
-        Args:
-            image: [H, W, C].
-
-        Returns:
-            float32 [H', W', C or 1], and (H, W).
-        """
+        """Return float32 [H', W', C or 1], and (H, W)."""
         height, width = image.shape[:2]
         below, right = -height % self.multiple, -width % self.multiple
         padded = torch.nn.functional.pad(image.float(), (0, 0, 0, right, 0, below))

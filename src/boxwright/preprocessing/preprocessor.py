@@ -29,28 +29,13 @@ class PixelScaling:
 
     @classmethod
     def standardize(cls, mean: tuple[float, ...], deviation: tuple[float, ...]) -> PixelScaling:
-        """Subtract a mean and divide by a deviation, both of values in 0..1.
-
-        Args:
-            mean: Of red, green and blue.
-            deviation: Of red, green and blue.
-
-        Returns:
-            The scaling.
-        """
+        """Subtract a mean and divide by a deviation, both of values in 0..1."""
         red, green, blue = (1 / (255 * d) for d in deviation)
         shift_red, shift_green, shift_blue = (-m / d for m, d in zip(mean, deviation, strict=True))
         return cls((red, green, blue), (shift_red, shift_green, shift_blue))
 
     def __call__(self, pixels: Tensor) -> Tensor:
-        """Scale.
-
-        Args:
-            pixels: [B, C, H, W] in 0..255, of any dtype; one channel stands for what RGB became.
-
-        Returns:
-            float32 [B, C, H, W].
-        """
+        """Return float32 [B, C, H, W]."""
         scale, offset = pixels.new_tensor(self.scale, dtype=torch.float32), torch.tensor(self.offset)
         if pixels.shape[1] == 1:
             # TF scales RGB, then makes it grey; both are linear.
@@ -77,15 +62,7 @@ class Preprocessor:
     scaling: PixelScaling = MINUS_ONE_TO_ONE
 
     def __call__(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Preprocess images of one size.
-
-        Args:
-            images: [B, H, W, C] in 0..255, of any dtype.
-
-        Returns:
-            float32 [B, C, H', W'], and int64 [B, 2]: the (height, width) in each that is image
-            and not padding.
-        """
+        """Return float32 [B, C, H', W'], and the (height, width) int64 [B, 2] of each without its padding."""
         resized = [self.resizer(image) for image in images]
         pixels = torch.stack([image for image, _ in resized])
         sizes = torch.tensor([size for _, size in resized], dtype=torch.int64)

@@ -208,11 +208,7 @@ class Bundle(Mapping[str, "NDArray[Any]"]):
         return [body[start:end] for start, end in pairwise(ends)]
 
     def verify(self) -> list[str]:
-        """Read every tensor and check it.
-
-        Returns:
-            What is wrong; nothing where all is well.
-        """
+        """Return what is wrong; nothing where all is well."""
         problems = []
         for key, entry in self.entries.items():
             try:
@@ -354,14 +350,7 @@ def find_bundle(path: str | Path) -> Path:
 
 
 def has_bundle(folder: Path) -> bool:
-    """Tell whether a folder holds a checkpoint of TensorFlow, a SavedModel, or an exported model with either.
-
-    Args:
-        folder: The folder.
-
-    Returns:
-        Whether `find_bundle` has something to look at there.
-    """
+    """Return whether `find_bundle` has something to look at there."""
     return any(folder.glob("*.index")) or is_file(folder / _VARIABLES) or _exported(folder) is not None
 
 

@@ -167,14 +167,7 @@ def _reason(key: str) -> str:
 
 
 def to_tensorflow(network: nn.Module) -> tuple[dict[str, NDArray[np.float32]], dict[str, str]]:
-    """Bring a network's weights to TF2's keys and layout.
-
-    Args:
-        network: The network.
-
-    Returns:
-        Keys to arrays, and the second paths to some objects, as `write_bundle` takes them.
-    """
+    """Return keys to arrays, and the second paths to some objects, as `write_bundle` takes them."""
     state = network.state_dict()
     arrays = {}
     for name, variable in network_variables(network).items():

@@ -31,14 +31,7 @@ def read_varint(data: bytes, position: int) -> tuple[int, int]:
 
 
 def write_varint(value: int) -> bytes:
-    """Invert `read_varint`.
-
-    Args:
-        value: A number, not negative.
-
-    Returns:
-        Its bytes.
-    """
+    """Return its bytes."""
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)

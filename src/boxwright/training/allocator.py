@@ -16,11 +16,7 @@ _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4  # of malloc.h
 
 
 def keep_freed_memory() -> bool:
-    """Tell glibc to keep freed memory for the next request.
-
-    Returns:
-        Whether the process's allocator took the hint; False where it is not glibc's.
-    """
+    """Return whether the process's allocator took the hint; False where it is not glibc's."""
     if not sys.platform.startswith("linux"):
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

@@ -264,16 +264,7 @@ class Tracked:
 
 
 def draw_inputs(batch: Batch, categories: Categories | None, most: int) -> list[NDArray[np.uint8]]:
-    """Draw images of a batch as the network sees them, with their objects.
-
-    Args:
-        batch: The batch.
-        categories: The classes, for names.
-        most: How many at most.
-
-    Returns:
-        Pictures, uint8 [H, W, 3].
-    """
+    """Return pictures, uint8 [H, W, 3]."""
     pictures = []
     targets = batch.targets.to("cpu")
     for row in range(min(len(batch), most)):

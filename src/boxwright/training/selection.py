@@ -11,14 +11,7 @@ __all__ = ["Selection", "lower_is_better"]
 
 
 def lower_is_better(metric: str) -> bool:
-    """Tell errors from successes by a metric's name.
-
-    Args:
-        metric: TF's name.
-
-    Returns:
-        True for losses.
-    """
+    """Tell errors from successes by a metric's name."""
     return metric.startswith("Loss/")
 
 
@@ -79,11 +72,7 @@ class Selection:
         return value < self.best if lower_is_better(metric) else value > self.best
 
     def content(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps.
-
-        Returns:
-            Plain data.
-        """
+        """Return what a checkpoint keeps."""
         return {"metric": self.metric, "best": self.best, "best_step": self.best_step} | {
             "waited": self.waited,
             "evaluated": self.evaluated,

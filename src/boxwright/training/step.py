@@ -195,11 +195,7 @@ class Learner:
         return StepResult(values, rate, gradient_norm, description, overflow)
 
     def settle(self) -> bool:
-        """Go back to before the step that an error broke off; a forward pass changes statistics.
-
-        Returns:
-            Whether the state is whole; False where the weights themselves were being changed.
-        """
+        """Return whether the state is whole; False where the weights themselves were being changed."""
         for buffer, value in zip(self.state.detector.network.buffers(), self._statistics, strict=False):
             buffer.copy_(value)
         return not self._updating
@@ -360,14 +356,7 @@ def _finite(value: float) -> bool:
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
-    """Tell errors of memory from others.
-
-    Args:
-        error: What was raised.
-
-    Returns:
-        Whether memory was too small, a GPU's or the machine's.
-    """
+    """Return whether memory was too small, a GPU's or the machine's."""
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 

@@ -87,44 +87,19 @@ class Categories:
         return self.items[-1].label + 1
 
     def by_label(self, label: int) -> Category:
-        """Return the class of a label; a label in a gap gets a category named after its number.
-
-        Args:
-            label: A 0-based label.
-
-        Returns:
-            The category.
-        """
+        """Return the class of a label; a label in a gap gets a category named after its number."""
         return self._by_label.get(label) or Category(label, label + 1, f"class {label + 1}")
 
     def by_name(self, name: str) -> Category | None:
-        """Return the class of a name.
-
-        Args:
-            name: The name that annotations use.
-
-        Returns:
-            The category, or None.
-        """
+        """Return the class of a name."""
         return self._by_name.get(name)
 
     def by_id(self, id: int) -> Category | None:
-        """Return the class of an id.
-
-        Args:
-            id: The id in the source.
-
-        Returns:
-            The category, or None.
-        """
+        """Return the class of an id."""
         return self._by_id.get(id)
 
     def to_list(self) -> list[dict[str, Any]]:
-        """Return plain data, for checkpoints and JSON.
-
-        Returns:
-            One dictionary a category.
-        """
+        """Return plain data, for checkpoints and JSON."""
         return [
             {"label": c.label, "id": c.id, "name": c.name, "display_name": c.display_name, "keypoints": [*c.keypoints]}
             for c in self.items

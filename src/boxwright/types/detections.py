@@ -71,14 +71,7 @@ class Detections:
         return len(self.boxes)
 
     def above(self, score: float) -> Detections:
-        """Keep the detections of at least a score.
-
-        Args:
-            score: The threshold.
-
-        Returns:
-            Fewer detections.
-        """
+        """Keep the detections of at least a score."""
         keep = self.scores >= score
         optional = {
             name: value[keep]
@@ -88,11 +81,7 @@ class Detections:
         return replace(self, boxes=self.boxes[keep], scores=self.scores[keep], labels=self.labels[keep], **optional)
 
     def names(self) -> list[str]:
-        """Name the class of each detection.
-
-        Returns:
-            D names; "class 3" for a label without a category.
-        """
+        """Return D names; "class 3" for a label without a category."""
         labels = [int(label) for label in self.labels]
         if self.categories is None:
             return [f"class {label + 1}" for label in labels]

@@ -46,15 +46,7 @@ class CaffeDistort:
     hue: float = 18.0
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
-        """Distort.
-
-        Args:
-            sample: The sample.
-            rng: The source of all randomness.
-
-        Returns:
-            A new sample.
-        """
+        """Return a new sample."""
         changes: list[Callable[[_Pixels, np.random.Generator], _Pixels]]
         changes = [self._brightness, self._contrast, self._saturation, self._hue]
         if rng.random() < 0.5:
@@ -93,15 +85,7 @@ class RandomExpand:
     colour: tuple[int, int, int] = (123, 117, 104)
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
-        """Expand, perhaps.
-
-        Args:
-            sample: The sample.
-            rng: The source of all randomness.
-
-        Returns:
-            The sample, expanded or as it was.
-        """
+        """Return the sample, expanded or as it was."""
         if rng.random() >= self.probability or self.max_ratio - 1 < 0.01:
             return sample
         ratio = rng.uniform(1, self.max_ratio)
@@ -131,15 +115,7 @@ class OverlapCrop:
     aspect_ratios: tuple[float, float] = (0.5, 2.0)
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
-        """Crop, perhaps.
-
-        Args:
-            sample: The sample.
-            rng: The source of all randomness.
-
-        Returns:
-            The sample, cropped or whole; whole where it has no objects.
-        """
+        """Return the sample, cropped or whole; whole where it has no objects."""
         if not len(sample.boxes):
             return sample
         height, width = sample.image.shape[:2]
@@ -207,15 +183,7 @@ class RandomInterpolationResize:
     size: tuple[int, int]
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
-        """Resize.
-
-        Args:
-            sample: The sample.
-            rng: The source of all randomness.
-
-        Returns:
-            A new sample of that size.
-        """
+        """Return a new sample of that size."""
         height, width = self.size
         interpolation = _INTERPOLATIONS[int(rng.integers(len(_INTERPOLATIONS)))]
         image = np.asarray(cv2.resize(sample.image, (width, height), interpolation=interpolation), np.uint8)

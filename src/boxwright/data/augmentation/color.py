@@ -23,15 +23,7 @@ class RandomBrightness:
     max_delta: float = 0.2
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
-        """Adjust.
-
-        Args:
-            sample: The sample.
-            rng: The source of all randomness.
-
-        Returns:
-            A new sample.
-        """
+        """Return a new sample."""
         delta = rng.uniform(-self.max_delta, self.max_delta) * 255
         return replace(sample, image=brighten(sample.image, delta))
 
@@ -49,15 +41,7 @@ class RandomContrast:
     high: float = 1.25
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
-        """Adjust.
-
-        Args:
-            sample: The sample.
-            rng: The source of all randomness.
-
-        Returns:
-            A new sample.
-        """
+        """Return a new sample."""
         return replace(sample, image=stretch(sample.image, rng.uniform(self.low, self.high)))
 
 
@@ -74,15 +58,7 @@ class RandomSaturation:
     high: float = 1.25
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
-        """Adjust.
-
-        Args:
-            sample: The sample.
-            rng: The source of all randomness.
-
-        Returns:
-            A new sample.
-        """
+        """Return a new sample."""
         return replace(sample, image=saturate(sample.image, rng.uniform(self.low, self.high)))
 
 
@@ -97,15 +73,7 @@ class RandomHue:
     max_delta: float = 0.02
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
-        """Adjust.
-
-        Args:
-            sample: The sample.
-            rng: The source of all randomness.
-
-        Returns:
-            A new sample.
-        """
+        """Return a new sample."""
         return replace(sample, image=turn_hue(sample.image, rng.uniform(-self.max_delta, self.max_delta)))
 
 
@@ -120,15 +88,7 @@ class DistortColor:
     ordering: int = 0
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
-        """Adjust.
-
-        Args:
-            sample: The sample.
-            rng: The source of all randomness.
-
-        Returns:
-            A new sample.
-        """
+        """Return a new sample."""
         brightness, saturation = RandomBrightness(32 / 255), RandomSaturation(0.5, 1.5)
         hue, contrast = RandomHue(0.2), RandomContrast(0.5, 1.5)
         orders = ((brightness, saturation, hue, contrast), (brightness, contrast, saturation, hue))

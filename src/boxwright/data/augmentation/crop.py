@@ -45,15 +45,7 @@ class RandomCrop:
     keep_probability: float = 0.0
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
-        """Crop, perhaps.
-
-        Args:
-            sample: The sample.
-            rng: The source of all randomness.
-
-        Returns:
-            The sample, cropped or whole.
-        """
+        """Return the sample, cropped or whole."""
         if rng.random() < self.keep_probability:
             return sample
         height, width = sample.image.shape[:2]
@@ -97,15 +89,7 @@ class SsdRandomCrop:
     crops: Sequence[RandomCrop] = SSD_CROPS
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
-        """Crop by one of them.
-
-        Args:
-            sample: The sample.
-            rng: The source of all randomness.
-
-        Returns:
-            The sample, cropped or whole.
-        """
+        """Return the sample, cropped or whole."""
         return self.crops[int(rng.integers(len(self.crops)))](sample, rng)
 
 

@@ -29,15 +29,7 @@ class RandomHorizontalFlip:
     keypoint_permutation: Sequence[int] = ()
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
-        """Flip, perhaps.
-
-        Args:
-            sample: The sample.
-            rng: The source of all randomness.
-
-        Returns:
-            The sample, mirrored or not.
-        """
+        """Return the sample, mirrored or not."""
         return mirror(sample, 0, self.keypoint_permutation) if rng.random() < self.probability else sample
 
 
@@ -54,15 +46,7 @@ class RandomVerticalFlip:
     keypoint_permutation: Sequence[int] = ()
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
-        """Flip, perhaps.
-
-        Args:
-            sample: The sample.
-            rng: The source of all randomness.
-
-        Returns:
-            The sample, mirrored or not.
-        """
+        """Return the sample, mirrored or not."""
         return mirror(sample, 1, self.keypoint_permutation) if rng.random() < self.probability else sample
 
 
@@ -79,13 +63,5 @@ class RandomRotation90:
     keypoint_permutation: Sequence[int] = ()
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
-        """Turn, perhaps.
-
-        Args:
-            sample: The sample.
-            rng: The source of all randomness.
-
-        Returns:
-            The sample, turned or not.
-        """
+        """Return the sample, turned or not."""
         return quarter_turn(sample, self.keypoint_permutation) if rng.random() < self.probability else sample

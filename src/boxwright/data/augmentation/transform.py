@@ -40,15 +40,7 @@ class Chain:
     transforms: Sequence[Transform] = ()
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
-        """Apply all.
-
-        Args:
-            sample: The sample.
-            rng: The source of all randomness.
-
-        Returns:
-            The transformed sample.
-        """
+        """Return the transformed sample."""
         for transform in self.transforms:
             sample = transform(sample, rng)
         return sample

@@ -104,14 +104,7 @@ class MBConv(nn.Module):
         self.drop = StochasticDepth(block.drop_rate, "row") if same else None
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Compute the block.
-
-        Args:
-            inputs: [B, C, H, W].
-
-        Returns:
-            [B, C', H', W'].
-        """
+        """Return [B, C', H', W']."""
         features = self.depthwise(self.expand(inputs))
         gate = self.excite(self.activation(self.squeeze(features.mean((2, 3), keepdim=True)))).sigmoid()
         outputs: Tensor = self.project(features * gate)
@@ -145,14 +138,7 @@ class EfficientNet(Backbone):
         self.channels = tuple(blocks[tap].out_channels for tap in self.taps)
 
     def forward(self, inputs: Tensor) -> list[Tensor]:
-        """Compute the tapped feature maps.
-
-        Args:
-            inputs: float [B, 3, H, W], normalized as for ImageNet.
-
-        Returns:
-            One map a level, finest first.
-        """
+        """Return one map a level, finest first."""
         features, outputs = self.stem(inputs), []
         for number, block in enumerate(self.blocks):
             features = block(features)

@@ -83,14 +83,7 @@ class MobileNetV1(Backbone):
         self.channels = tuple(depth(layout[tap - 1][0]) for tap in taps)
 
     def forward(self, inputs: Tensor) -> list[Tensor]:
-        """Compute the tapped feature maps.
-
-        Args:
-            inputs: float [B, C, H, W] in -1..1.
-
-        Returns:
-            One map a tap, finest first.
-        """
+        """Return one map a tap, finest first."""
         features, outputs = self.stem(inputs), []
         for number, block in enumerate(self.blocks, start=1):
             features = block(features)

@@ -68,14 +68,7 @@ class InvertedResidual(nn.Module):
         self.residual = stride == 1 and in_channels == out_channels
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute the block.
-
-        Args:
-            inputs: [B, C, H, W].
-
-        Returns:
-            The expanded features and the output; the former is what SSD taps.
-        """
+        """Return the expanded features and the output; the former is what SSD taps."""
         expanded = self.expand(inputs)
         outputs = self.project(self.depthwise(expanded))
         return expanded, inputs + outputs if self.residual else outputs
@@ -127,14 +120,7 @@ class MobileNetV2(Backbone):
         self.channels = tuple(widths[tap] for tap in self.taps)
 
     def forward(self, inputs: Tensor) -> list[Tensor]:
-        """Compute the tapped feature maps.
-
-        Args:
-            inputs: float [B, C, H, W] in -1..1.
-
-        Returns:
-            One map a tap, in the order of the taps.
-        """
+        """Return one map a tap, in the order of the taps."""
         features, found = self.stem(inputs), {}
         for number, block in enumerate(self.blocks):
             found[f"{number}/expand"], features = block(features)

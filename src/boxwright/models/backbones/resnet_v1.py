@@ -47,14 +47,7 @@ class Bottleneck(nn.Module):
         self.activation = make_activation(settings.activation)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Compute the block.
-
-        Args:
-            inputs: [B, C, H, W].
-
-        Returns:
-            [B, C', H', W'].
-        """
+        """Return [B, C', H', W']."""
         outputs: Tensor = self.activation(self.expand(self.convolve(self.reduce(inputs))) + self.shortcut(inputs))
         return outputs
 
@@ -109,14 +102,7 @@ class ResNetV1(Backbone):
         self.channels = tuple(depth(_WIDTHS[level - 2] * _EXPANSION) for level in levels)
 
     def forward(self, inputs: Tensor) -> list[Tensor]:
-        """Compute the feature maps of the wanted levels.
-
-        Args:
-            inputs: float [B, C, H, W].
-
-        Returns:
-            One map a level, finest first.
-        """
+        """Return one map a level, finest first."""
         features, outputs = self.pool(self.stem(inputs)), []
         for level, stage in enumerate(self.stages, start=2):
             features = stage(features)

@@ -64,13 +64,6 @@ class TimmBackbone(Backbone):
         self.deviation = tuple(data.get("std", (0.229, 0.224, 0.225)))
 
     def forward(self, inputs: Tensor) -> list[Tensor]:
-        """Compute the feature maps.
-
-        Args:
-            inputs: float [B, 3, H, W], standardized.
-
-        Returns:
-            One map a stride, finest first.
-        """
+        """Return one map a stride, finest first."""
         maps = self.body(inputs)
         return [maps[level] for level in self.levels]

@@ -56,14 +56,7 @@ class L2Norm(nn.Module):
         self.scale = nn.Parameter(torch.full((channels,), scale))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Normalize.
-
-        Args:
-            inputs: [B, C, H, W].
-
-        Returns:
-            The same shape.
-        """
+        """Return the same shape."""
         # The length's square, and the least length, leave the range of half precision.
         return F.normalize(inputs.float(), eps=1e-10).to(inputs.dtype) * self.scale[:, None, None].to(inputs.dtype)
 
@@ -108,14 +101,7 @@ class Vgg16(Backbone):
         self.channels = (*(512 for _ in reduction.norm_scales), 1024)
 
     def forward(self, inputs: Tensor) -> list[Tensor]:
-        """Compute the maps.
-
-        Args:
-            inputs: float [B, C, H, W], in 0..255 less the mean.
-
-        Returns:
-            conv4_3 (stride 8), conv5_3 (stride 16) where that is handed on, and fc7 (stride 16 or 32).
-        """
+        """Return conv4_3 (stride 8), conv5_3 (stride 16) where that is handed on, and fc7 (stride 16 or 32)."""
         features = inputs
         for stage in self.stages[:-1]:
             fourth = stage(features)

@@ -85,14 +85,7 @@ class ConvolutionalHead(AnchorHead):
         return [layers for layers in self.classes if isinstance(layers, nn.Sequential)]
 
     def forward(self, features: list[Tensor]) -> tuple[Tensor, Tensor]:
-        """Predict for all anchors.
-
-        Args:
-            features: One map [B, C, H, W] a level.
-
-        Returns:
-            Box codes [B, A, code size] and class logits [B, A, C], level by level, row by row.
-        """
+        """Return box codes [B, A, code size] and class logits [B, A, C], level by level, row by row."""
         shared = [layer(level) for layer, level in zip(self.shared, features, strict=True)]
         codes = [layer(level) for layer, level in zip(self.boxes, shared, strict=True)]
         logits = [layer(level) for layer, level in zip(self.classes, shared, strict=True)]

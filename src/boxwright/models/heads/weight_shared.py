@@ -65,14 +65,7 @@ class Tower(nn.Module):
         self.activation = make_activation(settings.activation)
 
     def forward(self, features: list[Tensor]) -> list[Tensor]:
-        """Run every level through the tower.
-
-        Args:
-            features: [B, C, H, W] a level.
-
-        Returns:
-            [B, depth, H, W] a level.
-        """
+        """Return [B, depth, H, W] a level."""
         outputs = []
         count = len(self.convs)
         for number, features_in in enumerate(features):
@@ -128,14 +121,7 @@ class WeightSharedHead(AnchorHead):
         return (f"classes.{len(self.classes) - 1}",)
 
     def forward(self, features: list[Tensor]) -> tuple[Tensor, Tensor]:
-        """Predict for all anchors.
-
-        Args:
-            features: One map [B, C, H, W] a level.
-
-        Returns:
-            Box codes [B, A, code size] and class logits [B, A, columns], level by level, row by row.
-        """
+        """Return box codes [B, A, code size] and class logits [B, A, columns], level by level, row by row."""
         projected = [project(level) for project, level in zip(self.projections, features, strict=True)]
         box_features = self.box_tower(projected)
         class_features = box_features if self.class_tower is None else self.class_tower(projected)

@@ -76,14 +76,7 @@ class Double(nn.Module):
     """Repeat each pixel twice in both directions."""
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Enlarge.
-
-        Args:
-            inputs: [B, C, H, W].
-
-        Returns:
-            [B, C, 2 H, 2 W].
-        """
+        """Return [B, C, 2 H, 2 W]."""
         return F.interpolate(inputs, scale_factor=2.0, mode="nearest")
 
 
@@ -116,14 +109,7 @@ class BiFpnNode(nn.Module):
         self.norm = make_norm(depth, settings.norm)
 
     def forward(self, maps: Sequence[Tensor]) -> Tensor:
-        """Compute the node.
-
-        Args:
-            maps: All maps so far.
-
-        Returns:
-            [B, C, H, W].
-        """
+        """Return [B, C, H, W]."""
         inputs = [layers(maps[number]) for number, layers in zip(self.inputs, self.resample, strict=True)]
         height, width = inputs[0].shape[-2:]
         inputs = [features[..., :height, :width] for features in inputs]
@@ -206,14 +192,7 @@ class BiFpn(nn.Module):
         self.channels = (depth,) * (top + 1)
 
     def forward(self, features: list[Tensor]) -> list[Tensor]:
-        """Compute the pyramid.
-
-        Args:
-            features: The backbone's maps, finest first.
-
-        Returns:
-            All levels, finest first.
-        """
+        """Return all levels, finest first."""
         maps = list(features)
         for layer in self.extra:
             maps.append(layer(maps[-1]))

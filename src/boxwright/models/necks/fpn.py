@@ -67,14 +67,7 @@ class FeaturePyramid(nn.Module):
         self.channels = (depth,) * (len(in_channels) + extra_levels)
 
     def forward(self, features: list[Tensor]) -> list[Tensor]:
-        """Compute the pyramid.
-
-        Args:
-            features: The backbone's maps, finest first.
-
-        Returns:
-            All levels, finest first.
-        """
+        """Return all levels, finest first."""
         levels = [self.laterals[-1](features[-1])]
         for lateral, smooth, finer in zip(
             reversed(self.laterals[:-1]), reversed(self.smooth), reversed(features[:-1]), strict=True

@@ -58,14 +58,7 @@ class MultiResolutionFeatureMaps(nn.Module):
         self.channels = (*in_channels, *extra_channels[1::2])
 
     def forward(self, features: list[Tensor]) -> list[Tensor]:
-        """Append the extra maps.
-
-        Args:
-            features: The backbone's maps, finest first.
-
-        Returns:
-            All maps, finest first.
-        """
+        """Return all maps, finest first."""
         maps = list(features)
         for layer in self.extra:
             maps.append(layer(maps[-1]))

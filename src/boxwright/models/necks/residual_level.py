@@ -36,12 +36,5 @@ class ResidualLevel(nn.Module):
         self.channels = (*in_channels, out_channels)
 
     def forward(self, features: list[Tensor]) -> list[Tensor]:
-        """Append the map.
-
-        Args:
-            features: The backbone's maps, finest first.
-
-        Returns:
-            All maps, finest first.
-        """
+        """Return all maps, finest first."""
         return [*features, self.extra(features[-1])]

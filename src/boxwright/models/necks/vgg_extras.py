@@ -84,14 +84,7 @@ class VggExtras(nn.Module):
         self.channels = (*in_channels, *(extra.out for extra in extras))
 
     def forward(self, features: list[Tensor]) -> list[Tensor]:
-        """Append the extra maps.
-
-        Args:
-            features: The backbone's maps, finest first.
-
-        Returns:
-            All maps, finest first.
-        """
+        """Return all maps, finest first."""
         maps = list(features)
         for layer in self.extra:
             maps.append(layer(maps[-1]))
