@@ -83,11 +83,11 @@ class RefineDet(Network):
         """Return both steps' codes and logits for every anchor, with the anchors as they were laid."""
         del true_sizes, targets
         maps = self.feature_maps(inputs)
-        transferred: list[Tensor] = self.transfer(maps)
         size = (inputs.shape[-2], inputs.shape[-1])
         anchors, levels = self.anchors(maps, size)
         codes, logits = self.refinement(maps)
         refinement = AnchorPredictions(codes, logits, anchors, tuple(maps), size, levels)
+        transferred: list[Tensor] = self.transfer(maps)
         codes, logits = self.head(transferred)
         return RefineDetPredictions(
             refinement, AnchorPredictions(codes, logits, anchors, tuple(transferred), size, levels)
