@@ -37,6 +37,7 @@ from boxwright.evaluation.results import write_evaluation
 from boxwright.evaluation.run import evaluate_detector
 from boxwright.metrics.coco import CocoMetrics
 from boxwright.training.allocator import keep_freed_memory
+from boxwright.training.log import Event, Scalars
 from boxwright.training.train import RunSettings, train
 from boxwright.types import Detections
 
@@ -48,18 +49,19 @@ AP, AP50 = "DetectionBoxes_Precision/mAP", "DetectionBoxes_Precision/mAP@.50IOU"
 class Printer:
     """Prints a run's steps now and then."""
 
-    def __init__(self) -> None:
-        """Start the clock."""
+    def __init__(self, total: int = 0, batch: int = 16) -> None:
+        """Start the clock; a run has so many steps, of so many images."""
+        self.total, self.batch = total, batch
         self.began = self.last = time.monotonic()
         self.speed = 0.0
 
-    def message(self, text: str) -> None:
-        """Print a line.
+    def hear(self, step: int, event: Event) -> None:
+        """Print a step of a run."""
+        if isinstance(event, Scalars) and "steps_per_sec" in event.values:
+            self.step(step, self.total, dict(event.values), event.values["steps_per_sec"] * self.batch)
 
-        Args:
-            text: The line.
-        """
-        print(text, flush=True)
+    def close(self) -> None:
+        """Do nothing at the end."""
 
     def step(self, step: int, total: int, values: dict[str, float], images_per_second: float) -> None:
         """Print a step, every half minute.
@@ -110,9 +112,9 @@ def run_ours(root: Path, seconds: float, out: Path) -> dict[str, float]:
         warm = 60
         trial = load_config(HERE / "bccd.config", [*overrides, f"train_config.num_steps={warm}"])
         settings = RunSettings(evaluate=False, checkpoint_every_n=10**6)
-        printer = Printer()
-        train(trial, Path(scratch) / "trial", settings, printer)
         batch = trial.train_config.batch_size if trial.train_config else 1
+        printer = Printer(warm, batch)
+        train(trial, Path(scratch) / "trial", settings, {"printer": printer})
         # The speed at the trial's end; three parts in a hundred are left for the start and for noise.
         steps = int((seconds - (time.monotonic() - began)) * 0.97 * printer.speed / batch)
         schedule = "train_config.optimizer.adam_optimizer.learning_rate.cosine_decay_learning_rate.total_steps"
@@ -121,7 +123,7 @@ def run_ours(root: Path, seconds: float, out: Path) -> dict[str, float]:
         )
         left = seconds - (time.monotonic() - began)
         settings = RunSettings(evaluate=False, checkpoint_every_n=10**6, max_seconds=left, log_every_n=20)
-        done = train(config, Path(scratch) / "run", settings, Printer())
+        done = train(config, Path(scratch) / "run", settings, {"printer": Printer(steps, batch)})
         took = time.monotonic() - began
         detector, config, _ = restore_detector(Path(scratch) / "run", use_average=True)
     dataset = build_dataset(config.eval_input_reader[0], "eval_input_reader")

@@ -35,7 +35,6 @@ import boxwright as bw
 from boxwright.data.convert import write_tfrecords
 from boxwright.data.shapes import ShapesDataset
 from boxwright.training.allocator import keep_freed_memory
-from boxwright.training.settings import Silent
 
 HERE = Path(__file__).parent
 AP, AP50 = "DetectionBoxes_Precision/mAP", "DetectionBoxes_Precision/mAP@.50IOU"
@@ -130,7 +129,7 @@ def run(data: str, variant: str, seed: int, arguments: argparse.Namespace, folde
             seed=seed, evaluate=False, checkpoint_every_n=10**6, summarize_every_n=0, workers=1, device=arguments.device
         )
         began = time.monotonic()
-        if bw.train(config, Path(model_dir) / "m", settings, Silent()) < arguments.steps:
+        if bw.train(config, Path(model_dir) / "m", settings) < arguments.steps:
             raise SystemExit("stopped; runs that ended are kept")
         seconds = time.monotonic() - began
         metrics = bw.evaluate(config, Path(model_dir) / "m")

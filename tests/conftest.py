@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -150,3 +152,39 @@ eval_input_reader {{
 }}
 """
     return SMALL_MODEL + SMALL_TRAINING + readers
+
+
+class Silent(logging.Handler):
+    """Hears a run and what it logs, for tests; each overrides what it needs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        logger = logging.getLogger("boxwright")
+        logger.setLevel(logging.INFO)
+        logger.addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        mark = "warning: " if record.levelno >= logging.WARNING else ""
+        self.message(f"{mark}{record.getMessage()}")
+
+    def hear(self, step: int, event: Any) -> None:
+        from boxwright.training.log import Evaluated, Scalars
+
+        if isinstance(event, Scalars) and "steps_per_sec" in event.values:
+            self.step(step)
+        elif isinstance(event, Evaluated):
+            self.evaluated(step, event)
+
+    def message(self, text: str) -> None: ...
+
+    def step(self, step: int) -> None: ...
+
+    def evaluated(self, step: int, event: Any) -> None: ...
+
+
+@pytest.fixture(autouse=True)
+def _no_handlers_left() -> Iterator[None]:
+    yield
+    logger = logging.getLogger("boxwright")
+    for handler in [handler for handler in logger.handlers if isinstance(handler, Silent)]:
+        logger.removeHandler(handler)

@@ -6,6 +6,7 @@ everything here returns at once. Tensors travel by NCCL between GPUs and by gloo
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 import uuid
@@ -31,6 +32,12 @@ _PATIENCE = timedelta(hours=2)
 _POLL = 0.02  # seconds
 
 
+_LOG = logging.getLogger("boxwright.run")
+_UNHEARD = logging.getLogger("boxwright.run.followers")
+_UNHEARD.propagate = False
+_UNHEARD.addHandler(logging.NullHandler())
+
+
 @dataclass(frozen=True)
 class Processes:
     """This process among those of the run.
@@ -49,6 +56,11 @@ class Processes:
     def leads(self) -> bool:
         """Whether this is the one that writes and speaks."""
         return self.rank == 0
+
+    @property
+    def log(self) -> logging.Logger:
+        """Where this process says what happened; only the one that leads is heard."""
+        return _LOG if self.leads else _UNHEARD
 
     def share(self, items: Sequence[T]) -> Sequence[T]:
         """Return every `count`-th item, from `rank` on; together the parts are all items, each once."""

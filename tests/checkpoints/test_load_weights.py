@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from boxwright.models.detector import Detector
 from boxwright.tensorflow.bundle import Bundle
 from boxwright.tensorflow.object_graph import ATTRIBUTE
 from boxwright.tensorflow.variables import network_variables, to_tensorflow
-from tests.conftest import GOLDEN, SMALL_MODEL
+from tests.conftest import GOLDEN, SMALL_MODEL, Silent
 from tests.models.test_detectors import KINDS, config
 
 
@@ -158,13 +159,13 @@ def test_fine_tuning_from_tensorflow(small_config: Path, tmp_path: Path) -> None
     write_tensorflow_checkpoint(bw.build_detector(bw.load_config(small_config)), tmp_path / "tf" / "ckpt-0")
     messages: list[str] = []
 
-    class Listener:
+    class Listener(Silent):
         def message(self, text: str) -> None:
             messages.append(text)
 
-        def step(self, *_: object) -> None: ...
+        def step(self, step: int) -> None: ...
 
-        def evaluated(self, *_: object) -> None: ...
+        def evaluated(self, step: int, event: Any) -> None: ...
 
     overrides = [
         f"train_config.fine_tune_checkpoint={tmp_path}/tf/ckpt-0",
@@ -172,7 +173,10 @@ def test_fine_tuning_from_tensorflow(small_config: Path, tmp_path: Path) -> None
         "train_config.num_steps=1",
     ]
     bw.train(
-        bw.load_config(small_config, overrides), tmp_path / "run", bw.RunSettings(workers=0, evaluate=False), Listener()
+        bw.load_config(small_config, overrides),
+        tmp_path / "run",
+        bw.RunSettings(workers=0, evaluate=False),
+        {"test": Listener()},
     )
     assert any("tensors restored, 0 reset" in text for text in messages)
 

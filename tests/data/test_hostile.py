@@ -294,7 +294,7 @@ def test_bad_samples_are_left_out_whatever_the_source(
     config = bw.load_config(small_config, ["train_config.num_steps=3", "train_config.batch_size=2"])
     from boxwright.config import messages as m
     from boxwright.config import parse_message
-    from boxwright.training.settings import Silent
+    from tests.conftest import Silent
 
     config.train_input_reader = parse_message(f"label_map_path: '{labels}' shuffle: false {reader}", m.InputReader)
     heard: list[str] = []
@@ -304,7 +304,7 @@ def test_bad_samples_are_left_out_whatever_the_source(
             heard.append(text)
 
     settings = bw.RunSettings(evaluate=False, workers=0, skip_bad_records=True, log_every_n=1)
-    assert bw.train(config, tmp_path / "m", settings, Listener()) == 3
+    assert bw.train(config, tmp_path / "m", settings, {"test": Listener()}) == 3
     assert sum(text.startswith("left out (") for text in heard) == 2, heard
 
 

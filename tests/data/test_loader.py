@@ -147,12 +147,14 @@ def slow(self, index):
 d.TFRecordDataset.__getitem__ = slow
 config = bw.load_config(sys.argv[1], ["train_config.num_steps=1000000", "train_input_reader.shuffle=false"])
 
-class Told:
-    def message(self, text): print(text, flush=True)
-    def step(self, step, *_): print("step", step, flush=True)
-    def evaluated(self, *_): pass
+import logging
+logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
 
-bw.train(config, sys.argv[2], bw.RunSettings(evaluate=False, workers=1, log_every_n=1), Told())
+class Told:
+    def hear(self, step, event): print("step", step, flush=True)
+    def close(self): pass
+
+bw.train(config, sys.argv[2], bw.RunSettings(evaluate=False, workers=1, log_every_n=1), {"told": Told()})
 print("ended in order", flush=True)
 """
 

@@ -77,7 +77,7 @@ def test_full_disk_ends_the_run_and_keeps_the_checkpoint_before(
 
 def test_full_disk_costs_the_log_and_not_the_run(small_config: Path, small_disk: Path) -> None:
     """Listeners are dropped, each named once; the run ends where its checkpoint finds no room."""
-    from boxwright.training.settings import Silent
+    from tests.conftest import Silent
 
     heard: list[str] = []
 
@@ -85,14 +85,14 @@ def test_full_disk_costs_the_log_and_not_the_run(small_config: Path, small_disk:
         def message(self, text: str) -> None:
             heard.append(text)
 
-        def step(self, step: int, *_: Any) -> None:
+        def step(self, step: int) -> None:
             if step == 2:
                 fill(small_disk)
 
     config = bw.load_config(small_config, ["train_config.num_steps=40"])
     settings = bw.RunSettings(evaluate=False, workers=0, checkpoint_every_n=10**6, log_every_n=1)
     with pytest.raises(bw.CheckpointError, match="ckpt-40.pt: could not be written: .*(No space left|File too large)"):
-        bw.train(config, small_disk / "m", settings, Filler())
+        bw.train(config, small_disk / "m", settings, {"test": Filler()})
     dropped = [text for text in heard if "hears no more of this run" in text]
     assert len([text for text in dropped if text.startswith("warning: TensorBoard failed at step")]) == 1
     assert len(dropped) == len({text.split(" failed")[0] for text in dropped}), "each is named once"
@@ -153,14 +153,14 @@ def test_bad_records_are_left_out_counted_and_named(
         "train_config.num_steps=4",
     ]
     heard: list[str] = []
-    from boxwright.training.settings import Silent
+    from tests.conftest import Silent
 
     class Listener(Silent):
         def message(self, text: str) -> None:
             heard.append(text)
 
     settings = bw.RunSettings(evaluate=False, workers=workers, skip_bad_records=True, log_every_n=1)
-    bw.train(bw.load_config(small_config, overrides), tmp_path / "m", settings, Listener())
+    bw.train(bw.load_config(small_config, overrides), tmp_path / "m", settings, {"test": Listener()})
     left_out = [text for text in heard if text.startswith("left out")]
     assert len(left_out) == 2, "once in each of two epochs"
     assert left_out[1].startswith(f"left out (2 so far): {path}: record 4 at byte")
@@ -206,14 +206,14 @@ def test_evaluation_data_that_vanish_leave_the_checkpoint(
     copy = tmp_path / "val.record"
     copy.write_bytes((shapes_data / "val.record").read_bytes())
     config = bw.load_config(small_config, [f"eval_input_reader.tf_record_input_reader.input_path={copy}"])
-    from boxwright.training.settings import Silent
+    from tests.conftest import Silent
 
     class Remover(Silent):
-        def step(self, *_: Any) -> None:
+        def step(self, step: int) -> None:
             copy.unlink(missing_ok=True)
 
     with pytest.raises(bw.DataError, match=r"val.record: record 0 .*No such file"):
-        bw.train(config, tmp_path / "m", bw.RunSettings(workers=0, checkpoint_every_n=3), Remover())
+        bw.train(config, tmp_path / "m", bw.RunSettings(workers=0, checkpoint_every_n=3), {"test": Remover()})
     assert [path.name for path in CheckpointStore(tmp_path / "m").paths()] == ["ckpt-3.pt"]
 
 

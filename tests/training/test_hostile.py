@@ -20,15 +20,15 @@ from boxwright.data.convert import write_tfrecords
 from boxwright.data.shapes import ShapesDataset
 from boxwright.evaluation.results import Evaluation, detection_rows, write_evaluation
 from boxwright.training.log import Evaluated, Inputs, JsonLines, Scalars, TensorBoard, TrainingLog, draw_inputs
-from boxwright.training.settings import Silent
 from boxwright.types import Detections, Sample
-from tests.conftest import SMALL_MODEL
+from tests.conftest import SMALL_MODEL, Silent
 
 LOUD = bw.RunSettings(workers=0, log_every_n=1, summarize_every_n=1, checkpoint_every_n=2)
 
 
 class Heard(Silent):
     def __init__(self) -> None:
+        super().__init__()
         self.texts: list[str] = []
 
     def message(self, text: str) -> None:
@@ -111,7 +111,7 @@ class Failing:
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), ConnectionError(), ValueError("of its own")])
 def test_a_listener_that_fails_is_named_once_dropped_and_counted(error: Exception) -> None:
-    said: list[str] = []
+    heard = Heard()
     failing, whole = Failing(error), []
 
     class Whole:
@@ -124,7 +124,7 @@ def test_a_listener_that_fails_is_named_once_dropped_and_counted(error: Exceptio
     def broken() -> Any:
         raise error
 
-    with TrainingLog(said.append) as log:
+    with TrainingLog() as log:
         log.add("network tracker", lambda: failing)
         log.add("whole", Whole)
         log.add("never", broken)
@@ -132,6 +132,7 @@ def test_a_listener_that_fails_is_named_once_dropped_and_counted(error: Exceptio
             log.tell(step, Scalars({"loss": 1.0}))
     assert failing.told == 1
     assert whole == [1, 2, 3, -1]
+    said = heard.texts
     assert [text.split(" and hears")[0] for text in said[:2]] == [
         "warning: never failed at the start",
         "warning: network tracker failed at step 1",
@@ -160,7 +161,7 @@ def test_a_tracker_that_fails_costs_no_run(
     config = bw.load_config(small_config, ["train_config.num_steps=2"])
     from dataclasses import replace
 
-    assert bw.train(config, tmp_path / "m", replace(LOUD, track=("wandb",)), heard) == 2
+    assert bw.train(config, tmp_path / "m", replace(LOUD, track=("wandb",)), {"heard": heard}) == 2
     named = [text for text in heard.texts if text.startswith("warning: wandb failed")]
     assert len(named) == 1
     assert "no network" in named[0]
@@ -172,16 +173,13 @@ def test_tensorboards_folder_goes(small_config: Path, tmp_path: Path, capfd: pyt
     heard = Heard()
 
     class Remover(Heard):
-        def step(self, step: int, *_: Any) -> None:
+        def step(self, step: int) -> None:
             if step == 1:
                 shutil.rmtree(tmp_path / "m" / "train")
                 (tmp_path / "m" / "eval").write_text("in the way")
 
-        def message(self, text: str) -> None:
-            heard.message(text)
-
     config = bw.load_config(small_config, ["train_config.num_steps=3"])
-    assert bw.train(config, tmp_path / "m", LOUD, Remover()) == 3
+    assert bw.train(config, tmp_path / "m", LOUD, {"test": Remover()}) == 3
     named = [text for text in heard.texts if text.startswith("warning: TensorBoard failed at step 2")]
     assert len(named) == 1, heard.texts
     assert "Traceback" not in "".join(capfd.readouterr())

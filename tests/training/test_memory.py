@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import boxwright as bw
-from boxwright.training.settings import Silent
+from tests.conftest import Silent
 
 
 def resident_megabytes() -> float:
@@ -24,12 +24,12 @@ def test_memory_stays_flat(small_config: Path, tmp_path: Path) -> None:
     sizes: list[float] = []
 
     class Weigher(Silent):
-        def step(self, *_: object) -> None:
+        def step(self, step: int) -> None:
             sizes.append(resident_megabytes())
 
     config = bw.load_config(small_config, ["train_config.num_steps=800"])
     settings = bw.RunSettings(workers=0, log_every_n=10, checkpoint_every_n=100, max_to_keep=1, summarize_every_n=50)
-    bw.train(config, tmp_path / "m", settings, Weigher())
+    bw.train(config, tmp_path / "m", settings, {"test": Weigher()})
     later = np.array(sizes[30:])
     growth = np.polyfit(np.arange(len(later)), later, 1)[0] * len(later)
     assert growth < 12, f"{growth:.1f} MB more in 500 steps: {later[0]:.0f} to {later[-1]:.0f}"

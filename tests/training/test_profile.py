@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import boxwright as bw
-from boxwright.training.settings import Silent
+from tests.conftest import Silent
 
 
 def test_profile_says_where_time_goes_and_saves_nothing(small_config: Path, tmp_path: Path) -> None:
@@ -17,7 +17,7 @@ def test_profile_says_where_time_goes_and_saves_nothing(small_config: Path, tmp_
             heard.append(text)
 
     config = bw.load_config(small_config, ["train_config.num_steps=100"])
-    bw.train(config, tmp_path / "m", bw.RunSettings(workers=0, profile=True), Listener())
+    bw.train(config, tmp_path / "m", bw.RunSettings(workers=0, profile=True), {"test": Listener()})
     shares = {line.split()[0]: float(line.split()[1].rstrip("%")) for line in heard if line.endswith("%")}
     assert list(shares) == ["data", "forward", "assignment", "losses", "backward", "optimizer", "rest"]
     assert sum(shares.values()) == pytest.approx(100, abs=1)

@@ -17,11 +17,12 @@ from boxwright.data.loader import TrainingExamples, training_batches
 from boxwright.distributed import ALONE
 from boxwright.training.state import new_state
 from boxwright.training.step import TOTAL, Learner
+from tests.conftest import Silent
 
 FROZEN = "model.ssd.freeze_batchnorm=true"
 
 
-def learner(config_path: Path, *overrides: str, heard: list[str] | None = None) -> tuple[Learner, Batch]:
+def learner(config_path: Path, *overrides: str) -> tuple[Learner, Batch]:
     config = bw.load_config(config_path, list(overrides))
     torch.manual_seed(0)
     assert config.train_input_reader is not None
@@ -30,7 +31,7 @@ def learner(config_path: Path, *overrides: str, heard: list[str] | None = None) 
     plan = build_training(config, workers=0)
     examples = TrainingExamples(dataset, Chain(), detector.preprocessor.resizer, 0)
     batch = next(iter(training_batches(examples, plan.stream)))
-    return Learner(new_state(detector, plan), plan, ALONE, (heard if heard is not None else []).append), batch
+    return Learner(new_state(detector, plan), plan, ALONE), batch
 
 
 def gradients(one: Learner) -> dict[str, torch.Tensor]:
@@ -55,8 +56,14 @@ def test_parts_add_up_to_the_batch(small_config: Path, parts: int, normalize: st
 
 def test_memory_that_is_too_small_splits_the_batch(small_config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[str] = []
+
+    class Listener(Silent):
+        def message(self, text: str) -> None:
+            heard.append(text)
+
+    Listener()
     whole, batch = learner(small_config, FROZEN)
-    small, _ = learner(small_config, FROZEN, heard=heard)
+    small, _ = learner(small_config, FROZEN)
     forward, statistics = small.losses.forward, [b.clone() for b in small.state.detector.network.buffers()]
 
     def out_of_memory(images: Any, *others: Any) -> Any:

@@ -18,7 +18,7 @@ import torch
 import boxwright as bw
 from boxwright.checkpoints.store import CheckpointStore, read_checkpoint
 from boxwright.training.allocator import keep_freed_memory
-from tests.conftest import small_config_text
+from tests.conftest import Silent, small_config_text
 
 QUIET = {"evaluate": False, "workers": 0}
 
@@ -58,17 +58,19 @@ def test_run_leaves_log_configuration_and_metrics(small_config: Path, tmp_path: 
     config = bw.load_config(small_config)
     messages: list[str] = []
 
-    class Listener:
+    class Listener(Silent):
         def message(self, text: str) -> None:
             messages.append(text)
 
-        def step(self, *arguments: Any) -> None:
+        def step(self, step: int) -> None:
             pass
 
         def evaluated(self, step: int, evaluation: Any) -> None:
             messages.append(f"evaluated at {step}: {evaluation.metrics['DetectionBoxes_Precision/mAP']:.2f}")
 
-    bw.train(config, tmp_path / "m", bw.RunSettings(workers=0, log_every_n=2, checkpoint_every_n=4), Listener())
+    bw.train(
+        config, tmp_path / "m", bw.RunSettings(workers=0, log_every_n=2, checkpoint_every_n=4), {"test": Listener()}
+    )
     assert bw.load_config(tmp_path / "m" / "pipeline.config") == config
     lines = [json.loads(line) for line in (tmp_path / "m" / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [1, 2, 4, 4, 6, 6]

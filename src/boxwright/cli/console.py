@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,7 +14,17 @@ from rich.table import Column, Table
 if TYPE_CHECKING:
     from boxwright.evaluation.results import Evaluation
 
-__all__ = ["console", "errors", "ap_line", "count_progress", "metrics_table", "print_evaluation", "progress_bar"]
+__all__ = [
+    "ap_line",
+    "console",
+    "count_progress",
+    "errors",
+    "metrics_table",
+    "print_evaluation",
+    "print_metrics",
+    "progress_bar",
+    "show_log",
+]
 
 console = Console(highlight=False, soft_wrap=True)
 errors = Console(highlight=False, soft_wrap=True, stderr=True)
@@ -52,14 +63,32 @@ def metrics_table(metrics: dict[str, float]) -> Table:
 
 
 def print_evaluation(evaluation: Evaluation) -> None:
-    """Print metrics, and why one is 0 or -1.
+    """Print an evaluation's metrics, and why one is 0 or -1."""
+    print_metrics(evaluation.metrics, evaluation.notes)
 
-    Args:
-        evaluation: What was found.
-    """
-    console.print(metrics_table(evaluation.metrics))
-    for note in evaluation.notes:
+
+def print_metrics(metrics: dict[str, float], notes: Iterable[str]) -> None:
+    """Print metrics as a table, and why values are absent."""
+    console.print(metrics_table(metrics))
+    for note in notes:
         console.print(note)
+
+
+class LogLines(logging.Handler):
+    """Prints what the library logs, as it is; warnings are marked as such."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a line."""
+        mark = "warning: " if record.levelno >= logging.WARNING else ""
+        console.print(f"{mark}{record.getMessage()}", markup=False)
+
+
+def show_log() -> None:
+    """Let what the library logs be printed."""
+    logger = logging.getLogger("boxwright")
+    logger.setLevel(logging.INFO)
+    if not any(isinstance(handler, LogLines) for handler in logger.handlers):
+        logger.addHandler(LogLines())
 
 
 def ap_line(metrics: dict[str, float]) -> str:

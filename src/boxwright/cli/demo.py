@@ -50,7 +50,12 @@ def demo_command(
     console.print(f"\n$ boxwright train --pipeline_config_path {config_path} --model_dir {model_dir}", markup=False)
     config = load_config(config_path, steps)
     with progress_bar() as progress:
-        done = train(config, model_dir, RunSettings(checkpoint_every_n=10_000, evaluate=False), Narrator(progress))
+        done = train(
+            config,
+            model_dir,
+            RunSettings(checkpoint_every_n=10_000, evaluate=False),
+            {"console": Narrator(progress, config)},
+        )
     if config.train_config and done < config.train_config.num_steps:
         return
     console.print(f"\n$ boxwright evaluate --model_dir {model_dir} --out {out / 'eval'}", markup=False)

@@ -12,7 +12,7 @@ from io import TextIOWrapper
 import typer
 
 from boxwright.cli import config, convert, demo, evaluate, export, inspect, predict, replay, train
-from boxwright.cli.console import console, errors
+from boxwright.cli.console import console, errors, show_log
 from boxwright.cli.options import CONTEXT, with_settings
 from boxwright.errors import BoxwrightError
 from boxwright.training.settings import RunSettings
@@ -26,6 +26,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings=CONTEXT,
 )
+app.callback()(show_log)
 app.command("train")(with_settings(RunSettings)(train.train_command))
 app.command("evaluate")(evaluate.evaluate_command)
 app.command("predict")(predict.predict_command)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,64 +10,57 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.progress import Progress, TaskID
 
-from boxwright.cli.console import console, print_evaluation, progress_bar
+from boxwright.cli.console import console, print_metrics, progress_bar
 from boxwright.errors import ConfigError
 from boxwright.training.settings import RunSettings
 
 if TYPE_CHECKING:
     from boxwright.config.messages import TrainEvalPipelineConfig
-    from boxwright.evaluation.results import Evaluation
+    from boxwright.training.log import Event
 
 __all__ = ["Narrator", "train_command"]
 
 
 class Narrator:
-    """Prints a run as it goes: a bar with the loss terms, and lines that stay."""
+    """Shows a run as it goes: a bar with the loss terms, and tables of evaluations."""
 
-    def __init__(self, progress: Progress) -> None:
-        """Start without a task; the first step tells how many there are.
+    def __init__(self, progress: Progress, config: TrainEvalPipelineConfig) -> None:
+        """Start without a task; the first step shows the bar.
 
         Args:
             progress: The bar.
+            config: For the number of steps, and the images of one.
         """
+        train = config.train_config
         self._progress = progress
         self._task: TaskID | None = None
+        self._total, self._images = (train.num_steps, train.batch_size) if train else (0, 0)
 
-    def message(self, text: str) -> None:
-        """Print a line.
+    def hear(self, step: int, event: Event) -> None:
+        """Move the bar, or print a table."""
+        from boxwright.training.log import Evaluated, Scalars
 
-        Args:
-            text: The line.
-        """
-        console.print(text, markup=False)
+        if isinstance(event, Scalars) and "steps_per_sec" in event.values:
+            self._step(step, event.values)
+        elif isinstance(event, Evaluated):
+            console.print(f"evaluation at step {step}")
+            print_metrics(event.metrics, event.notes)
 
-    def step(self, step: int, total: int, values: dict[str, float], images_per_second: float) -> None:
-        """Move the bar; every hundredth of the way leaves a line where there is no terminal.
+    def close(self) -> None:
+        """Leave the bar to the one that made it."""
 
-        Args:
-            step: Steps done.
-            total: Steps in all.
-            values: Loss terms and learning rate.
-            images_per_second: Lately.
-        """
+    def _step(self, step: int, values: Mapping[str, float]) -> None:
+        """Move the bar; every hundredth of the way leaves a line where there is no terminal."""
+        total = self._total
         terms = {name.removeprefix("Loss/").removesuffix("_loss"): v for name, v in values.items() if "Loss/" in name}
         numbers = "  ".join(f"{name} {value:.3f}" for name, value in terms.items())
-        numbers += f"  rate {values['learning_rate']:.2e}  {images_per_second:.1f} images/s"
+        speed = values["steps_per_sec"] * self._images
+        numbers += f"  rate {values['learning_rate']:.2e}  {speed:.1f} images/s"
         if self._task is None:
             self._task = self._progress.add_task("train", total=total, numbers="")
         self._progress.update(self._task, completed=step, numbers=numbers)
         if not console.is_terminal and (step == total or step % max(total // 20, 1) < max(total // 100, 1)):
             console.print(f"step {step}/{total}  {numbers}", markup=False)
-
-    def evaluated(self, step: int, evaluation: Evaluation) -> None:
-        """Print the table.
-
-        Args:
-            step: Steps done.
-            evaluation: What was found.
-        """
-        console.print(f"evaluation at step {step}")
-        print_evaluation(evaluation)
 
 
 Config = Annotated[
@@ -176,7 +170,7 @@ def train_command(  # noqa: PLR0913  # the flags of model_main_tf2.py
     if not record_summaries:
         settings = replace(settings, summarize_every_n=0)
     with progress_bar() as progress:
-        train(config, model_dir, settings, Narrator(progress))
+        train(config, model_dir, settings, {"console": Narrator(progress, config)})
 
 
 def _refuse_what_torch_has_not(num_workers: int, *, tpu: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -39,6 +40,9 @@ __all__ = [
 _LINES = "metrics.jsonl"
 
 
+_LOG = logging.getLogger("boxwright.run")
+
+
 @dataclass(frozen=True)
 class Scalars:
     """Numbers of a step; `progress` says whether they are a line of the log, or details for curves alone."""
@@ -49,11 +53,12 @@ class Scalars:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """An evaluation: metric name to value, image id to picture, the evaluation reader's name."""
+    """An evaluation: metrics, pictures by image id, the evaluation reader's name, and why values are absent."""
 
     metrics: dict[str, float]
     pictures: dict[str, NDArray[np.uint8]]
     name: str = ""
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -82,7 +87,7 @@ Event = Scalars | Evaluated | Described | Gradients | Inputs
 
 
 class Listener(Protocol):
-    """Hears what happens in a run."""
+    """Hears what happens in a run; one that raises is named and dropped, and the run continues."""
 
     def hear(self, step: int, event: Event) -> None:
         """Take an event in, or pass over one of a kind that it has no use for.
@@ -101,13 +106,8 @@ class Listener(Protocol):
 class TrainingLog:
     """Tells listeners; a context that closes them."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        """Begin with no listener.
-
-        Args:
-            say: Hears which listener failed and why.
-        """
-        self._say = say
+    def __init__(self) -> None:
+        """Begin with no listener."""
         self._listeners: dict[str, Listener] = {}
         self._dropped: dict[str, str] = {}
 
@@ -143,7 +143,7 @@ class TrainingLog:
                 listener.close()
         reason = (str(error).splitlines() or [""])[0][:300] or type(error).__name__
         self._dropped[name] = when
-        self._say(f"warning: {name} failed {when} and hears no more of this run, which continues: {reason}")
+        _LOG.warning("%s failed %s and hears no more of this run, which continues: %s", name, when, reason)
 
     def __enter__(self) -> TrainingLog:
         return self
@@ -159,7 +159,7 @@ class TrainingLog:
                 self._drop(name, problem, "at the end")
         if self._dropped:
             lost = ", ".join(f"{name} ({when})" for name, when in self._dropped.items())
-            self._say(f"warning: {len(self._dropped)} of the run's listeners failed: {lost}")
+            _LOG.warning("%d of the run's listeners failed: %s", len(self._dropped), lost)
 
 
 class JsonLines:

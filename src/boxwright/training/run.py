@@ -29,7 +29,7 @@ from boxwright.optimization.schedules import mismatch
 from boxwright.training.forensics import write_step
 from boxwright.training.log import Described, Evaluated, Gradients, Inputs, Scalars, TrainingLog
 from boxwright.training.profile import STAGES, profile_steps
-from boxwright.training.settings import RunSettings, TrainingObserver
+from boxwright.training.settings import RunSettings
 from boxwright.training.state import TrainingState
 from boxwright.training.step import Learner, NotFiniteError, StepResult
 from boxwright.training.stop import Ending, agreed_batches
@@ -71,19 +71,18 @@ class Run:
     batches: BatchStream
     log: TrainingLog | None
     evaluations: tuple[EvaluationSet, ...]
-    observer: TrainingObserver
     processes: Processes
     stop_requested: Callable[[], bool]
 
     def __post_init__(self) -> None:
-        self.learner = Learner(self.state, self.plan, self.processes, self.observer.message)
+        self.learner = Learner(self.state, self.plan, self.processes)
         self.progress = _Progress(saved=self.state.step or -1)
 
     def loop(self) -> None:
         """Step until the configured number, or until there is a reason to end earlier."""
         state, total = self.state, self.plan.num_steps
         if state.step >= total:
-            self.observer.message(f"already trained for {state.step} of {total} steps")
+            self.processes.log.info(f"already trained for {state.step} of {total} steps")
             if state.selection.evaluated < state.step:
                 self._evaluate()  # which a kill, or Ctrl-C, prevented
             return
@@ -106,12 +105,12 @@ class Run:
             shares = profile_steps(batches, self.learner.learn, folder if self.processes.leads else None)
         seconds = shares["seconds_per_step"]
         images = self.plan.stream.batch_size / seconds
-        self.observer.message(f"{seconds * 1000:.0f} ms a step, {images:.1f} images/s; of that")
+        self.processes.log.info(f"{seconds * 1000:.0f} ms a step, {images:.1f} images/s; of that")
         for name in (*STAGES, "rest"):
-            self.observer.message(f"  {name:<12}{shares[name]:6.1%}")
+            self.processes.log.info(f"  {name:<12}{shares[name]:6.1%}")
         if torch.cuda.is_available():
-            self.observer.message(f"peak memory of the GPU: {torch.cuda.max_memory_allocated() / 2**30:.2f} GiB")
-        self.observer.message(f"trace: {folder / 'trace.json'}")
+            self.processes.log.info(f"peak memory of the GPU: {torch.cuda.max_memory_allocated() / 2**30:.2f} GiB")
+        self.processes.log.info(f"trace: {folder / 'trace.json'}")
 
     def save_before_stopping(self) -> None:
         """Keep the steps since the last checkpoint when an error ends the run; weights are those before it."""
@@ -124,7 +123,7 @@ class Run:
         state = self.state
         self._say_what_learns()
         if odd := mismatch(self.plan.optimizer.schedule, self.plan.num_steps):
-            self.observer.message(f"warning: {odd}")
+            self.processes.log.warning(odd)
         if state.step and state.step % self._evaluate_every == 0 and state.selection.evaluated < state.step:
             self._evaluate()
         state.detector.train()
@@ -177,7 +176,7 @@ class Run:
             raise TrainingError(where) from None
         if self.progress.skipped_in_a_row >= _MOST_SKIPPED_IN_A_ROW:
             raise TrainingError(f"{where}; {_MOST_SKIPPED_IN_A_ROW} steps in a row were left out") from None
-        self.observer.message(f"{where}; the step is left out")
+        self.processes.log.info(f"{where}; the step is left out")
         self.state.step += 1
         self.state.samples += self.plan.stream.batch_size
 
@@ -223,7 +222,6 @@ class Run:
         values = {**result.losses, "learning_rate": result.rate, "global_norm/gradient_norm": result.gradient_norm}
         if self.log is not None:
             self.log.tell(step, Scalars({**values, "steps_per_sec": speed}))
-        self.observer.step(step, self.plan.num_steps, values, speed * self.plan.stream.batch_size)
         self._tell_problems()
         progress.logged = step
         self._restart_clock()
@@ -236,7 +234,7 @@ class Run:
         self.progress.problems = []
         for text in problems:
             self.progress.bad_records += 1
-            self.observer.message(f"left out ({self.progress.bad_records} so far): {text}")
+            self.processes.log.info(f"left out ({self.progress.bad_records} so far): {text}")
 
     def _restart_clock(self) -> None:
         self.progress.clock, self.progress.since = time.monotonic(), self.state.step
@@ -251,7 +249,7 @@ class Run:
     def _save(self) -> None:
         if self.progress.saved != self.state.step:
             path = self._write_checkpoint()
-            self.observer.message(f"saved {path}")
+            self.processes.log.info(f"saved {path}")
         self.progress.saved = self.state.step
 
     def _write_checkpoint(self) -> Path | None:
@@ -278,7 +276,7 @@ class Run:
                     self._evaluate_on(number)
             if state.selection.evaluated == state.selection.best_step == state.step and self.processes.leads:
                 path = self.store.save_best(state.step, self._content())
-                self.observer.message(f"best so far: {state.selection.metric} {state.selection.best:.4f}: {path}")
+                self.processes.log.info(f"best so far: {state.selection.metric} {state.selection.best:.4f}: {path}")
         if self.progress.saved == state.step:
             self._write_checkpoint()  # it knows of its evaluation from now on
 
@@ -289,8 +287,9 @@ class Run:
             state.detector, opened.dataset, opened.plan, processes=self.processes, workers=workers
         )
         if self.log is not None:
-            self.log.tell(step, Evaluated(evaluation.metrics, evaluation.pictures, opened.name))
-        self.observer.evaluated(step, evaluation)
+            self.log.tell(
+                step, Evaluated(evaluation.metrics, evaluation.pictures, opened.name, tuple(evaluation.notes))
+            )
         if number == 0:
             state.selection = state.selection.after(step, evaluation.metrics)
 
@@ -323,7 +322,7 @@ class Run:
             why = f"no better {chosen.metric} in {chosen.waited} evaluations, the best at step {chosen.best_step}"
         if state.step < self.plan.num_steps:
             goes_on = progress.ending in (Ending.TIME_UP, Ending.INTERRUPTED) and not state.selection.exhausted
-            self.observer.message(
+            self.processes.log.info(
                 f"{why}: stopped after {state.step} of {self.plan.num_steps} steps"
                 + ("; the same command goes on from here" if goes_on else "")
             )
@@ -349,7 +348,7 @@ class Run:
     def _say_what_learns(self) -> None:
         text = self.learner.trainable.report(self.state.step)
         if text:
-            self.observer.message(text)
+            self.processes.log.info(text)
 
 
 _REASONS = {

@@ -1,19 +1,16 @@
-"""What a run needs that a configuration does not say, and who hears of it."""
+"""What a run needs that a configuration does not say."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from boxwright.errors import TrainingError
-
-if TYPE_CHECKING:
-    from boxwright.evaluation.results import Evaluation
 
 # Beyond these and NumPy's and torch's generators disagree on what a seed is.
 _SEEDS = 2**63
 
-__all__ = ["RunSettings", "Silent", "TrainingObserver", "setting"]
+__all__ = ["RunSettings", "setting"]
 
 
 def setting(default: Any, help: str, panel: str, least: float | None = None) -> Any:
@@ -86,64 +83,3 @@ class RunSettings:
                 raise TrainingError(f"{name}: expected 0 or more, found {getattr(self, name)}")
         if self.seed is not None and not 0 <= self.seed < _SEEDS:
             raise TrainingError(f"seed: expected 0 to {_SEEDS - 1}, found {self.seed}")
-
-
-class TrainingObserver(Protocol):
-    """Hears what a run does; the command line prints it."""
-
-    def message(self, text: str) -> None:
-        """Hear a line of text.
-
-        Args:
-            text: The line.
-        """
-        ...
-
-    def step(self, step: int, total: int, values: dict[str, float], images_per_second: float) -> None:
-        """Hear of a step.
-
-        Args:
-            step: Steps done.
-            total: Steps in all.
-            values: Loss terms and learning rate.
-            images_per_second: Lately.
-        """
-        ...
-
-    def evaluated(self, step: int, evaluation: Evaluation) -> None:
-        """Hear of an evaluation.
-
-        Args:
-            step: Steps done.
-            evaluation: What was found.
-        """
-        ...
-
-
-class Silent:
-    """Hears everything and says nothing."""
-
-    def message(self, text: str) -> None:
-        """Hear a line of text.
-
-        Args:
-            text: The line.
-        """
-
-    def step(self, step: int, total: int, values: dict[str, float], images_per_second: float) -> None:
-        """Hear of a step.
-
-        Args:
-            step: Steps done.
-            total: Steps in all.
-            values: Loss terms and learning rate.
-            images_per_second: Lately.
-        """
-
-    def evaluated(self, step: int, evaluation: Evaluation) -> None:
-        """Hear of an evaluation.
-
-        Args:
-            step: Steps done.
-            evaluation: What was found.
-        """

@@ -8,7 +8,7 @@ memory is learnt from in parts: their gradients are summed.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -129,7 +129,6 @@ class Learner:
         state: TrainingState,
         plan: TrainingPlan,
         processes: Processes,
-        say: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Set up.
 
@@ -137,9 +136,8 @@ class Learner:
             state: What is trained; its weights and step change.
             plan: How.
             processes: Those of the run.
-            say: Hears what a user should know, such as a batch that had to be split.
         """
-        self.state, self.plan, self.processes, self.say = state, plan, processes, say
+        self.state, self.plan, self.processes = state, plan, processes
         self.trainable = Trainable(state.detector.network, plan.freezing, names_of(state.detector.network))
         self.losses = LossModule(state.detector, plan)
         self.module: nn.Module = self.losses
@@ -241,7 +239,9 @@ class Learner:
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         self.state.parts = min(parts * 2, len(batch))
-        self.say(f"not enough memory for a batch at once: learning from it in {self.state.parts} parts from here on")
+        self.processes.log.info(
+            f"not enough memory for a batch at once: learning from it in {self.state.parts} parts from here on"
+        )
 
     def _gradients_in_parts(self, batch: Batch) -> tuple[dict[str, Tensor], Any, Targets]:
         """Run forward and backward; `Loss/total_loss` is added to the losses."""

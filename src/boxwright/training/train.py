@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,16 +29,16 @@ from boxwright.files import write_whole
 from boxwright.models.detector import usable_device
 from boxwright.training.allocator import keep_freed_memory
 from boxwright.training.lock import run_lock
-from boxwright.training.log import JsonLines, TensorBoard, Tracked, TrainingLog
+from boxwright.training.log import JsonLines, Listener, TensorBoard, Tracked, TrainingLog
 from boxwright.training.run import Run
 from boxwright.training.selection import Selection
-from boxwright.training.settings import RunSettings, Silent, TrainingObserver
+from boxwright.training.settings import RunSettings
 from boxwright.training.state import TrainingState, new_state
 from boxwright.training.step import is_out_of_memory
 from boxwright.training.stop import stop_requests
 from boxwright.training.trackers import check_tracker, open_tracker
 
-__all__ = ["RunSettings", "TrainingObserver", "train"]
+__all__ = ["RunSettings", "train"]
 
 Found = tuple[Path, dict[str, Any]] | None
 
@@ -47,7 +47,7 @@ def train(
     config: m.TrainEvalPipelineConfig,
     model_dir: str | Path,
     settings: RunSettings | None = None,
-    observer: TrainingObserver | None = None,
+    listeners: Mapping[str, Listener] | None = None,
 ) -> int:
     """Train the detector that a configuration describes, resuming where an earlier run stopped.
 
@@ -57,7 +57,8 @@ def train(
         config: The whole configuration.
         model_dir: The run's folder; it is made.
         settings: What the configuration does not say; without, the defaults.
-        observer: Hears what happens, if anyone.
+        listeners: Hear what happens, each by a name; one that fails is named and dropped. What is said in words
+            goes to the logger "boxwright.run".
 
     Returns:
         Steps done in all: fewer than configured where the time was up, patience ended or the run was
@@ -67,12 +68,11 @@ def train(
         BoxwrightError: Where configuration, data or checkpoints cannot be used, or the loss is not
             finite.
     """
-    settings, observer = settings or RunSettings(), observer or Silent()
+    settings = settings or RunSettings()
     for name in settings.track:
         check_tracker(name)
     with join_processes() as processes, ExitStack() as lock:
-        heard = observer if processes.leads else Silent()
-        prepared = _prepare(config, Path(model_dir), settings, heard, processes, lock)
+        prepared = _prepare(config, Path(model_dir), settings, listeners or {}, processes, lock)
         with prepared.log() as log, stop_requests() as stop_requested:
             run = prepared.run(log, stop_requested)
             if settings.profile:
@@ -83,12 +83,12 @@ def train(
     return prepared.state.step
 
 
-def _take_folder(folder: Path, observer: TrainingObserver, processes: Processes, lock: ExitStack) -> None:
+def _take_folder(folder: Path, processes: Processes, lock: ExitStack) -> None:
     """Hold the run's folder until the lock is let go, and clear away what killed writers left there."""
 
     def take() -> None:
         if taken_over := lock.enter_context(run_lock(folder)):
-            observer.message(taken_over)
+            processes.log.info(taken_over)
         CheckpointStore(folder).tidy()
 
     processes.from_leader(take)
@@ -133,16 +133,18 @@ class _Prepared:
     store: CheckpointStore
     dataset: Dataset
     evaluations: tuple[EvaluationSet, ...]
-    observer: TrainingObserver
+    listeners: Mapping[str, Listener]
     processes: Processes
 
     def log(self) -> TrainingLog | nullcontext[None]:
         if not self.processes.leads or self.settings.profile:
             return nullcontext()
         folder, text, state = self.store.folder, dump_message(self.config), self.state
-        log = TrainingLog(self.observer.message)
+        log = TrainingLog()
         log.add("metrics.jsonl", lambda: JsonLines(folder, state.step, state.selection.evaluated))
         log.add("TensorBoard", lambda: TensorBoard(folder, state.step, state.selection.evaluated))
+        for name, listener in self.listeners.items():
+            log.add(name, lambda listener=listener: listener)  # type: ignore[misc]
         for name in self.settings.track:
             log.add(name, lambda name=name: Tracked(open_tracker(name, folder, text)))  # type: ignore[misc]
         return log
@@ -168,7 +170,6 @@ class _Prepared:
             batches=batches,
             log=log,
             evaluations=self.evaluations,
-            observer=self.observer,
             processes=self.processes,
             stop_requested=stop_requested,
         )
@@ -178,7 +179,7 @@ def _prepare(
     config: m.TrainEvalPipelineConfig,
     model_dir: Path,
     settings: RunSettings,
-    observer: TrainingObserver,
+    listeners: Mapping[str, Listener],
     processes: Processes,
     lock: ExitStack,
 ) -> _Prepared:
@@ -190,20 +191,20 @@ def _prepare(
     _check_processes(plan, processes)
     for found in report(config):
         if found.worth_saying:
-            observer.message(str(found))
+            processes.log.info(str(found))
     dataset = build_dataset(config.train_input_reader, "train_input_reader")
     evaluations = _open_evaluations(config, plan, settings, dataset)
     store = CheckpointStore(model_dir, settings.max_to_keep, plan.keep_every_n_hours)
     if not settings.profile:
-        _take_folder(model_dir, observer, processes, lock)
+        _take_folder(model_dir, processes, lock)
     newest: Found = processes.from_leader(store.latest)
     plan = plan.with_seed(_seed(newest, settings.seed))
-    state = _restore(config, plan, dataset, newest, settings, observer, _device(settings, processes))
+    state = _restore(config, plan, dataset, newest, settings, processes, _device(settings, processes))
     if processes.leads and not settings.profile:
         _write_config(config, store.folder)
     if settings.compile:
         state.detector.network.compile()
-    return _Prepared(config, plan, settings, state, store, dataset, evaluations, observer, processes)
+    return _Prepared(config, plan, settings, state, store, dataset, evaluations, listeners, processes)
 
 
 def _check_processes(plan: TrainingPlan, processes: Processes) -> None:
@@ -240,7 +241,7 @@ def _restore(
     dataset: Dataset,
     newest: Found,
     settings: RunSettings,
-    observer: TrainingObserver,
+    processes: Processes,
     device: torch.device,
 ) -> TrainingState:
     """Build the detector; restore the newest checkpoint, else the fine-tune checkpoint."""
@@ -250,14 +251,14 @@ def _restore(
     if newest is None and plan.fine_tune.source:
         start = plan.fine_tune
         loaded = load_weights(detector, start.source, start.scope, channels=start.channels)
-        observer.message(f"from {start.source}:\n{loaded}")
+        processes.log.info(f"from {start.source}:\n{loaded}")
     state = new_state(detector, plan, Selection(settings.best_metric, settings.patience))
     if newest is not None:
         path, content = newest
         if content["categories"] != dataset.categories.to_list():
             raise BoxwrightError(f"{path} was trained on other classes than {dataset.name} has; use another model_dir")
         state.restore(content)
-        observer.message(f"resuming from {path}, step {state.step}")
+        processes.log.info(f"resuming from {path}, step {state.step}")
     return state
 
 
