@@ -167,3 +167,27 @@ def test_keypoints_are_drawn() -> None:
 def test_a_sample_without_masks_stays_without() -> None:
     sample = ShapesDataset(1, seed=4, size=(64, 80))[0]
     assert collate([replace(sample, masks=None)]).targets.masks is None
+
+
+def test_batches_carry_masks_only_for_networks_that_learn_them(
+    small_config: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 64 objects of an image of 1024² they are 64 MiB."""
+    from boxwright.models.network import Network
+    from boxwright.training.step import Learner
+
+    seen: list[bool] = []
+    plain = Learner.learn
+
+    def watched(self: Learner, batch: Batch, *, describe: bool = False) -> Any:
+        seen.append(batch.targets.masks is not None)
+        return plain(self, batch, describe=describe)
+
+    monkeypatch.setattr(Learner, "learn", watched)
+    config = bw.load_config(small_config, ["train_config.num_steps=1", "train_config.batch_size=2"])
+    config.train_input_reader = parse_message(READERS["png"].replace("FOLDER", str(folder)), m.InputReader)
+    settings = bw.RunSettings(workers=0, evaluate=False)
+    bw.train(config, tmp_path / "boxes", settings)
+    monkeypatch.setattr(Network, "learns_masks", True)
+    bw.train(config, tmp_path / "masks", settings)
+    assert seen == [False, True]

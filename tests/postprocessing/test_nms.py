@@ -107,6 +107,7 @@ KINDS = {
     "kept outside": replace(hard(0.01, 0.5, 25, 60), outside="keep"),
     "class-agnostic": Nms(ClassAgnostic(0.4), 0.01, 40),
     "soft": soft(0.3, 0.05, 15, 50),
+    "hardly soft": soft(0.002, 0.05, 15, 50),
     "voting": Nms(Voting(), max_total_detections=80, outside="unclipped"),
     "soft voting": Nms(SoftVoting(), max_total_detections=200, outside="unclipped"),
     "best of a class, lowered": Nms(PerClass(0.45, 50), 0.01, 50, BestOfClass(20), lowering=LinearLowering(0.3, 0.05)),
@@ -349,3 +350,10 @@ def test_static_shapes_drop_equal_overlap() -> None:
     for text, left in (("", 2), ("use_static_shapes: true", 1)):
         nms = build_nms(parse_message(f"iou_threshold: 0.5 {text}", m.BatchNonMaxSuppression))
         assert len(nms(boxes, scores, torch.tensor([[20.0, 20.0]])).image(0).scores) == left
+
+
+def test_what_goes_with_what() -> None:
+    with pytest.raises(ValueError, match="SoftPerClass takes drop, found 'keep'"):
+        replace(KINDS["soft"], outside="keep")
+    with pytest.raises(ValueError, match="Voting takes unclipped, found 'drop'"):
+        Nms(Voting())

@@ -36,10 +36,11 @@ def build_detector(
     model = require(model, "model")
     refuse_unsupported(model, "model")
     try:
-        detector: Detector = build_chosen(model, "model", _DETECTORS, categories)
+        # In evaluation mode from here on: laying anchors must not make processes wait for each other's statistics.
+        detector: Detector = build_chosen(model, "model", _DETECTORS, categories).eval()
         if (size := detector.preprocessor.resizer.output_size) is not None:
             detector.network.lay_anchors(size, detector.preprocessor.resizer.channels)
-        return detector.eval()
+        return detector
     except MemoryError:
         raise ConfigError("model: not enough memory for the network that it describes") from None
     except (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError) as error:

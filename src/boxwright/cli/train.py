@@ -161,7 +161,7 @@ def train_command(  # noqa: PLR0913  # the flags of model_main_tf2.py
             reader.sample_1_of_n_examples = sample_1_of_n_eval_examples
     if checkpoint_dir is not None:
         every = sample_1_of_n_eval_on_train_examples if eval_on_train_data else None
-        _watch(config, checkpoint_dir, model_dir, eval_timeout, every, settings.device)
+        _watch(config, checkpoint_dir, model_dir, eval_timeout, every, settings)
         return
     if eval_on_train_data:
         raise ConfigError("--eval_on_train_data goes with --checkpoint_dir; Loss/… of the training data is in the log")
@@ -190,12 +190,12 @@ def _watch(
     model_dir: Path,
     timeout: int,
     every_nth_of_training: int | None,
-    device: str,
+    run: RunSettings,
 ) -> None:
     from boxwright.cli.evaluate import print_watched
     from boxwright.evaluation.watch import WatchSettings, evaluate_on_training_data, watch
 
     if every_nth_of_training is not None:
         evaluate_on_training_data(config, every_nth_of_training)
-    settings = WatchSettings(timeout=timeout, device=device)
+    settings = WatchSettings(timeout=timeout, device=run.device, workers=run.workers)
     watch(config, checkpoint_dir, model_dir, settings, print_watched)

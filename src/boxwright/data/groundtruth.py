@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from boxwright.errors import DataError
 from boxwright.types import Sample
 
-__all__ = ["ClassScores", "KeepFirst", "MergeLabels", "WeighClasses", "without_class_scores"]
+__all__ = ["ClassScores", "KeepFirst", "MergeLabels", "WeighClasses", "without_class_scores", "without_masks"]
 
 # TF tells boxes apart by coordinates in ten thousandths of the image, cut off.
 _BINS = 9999
@@ -20,6 +20,12 @@ def without_class_scores(sample: Sample, rng: np.random.Generator) -> Sample:
     """Learn labels, whatever scores were read."""
     del rng
     return replace(sample, class_scores=None)
+
+
+def without_masks(sample: Sample, rng: np.random.Generator) -> Sample:
+    """Return the sample without masks, for networks that do not learn them."""
+    del rng
+    return replace(sample, masks=None)
 
 
 @dataclass(frozen=True)

@@ -331,7 +331,8 @@ class _Readable(torch.utils.data.Dataset[Sample | BoxwrightError]):
 
     def __getitem__(self, index: int) -> Sample | BoxwrightError:
         try:
-            return self.dataset[index]
+            with reading(f"{self.dataset.name}: sample {index}"):
+                return self.dataset[index]
         except BoxwrightError as error:
             return error
 

@@ -190,7 +190,9 @@ def _losses(
     seed: int,
 ) -> dict[str, float]:
     """Compute TF's loss terms of images that were detected in together; the seed is for sampled anchors."""
-    objects = [learnable(sample, (h, w)) for sample, (h, w) in zip(samples, sizes.tolist(), strict=True)]
+    objects = [
+        learnable(replace(sample, masks=None), (h, w)) for sample, (h, w) in zip(samples, sizes.tolist(), strict=True)
+    ]
     with torch.no_grad(), torch.random.fork_rng():
         torch.manual_seed(seed)
         losses = LossTerm.values(detector.criterion(predictions, stack_targets(objects).to(sizes.device)))

@@ -53,9 +53,11 @@ class Network(nn.Module):
 
     Attributes:
         frozen_statistics: Whether batch normalization keeps its stored statistics in training; gain and bias learn.
+        learns_masks: Whether training needs instance masks; if not, no batch carries them, as they are large.
     """
 
     frozen_statistics: bool = False
+    learns_masks: bool = False
 
     def train(self, mode: bool = True) -> Self:
         """Set the mode of all but frozen normalization, which stays in inference."""

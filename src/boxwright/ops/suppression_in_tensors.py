@@ -117,7 +117,7 @@ def _soft(some: _Candidates, windows: Tensor, rules: Rules) -> _Found:
         best = best & ~earlier
         chosen = torch.where(best, left, chosen)
         lowered = torch.where(best[:, :, None], factors, 1.0).prod(1)
-        left = torch.where(best, -torch.inf, left * lowered)
+        left = torch.where(best | (left == -torch.inf), -torch.inf, left * lowered)
     kept = chosen > -torch.inf
     return _clipped((some.boxes, torch.where(kept, chosen, 0.0), some.labels, some.anchors, kept), windows, rules)
 

@@ -165,6 +165,12 @@ class Nms:
     outside: Literal["drop", "keep", "unclipped"] = "drop"
     lowering: LinearLowering | None = None
 
+    def __post_init__(self) -> None:
+        allowed = _OUTSIDE.get(type(self.suppression), ("drop",))
+        if self.outside not in allowed:
+            name = type(self.suppression).__name__
+            raise ValueError(f"outside: {name} takes {' or '.join(allowed)}, found {self.outside!r}")
+
     def __call__(self, boxes: Tensor, scores: Tensor, windows: Tensor) -> PaddedDetections:
         """Return boxes in pixels of the network's input, best first."""
         if self.candidates is not None:
@@ -204,6 +210,11 @@ class Nms:
         )
 
 
+_OUTSIDE: dict[type, tuple[str, ...]] = {
+    PerClass: ("drop", "keep"),
+    Voting: ("unclipped",),
+    SoftVoting: ("unclipped",),
+}
 _KINDS: dict[type, str] = {
     PerClass: "per_class",
     ClassAgnostic: "class_agnostic",

@@ -21,6 +21,7 @@ from boxwright.config.load import dump_message
 from boxwright.config.support import refuse_unsupported, report
 from boxwright.data.augmentation.transform import Chain
 from boxwright.data.dataset import Dataset
+from boxwright.data.groundtruth import without_masks
 from boxwright.data.loader import TrainingExamples, training_batches
 from boxwright.distributed import Processes, join_processes
 from boxwright.errors import BoxwrightError, CheckpointError, ConfigError, TrainingError
@@ -151,6 +152,8 @@ class _Prepared:
 
     def run(self, log: TrainingLog | None, stop_requested: Callable[[], bool]) -> Run:
         transforms = build_groundtruth(self.config, self.dataset.categories, self.state.detector.num_classes)
+        if not self.state.detector.network.learns_masks:
+            transforms = (*transforms, without_masks)
         examples = TrainingExamples(
             self.dataset,
             Chain((self.plan.augmentation, *transforms)),
