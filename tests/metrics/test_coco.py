@@ -163,3 +163,53 @@ def test_curves_are_what_the_values_are_made_of() -> None:
         assert curve.precision.tolist() == [0, 0.5]
         assert curve.recall.tolist() == [0, 0.5]
     assert len(CocoMetrics(categories).compute().curves) == 0
+
+
+@pytest.mark.parametrize("make", [CocoMetrics, PascalMetrics])
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**31))
+def test_matches_lead_back_to_images(make: type[CocoMetrics | PascalMetrics], seed: int) -> None:
+    """Each detection of a curve is found in its image; what it found overlaps it, is of its class, and is found once."""
+    images = random_images(seed)
+    metrics = make(CATEGORIES)
+    for sample, found in images:
+        metrics.add(sample, found)
+    for curve in metrics.compute().curves:
+        matches, label = curve.matches, next(c.label for c in CATEGORIES if c.name == curve.category)
+        assert len(matches.images) == len(matches.detections) == len(matches.objects) == len(curve.scores)
+        seen = set()
+        for number, which, what, score, gain in zip(
+            matches.images, matches.detections, matches.objects, curve.scores, curve.gains, strict=True
+        ):
+            sample, found = images[number]
+            assert (found.scores[which], found.labels[which]) == (score, label)
+            assert (what >= 0) == (gain == 1)
+            if gain == 1:
+                assert sample.labels[what] == label
+                box, truth = found.boxes[which].double().numpy(), sample.boxes[what].astype(np.float64)
+                sides = np.maximum(np.minimum(box[2:], truth[2:]) - np.maximum(box[:2], truth[:2]), 0)
+                union = (box[2:] - box[:2]).prod() + (truth[2:] - truth[:2]).prod() - sides.prod()
+                assert sides.prod() / union >= curve.iou_threshold - 1e-9
+                assert (number, what) not in seen
+                seen.add((number, what))
+
+
+def test_matches_by_hand() -> None:
+    """Second image: detection 1 finds object 2, detection 0 finds nothing; detection 2 is of another class."""
+    categories = Categories((Category(0, 1, "cell"), Category(1, 2, "rod")))
+    far, near, other = [50.0, 50, 90, 90], [0.0, 0, 40, 40], [0.0, 50, 40, 90]
+    empty = Sample(np.zeros((9, 9, 3), np.uint8), np.zeros((0, 4), np.float32), np.zeros(0, np.int64))
+    sample = Sample(
+        np.zeros((100, 100, 3), np.uint8), np.array([other, near, far], np.float32), np.array([1, 0, 0], np.int64)
+    )
+    boxes = torch.tensor([[60.0, 0, 90, 30], far, other])
+    found = Detections(boxes, torch.tensor([0.3, 0.6, 0.9]), torch.tensor([0, 0, 1]), (100, 100))
+    nothing = Detections(torch.zeros(0, 4), torch.zeros(0), torch.zeros(0, dtype=torch.int64), (9, 9))
+    for metrics in (CocoMetrics(categories), PascalMetrics(categories)):
+        metrics.add(empty, nothing)
+        metrics.add(sample, found)
+        cell, rod = (c for c in metrics.compute().curves if c.iou_threshold == 0.5)
+        assert cell.matches.images.tolist() == [1, 1]
+        assert cell.matches.detections.tolist() == [1, 0]
+        assert cell.matches.objects.tolist() == [2, -1]
+        assert (rod.matches.detections.tolist(), rod.matches.objects.tolist()) == ([2], [0])

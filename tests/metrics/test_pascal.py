@@ -151,3 +151,14 @@ def test_nan_and_zero_are_explained() -> None:
     lines = metrics.compute().notes
     assert "NaN for classes without objects: b" in lines[0]
     assert "is 0" in lines[1]
+
+
+def test_matches_of_groups() -> None:
+    """The best detection inside a group stands for it; the others inside it are not of the curve."""
+    group, single = [0, 0, 20, 20], [50, 50, 60, 60]
+    sample = truth([single, group], group_of=[False, True])
+    metrics = PascalMetrics(CATEGORIES, OPEN_IMAGES_CHALLENGE)
+    metrics.add(sample, found(([1, 1, 5, 5], 0.5, 0), ([2, 2, 9, 9], 0.7, 0), (single, 0.6, 0)))
+    (curve,) = metrics.compute().curves
+    assert curve.matches.detections.tolist() == [1, 2]
+    assert curve.matches.objects.tolist() == [1, 0]

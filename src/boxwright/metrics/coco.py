@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from boxwright.metrics.average_precision import precision_and_recall, sampled
 from boxwright.metrics.matching import NOBODY, claim_best_free, overlaps, overlaps_of_crowds
-from boxwright.metrics.metric import Curve, MetricResult
+from boxwright.metrics.metric import Curve, Matches, MetricResult
 from boxwright.types import Categories, Detections, Sample
 
 __all__ = ["CocoMetrics"]
@@ -36,11 +36,21 @@ class _Judged:
         scores: float64 [D].
         right: bool [S, T, D]; whether each found an object that counts.
         ignored: bool [S, T, D]; whether each counts neither way.
+        image: Which image, in the order in which they were added.
+        detections: int64 [D]; which of the image's detections each is.
+        objects: int64 [T, D]; which of the image's objects each found where all sizes count; -1 for none.
     """
 
     scores: NDArray[np.float64]
     right: NDArray[np.bool_]
     ignored: NDArray[np.bool_]
+    image: int
+    detections: NDArray[np.int64]
+    objects: NDArray[np.int64]
+
+    def matches(self, threshold: int) -> Matches:
+        """Return what was found at one overlap, given by its place among the thresholds."""
+        return Matches(np.full(len(self.detections), self.image), self.detections, self.objects[threshold])
 
 
 class CocoMetrics:
@@ -75,18 +85,19 @@ class CocoMetrics:
         self._best = max(self._best, float(found_scores.max(initial=0.0)))
         known = {category.label for category in self.categories}
         for label in sorted(known & {*sample.labels.tolist(), *found_labels.tolist()}):
-            mine, theirs = found_labels == label, sample.labels == label
-            order = np.argsort(-found_scores[mine], kind="stable")[: _LIMITS[-1]]
-            self._judge(label, found_boxes[mine][order], found_scores[mine][order], sample, theirs)
+            mine = np.flatnonzero(found_labels == label)
+            best = mine[np.argsort(-found_scores[mine], kind="stable")[: _LIMITS[-1]]]
+            self._judge(label, best, found_boxes[best], found_scores[best], sample)
 
     def _judge(
         self,
         label: int,
+        detections: NDArray[np.int64],
         boxes: NDArray[np.float64],
         scores: NDArray[np.float64],
         sample: Sample,
-        chosen: NDArray[np.bool_],
     ) -> None:
+        chosen = np.flatnonzero(sample.labels == label)
         truth, crowd = sample.boxes[chosen].astype(np.float64), sample.is_crowd[chosen]
         areas = sample.areas[chosen].astype(np.float64)
         low, high = np.array(_RANGES).T
@@ -102,7 +113,16 @@ class CocoMetrics:
             of_ignored[size] = taken[size] & np.append(row, False)[claims[size]]
         own = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
         outside = (own < low[:, None]) | (own > high[:, None])
-        self._judged[label].append(_Judged(scores, taken & ~of_ignored, of_ignored | (~taken & outside[:, None])))
+        self._judged[label].append(
+            _Judged(
+                scores,
+                right=taken & ~of_ignored,
+                ignored=of_ignored | (~taken & outside[:, None]),
+                image=self._images - 1,
+                detections=detections,
+                objects=np.append(chosen, NOBODY)[claims[0]],
+            )
+        )
 
     def compute(self) -> MetricResult:
         """Return the metrics; -1 where there is no truth that the metric is about."""
@@ -137,11 +157,13 @@ class CocoMetrics:
         right = np.concatenate([image.right[0] for image in judged], axis=-1)
         counted = ~np.concatenate([image.ignored[0] for image in judged], axis=-1)
         found = []
-        for threshold, gains, counts in zip(_THRESHOLDS, right, counted, strict=True):
-            order = np.argsort(-scores[counts], kind="stable")
-            own = gains[counts][order].astype(np.float64)
-            precision, recall = precision_and_recall(own, 1 - own, objects)
-            found.append(Curve(name, float(threshold), scores[counts][order], own, objects, precision, recall))
+        for number, threshold in enumerate(_THRESHOLDS):
+            counts = np.flatnonzero(counted[number])
+            order = counts[np.argsort(-scores[counts], kind="stable")]
+            gains = right[number][order].astype(np.float64)
+            precision, recall = precision_and_recall(gains, 1 - gains, objects)
+            matches = Matches.join([image.matches(number) for image in judged]).select(order)
+            found.append(Curve(name, float(threshold), scores[order], gains, objects, precision, recall, matches))
         return found
 
     def _curves(self, label: int, limit: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

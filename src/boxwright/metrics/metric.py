@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -12,7 +12,36 @@ from numpy.typing import NDArray
 
 from boxwright.types import Detections, Sample
 
-__all__ = ["Curve", "MetricResult", "Metrics", "without_nan"]
+__all__ = ["Curve", "Matches", "MetricResult", "Metrics", "without_nan"]
+
+
+@dataclass(frozen=True)
+class Matches:
+    """Which detection of which image found which object.
+
+    Attributes:
+        images: int64 [D]; which image, in the order in which they were added.
+        detections: int64 [D]; which of that image's detections.
+        objects: int64 [D]; which of that image's objects it found; -1 where it found none.
+    """
+
+    images: NDArray[np.int64]
+    detections: NDArray[np.int64]
+    objects: NDArray[np.int64]
+
+    def select(self, chosen: NDArray[np.int64]) -> Matches:
+        """Return some of them, in the order of the indices `chosen`."""
+        return Matches(self.images[chosen], self.detections[chosen], self.objects[chosen])
+
+    @staticmethod
+    def join(parts: Sequence[Matches]) -> Matches:
+        """Return one table of several."""
+        none = np.zeros(0, np.int64)
+        return Matches(
+            np.concatenate([none, *(part.images for part in parts)]),
+            np.concatenate([none, *(part.detections for part in parts)]),
+            np.concatenate([none, *(part.objects for part in parts)]),
+        )
 
 
 @dataclass(frozen=True)
@@ -27,6 +56,7 @@ class Curve:
         objects: How many were to be found.
         precision: float64 [D]; after each detection.
         recall: float64 [D]; after each detection.
+        matches: Where each detection is, and what it found.
     """
 
     category: str
@@ -36,6 +66,7 @@ class Curve:
     objects: float
     precision: NDArray[np.float64]
     recall: NDArray[np.float64]
+    matches: Matches
 
 
 @dataclass(frozen=True)

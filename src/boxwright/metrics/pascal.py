@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from boxwright.metrics.average_precision import all_points, eleven_points, precision_and_recall
 from boxwright.metrics.matching import NOBODY, claim_best, overlaps, overlaps_of_crowds
-from boxwright.metrics.metric import Curve, MetricResult
+from boxwright.metrics.metric import Curve, Matches, MetricResult
 from boxwright.types import Categories, Detections, Sample
 
 __all__ = [
@@ -88,10 +88,12 @@ class PascalMetrics:
             rules: How to count.
         """
         self.categories, self.rules = categories, rules
-        # Label → scores and gains of its detections, image by image; and objects to be found.
+        # Label → scores, gains and matches of its detections, image by image; and objects to be found.
         self._scores: dict[int, list[NDArray[np.float64]]] = defaultdict(list)
         self._gains: dict[int, list[NDArray[np.float64]]] = defaultdict(list)
+        self._matches: dict[int, list[Matches]] = defaultdict(list)
         self._objects: dict[int, float] = defaultdict(float)
+        self._images = 0
 
     def add(self, sample: Sample, detections: Detections) -> None:
         """Add one image.
@@ -109,41 +111,52 @@ class PascalMetrics:
             usable &= np.isin(labels, sorted(verified))
         known = {category.label for category in self.categories}
         for label in sorted(known & (present | set(labels[usable].tolist()))):
-            mine = usable & (labels == label)
-            order = np.argsort(-scores[mine], kind="stable")
-            self._judge(label, boxes[mine][order], scores[mine][order], sample)
+            mine = np.flatnonzero(usable & (labels == label))
+            ranked = mine[np.argsort(-scores[mine], kind="stable")]
+            self._judge(label, ranked, boxes[ranked], scores[ranked], sample)
+        self._images += 1
 
-    def _judge(self, label: int, boxes: NDArray[np.float64], scores: NDArray[np.float64], sample: Sample) -> None:
-        chosen = sample.labels == label
+    def _judge(
+        self,
+        label: int,
+        detections: NDArray[np.int64],
+        boxes: NDArray[np.float64],
+        scores: NDArray[np.float64],
+        sample: Sample,
+    ) -> None:
+        chosen = np.flatnonzero(sample.labels == label)
         truth = sample.boxes[chosen].astype(np.float64)
         difficult = sample.difficult[chosen] & self.rules.excuses_difficult
         group = sample.group_of[chosen] & self.rules.has_groups
         weight = self.rules.group_weight
         self._objects[label] += float((~difficult & ~group).sum()) + weight * float((~difficult & group).sum())
         single = np.flatnonzero(~group)
-        right, dropped = self._find_single(overlaps(boxes, truth[single]), difficult[single])
+        claims = claim_best(overlaps(boxes, truth[single]), self.rules.threshold)
+        right, dropped = _first_claims(claims, difficult[single])
         open_ones = np.flatnonzero(~right & ~dropped)
         groups = claim_best(overlaps_of_crowds(boxes[open_ones], truth[group]), self.rules.threshold)
         dropped[open_ones[groups != NOBODY]] = True
-        self._scores[label].append(scores[~dropped])
-        self._gains[label].append(right[~dropped].astype(np.float64))
+        kept = np.flatnonzero(~dropped)
+        objects = np.where(right, np.append(chosen[single], NOBODY)[claims], NOBODY)
+        self._record(label, scores[kept], right[kept].astype(np.float64), detections[kept], objects[kept])
         if weight > 0:
-            found = sorted(set(groups[groups != NOBODY].tolist()))
-            best = [scores[open_ones[groups == number]].max() for number in found]
-            self._scores[label].append(np.array(best, np.float64))
-            self._gains[label].append(np.full(len(best), weight))
+            found = np.array(sorted(set(groups[groups != NOBODY].tolist())), np.int64)
+            # Detections come best first, so the first of a group is its best.
+            best = open_ones[[int(np.argmax(groups == number)) for number in found]]
+            gains = np.full(len(best), weight)
+            self._record(label, scores[best], gains, detections[best], chosen[np.flatnonzero(group)[found]])
 
-    def _find_single(
-        self, overlap: NDArray[np.float64], difficult: NDArray[np.bool_]
-    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Tell which detections found an object, and which found a difficult one and do not count."""
-        claims = claim_best(overlap, self.rules.threshold)
-        excused = (claims != NOBODY) & np.append(difficult, False)[claims]
-        first = np.zeros(len(claims), np.bool_)
-        # Detections come best first, so the first claim of an object is the one that counts.
-        objects, firsts = np.unique(claims, return_index=True)
-        first[firsts[objects != NOBODY]] = True
-        return first & ~excused, excused
+    def _record(
+        self,
+        label: int,
+        scores: NDArray[np.float64],
+        gains: NDArray[np.float64],
+        detections: NDArray[np.int64],
+        objects: NDArray[np.int64],
+    ) -> None:
+        self._scores[label].append(scores)
+        self._gains[label].append(gains)
+        self._matches[label].append(Matches(np.full(len(detections), self._images), detections, objects))
 
     def compute(self) -> MetricResult:
         """Return the metrics; NaN for a class without objects, and for the mean where no class has any."""
@@ -173,7 +186,8 @@ class PascalMetrics:
         gains = np.concatenate([np.zeros(0), *(image for label in labels for image in self._gains[label])])
         order = np.argsort(-scores, kind="stable")
         precision, recall = precision_and_recall(gains[order], (gains[order] <= 0).astype(np.float64), count)
-        return Curve(name, self.rules.threshold, scores[order], gains[order], count, precision, recall)
+        matches = Matches.join([image for label in labels for image in self._matches[label]]).select(order)
+        return Curve(name, self.rules.threshold, scores[order], gains[order], count, precision, recall, matches)
 
     def _notes(self, values: dict[str, float]) -> list[str]:
         """Say why a metric is 0 or NaN."""
@@ -183,3 +197,22 @@ class PascalMetrics:
         without = [category.name for category in self.categories if self._objects[category.label] == 0]
         lines = [f"{self.rules.prefix}: NaN for classes without objects: {', '.join(without)}"] if without else []
         return [*lines, f"{name} is 0: no detection overlaps an object of its class"] if mean == 0 else lines
+
+
+def _first_claims(
+    claims: NDArray[np.int64], difficult: NDArray[np.bool_]
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Tell which detections found an object, and which found a difficult one and do not count.
+
+    Args:
+        claims: int64 [D]; the object that each claims, best detection first.
+        difficult: bool [G].
+
+    Returns:
+        bool [D] each.
+    """
+    excused = (claims != NOBODY) & np.append(difficult, False)[claims]
+    first = np.zeros(len(claims), np.bool_)
+    objects, firsts = np.unique(claims, return_index=True)
+    first[firsts[objects != NOBODY]] = True
+    return first & ~excused, excused
