@@ -12,6 +12,7 @@ import boxwright as bw
 from boxwright.data.label_map import load_label_map
 from boxwright.evaluation.results import write_evaluation
 from boxwright.evaluation.run import run_evaluation
+from boxwright.evaluation.settings import EvaluationSettings
 
 
 def test_several_metrics_and_nan(small_config: Path, shapes_data: Path, tmp_path: Path) -> None:
@@ -43,7 +44,7 @@ def test_several_metrics_and_nan(small_config: Path, shapes_data: Path, tmp_path
 def test_workers_change_nothing(small_config: Path, tmp_path: Path) -> None:
     config = bw.load_config(small_config)
     detector = bw.build_detector(config, load_label_map(config.eval_input_reader[0].label_map_path))
-    alone, with_two = (run_evaluation(config, detector, workers=workers) for workers in (0, 2))
+    alone, with_two = (run_evaluation(config, detector, EvaluationSettings(workers=workers)) for workers in (0, 2))
     assert alone.metrics == with_two.metrics
     assert alone.rows == with_two.rows
     assert list(alone.pictures) == list(with_two.pictures)
@@ -57,7 +58,7 @@ def test_a_bad_record_is_told_from_a_worker_too(small_config: Path, shapes_data:
     config = bw.load_config(small_config, [f'eval_input_reader[0].tf_record_input_reader.input_path=["{record}"]'])
     detector = bw.build_detector(config, load_label_map(config.eval_input_reader[0].label_map_path))
     with pytest.raises(bw.DataError, match="bad.record"):
-        run_evaluation(config, detector, workers=2)
+        run_evaluation(config, detector, EvaluationSettings(workers=2))
 
 
 def test_losses_leave_out_the_penalty_where_training_does(small_config: Path) -> None:

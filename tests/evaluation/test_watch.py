@@ -13,8 +13,11 @@ from typer.testing import CliRunner
 import boxwright as bw
 from boxwright.cli.main import app, like_absl
 from boxwright.evaluation.results import Evaluation
-from boxwright.evaluation.watch import WatchSettings, evaluate_on_training_data, watch
+from boxwright.evaluation.run import open_evaluation, run_evaluation
+from boxwright.evaluation.settings import EvaluationSettings, WatchSettings
+from boxwright.evaluation.watch import watch
 
+FIRST = EvaluationSettings(workers=0)
 FAST = bw.RunSettings(evaluate=False, workers=0, checkpoint_every_n=3)
 
 
@@ -31,7 +34,7 @@ def test_it_waits_evaluates_and_ends_with_the_last_step(small_config: Path, tmp_
 
     thread = threading.Thread(target=train_later)
     thread.start()
-    count = watch(config, tmp_path / "m", tmp_path / "m", WatchSettings(wait_interval=0, timeout=60), hear)
+    count = watch(config, tmp_path / "m", tmp_path / "m", FIRST, WatchSettings(wait_interval=0, timeout=60), hear)
     thread.join()
     assert heard[-1] == (6, False, "step 6 of 6 is evaluated: the end")
     assert count == len(heard) - 1
@@ -48,34 +51,40 @@ def test_it_ends_when_nothing_comes(small_config: Path, tmp_path: Path) -> None:
         bw.load_config(small_config),
         tmp_path / "m",
         tmp_path,
+        FIRST,
         WatchSettings(timeout=0),
         lambda _, __, text: heard.append(text),
     )
     assert count == 1
     assert heard == ["", "no new checkpoint in 0 s: the end"]
     with pytest.raises(bw.CheckpointError, match="no checkpoint in 0 s"):
-        watch(bw.load_config(small_config), tmp_path / "no", tmp_path, WatchSettings(timeout=0), lambda *_: None)
+        watch(bw.load_config(small_config), tmp_path / "no", tmp_path, FIRST, WatchSettings(timeout=0), lambda *_: None)
     with pytest.raises(bw.ConfigError, match=r"eval_input_reader\[3\] is missing"):
-        watch(bw.load_config(small_config), tmp_path, tmp_path, WatchSettings(eval_index=3), lambda *_: None)
+        watch(
+            bw.load_config(small_config),
+            tmp_path,
+            tmp_path,
+            EvaluationSettings(eval_index=3),
+            WatchSettings(),
+            lambda *_: None,
+        )
 
 
 def test_reader_names_its_folder(small_config: Path, tmp_path: Path) -> None:
     config = bw.load_config(small_config, ["eval_input_reader.name=night", "train_config.num_steps=1"])
     bw.train(config, tmp_path / "m", bw.RunSettings(workers=0))
     assert list((tmp_path / "m" / "eval" / "night").glob("events*"))
-    evaluate_on_training_data(config, 5)
-    assert config.eval_input_reader[0].name == "eval_on_train"
-    assert config.eval_input_reader[0].sample_1_of_n_examples == 5
+    of_training = EvaluationSettings(eval_on_train_data=True)
+    assert open_evaluation(config, of_training, None).name == "eval_on_train"
+    assert open_evaluation(config, of_training, None).plan.every_nth == 5
 
 
 def test_class_agnostic_counts_objects(small_config: Path, tmp_path: Path) -> None:
-    from boxwright.evaluation.run import run_evaluation
-
     config = bw.load_config(small_config, ["train_config.num_steps=1", "eval_config.include_metrics_per_category=true"])
     bw.train(config, tmp_path / "m", FAST)
     detector, _, _ = bw.restore_detector(tmp_path / "m")
     plain = run_evaluation(config, detector)
-    merged = run_evaluation(config, detector, class_agnostic=True)
+    merged = run_evaluation(config, detector, EvaluationSettings(class_agnostic=True))
     assert {n: v for n, v in merged.metrics.items() if "Loss" in n} == {
         n: v for n, v in plain.metrics.items() if "Loss" in n
     }, "losses are of the classes as they are"
@@ -134,7 +143,8 @@ def test_what_comes_while_it_waits_is_not_missed(small_config: Path, tmp_path: P
             heard.append(step)
             bw.train(bw.load_config(small_config), tmp_path / "m", FAST)
 
-    watch(bw.load_config(small_config), tmp_path / "m", tmp_path, WatchSettings(wait_interval=3, timeout=1), hear)
+    waiting = WatchSettings(wait_interval=3, timeout=1)
+    watch(bw.load_config(small_config), tmp_path / "m", tmp_path, FIRST, waiting, hear)
     assert heard == [2, 6]
 
 
@@ -148,6 +158,7 @@ def test_damaged_newest_checkpoint_is_evaluated_once(small_config: Path, tmp_pat
             bw.load_config(small_config),
             tmp_path / "m",
             tmp_path,
+            FIRST,
             WatchSettings(wait_interval=0, timeout=2),
             lambda step, evaluation, _: heard.append(step) if evaluation else None,
         )

@@ -60,7 +60,7 @@ def demo_command(
         return
     console.print(f"\n$ boxwright evaluate --model_dir {model_dir} --out {out / 'eval'}", markup=False)
     detector, _, _ = restore_detector(model_dir)
-    evaluation = run_evaluation(config, detector, 0, lambda items, title: count_progress(title)(items))
+    evaluation = run_evaluation(config, detector, progress=lambda items, title: count_progress(title)(items))
     write_evaluation(evaluation, out / "eval")
     print_evaluation(evaluation)
     console.print(f"\npictures, truth beside detections: {out / 'eval' / 'pictures'}", markup=False)

@@ -15,7 +15,6 @@ from boxwright.cli import config, convert, demo, evaluate, export, inspect, pred
 from boxwright.cli.console import console, errors, show_log
 from boxwright.cli.options import CONTEXT, with_settings
 from boxwright.errors import BoxwrightError
-from boxwright.training.settings import RunSettings
 
 __all__ = ["app", "like_absl", "main"]
 
@@ -27,9 +26,9 @@ app = typer.Typer(
     context_settings=CONTEXT,
 )
 app.callback()(show_log)
-app.command("train")(with_settings(RunSettings)(train.train_command))
-app.command("evaluate")(evaluate.evaluate_command)
-app.command("predict")(predict.predict_command)
+app.command("train")(with_settings(train.train_command))
+app.command("evaluate")(with_settings(evaluate.evaluate_command))
+app.command("predict")(with_settings(predict.predict_command))
 app.command("demo")(demo.demo_command)
 app.command("convert")(convert.convert_command)
 app.command("export")(export.export_command)

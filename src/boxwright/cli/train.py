@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,13 +12,17 @@ from rich.progress import Progress, TaskID
 
 from boxwright.cli.console import console, print_metrics, progress_bar
 from boxwright.errors import ConfigError
+from boxwright.evaluation.settings import EvaluationSettings, WatchSettings
+from boxwright.settings import setting
 from boxwright.training.settings import RunSettings
 
 if TYPE_CHECKING:
     from boxwright.config.messages import TrainEvalPipelineConfig
     from boxwright.training.log import Event
 
-__all__ = ["Narrator", "train_command"]
+__all__ = ["Narrator", "TfFlags", "train_command"]
+
+_TF = "Of model_main_tf2.py"
 
 
 class Narrator:
@@ -63,6 +67,36 @@ class Narrator:
             console.print(f"step {step}/{total}  {numbers}", markup=False)
 
 
+@dataclass(frozen=True, kw_only=True)
+class TfFlags:
+    """The flags that model_main_tf2.py has and the run's settings lack."""
+
+    num_train_steps: int | None = setting(None, "Steps in all; overrides train_config.num_steps.", _TF, 1)
+    checkpoint_dir: Path | None = setting(
+        None, "Do not train: evaluate each new checkpoint of this folder, as boxwright evaluate --watch.", _TF
+    )
+    eval_timeout: float = setting(3600.0, "With --checkpoint_dir: seconds to wait for a new checkpoint.", _TF, 0)
+    sample_1_of_n_eval_examples: int | None = setting(None, "Evaluate every nth image.", _TF, 1)
+    eval_on_train_data: bool = setting(
+        False,
+        "With --checkpoint_dir: evaluate on the training data (TF2 never reads it).",
+        _TF,
+        flags=("--eval_on_train_data/--noeval_on_train_data",),
+    )
+    sample_1_of_n_eval_on_train_examples: int = setting(5, "With --eval_on_train_data: every nth image.", _TF, 1)
+    record_summaries: bool = setting(
+        True,
+        "Log pictures of inputs and of losses' distributions.",
+        _TF,
+        flags=("--record_summaries/--norecord_summaries",),
+    )
+    num_workers: int = setting(1, "Machines; more than 1 is torchrun's to start (docs/training.md).", _TF)
+    use_tpu: bool = setting(
+        False, "Refused: PyTorch here runs on CPUs and GPUs.", _TF, flags=("--use_tpu/--nouse_tpu",)
+    )
+    tpu_name: str = setting("", "As --use_tpu.", _TF)
+
+
 Config = Annotated[
     Path, typer.Option("--pipeline_config_path", "--config", help="The configuration: text format, YAML or JSON.")
 ]
@@ -72,130 +106,66 @@ ModelDir = Annotated[
         "--model_dir", help="The run's folder: checkpoints, log, configuration as run. A run in it is resumed."
     ),
 ]
-_TF = "Of model_main_tf2.py"
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Change the configuration, as in --set train_config.batch_size=8; may be repeated."),
+]
 
 
-def train_command(  # noqa: PLR0913  # the flags of model_main_tf2.py
-    pipeline_config_path: Config,
-    model_dir: ModelDir,
-    settings: RunSettings,
-    num_train_steps: Annotated[
-        int | None, typer.Option("--num_train_steps", help="Steps in all; overrides train_config.num_steps.")
-    ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Change the configuration, as in --set train_config.batch_size=8; may be repeated."),
-    ] = None,
-    checkpoint_dir: Annotated[
-        Path | None,
-        typer.Option(
-            "--checkpoint_dir",
-            help="Do not train: evaluate each new checkpoint of this folder, as boxwright evaluate --watch.",
-            rich_help_panel=_TF,
-        ),
-    ] = None,
-    eval_timeout: Annotated[
-        int,
-        typer.Option(
-            "--eval_timeout",
-            help="With --checkpoint_dir: seconds to wait for a new checkpoint.",
-            rich_help_panel=_TF,
-        ),
-    ] = 3600,
-    sample_1_of_n_eval_examples: Annotated[
-        int | None,
-        typer.Option("--sample_1_of_n_eval_examples", min=1, help="Evaluate every nth image.", rich_help_panel=_TF),
-    ] = None,
-    eval_on_train_data: Annotated[
-        bool,
-        typer.Option(
-            "--eval_on_train_data/--noeval_on_train_data",
-            help="With --checkpoint_dir: evaluate on the training data (TF2 never reads it).",
-            rich_help_panel=_TF,
-        ),
-    ] = False,
-    sample_1_of_n_eval_on_train_examples: Annotated[
-        int,
-        typer.Option(
-            "--sample_1_of_n_eval_on_train_examples",
-            min=1,
-            help="With --eval_on_train_data: every nth image.",
-            rich_help_panel=_TF,
-        ),
-    ] = 5,
-    record_summaries: Annotated[
-        bool,
-        typer.Option(
-            "--record_summaries/--norecord_summaries",
-            help="Log pictures of inputs and of losses' distributions.",
-            rich_help_panel=_TF,
-        ),
-    ] = True,
-    num_workers: Annotated[
-        int,
-        typer.Option(
-            "--num_workers",
-            help="Machines; more than 1 is torchrun's to start (docs/training.md).",
-            rich_help_panel=_TF,
-        ),
-    ] = 1,
-    use_tpu: Annotated[
-        bool,
-        typer.Option("--use_tpu/--nouse_tpu", help="Refused: PyTorch here runs on CPUs and GPUs.", rich_help_panel=_TF),
-    ] = False,
-    tpu_name: Annotated[str, typer.Option("--tpu_name", help="As --use_tpu.", rich_help_panel=_TF)] = "",
+def train_command(
+    settings: RunSettings, flags: TfFlags, pipeline_config_path: Config, model_dir: ModelDir, set_: Set = None
 ) -> None:
     """Train a detector; run again to resume. Ctrl-C saves first.
 
     Many processes: torchrun --nproc-per-node N -m boxwright train … (train_config.batch_size counts all of them).
     """
-    _refuse_what_torch_has_not(num_workers, tpu=use_tpu or bool(tpu_name))
+    _refuse_what_torch_has_not(flags)
     overrides = list(set_ or [])
-    if num_train_steps is not None:
-        overrides.append(f"train_config.num_steps={num_train_steps}")
+    if flags.num_train_steps is not None:
+        overrides.append(f"train_config.num_steps={flags.num_train_steps}")
     from boxwright.config.load import load_config
 
     config = load_config(pipeline_config_path, overrides)
-    for reader in config.eval_input_reader:
-        if sample_1_of_n_eval_examples:
-            reader.sample_1_of_n_examples = sample_1_of_n_eval_examples
-    if checkpoint_dir is not None:
-        every = sample_1_of_n_eval_on_train_examples if eval_on_train_data else None
-        _watch(config, checkpoint_dir, model_dir, eval_timeout, every, settings)
+    if flags.checkpoint_dir is not None:
+        _watch(config, flags.checkpoint_dir, model_dir, flags, settings)
         return
-    if eval_on_train_data:
+    if flags.eval_on_train_data:
         raise ConfigError("--eval_on_train_data goes with --checkpoint_dir; Loss/… of the training data is in the log")
+    if flags.sample_1_of_n_eval_examples is not None:
+        for reader in config.eval_input_reader:
+            reader.sample_1_of_n_examples = flags.sample_1_of_n_eval_examples
     from boxwright.training.train import train
 
-    if not record_summaries:
+    if not flags.record_summaries:
         settings = replace(settings, summarize_every_n=0)
     with progress_bar() as progress:
         train(config, model_dir, settings, {"console": Narrator(progress, config)})
 
 
-def _refuse_what_torch_has_not(num_workers: int, *, tpu: bool) -> None:
-    if tpu:
+def _refuse_what_torch_has_not(flags: TfFlags) -> None:
+    if flags.use_tpu or flags.tpu_name:
         raise ConfigError("--use_tpu, --tpu_name: there is no TPU support; remove them to train on a GPU or the CPU")
-    if num_workers > 1:
+    if flags.num_workers > 1:
         raise ConfigError(
             "--num_workers counts machines, which torchrun starts: on each of them run "
-            f"torchrun --nnodes {num_workers} --nproc-per-node GPUS --rdzv-backend c10d --rdzv-endpoint HOST:PORT "
+            f"torchrun --nnodes {flags.num_workers} --nproc-per-node GPUS --rdzv-backend c10d --rdzv-endpoint HOST:PORT "
             "-m boxwright train …; --workers counts the processes that prepare samples"
         )
 
 
 def _watch(
-    config: TrainEvalPipelineConfig,
-    checkpoint_dir: Path,
-    model_dir: Path,
-    timeout: int,
-    every_nth_of_training: int | None,
-    run: RunSettings,
+    config: TrainEvalPipelineConfig, checkpoint_dir: Path, model_dir: Path, flags: TfFlags, run: RunSettings
 ) -> None:
     from boxwright.cli.evaluate import print_watched
-    from boxwright.evaluation.watch import WatchSettings, evaluate_on_training_data, watch
+    from boxwright.evaluation.watch import watch
 
-    if every_nth_of_training is not None:
-        evaluate_on_training_data(config, every_nth_of_training)
-    settings = WatchSettings(timeout=timeout, device=run.device, workers=run.workers)
-    watch(config, checkpoint_dir, model_dir, settings, print_watched)
+    of_training = flags.eval_on_train_data
+    settings = EvaluationSettings(
+        eval_on_train_data=of_training,
+        sample_1_of_n_eval_examples=(
+            flags.sample_1_of_n_eval_on_train_examples if of_training else flags.sample_1_of_n_eval_examples
+        ),
+        device=run.device,
+        workers=run.workers,
+    )
+    watch(config, checkpoint_dir, model_dir, settings, WatchSettings(timeout=flags.eval_timeout), print_watched)

@@ -24,12 +24,14 @@ from boxwright.distributed import ALONE, Processes
 from boxwright.errors import ConfigError
 from boxwright.evaluation.pictures import draw_beside_truth
 from boxwright.evaluation.results import Evaluation, detection_rows
+from boxwright.evaluation.settings import EvaluationSettings
 from boxwright.models.detector import Detector
-from boxwright.models.multi_scale import MultiScaleDetector
+from boxwright.models.multi_scale import MultiScaleDetector, at_scales
 from boxwright.types import Categories, Category, Detections, Sample
 
 __all__ = [
     "EvaluationSet",
+    "check_reader",
     "check_same_classes",
     "evaluate",
     "evaluate_detector",
@@ -39,6 +41,8 @@ __all__ = [
 ]
 
 Progress = Callable[[Iterable[int], str], Iterable[int]]
+_NTH_OF_TRAINING = 5
+_DEFAULTS = EvaluationSettings(workers=0)
 
 
 @dataclass(frozen=True)
@@ -57,31 +61,37 @@ class EvaluationSet:
 
 
 def open_evaluation(
-    config: m.TrainEvalPipelineConfig, number: int, trained: Categories | None, *, class_agnostic: bool = False
+    config: m.TrainEvalPipelineConfig, settings: EvaluationSettings, trained: Categories | None
 ) -> EvaluationSet:
-    """Return one of a configuration's evaluation readers, opened.
+    """Return the data that the settings choose, opened, and how to evaluate on it.
 
-    Args:
-        config: The configuration.
-        number: Which of `eval_input_reader`.
-        trained: The detector's classes, where they are known.
-        class_agnostic: Whether all classes count as one.
-
-    Returns:
-        The data, and how to evaluate on it.
-
-    Raises:
-        ConfigError: Where there is no such reader, or its classes are not those of the detector.
+    A missing reader, or other classes than the detector was `trained` on, where they are known, are a ConfigError.
     """
-    if number >= len(config.eval_input_reader):
-        raise ConfigError(
-            f"eval_input_reader[{number}] is missing; the configuration has {len(config.eval_input_reader)}"
-        )
-    reader = config.eval_input_reader[number]
-    dataset = build_dataset(reader, f"eval_input_reader[{number}]", trained)
+    reader, where = _reader(config, settings)
+    dataset = build_dataset(reader, where, trained)
     check_same_classes(trained, dataset.categories)
-    plan = replace(build_evaluation(config, reader), class_agnostic=class_agnostic)
-    return EvaluationSet(reader_name(config, number), dataset, plan)
+    plan = replace(build_evaluation(config, reader), class_agnostic=settings.class_agnostic)
+    return EvaluationSet(reader_name(config, settings), dataset, plan)
+
+
+def check_reader(config: m.TrainEvalPipelineConfig, settings: EvaluationSettings) -> None:
+    """Raise ConfigError where the configuration lacks the reader that the settings choose."""
+    _reader(config, settings)
+
+
+def _reader(config: m.TrainEvalPipelineConfig, settings: EvaluationSettings) -> tuple[m.InputReader, str]:
+    """Return the reader that the settings choose, and its path in the configuration."""
+    every = settings.sample_1_of_n_eval_examples
+    if settings.eval_on_train_data:
+        if config.train_input_reader is None:
+            raise ConfigError("train_input_reader is missing from the configuration")
+        found, where, every = config.train_input_reader, "train_input_reader", every or _NTH_OF_TRAINING
+    else:
+        number, count = settings.eval_index, len(config.eval_input_reader)
+        if number >= count:
+            raise ConfigError(f"eval_input_reader[{number}] is missing; the configuration has {count}")
+        found, where = config.eval_input_reader[number], f"eval_input_reader[{number}]"
+    return found if every is None else found.model_copy(update={"sample_1_of_n_examples": every}), where
 
 
 def _silent(indices: Iterable[int], _: str) -> Iterable[int]:
@@ -241,35 +251,24 @@ def _batches(samples: Iterable[tuple[int, Sample]], size: int) -> Iterator[list[
 
 def run_evaluation(
     config: m.TrainEvalPipelineConfig,
-    detector: Detector | MultiScaleDetector,
-    number: int = 0,
+    detector: Detector,
+    settings: EvaluationSettings = _DEFAULTS,
     progress: Progress = _silent,
-    *,
-    class_agnostic: bool = False,
-    workers: int = 0,
 ) -> Evaluation:
-    """Evaluate a detector on one of the configuration's evaluation readers.
+    """Return what a detector, on its device, finds in the data that the settings choose.
 
-    Args:
-        config: The configuration.
-        detector: The detector.
-        number: Which of `eval_input_reader`.
-        progress: Shows how far it is.
-        class_agnostic: Whether all classes count as one.
-        workers: Processes that read and decode.
-
-    Returns:
-        What was found.
-
-    Raises:
-        ConfigError: Where there is no such reader, or its classes are not those of the detector.
+    A missing reader, or other classes than the detector's, are a ConfigError.
     """
-    opened = open_evaluation(config, number, detector.categories, class_agnostic=class_agnostic)
-    return evaluate_detector(detector, opened.dataset, opened.plan, progress, workers=workers)
+    opened = open_evaluation(config, settings, detector.categories)
+    seeing = at_scales(detector, settings.multi_scale)
+    return evaluate_detector(seeing, opened.dataset, opened.plan, progress, workers=settings.workers)
 
 
-def reader_name(config: m.TrainEvalPipelineConfig, number: int) -> str:
-    """Return its `name`; where it has none, nothing for the first and the number for others."""
+def reader_name(config: m.TrainEvalPipelineConfig, settings: EvaluationSettings) -> str:
+    """Return the chosen reader's `name`; where it has none, nothing for the first and the number for others."""
+    if settings.eval_on_train_data:
+        return "eval_on_train"
+    number = settings.eval_index
     return config.eval_input_reader[number].name or (str(number) if number else "")
 
 

@@ -4,50 +4,32 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from boxwright.checkpoints.restore import restore_detector
 from boxwright.checkpoints.sources import is_tensorflow
 from boxwright.checkpoints.store import CheckpointStore
 from boxwright.config import messages as m
-from boxwright.errors import CheckpointError, ConfigError
+from boxwright.errors import CheckpointError
 from boxwright.evaluation.events import EventFile, evaluation_folder, write_evaluation_events
 from boxwright.evaluation.results import Evaluation
-from boxwright.evaluation.run import EvaluationSet, evaluate_detector, open_evaluation, reader_name
+from boxwright.evaluation.run import EvaluationSet, check_reader, evaluate_detector, open_evaluation, reader_name
+from boxwright.evaluation.settings import EvaluationSettings, WatchSettings
 from boxwright.models.detector import Detector, usable_device
+from boxwright.models.multi_scale import at_scales
 
-__all__ = ["WatchSettings", "evaluate_on_training_data", "watch"]
+__all__ = ["watch"]
 
 _POLL_SECONDS = 1.0
 Heard = Callable[[int, Evaluation | None, str], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class WatchSettings:
-    """How checkpoints are waited for, with TF2's meanings.
-
-    Attributes:
-        wait_interval: The least number of seconds between the beginnings of two evaluations.
-        timeout: Seconds without a new checkpoint after which it ends; 0 to evaluate what is there and end.
-        eval_index: Which of `eval_input_reader`.
-        class_agnostic: Whether all classes count as one.
-        device: Where to compute.
-    """
-
-    wait_interval: float = 300.0
-    timeout: float = 3600.0
-    eval_index: int = 0
-    class_agnostic: bool = False
-    device: str = "auto"
-    workers: int = 1
 
 
 def watch(
     config: m.TrainEvalPipelineConfig,
     checkpoint_dir: str | Path,
     model_dir: str | Path,
-    settings: WatchSettings,
+    settings: EvaluationSettings,
+    waiting: WatchSettings,
     heard: Heard,
 ) -> int:
     """Evaluate the newest checkpoint of a run whenever there is a new one.
@@ -59,7 +41,8 @@ def watch(
         config: The configuration.
         checkpoint_dir: The run's folder; it need not exist yet.
         model_dir: Where `eval/` with the events goes.
-        settings: How to wait.
+        settings: What is evaluated, and where.
+        waiting: How to wait.
         heard: Hears of each step with its evaluation, or, with None, why it waits or ends.
 
     Returns:
@@ -69,10 +52,9 @@ def watch(
         CheckpointError: Where the time is up and there never was a checkpoint.
         ConfigError: Where there is no such reader.
     """
-    if settings.eval_index >= len(config.eval_input_reader):
-        raise ConfigError(f"eval_input_reader[{settings.eval_index}] is missing; check eval_index")
+    check_reader(config, settings)
     device = usable_device(settings.device)
-    folder = evaluation_folder(Path(model_dir), reader_name(config, settings.eval_index))
+    folder = evaluation_folder(Path(model_dir), reader_name(config, settings))
     last, count, since = -1, 0, time.monotonic()
     opened: EvaluationSet | None = None  # when the first checkpoint says of which classes
     total = config.train_config.num_steps if config.train_config else 0
@@ -82,48 +64,25 @@ def watch(
             newest = _newest_step(Path(checkpoint_dir))
             if newest > last and (found := _restore(Path(checkpoint_dir), config)):
                 detector, step = found
-                opened = opened or _open(config, settings, detector)
-                evaluation = evaluate_detector(
-                    detector.to(device), opened.dataset, opened.plan, workers=settings.workers
-                )
+                opened = opened or open_evaluation(config, settings, detector.categories)
+                seeing = at_scales(detector.to(device), settings.multi_scale)
+                evaluation = evaluate_detector(seeing, opened.dataset, opened.plan, workers=settings.workers)
                 write_evaluation_events(events, step, evaluation.metrics, evaluation.pictures)
                 heard(step, evaluation, "")
                 last, count = newest, count + 1
                 if total and step >= total:
                     heard(step, None, f"step {step} of {total} is evaluated: the end")
                     return count
-                if settings.timeout:
-                    time.sleep(max(began + settings.wait_interval - time.monotonic(), 0.0))
+                if waiting.timeout:
+                    time.sleep(max(began + waiting.wait_interval - time.monotonic(), 0.0))
                     since = time.monotonic()  # as in TF, what is slept through does not count
                     continue
-            if time.monotonic() - since >= settings.timeout:
+            if time.monotonic() - since >= waiting.timeout:
                 if not count:
-                    raise CheckpointError(f"{checkpoint_dir}: no checkpoint in {settings.timeout:g} s")
-                heard(last, None, f"no new checkpoint in {settings.timeout:g} s: the end")
+                    raise CheckpointError(f"{checkpoint_dir}: no checkpoint in {waiting.timeout:g} s")
+                heard(last, None, f"no new checkpoint in {waiting.timeout:g} s: the end")
                 return count
             time.sleep(_POLL_SECONDS)
-
-
-def _open(config: m.TrainEvalPipelineConfig, settings: WatchSettings, detector: Detector) -> EvaluationSet:
-    agnostic = settings.class_agnostic
-    return open_evaluation(config, settings.eval_index, detector.categories, class_agnostic=agnostic)
-
-
-def evaluate_on_training_data(config: m.TrainEvalPipelineConfig, every_nth: int) -> None:
-    """Let evaluations use the training data, to see whether a detector learns at all.
-
-    Args:
-        config: The configuration; its evaluation readers change.
-        every_nth: Only every nth image is used.
-
-    Raises:
-        ConfigError: Where there is no training reader.
-    """
-    if config.train_input_reader is None:
-        raise ConfigError("train_input_reader is missing from the configuration")
-    reader = config.train_input_reader.model_copy(deep=True)
-    reader.name, reader.sample_1_of_n_examples = "eval_on_train", every_nth
-    config.eval_input_reader = [reader]
 
 
 def _newest_step(folder: Path) -> int:

@@ -12,14 +12,16 @@ from boxwright.errors import DataError
 from boxwright.evaluation.pictures import draw_detections
 from boxwright.evaluation.results import detection_rows
 from boxwright.files import is_file, is_folder, unfinished, unique_stem, write_whole
+from boxwright.inference.settings import PredictionSettings
 from boxwright.models.detector import Detector
-from boxwright.models.multi_scale import MultiScaleDetector
+from boxwright.models.multi_scale import at_scales
 from boxwright.types import Detections
 
 __all__ = ["find_images", "predict_files"]
 
 _SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp"}
 Progress = Callable[[Iterable[Path]], Iterable[Path]]
+_DEFAULTS = PredictionSettings()
 
 
 def find_images(paths: Sequence[str | Path]) -> list[Path]:
@@ -53,12 +55,10 @@ def _all(files: Iterable[Path]) -> Iterable[Path]:
 
 
 def predict_files(
-    detector: Detector | MultiScaleDetector,
+    detector: Detector,
     files: Sequence[Path],
     out: str | Path,
-    *,
-    min_score: float = 0.5,
-    max_boxes: int = 100,
+    settings: PredictionSettings = _DEFAULTS,
     progress: Progress = _all,
 ) -> list[dict[str, Any]]:
     """Detect objects in files; draw a picture of each and write `detections.json`.
@@ -66,11 +66,10 @@ def predict_files(
     Images are taken upright, as people see them: an EXIF orientation is applied.
 
     Args:
-        detector: The detector.
+        detector: The detector, on its device.
         files: The images.
         out: The folder for results; it is made.
-        min_score: The least score that is drawn and written.
-        max_boxes: The most boxes that are drawn in a picture.
+        settings: What is kept and drawn.
         progress: Wraps the files, to show how far it is.
 
     Returns:
@@ -82,14 +81,15 @@ def predict_files(
         OutputError: Where the disk is full or the folder cannot be written.
     """
     names = _picture_names(files, Path(out))
+    seeing = at_scales(detector, settings.multi_scale)
     rows: list[dict[str, Any]] = []
     with unfinished(out, "predictions") as folder:
         try:
             for number, file in enumerate(progress(files)):
                 image = read_image(file, upright=True)
-                (found,) = detector.detect([image])
-                found = found.above(min_score)
-                picture = draw_detections(image, found, min_score, max_boxes)
+                (found,) = seeing.detect([image])
+                found = found.above(settings.min_score)
+                picture = draw_detections(image, found, settings.min_score, settings.max_boxes)
                 write_whole(folder / names[number], encode_png(picture))
                 rows += _rows(found, number, file)
         finally:

@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from boxwright.errors import TrainingError
+from boxwright.settings import setting
 
 # Beyond these and NumPy's and torch's generators disagree on what a seed is.
 _SEEDS = 2**63
 
-__all__ = ["RunSettings", "setting"]
-
-
-def setting(default: Any, help: str, panel: str, least: float | None = None) -> Any:
-    """Return a field with its help, of which the command line makes an option.
-
-    Args:
-        default: Its value where nothing is said.
-        help: What it does.
-        panel: Under which heading help shows it.
-        least: The least value, if there is one.
-
-    Returns:
-        A dataclass field.
-    """
-    bound = {} if least is None else {"least": least}
-    return field(default=default, metadata={"help": help, "panel": panel, **bound})
+__all__ = ["RunSettings"]
 
 
 _LOOP, _EVALUATION, _SPEED, _SAFETY = "Loop", "Evaluation on the way", "Speed", "Safety"

@@ -26,6 +26,7 @@ from boxwright.data.loader import TrainingExamples, training_batches
 from boxwright.distributed import Processes, join_processes
 from boxwright.errors import BoxwrightError, CheckpointError, ConfigError, TrainingError
 from boxwright.evaluation.run import EvaluationSet, open_evaluation
+from boxwright.evaluation.settings import EvaluationSettings
 from boxwright.files import write_whole
 from boxwright.models.detector import usable_device
 from boxwright.training.allocator import keep_freed_memory
@@ -275,7 +276,8 @@ def _open_evaluations(
             raise TrainingError(f"patience, best_metric and evaluate_every_n are about evaluations, but {why}")
         return ()
     opened = tuple(
-        open_evaluation(config, number, training.categories) for number in range(len(config.eval_input_reader))
+        open_evaluation(config, EvaluationSettings(eval_index=number), training.categories)
+        for number in range(len(config.eval_input_reader))
     )
     first = opened[0]
     if first.plan.use_average and plan.optimizer.average_decay is None:
