@@ -1,4 +1,4 @@
-"""RefineDet trains, goes on, is evaluated and predicts as SSD does; a batch in parts is the batch."""
+"""RefineDet trains, resumes, is evaluated and predicts as SSD does; a batch in parts is the batch."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def test_memory_that_is_too_small_splits_the_batch(small_config: Path, monkeypat
     assert found.losses == pytest.approx(whole.learn(batch).losses, rel=1e-5)
     assert all(torch.equal(a, b) for a, b in zip(statistics, small.state.detector.network.buffers(), strict=True))
     content = small.state.content("")
-    assert content["parts"] == 4, "a run that goes on does so in as many parts"
+    assert content["parts"] == 4, "a resumed run learns in as many parts"
 
 
 def test_one_image_too_large_is_an_error(small_config: Path, monkeypatch: pytest.MonkeyPatch) -> None:

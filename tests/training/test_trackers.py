@@ -66,7 +66,7 @@ def test_both_hear_of_steps_and_evaluations(
     assert ("mlflow", (None, "run7")) in remembered
     more = bw.load_config(small_config, ["train_config.num_steps=3"])
     bw.train(more, tmp_path / "run7", settings)
-    assert ("mlflow", ("abc", None)) in remembered, "the run there goes on"
+    assert ("mlflow", ("abc", None)) in remembered, "the run there is resumed"
 
 
 def test_missing_library_and_unknown_name(small_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Runs: that they go on exactly, survive kills, and stop with one clear error."""
+"""Runs: that they resume exactly, survive kills, and stop with one clear error."""
 
 from __future__ import annotations
 

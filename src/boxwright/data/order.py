@@ -1,6 +1,6 @@
 """Which sample comes when: a function of seed and position alone.
 
-A stream of samples goes on where a run stopped, and is the same whatever the number of processes and
+A stream of samples resumes where a run stopped, and is the same whatever the number of processes and
 workers, as nothing in it depends on what was drawn before except through counts that can be redone.
 """
 

@@ -44,7 +44,7 @@ _NAMED = 20
 
 @dataclass
 class _Progress:
-    """What the loop counts on its way; nothing of it is needed to go on after a stop."""
+    """What the loop counts on its way; nothing of it is needed to resume."""
 
     began: float = field(default_factory=time.monotonic)
     clock: float = field(default_factory=time.monotonic)
@@ -321,10 +321,10 @@ class Run:
             chosen = state.selection
             why = f"no better {chosen.metric} in {chosen.waited} evaluations, the best at step {chosen.best_step}"
         if state.step < self.plan.num_steps:
-            goes_on = progress.ending in (Ending.TIME_UP, Ending.INTERRUPTED) and not state.selection.exhausted
+            resumable = progress.ending in (Ending.TIME_UP, Ending.INTERRUPTED) and not state.selection.exhausted
             self.processes.log.info(
                 f"{why}: stopped after {state.step} of {self.plan.num_steps} steps"
-                + ("; the same command goes on from here" if goes_on else "")
+                + ("; run the same command again to resume" if resumable else "")
             )
 
     def _summarize_performance(self) -> None:

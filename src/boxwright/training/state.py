@@ -32,7 +32,7 @@ class TrainingState:
         seed: Decides order, augmentation and what the network draws at random.
         parts: In how many parts a batch is learnt from because memory is too small for less.
         step: Steps done.
-        samples: Samples seen: where the stream of data goes on.
+        samples: Samples seen: where the stream of data resumes.
         selection: The evaluations so far.
         began: When the run began, in seconds since 1970.
     """

@@ -34,7 +34,7 @@ class Tracker(Protocol):
 
 class _WeightsAndBiases:
     def __init__(self, library: Any, model_dir: Path, config_text: str) -> None:
-        # Kept beside the checkpoints, so that a run that goes on goes on there too.
+        # Kept beside the checkpoints, so that a resumed run resumes there too.
         note = model_dir / "wandb_run_id"
         if not note.is_file():
             write_whole(note, uuid4().hex)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from boxwright.config.support import refuse_unsupported, report
 from boxwright.data.augmentation.transform import Chain
 from boxwright.data.dataset import Dataset
 from boxwright.data.groundtruth import without_masks
-from boxwright.data.loader import TrainingExamples, training_batches
+from boxwright.data.loader import BatchStream, TrainingExamples, training_batches
 from boxwright.distributed import Processes, join_processes
 from boxwright.errors import BoxwrightError, CheckpointError, ConfigError, TrainingError
 from boxwright.evaluation.run import EvaluationSet, open_evaluation
@@ -73,16 +72,14 @@ def train(
     settings = settings or RunSettings()
     for name in settings.track:
         check_tracker(name)
-    with join_processes() as processes, ExitStack() as lock:
-        prepared = _prepare(config, Path(model_dir), settings, listeners or {}, processes, lock)
-        with prepared.log() as log, stop_requests() as stop_requested:
-            run = prepared.run(log, stop_requested)
-            if settings.profile:
-                run.profile()
-                return prepared.state.step
+    with join_processes() as processes, ExitStack() as held:
+        run = _prepare(config, Path(model_dir), settings, listeners or {}, processes, held)
+        if settings.profile:
+            run.profile()
+        else:
             with _saving_before_stopping(run, processes):
                 run.loop()
-    return prepared.state.step
+        return run.state.step
 
 
 def _take_folder(folder: Path, processes: Processes, lock: ExitStack) -> None:
@@ -124,70 +121,15 @@ def _translate_error(error: BaseException, processes: Processes) -> TrainingErro
     return None
 
 
-@dataclass(frozen=True)
-class _Prepared:
-    """Everything a run needs, built and restored."""
-
-    config: m.TrainEvalPipelineConfig
-    plan: TrainingPlan
-    settings: RunSettings
-    state: TrainingState
-    store: CheckpointStore
-    dataset: Dataset
-    evaluations: tuple[EvaluationSet, ...]
-    listeners: Mapping[str, Listener]
-    processes: Processes
-
-    def log(self) -> TrainingLog | nullcontext[None]:
-        if not self.processes.leads or self.settings.profile:
-            return nullcontext()
-        folder, text, state = self.store.folder, dump_message(self.config), self.state
-        log = TrainingLog()
-        log.add("metrics.jsonl", lambda: JsonLines(folder, state.step, state.selection.evaluated))
-        log.add("TensorBoard", lambda: TensorBoard(folder, state.step, state.selection.evaluated))
-        for name, listener in self.listeners.items():
-            log.add(name, lambda listener=listener: listener)  # type: ignore[misc]
-        for name in self.settings.track:
-            log.add(name, lambda name=name: Tracked(open_tracker(name, folder, text)))  # type: ignore[misc]
-        return log
-
-    def run(self, log: TrainingLog | None, stop_requested: Callable[[], bool]) -> Run:
-        transforms = build_groundtruth(self.config, self.dataset.categories, self.state.detector.num_classes)
-        if not self.state.detector.network.learns_masks:
-            transforms = (*transforms, without_masks)
-        examples = TrainingExamples(
-            self.dataset,
-            Chain((self.plan.augmentation, *transforms)),
-            self.state.detector.preprocessor.resizer,
-            self.state.seed,
-            skip_bad=self.plan.stream.skip_bad,
-        )
-        batches = training_batches(
-            examples, self.plan.stream, self.state.samples, self.processes, self.settings.data_timeout
-        )
-        return Run(
-            config=self.config,
-            plan=self.plan,
-            settings=self.settings,
-            state=self.state,
-            store=self.store,
-            batches=batches,
-            log=log,
-            evaluations=self.evaluations,
-            processes=self.processes,
-            stop_requested=stop_requested,
-        )
-
-
 def _prepare(
     config: m.TrainEvalPipelineConfig,
     model_dir: Path,
     settings: RunSettings,
     listeners: Mapping[str, Listener],
     processes: Processes,
-    lock: ExitStack,
-) -> _Prepared:
-    """Load, build, restore."""
+    held: ExitStack,
+) -> Run:
+    """Load, build, restore. What must be let go at the end (the folder's lock, log, signals) goes to `held`."""
     refuse_unsupported(config, "")
     plan = build_training(config, workers=settings.workers, skip_bad=settings.skip_bad_records)
     if plan.num_steps < 1:
@@ -200,15 +142,68 @@ def _prepare(
     evaluations = _open_evaluations(config, plan, settings, dataset)
     store = CheckpointStore(model_dir, settings.max_to_keep, plan.keep_every_n_hours)
     if not settings.profile:
-        _take_folder(model_dir, processes, lock)
+        _take_folder(model_dir, processes, held)
     newest: Found = processes.from_leader(store.latest)
     plan = plan.with_seed(_seed(newest, settings.seed))
     state = _restore(config, plan, dataset, newest, settings, processes, _device(settings, processes))
-    if processes.leads and not settings.profile:
-        _write_config(config, store.folder)
     if settings.compile:
         state.detector.network.compile()
-    return _Prepared(config, plan, settings, state, store, dataset, evaluations, listeners, processes)
+    log = None
+    if processes.leads and not settings.profile:
+        text = dump_message(config)
+        # An earlier one is replaced whole or not at all.
+        write_whole(store.folder / "pipeline.config", text)
+        log = held.enter_context(_open_log(store.folder, text, state, listeners, settings.track))
+    return Run(
+        config=config,
+        plan=plan,
+        settings=settings,
+        state=state,
+        store=store,
+        batches=_batches(config, plan, settings, state, dataset, processes),
+        log=log,
+        evaluations=evaluations,
+        processes=processes,
+        stop_requested=held.enter_context(stop_requests()),
+    )
+
+
+def _open_log(
+    folder: Path, config: str, state: TrainingState, listeners: Mapping[str, Listener], trackers: Sequence[str]
+) -> TrainingLog:
+    """Return the log with all that hear it."""
+    step, evaluated = state.step, state.selection.evaluated
+    log = TrainingLog()
+    log.add("metrics.jsonl", lambda: JsonLines(folder, step, evaluated))
+    log.add("TensorBoard", lambda: TensorBoard(folder, step, evaluated))
+    for name, listener in listeners.items():
+        log.add(name, lambda listener=listener: listener)  # type: ignore[misc]
+    for name in trackers:
+        log.add(name, lambda name=name: Tracked(open_tracker(name, folder, config)))  # type: ignore[misc]
+    return log
+
+
+def _batches(
+    config: m.TrainEvalPipelineConfig,
+    plan: TrainingPlan,
+    settings: RunSettings,
+    state: TrainingState,
+    dataset: Dataset,
+    processes: Processes,
+) -> BatchStream:
+    """Return the stream of this process's parts of the batches, from where the run stopped."""
+    detector = state.detector
+    transforms = build_groundtruth(config, dataset.categories, detector.num_classes)
+    if not detector.network.learns_masks:
+        transforms = (*transforms, without_masks)
+    examples = TrainingExamples(
+        dataset,
+        Chain((plan.augmentation, *transforms)),
+        detector.preprocessor.resizer,
+        state.seed,
+        skip_bad=plan.stream.skip_bad,
+    )
+    return training_batches(examples, plan.stream, state.samples, processes, settings.data_timeout)
 
 
 def _check_processes(plan: TrainingPlan, processes: Processes) -> None:
@@ -287,11 +282,6 @@ def _open_evaluations(
         if settings.best_metric not in names:
             raise ConfigError(f"best_metric {settings.best_metric!r} is not computed; computed: {', '.join(names)}")
     return opened
-
-
-def _write_config(config: m.TrainEvalPipelineConfig, folder: Path) -> None:
-    """Write the configuration as run; it replaces an earlier one whole or not at all."""
-    write_whole(folder / "pipeline.config", dump_message(config))
 
 
 def _device(settings: RunSettings, processes: Processes) -> torch.device:
