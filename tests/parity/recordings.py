@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.conftest import GOLDEN
+from tests.conftest import GOLDEN, assert_close
 
 FOLDER = Path(os.environ.get("BOXWRIGHT_GOLDEN") or GOLDEN)
 UNSUPPORTED: list[str] = []
@@ -50,6 +50,17 @@ class Case:
         return f"{self.description['id']}/{name}" in self.arrays.files
 
 
+def compare(arrays: Any, name: str, actual: Any, absolute: float = 1e-4, relative: float = 1e-3) -> None:
+    """Compare with a recorded array, which is sampled where it is large."""
+    actual = np.ascontiguousarray(actual)
+    if name in arrays.files:
+        assert_close(actual, arrays[name], absolute, relative)
+    else:
+        assert actual.shape == tuple(arrays[f"{name}@shape"])
+        picked = actual.reshape(-1)[arrays[f"{name}@index"]]
+        assert_close(picked, arrays[f"{name}@value"], absolute, relative)
+
+
 def components() -> list[Case]:
     path = FOLDER / "components.json"
     if not path.is_file():
@@ -60,13 +71,17 @@ def components() -> list[Case]:
 
 def unclaimed() -> list[str]:
     """Name what the folder holds that no test here looks at."""
-    claimed = {"components", "models", "checkpoint", "metrics", "records", "networks", "refinedet", "weights"}
+    claimed = {"components", "models", "checkpoint", "metrics", "records", "networks", "refinedet", "tf1", "weights"}
     claimed |= {"README", "__init__", "__pycache__", "pipeline_schema", "tensorflow_ops"}
     return sorted({path.name for path in FOLDER.iterdir() if path.name.split(".")[0] not in claimed})
 
 
 def model_names() -> list[str]:
     return sorted(path.stem for path in (FOLDER / "models").glob("*.json"))
+
+
+def tf1_names() -> list[str]:
+    return sorted(path.stem for path in (FOLDER / "tf1").glob("*.json"))
 
 
 _BACKBONE = "model/_feature_extractor/classification_backbone/layer_with_weights-"

@@ -24,7 +24,14 @@ from boxwright.postprocessing.nms import PerClass
 from boxwright.types import AnchorPredictions, Targets
 from tests.conftest import GOLDEN, assert_close, xyxy, yxyx
 from tests.golden.weights import weight
-from tests.parity.recordings import FOLDER, is_beyond_last_tap, model_names, penalty_beyond_last_tap, unsupported
+from tests.parity.recordings import (
+    FOLDER,
+    compare,
+    is_beyond_last_tap,
+    model_names,
+    penalty_beyond_last_tap,
+    unsupported,
+)
 
 _TIE = 2e-6
 
@@ -51,14 +58,7 @@ class Recorded:
         return np.array([height, width, height, width], np.float32)
 
     def compare(self, name: str, actual: Any, absolute: float = 1e-4, relative: float = 1e-3) -> None:
-        """Compare with a recording, which is sampled where it is large."""
-        actual = np.ascontiguousarray(actual)
-        if name in self.arrays.files:
-            assert_close(actual, self.arrays[name], absolute, relative)
-        else:
-            assert actual.shape == tuple(self.arrays[f"{name}@shape"])
-            picked = actual.reshape(-1)[self.arrays[f"{name}@index"]]
-            assert_close(picked, self.arrays[f"{name}@value"], absolute, relative)
+        compare(self.arrays, name, actual, absolute, relative)
 
     def has(self, name: str) -> bool:
         return name in self.arrays.files or f"{name}@value" in self.arrays.files

@@ -255,12 +255,12 @@ def test_damaged_graph(copy: Path) -> None:
         Bundle(copy).graph()
 
 
-def test_a_checkpoint_of_tensorflow_1(tmp_path: Path) -> None:
+def test_a_checkpoint_by_name_has_no_graph(tmp_path: Path) -> None:
     body = np.zeros(2, np.float32).tobytes()
     prefix = by_hand(tmp_path, {b"FeatureExtractor/MobilenetV1/Conv2d_0/weights": ({"dtype": 1, "shape": (2,)}, body)})
     bundle = Bundle(prefix)
     assert not bundle.is_object_based
-    with pytest.raises(CheckpointError, match="of TensorFlow 1 .*FeatureExtractor/MobilenetV1"):
+    with pytest.raises(CheckpointError, match="has no graph of objects"):
         bundle.graph()
 
 

@@ -158,14 +158,10 @@ class Bundle(Mapping[str, "NDArray[Any]"]):
             The graph.
 
         Raises:
-            CheckpointError: Where there is none, as in checkpoints of TF1.
+            CheckpointError: Where there is none, as in TF1's, or it is damaged.
         """
         if not self.is_object_based:
-            some = next(iter(self), "nothing")
-            raise CheckpointError(
-                f"{self.prefix}: a checkpoint of TensorFlow 1 (variables by name, such as {some}); "
-                "only checkpoints of TensorFlow 2 are read"
-            )
+            raise CheckpointError(f"{self.prefix}: has no graph of objects")
         parts = self.strings(GRAPH_KEY)
         try:
             (data,) = parts

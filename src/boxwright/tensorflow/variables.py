@@ -1,12 +1,15 @@
-"""A TF2 checkpoint seen as variables of a detector, wherever it keeps them.
+"""A checkpoint of TensorFlow seen as variables of a detector, wherever it keeps them.
 
-The same variable is under `model/…` in a checkpoint of training, under `_model/…` in a SavedModel, and
-a backbone's under `feature_extractor/…` in a checkpoint of classification.
+In TF2's, the same variable is under `model/…` in a checkpoint of training, under `_model/…` in a SavedModel, and
+a backbone's under `feature_extractor/…` in a checkpoint of classification. In TF1's, a backbone's lies below
+`FeatureExtractor/` in a checkpoint of detection, and at the root in one of TF-Slim's classifiers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,18 +19,21 @@ from torch import Tensor, nn
 
 from boxwright.errors import CheckpointError
 from boxwright.models.network import Network, is_within
-from boxwright.models.ssd import SSD
 from boxwright.tensorflow.bundle import Bundle
+from boxwright.tensorflow.named_layers import TfVariable
 from boxwright.tensorflow.object_graph import ATTRIBUTE
-from boxwright.tensorflow.variable_names import SHARED_LAYERS, TfVariable, ssd_variables
+from boxwright.tensorflow.tf2_names import SHARED_LAYERS
+from boxwright.tensorflow.variable_names import tf1_variables, tf2_variables
 
-__all__ = ["TfVariables", "from_tensorflow", "names_of", "network_variables", "to_tensorflow"]
+__all__ = ["from_tensorflow", "names_of", "to_tensorflow"]
 
 _ROOTS = ("model/", "_model/")
 _CLASSIFIER = "model/_feature_extractor/classification_backbone/"
 _SLOT = "/.OPTIMIZER_SLOT/optimizer/"
-# The start or a part of a key → why a detector has no use for it.
-_UNUSED = (
+_TF1_SCOPE = "FeatureExtractor/"
+_TF1_AVERAGE = "/ExponentialMovingAverage"
+# A part of a key → why a detector has no use for it.
+_UNUSED_TF2 = (
     (".OPTIMIZER_SLOT", "state of the optimizer"),
     ("optimizer/", "state of the optimizer"),
     ("save_counter", "a counter"),
@@ -35,38 +41,57 @@ _UNUSED = (
     ("global_step", "a counter"),
     ("_feature_extractor/classification_backbone/", "of the image classifier, beyond what the detector computes"),
 )
+_UNUSED_TF1 = (
+    (_TF1_AVERAGE, "a moving average, which is not asked for"),
+    ("/Momentum", "state of the optimizer"),
+    ("/RMSProp", "state of the optimizer"),
+    ("/Adam", "state of the optimizer"),
+    ("beta1_power", "state of the optimizer"),
+    ("beta2_power", "state of the optimizer"),
+    ("global_step", "a counter"),
+    ("Logits", "of the image classifier, beyond what the detector computes"),
+)
 
 
-class TfVariables:
-    """Arrays by TF2 checkpoint key, from a bundle or a mapping."""
+@dataclass(frozen=True)
+class _Source:
+    """What a checkpoint has for a network.
 
-    def __init__(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Wrap the arrays.
+    Attributes:
+        variables: Our names to the variables.
+        find: From a variable's key to the source's own; None where it has none.
+        find_average: From a variable's key to that of its moving average.
+        unused: A part of a key, and why a detector has no use for it.
+    """
 
-        Args:
-            arrays: A bundle (whose graph of objects is followed), or any mapping by key.
-        """
-        self.arrays = arrays
-        self._graph = arrays.graph() if isinstance(arrays, Bundle) else None
+    variables: dict[str, TfVariable]
+    find: Callable[[str], str | None]
+    find_average: Callable[[str], str | None]
+    unused: tuple[tuple[str, str], ...]
 
-    def find(self, key: str, slot: str = "") -> str | None:
-        """Find a variable, whatever root and path the source has it under.
 
-        Args:
-            key: The key as a checkpoint of training has it.
-            slot: An optimizer's slot of that variable, such as "average"; empty for the variable itself.
+def _source(network: nn.Module, arrays: Mapping[str, NDArray[Any]]) -> _Source:
+    graph = arrays.graph() if isinstance(arrays, Bundle) and arrays.is_object_based else None
 
-        Returns:
-            The source's own key; None where it has no such variable.
-        """
+    def find_in_tf2(slot: str, key: str) -> str | None:
         for path in _paths(key.removesuffix(ATTRIBUTE)):
-            if self._graph is not None:
-                found = self._graph.resolve(path, slot)
+            if graph is not None:
+                found = graph.resolve(path, slot)
             else:
                 found = f"{path}{_SLOT}{slot}{ATTRIBUTE}" if slot else f"{path}{ATTRIBUTE}"
-            if found is not None and found in self.arrays:
+            if found is not None and found in arrays:
                 return found
         return None
+
+    def find_in_tf1(end: str, key: str) -> str | None:
+        names = (key + end, key.removeprefix(_TF1_SCOPE) + end)
+        return next((name for name in names if name in arrays), None)
+
+    if graph is not None or not arrays or any(key.endswith(ATTRIBUTE) for key in arrays):
+        find, find_average = partial(find_in_tf2, ""), partial(find_in_tf2, "average")
+        return _Source(tf2_variables(network), find, find_average, _UNUSED_TF2)
+    find, find_average = partial(find_in_tf1, ""), partial(find_in_tf1, _TF1_AVERAGE)
+    return _Source(tf1_variables(network), find, find_average, _UNUSED_TF1)
 
 
 def _paths(path: str) -> Iterator[str]:
@@ -80,23 +105,6 @@ def _paths(path: str) -> Iterator[str]:
             yield "feature_extractor/" + spelling.removeprefix(_CLASSIFIER)
 
 
-def network_variables(network: nn.Module) -> dict[str, TfVariable]:
-    """List the TF2 variable of every parameter and statistic of a network.
-
-    Args:
-        network: The network.
-
-    Returns:
-        Our name to the variable.
-
-    Raises:
-        CheckpointError: Where TF has no such network.
-    """
-    if not isinstance(network, SSD):
-        raise CheckpointError(f"no TF2 names are known for a {type(network).__name__}")
-    return ssd_variables(network)
-
-
 def names_of(network: Network) -> dict[str, tuple[str, ...]]:
     """List all names of every parameter, for patterns that users write.
 
@@ -104,30 +112,34 @@ def names_of(network: Network) -> dict[str, tuple[str, ...]]:
         network: The network.
 
     Returns:
-        Our name to: our name; where TF2 has such a variable, its key in a checkpoint without the
-        attribute's end; and our name below TF1's scope, `FeatureExtractor/` or `BoxPredictor/`.
+        Our name to: our name; where TF2 has such a variable, its key in a checkpoint without the attribute's end;
+        where TF1 has, its name; and our name below TF1's scope, `FeatureExtractor/` or `BoxPredictor/`.
     """
-    try:
-        variables = network_variables(network)
-    except CheckpointError:  # a network, or a backbone, that TensorFlow never had
-        variables = {}
+    tables = [_known(tf2_variables, network), _known(tf1_variables, network)]
     names: dict[str, tuple[str, ...]] = {}
     for name, _ in network.named_parameters():
         scope = "BoxPredictor" if is_within(name, network.parts.heads) else "FeatureExtractor"
-        tf2 = [variables[name].key.split("/.ATTRIBUTES/")[0]] if name in variables else []
-        names[name] = (name, *tf2, f"{scope}/{name.replace('.', '/')}")
+        theirs = [table[name].key.removesuffix(ATTRIBUTE) for table in tables if name in table]
+        names[name] = (name, *theirs, f"{scope}/{name.replace('.', '/')}")
     return names
+
+
+def _known(variables_of: Callable[[nn.Module], dict[str, TfVariable]], network: Network) -> dict[str, TfVariable]:
+    try:
+        return variables_of(network)
+    except CheckpointError:  # a network, or a part, that this version of TensorFlow never had
+        return {}
 
 
 def from_tensorflow(
     network: nn.Module, arrays: Mapping[str, NDArray[Any]], *, use_average: bool = False
 ) -> tuple[dict[str, Tensor], dict[str, str], dict[str, str]]:
-    """Bring a TF2 checkpoint's variables to our names and layout.
+    """Bring a checkpoint's variables to our names and layout.
 
     Args:
         network: The network that they are for.
-        arrays: A bundle, or a mapping from keys.
-        use_average: Whether to take moving averages of weights where the optimizer kept them.
+        arrays: A bundle, or a mapping from keys; with TF2's keys, which end alike, or TF1's names.
+        use_average: Whether to take moving averages of weights.
 
     Returns:
         Our names to tensors, our names to keys, and the keys that no name has, each with the reason.
@@ -135,15 +147,15 @@ def from_tensorflow(
     Raises:
         CheckpointError: Where averages are wanted and a weight has none, or a weight is of whole numbers.
     """
-    source = TfVariables(arrays)
+    source = _source(network, arrays)
     values: dict[str, Tensor] = {}
     keys: dict[str, str] = {}
     plain: list[str] = []
     learnt = {name for name, parameter in network.named_parameters() if parameter.requires_grad}
-    for name, variable in network_variables(network).items():
+    for name, variable in source.variables.items():
         key = source.find(variable.key)
         if use_average and name in learnt:
-            average = source.find(variable.key, "average")
+            average = source.find_average(variable.key)
             plain += [name] if average is None else []
             key = average or key
         if key is not None:
@@ -155,22 +167,22 @@ def from_tensorflow(
             values[name], keys[name] = torch.from_numpy(np.array(array, order="C")), key
     if plain:
         raise CheckpointError(
-            f"moving averages are asked for, but the checkpoint's optimizer kept none of {len(plain)} of {len(learnt)} "
-            f"weights; the first is {plain[0]}"
+            f"moving averages are asked for, but the checkpoint has none of {len(plain)} of {len(learnt)} weights; "
+            f"the first is {plain[0]}"
         )
     taken = set(keys.values())
-    return values, keys, {key: _reason(key) for key in arrays if key not in taken}
+    return values, keys, {key: _reason(key, source.unused) for key in arrays if key not in taken}
 
 
-def _reason(key: str) -> str:
-    return next((reason for part, reason in _UNUSED if part in key), "the network has no such variable")
+def _reason(key: str, unused: tuple[tuple[str, str], ...]) -> str:
+    return next((reason for part, reason in unused if part in key), "the network has no such variable")
 
 
 def to_tensorflow(network: nn.Module) -> tuple[dict[str, NDArray[np.float32]], dict[str, str]]:
     """Return keys to arrays, and the second paths to some objects, as `write_bundle` takes them."""
     state = network.state_dict()
     arrays = {}
-    for name, variable in network_variables(network).items():
+    for name, variable in tf2_variables(network).items():
         array = state[name].detach().cpu().float().numpy()
         if variable.axes:
             array = array.transpose(np.argsort(variable.axes))

@@ -1,0 +1,158 @@
+"""Where TF1 keeps the layers of an SSD's parts.
+
+TF1 names a variable by the scopes that it was made in, as TF-Slim and the predictors open them. What stands behind
+"#" is the kernel that a separable layer keeps there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from boxwright.models.backbones.mobilenet_v1 import MobileNetV1
+from boxwright.models.backbones.mobilenet_v2 import InvertedResidual, MobileNetV2
+from boxwright.models.heads.convolutional import ConvolutionalHead
+from boxwright.models.heads.weight_shared import Tower, WeightSharedHead
+from boxwright.models.necks.multi_resolution import MultiResolutionFeatureMaps
+from boxwright.models.ssd import SSD
+from boxwright.tensorflow.named_layers import CONV_AXES, DEPTHWISE_AXES, NORM, Named, TfVariable, learnt_names
+
+__all__ = ["SSD_PARTS", "variables_of"]
+
+_EXTRACTOR = "FeatureExtractor"
+# Backbone → its scope, and the layer that SSD's extra maps are named after.
+_SCOPES: dict[type[nn.Module], tuple[str, str]] = {
+    MobileNetV1: ("MobilenetV1", "Conv2d_13_pointwise"),
+    MobileNetV2: ("MobilenetV2", "layer_19"),
+}
+
+
+def variables_of(layer: nn.Module, path: str) -> dict[str, TfVariable]:
+    """List the variables of a layer.
+
+    Args:
+        layer: A convolution or a normalization.
+        path: Its scope; behind "#", the kernel that a separable layer keeps of this one.
+
+    Returns:
+        The tensor's name within the layer to the variable.
+    """
+    path, _, part = path.partition("#")
+    if isinstance(layer, nn.Conv2d):
+        depthwise = layer.groups > 1
+        kernel = part or ("depthwise_weights" if depthwise else "weights")
+        found = {"weight": TfVariable(f"{path}/{kernel}", DEPTHWISE_AXES if depthwise else CONV_AXES)}
+        return found if layer.bias is None else found | {"bias": TfVariable(f"{path}/biases")}
+    return {name: TfVariable(f"{path}/{NORM[name]}") for name in learnt_names(layer)}
+
+
+def _layer(module: nn.Module, scope: str) -> Named:
+    """Name one layer of TF-Slim: a convolution, or the two of a separable one, and its normalization."""
+    convs = [part for part in module.modules() if isinstance(part, nn.Conv2d)]
+    kernels = ("#depthwise_weights", "#pointwise_weights") if len(convs) > 1 else ("",)
+    for conv, kernel in zip(convs, kernels, strict=False):
+        yield conv, f"{scope}{kernel}"
+    for part in module.modules():
+        if isinstance(part, nn.BatchNorm2d):
+            yield part, f"{scope}/BatchNorm"
+
+
+def _mobilenet_v1(backbone: MobileNetV1, _: SSD) -> Named:
+    scope = f"{_EXTRACTOR}/MobilenetV1/Conv2d"
+    yield from _layer(backbone.stem, f"{scope}_0")
+    for number, block in enumerate(backbone.blocks, start=1):
+        depthwise, pointwise = block.children()
+        yield from _layer(depthwise, f"{scope}_{number}_depthwise")
+        yield from _layer(pointwise, f"{scope}_{number}_pointwise")
+
+
+def _mobilenet_v2(backbone: MobileNetV2, _: SSD) -> Named:
+    scope = f"{_EXTRACTOR}/MobilenetV2"
+    yield from _layer(backbone.stem, f"{scope}/Conv")
+    for number, block in enumerate(part for part in backbone.blocks if isinstance(part, InvertedResidual)):
+        name = f"{scope}/expanded_conv_{number}" if number else f"{scope}/expanded_conv"
+        for part in ("expand", "depthwise", "project"):
+            yield from _layer(getattr(block, part), f"{name}/{part}")
+    if backbone.head is not None:
+        yield from _layer(backbone.head, f"{scope}/Conv_1")
+
+
+def _units(module: nn.Module) -> list[nn.Sequential]:
+    """Cut a part into convolutions, each with the normalization behind it."""
+    units: list[list[nn.Module]] = []
+    for part in module.modules():
+        if isinstance(part, nn.Conv2d):
+            units.append([part])
+        elif isinstance(part, nn.BatchNorm2d):
+            units[-1].append(part)
+    return [nn.Sequential(*unit) for unit in units]
+
+
+def _channels(unit: nn.Sequential) -> int:
+    (conv,) = (part for part in unit if isinstance(part, nn.Conv2d))
+    return conv.out_channels
+
+
+def _side(unit: nn.Sequential) -> int:
+    (conv,) = (part for part in unit if isinstance(part, nn.Conv2d))
+    return conv.kernel_size[0]
+
+
+def _extra_maps(neck: MultiResolutionFeatureMaps, network: SSD) -> Named:
+    scope, last = _SCOPES[type(network.backbone)]
+    path = f"{_EXTRACTOR}/{scope}/{last}"
+    first = len(neck.channels) - len(neck.extra)
+    for number, extra in enumerate(neck.extra, start=first):
+        squeeze, *depthwise, spread = _units(extra)
+        yield from _layer(squeeze, f"{path}_1_Conv2d_{number}_1x1_{_channels(squeeze)}")
+        side = _side(depthwise[0] if depthwise else spread)
+        name = f"{path}_2_Conv2d_{number}_{side}x{side}_s2_{_channels(spread)}"
+        for layer in depthwise:
+            yield from _layer(layer, f"{name}_depthwise")
+        yield from _layer(spread, name)
+
+
+def _convolutional(head: ConvolutionalHead, _: SSD) -> Named:
+    for level, (shared, boxes, classes) in enumerate(zip(head.shared, head.boxes, head.classes, strict=True)):
+        scope = f"BoxPredictor_{level}"
+        for number, layer in enumerate(_units(shared)):
+            yield from _layer(layer, f"{scope}/Conv2d_{number}_1x1_{_channels(layer)}")
+        for layers, name in ((boxes, "BoxEncodingPredictor"), (classes, "ClassPredictor")):
+            *depthwise, last = _units(layers)
+            for layer in depthwise:
+                yield from _layer(layer, f"{scope}/{name}_depthwise")
+            yield from _layer(last, f"{scope}/{name}")
+
+
+def _weight_shared(head: WeightSharedHead, _: SSD) -> Named:
+    scope = "WeightSharedConvolutionalBoxPredictor"
+    for level, projection in enumerate(head.projections):
+        yield from _layer(projection, f"{scope}/ProjectionLayer/conv2d_{level}")
+    yield from _layer(head.boxes, f"{scope}/BoxPredictor")
+    yield from _layer(head.classes, f"{scope}/ClassPredictor")
+    if head.class_tower is None:
+        yield from _tower(head.box_tower, f"{scope}/PredictionTower")
+    else:
+        yield from _tower(head.box_tower, f"{scope}/BoxPredictionTower")
+        yield from _tower(head.class_tower, f"{scope}/ClassPredictionTower")
+
+
+def _tower(tower: Tower, scope: str) -> Named:
+    for number, conv in enumerate(tower.convs):
+        yield from _layer(conv, f"{scope}/conv2d_{number}")
+    for position, norm in enumerate(tower.norms):
+        level, number = divmod(position, len(tower.convs))
+        if isinstance(norm, nn.BatchNorm2d):
+            yield norm, f"{scope}/conv2d_{number}/BatchNorm/feature_{level}"
+
+
+# Type of a part → what names its layers, given the part and its network.
+SSD_PARTS: dict[type[nn.Module], Callable[[Any, Any], Named]] = {
+    MobileNetV1: _mobilenet_v1,
+    MobileNetV2: _mobilenet_v2,
+    MultiResolutionFeatureMaps: _extra_maps,
+    ConvolutionalHead: _convolutional,
+    WeightSharedHead: _weight_shared,
+}

@@ -1,0 +1,197 @@
+"""Where TF2 keeps the layers of an SSD's parts.
+
+TF2 names a variable by the path of attributes that leads to it. The paths below are those of
+`ssd_meta_arch.SSDMetaArch` built from Keras layers; within a list, layers without variables
+(activations) count too. What stands behind "#" is the kernel that a separable layer keeps there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch import nn
+
+from boxwright.models.backbones.efficientnet import EfficientNet
+from boxwright.models.backbones.mobilenet_v1 import MobileNetV1
+from boxwright.models.backbones.mobilenet_v2 import MobileNetV2
+from boxwright.models.backbones.resnet_v1 import Bottleneck, ResNetV1
+from boxwright.models.heads.convolutional import ConvolutionalHead
+from boxwright.models.heads.weight_shared import Tower, WeightSharedHead
+from boxwright.models.layers import Conv2d
+from boxwright.models.necks.bifpn import BiFpn, BiFpnNode
+from boxwright.models.necks.fpn import FeaturePyramid
+from boxwright.models.necks.multi_resolution import MultiResolutionFeatureMaps
+from boxwright.models.ssd import SSD
+from boxwright.tensorflow.named_layers import CONV_AXES, DEPTHWISE_AXES, NORM, Named, TfVariable, learnt_names
+from boxwright.tensorflow.object_graph import ATTRIBUTE
+
+__all__ = ["SHARED_LAYERS", "SSD_PARTS", "variables_of"]
+
+# Paths under which TF keeps the same layers once more.
+SHARED_LAYERS = {"_feature_extractor/_efficientnet/": "_feature_extractor/classification_backbone/"}
+# What the attribute with SSD's extra maps is called, where it is called otherwise.
+_MAP_GENERATORS: dict[type[nn.Module], str] = {MobileNetV1: "_feature_map_generator"}
+
+
+def variables_of(layer: nn.Module, path: str) -> dict[str, TfVariable]:
+    """List the variables of a layer.
+
+    Args:
+        layer: A convolution, a normalization, or the weights of a BiFPN's node.
+        path: Its path of attributes; behind "#", the kernel that a separable layer keeps of this one.
+
+    Returns:
+        The tensor's name within the layer to the variable.
+    """
+    path, _, part = path.partition("#")
+    if isinstance(layer, nn.Conv2d):
+        depthwise = layer.groups > 1
+        kernel = part or ("depthwise_kernel" if depthwise else "kernel")
+        found = {"weight": _variable(path, kernel, DEPTHWISE_AXES if depthwise else CONV_AXES)}
+        return found if layer.bias is None else found | {"bias": _variable(path, "bias")}
+    if isinstance(layer, BiFpnNode):
+        return {} if layer.weights is None else {"weights": TfVariable(f"model/{path}{ATTRIBUTE}")}
+    return {name: _variable(path, NORM[name]) for name in learnt_names(layer)}
+
+
+def _variable(path: str, name: str, axes: tuple[int, ...] = ()) -> TfVariable:
+    return TfVariable(f"model/{path}/{name}{ATTRIBUTE}", axes)
+
+
+def _in_order(backbone: nn.Module, _: SSD) -> Named:
+    yield from _numbered(backbone, "classification_backbone")
+
+
+def _numbered(backbone: nn.Module, model: str) -> Named:
+    """Number the layers of a Keras model as they are listed."""
+    layers = [module for module in backbone.modules() if isinstance(module, nn.Conv2d | nn.BatchNorm2d)]
+    for number, module in enumerate(layers):
+        yield module, f"_feature_extractor/{model}/layer_with_weights-{number}"
+
+
+def _efficientnet(backbone: nn.Module, _: SSD) -> Named:
+    yield from _numbered(backbone, "_efficientnet")
+
+
+def _resnet(backbone: ResNetV1, _: SSD) -> Named:
+    """Number the layers of Keras's ResNet, which sorts those of a projecting block by their depth."""
+    layers = list(backbone.stem)
+    for block in (module for module in backbone.modules() if isinstance(module, Bottleneck)):
+        layers += [*block.reduce, *block.convolve]
+        if isinstance(block.shortcut, nn.Sequential):
+            layers += [block.shortcut[0], block.expand[0], block.shortcut[1], block.expand[1]]
+        else:
+            layers += [*block.expand]
+    yield from _numbered(nn.Sequential(*layers), "classification_backbone")
+
+
+def _extra_maps(neck: MultiResolutionFeatureMaps, network: SSD) -> Named:
+    generator = _MAP_GENERATORS.get(type(network.backbone), "feature_map_generator")
+    first = len(neck.channels) - len(neck.extra)
+    for number, layer in enumerate(neck.extra, start=first):
+        yield from _sequence(layer, f"_feature_extractor/{generator}/convolutions/{number}")
+
+
+def _pyramid(neck: FeaturePyramid, _: SSD) -> Named:
+    top, *laterals = reversed(list(neck.laterals))
+    path = "_feature_extractor/_fpn_features_generator"
+    yield top, f"{path}/top_layers/0"
+    for number, (lateral, smooth) in enumerate(zip(laterals, reversed(list(neck.smooth)), strict=True)):
+        yield lateral, f"{path}/residual_blocks/{number}/0"
+        yield from _sequence(smooth, f"{path}/conv_layers/{number}")
+    for number, layer in enumerate(neck.extra):
+        yield from _sequence(layer, f"_feature_extractor/_coarse_feature_layers/{number}")
+
+
+def _bifpn(neck: BiFpn, _: SSD) -> Named:
+    path = "_feature_extractor/_bifpn_stage"
+    for number, extra in enumerate(neck.extra):
+        yield from _sequence(extra, f"{path}/node_input_blocks/{number}/0/1")
+    nodes = (module for module in neck.nodes if isinstance(module, BiFpnNode))
+    for number, node in enumerate(nodes, start=len(neck.extra)):
+        for position, layers in enumerate(node.resample):
+            yield from _sequence(layers, f"{path}/node_input_blocks/{number}/{position}/1")
+        yield node, f"{path}/node_combine_op/{number}/bifpn_combine_weights"
+        block = f"{path}/node_post_combine_block/{number}"
+        yield from _separable(node.conv, f"{block}/1")
+        yield node.norm, f"{block}/2"
+
+
+def _convolutional(head: ConvolutionalHead, _: SSD) -> Named:
+    for level, layers in enumerate(zip(head.shared, head.boxes, head.classes, strict=True)):
+        yield from _sequence(layers[0], f"_box_predictor/_shared_nets/{level}")
+        yield from _sequence(layers[1], f"{_BOXES}/{level}/_box_encoder_layers")
+        yield from _sequence(layers[2], f"{_CLASSES}/{level}/_class_predictor_layers")
+
+
+def _weight_shared(head: WeightSharedHead, _: SSD) -> Named:
+    for level, layers in enumerate(head.projections):
+        yield from _sequence(layers, f"_box_predictor/_additional_projection_layers/{level}")
+    yield from _sequence(nn.Sequential(head.boxes), "_box_predictor/_box_prediction_head/_box_encoder_layers")
+    yield from _sequence(nn.Sequential(head.classes), f"{_CLASSES}/_class_predictor_layers")
+    if head.class_tower is None:
+        yield from _tower(head.box_tower, "PredictionTower", "box_encodings")
+    else:
+        yield from _tower(head.box_tower, "BoxPredictionTower", "box_encodings")
+        yield from _tower(head.class_tower, "ClassPredictionTower", "class_predictions_with_background")
+
+
+def _tower(tower: Tower, scope: str, head: str) -> Named:
+    for number, conv in enumerate(tower.convs):
+        yield from _separable(conv, f"_box_predictor/_head_scope_conv_layers/{scope}/{number}")
+    for position, norm in enumerate(tower.norms):
+        level, number = divmod(position, len(tower.convs))
+        if isinstance(norm, nn.BatchNorm2d):
+            yield norm, f"_box_predictor/_base_tower_layers_for_heads/{head}/{level}/{3 * number + 1}"
+
+
+_BOXES = "_box_predictor/_prediction_heads/box_encodings"
+_CLASSES = "_box_predictor/_prediction_heads/class_predictions_with_background"
+# Type of a part → what names its layers, given the part and its network.
+SSD_PARTS: dict[type[nn.Module], Callable[[Any, Any], Named]] = {
+    MobileNetV1: _in_order,
+    MobileNetV2: _in_order,
+    ResNetV1: _resnet,
+    EfficientNet: _efficientnet,
+    MultiResolutionFeatureMaps: _extra_maps,
+    FeaturePyramid: _pyramid,
+    BiFpn: _bifpn,
+    ConvolutionalHead: _convolutional,
+    WeightSharedHead: _weight_shared,
+}
+
+
+def _sequence(module: nn.Module, path: str) -> Named:
+    """Number the layers of a sequence as Keras would.
+
+    A separable convolution is one layer; explicit padding is one of its own, before the convolution.
+    """
+    number = 0
+    for layer in _flat(module):
+        first = layer[0] if isinstance(layer, nn.Sequential) else layer
+        number += isinstance(first, Conv2d) and first.pads_explicitly
+        yield from _separable(layer, f"{path}/{number}")
+        number += 1
+
+
+def _flat(module: nn.Module) -> Iterator[nn.Module]:
+    if not isinstance(module, nn.Sequential) or _is_one_conv(module):
+        yield module
+        return
+    for child in module:
+        yield from _flat(child)
+
+
+def _is_one_conv(module: nn.Sequential) -> bool:
+    return 1 <= len(module) <= 2 and all(isinstance(layer, nn.Conv2d) for layer in module)
+
+
+def _separable(module: nn.Module, path: str) -> Named:
+    if isinstance(module, nn.Sequential) and len(module) == 2:
+        yield module[0], f"{path}#depthwise_kernel"
+        yield module[1], f"{path}#pointwise_kernel"
+    elif isinstance(module, nn.Sequential):
+        yield module[0], path
+    elif isinstance(module, nn.Conv2d | nn.BatchNorm2d):
+        yield module, path

@@ -1,0 +1,92 @@
+"""Whole detectors of TensorFlow 1 against their recordings: names of variables, feature maps, predictions, detections."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from boxwright.builders.detector import build_detector
+from boxwright.checkpoints.load_weights import LoadReport, load_weights
+from boxwright.config import messages as m
+from boxwright.config import parse_message
+from boxwright.errors import ConfigError
+from boxwright.models.detector import Detector
+from boxwright.types import AnchorPredictions
+from tests.conftest import GOLDEN, yxyx
+from tests.golden.weights import weight
+from tests.parity.recordings import FOLDER, compare, tf1_names, unsupported
+
+
+def test_the_shipped_folder_is_whole() -> None:
+    if FOLDER == GOLDEN:
+        assert len(tf1_names()) == 2
+
+
+@dataclass
+class Recorded:
+    """A recorded detector, rebuilt with the weights that its variables' names give."""
+
+    detector: Detector
+    report: LoadReport
+    names: set[str]
+    arrays: Any
+    inputs: torch.Tensor
+    sizes: torch.Tensor
+    predictions: AnchorPredictions
+
+
+@pytest.fixture(scope="module", params=tf1_names())
+def recorded(request: pytest.FixtureRequest) -> Recorded:
+    path = FOLDER / "tf1" / request.param
+    description = json.loads(path.with_name(f"{path.name}.json").read_text())
+    try:
+        detector = build_detector(parse_message(description["model_text"], m.DetectionModel))
+    except ConfigError as error:
+        unsupported(request.param, error)
+    weights = {key: weight(key, tuple(shape), description["gain"]) for key, shape in description["variables"]}
+    report = load_weights(detector, weights)
+    arrays = np.load(path.with_name(f"{path.name}.npz"))
+    inputs, sizes = detector.preprocess(torch.from_numpy(arrays["image"])[None])
+    with torch.no_grad():
+        return Recorded(detector, report, set(weights), arrays, inputs, sizes, detector.eval().predict(inputs))
+
+
+def test_every_variable_has_its_name(recorded: Recorded) -> None:
+    assert set(recorded.report.restored.values()) == recorded.names
+    assert not recorded.report.unused
+    assert not recorded.report.kept
+
+
+def test_preprocess(recorded: Recorded) -> None:
+    compare(recorded.arrays, "preprocessed", recorded.inputs.permute(0, 2, 3, 1))
+    assert recorded.sizes.tolist() == recorded.arrays["true_image_shapes"][:, :2].tolist()
+
+
+def test_feature_maps(recorded: Recorded) -> None:
+    maps = recorded.predictions.feature_maps
+    count = len({name.split("@")[0] for name in recorded.arrays.files if name.startswith("feature_maps/")})
+    assert len(maps) == count
+    for level, features in enumerate(maps):
+        # Their values spread by some 0.06 only.
+        compare(recorded.arrays, f"feature_maps/{level}", features.permute(0, 2, 3, 1), 1e-5, 1e-4)
+
+
+def test_predict(recorded: Recorded) -> None:
+    height, width = recorded.inputs.shape[-2:]
+    scale = np.array([height, width, height, width], np.float32)
+    anchors = yxyx(recorded.predictions.anchors) / scale
+    compare(recorded.arrays, "predict/anchors", anchors, 1e-5, 1e-4)
+    compare(recorded.arrays, "predict/box_encodings", recorded.predictions.box_codes)
+    compare(recorded.arrays, "predict/class_predictions_with_background", recorded.predictions.class_logits)
+
+
+def test_detect(recorded: Recorded) -> None:
+    (found,) = recorded.detector.detect([recorded.arrays["image"]])
+    exported = found.to_tf()
+    assert exported["num_detections"] == recorded.arrays["detect/num_detections"][0]
+    compare(recorded.arrays, "detect/detection_scores", exported["detection_scores"][None], 1e-4, 1e-3)
