@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from boxwright.errors import ConfigError
 
 __all__ = [
+    "ARCHIVE_FILES",
+    "CHECKPOINT_BYTES",
     "CONFIG_NESTING",
     "CONFIG_VALUES",
     "COORDINATE",
@@ -82,6 +84,8 @@ PICTURE_SIDE = Limit("picture_side", 4096, "pixels a side of a picture that is d
 CONFIG_NESTING = Limit("config_nesting", 64, "levels of nesting")
 CONFIG_VALUES = Limit("config_values", 1_000_000, "values in a configuration or label map")
 INDEX_BYTES = Limit("index_bytes", 500_000_000, "bytes of keys and values in a checkpoint's index")
+CHECKPOINT_BYTES = Limit("checkpoint_bytes", 4_000_000_000, "bytes of a checkpoint, a graph or an unpacked archive")
+ARCHIVE_FILES = Limit("archive_files", 10_000, "files in an archive")
 PATTERN_SECONDS = Limit("pattern_seconds", 5, "seconds of looking for a pattern")
 
 LIMITS = (
@@ -94,5 +98,7 @@ LIMITS = (
     CONFIG_NESTING,
     CONFIG_VALUES,
     INDEX_BYTES,
+    CHECKPOINT_BYTES,
+    ARCHIVE_FILES,
     PATTERN_SECONDS,
 )

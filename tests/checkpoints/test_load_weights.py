@@ -17,7 +17,7 @@ from boxwright.config import parse_message
 from boxwright.models.detector import Detector
 from boxwright.tensorflow.bundle import Bundle
 from boxwright.tensorflow.object_graph import ATTRIBUTE
-from boxwright.tensorflow.variable_names import tf2_variables
+from boxwright.tensorflow.variable_names import tf1_variables, tf2_variables
 from boxwright.tensorflow.variables import to_tensorflow
 from tests.conftest import GOLDEN, SMALL_MODEL, Silent
 from tests.models.test_detectors import KINDS, config
@@ -34,7 +34,8 @@ def test_every_network_goes_there_and_back(kind: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     detector, other = bw.build_detector(config(kind)), bw.build_detector(config(kind))
     write_tensorflow_checkpoint(detector, tmp_path / "ckpt-7", step=7)
-    variables = tf2_variables(detector.network)
+    named = [table(detector.network) for table in (tf2_variables, tf1_variables)]
+    variables = next(one.named for one in named if not one.unnamed)
     assert len({variable.key for variable in variables.values()}) == len(variables)
     report = bw.load_weights(other, tmp_path / "ckpt-7")
     assert not report.kept
@@ -131,7 +132,7 @@ def test_moving_averages(tmp_path: Path) -> None:
     for other in plain:
         arrays.setdefault(shadow_of(other), arrays[other])
     detector = small()
-    name = {variable.key: name for name, variable in tf2_variables(detector.network).items()}[key]
+    name = {variable.key: name for name, variable in tf2_variables(detector.network).named.items()}[key]
     assert bw.load_weights(detector, arrays, use_average=True).restored[name] == shadow
     averaged = detector.network.state_dict()[name].clone()
     report = bw.load_weights(detector, arrays)

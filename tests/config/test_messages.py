@@ -21,6 +21,7 @@ EXTENSIONS = {
     "ClassWeight": {"name", "weight"},
     "TrainConfig": {"use_float16", "gradient_accumulation_steps", "freeze_stage", "fine_tune_checkpoint_channels"},
     "FreezeStage": {"until_step", "variables"},
+    "SsdFeatureExtractor": {"tensorflow_version"},
     "Optimizer": {"adamw_optimizer"},
     "AdamWOptimizer": {"learning_rate", "weight_decay", "beta1", "beta2", "epsilon"},
     "CocoInputReader": {"annotations", "image_folder", "load_masks"},

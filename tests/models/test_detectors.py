@@ -29,8 +29,12 @@ def config(kind: str) -> bw.Pipeline:
         text = text.replace("override_base_feature_extractor_hyperparams: true", "")
     if "timm" in kind:
         text = text.replace("override_base_feature_extractor_hyperparams: true", "")
-    elif "resnet" in kind:
+    elif "resnet" in kind and kind.endswith("_keras"):
         text = text.replace("use_depthwise: true", "", 1)
+    if "mnasfpn" in kind:
+        text = text.replace("max_level: 5", "max_level: 6")
+    if kind == "ssd_inception_v3":
+        text = text.replace("height: 64 width: 64", "height: 80 width: 80")
     if "fpn" not in kind:
         text = text.replace("fpn { min_level: 3 max_level: 5 additional_layer_depth: 32 }", "num_layers: 3")
     return parse_message(text, bw.Pipeline)
@@ -45,7 +49,8 @@ KINDS.append("timm/test_resnet.r160_in1k")
 
 
 def test_kinds() -> None:
-    assert len(KINDS) == 8 + 6 + 2 + 1
+    assert len([kind for kind in KINDS if kind.endswith("_keras")]) == 4 + 3 + 2
+    assert len([kind for kind in KINDS if not kind.endswith("_keras")]) == 4 + 6 + 3 + 2 + 4 + 2 + 1 + 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -55,7 +60,7 @@ def test_trains_and_detects_on_nothing(kind: str, depthwise: bool) -> None:
     assert pipeline.model is not None
     assert pipeline.model.ssd is not None
     assert pipeline.model.ssd.feature_extractor is not None
-    if depthwise and ("efficientnet" in kind or ("resnet" in kind and "timm" not in kind)):
+    if depthwise and ("efficientnet" in kind or ("resnet" in kind and kind.endswith("_keras"))):
         pipeline.model.ssd.feature_extractor.use_depthwise = True
         with pytest.raises(bw.ConfigError, match="use_depthwise: .* takes only False"):
             bw.build_detector(pipeline)

@@ -81,7 +81,7 @@ RATE = "learning_rate { constant_learning_rate { learning_rate: 0.001 } }"
     [
         (
             f"rms_prop_optimizer {{ {RATE} momentum_optimizer_value: 0.9 decay: 0.9 epsilon: 1.0 }} use_moving_average: false",
-            RMSProp(0.9, 0.9, 1.0),
+            RMSProp(0.9, 1.0),
             None,
         ),
         (

@@ -24,7 +24,7 @@ from tests.parity.recordings import FOLDER, compare, tf1_names, unsupported
 
 def test_the_shipped_folder_is_whole() -> None:
     if FOLDER == GOLDEN:
-        assert len(tf1_names()) == 2
+        assert len(tf1_names()) == 4
 
 
 @dataclass

@@ -13,9 +13,21 @@ from boxwright.config import messages as m
 from boxwright.errors import ConfigError
 from boxwright.models.backbones.backbone import Backbone
 from boxwright.models.backbones.efficientnet import EFFICIENTNETS, EfficientNet
+from boxwright.models.backbones.inception import Inception, InceptionLayout
+from boxwright.models.backbones.inception_v2 import INCEPTION_V2
+from boxwright.models.backbones.inception_v3 import INCEPTION_V3
+from boxwright.models.backbones.mobiledet import MOBILEDETS, MobileDet
 from boxwright.models.backbones.mobilenet_v1 import MobileNetV1
 from boxwright.models.backbones.mobilenet_v2 import MobileNetV2
+from boxwright.models.backbones.mobilenet_v3 import (
+    MOBILENET_EDGETPU,
+    MOBILENET_V3_LARGE,
+    MOBILENET_V3_SMALL,
+    MobileNetV3,
+    MobileNetV3Layout,
+)
 from boxwright.models.backbones.resnet_v1 import RESNET_BLOCKS, ResNetV1
+from boxwright.models.backbones.resnet_v1_slim import ResNetV1Slim
 from boxwright.models.backbones.timm_backbone import TimmBackbone
 from boxwright.models.backbones.vgg16 import REFINEDET_VGG, SSD_VGG, Vgg16
 from boxwright.models.layers import ConvSettings, Padding
@@ -34,11 +46,16 @@ class BackboneRequest:
         config: The extractor's message.
         default: The backbone's own convolutions.
         image_channels: Channels of the image.
+        conv_settings: What a message of hyperparameters means.
+        overridden: From the configuration's convolutions and the default, to those of a backbone that is told to take
+            the configuration's: some keep a part of their own.
     """
 
     config: ExtractorMessage
     default: ConvSettings
     image_channels: int
+    conv_settings: Callable[[m.Hyperparams], ConvSettings] = build_conv_settings
+    overridden: Callable[[ConvSettings, ConvSettings], ConvSettings] = lambda settings, _: settings
 
     @property
     def padding(self) -> Padding:
@@ -56,14 +73,14 @@ class BackboneRequest:
 
     def neck_settings(self) -> ConvSettings:
         """Return the convolutions outside the backbone."""
-        return build_conv_settings(self.hyperparams)
+        return self.conv_settings(self.hyperparams)
 
     def settings(self) -> ConvSettings:
         """Return the backbone's convolutions: its own, unless told to take the configuration's."""
         if not self.config.override_base_feature_extractor_hyperparams:
             return self.default
-        settings = build_conv_settings(self.hyperparams)
-        return replace(settings, depthwise=settings.kernel)
+        settings = self.conv_settings(self.hyperparams)
+        return self.overridden(replace(settings, depthwise=settings.kernel), self.default)
 
     def refuse(self, *fields: str) -> None:
         """Raise where a field that the network has no use for is set to other than its default, as TF does."""
@@ -137,7 +154,7 @@ def _mobilenet_v1(*, narrow: bool) -> _Build:
     return build
 
 
-def _mobilenet_v2(taps: dict[int, str]) -> _Build:
+def _mobilenet_v2(taps: dict[int, str], last_channels: int = 1280) -> _Build:
     def build(levels: Sequence[int], request: BackboneRequest) -> BuiltBackbone:
         backbone = MobileNetV2(
             request.settings(),
@@ -145,6 +162,54 @@ def _mobilenet_v2(taps: dict[int, str]) -> _Build:
             depth_multiplier=request.config.depth_multiplier,
             min_depth=request.config.min_depth,
             padding=request.padding,
+            last_channels=last_channels,
+            in_channels=request.image_channels,
+        )
+        return BuiltBackbone(backbone, MINUS_ONE_TO_ONE)
+
+    return build
+
+
+def _mobilenet_v3(layout: MobileNetV3Layout, taps: dict[int, str]) -> _Build:
+    def build(levels: Sequence[int], request: BackboneRequest) -> BuiltBackbone:
+        # TF's own pads blocks wrongly.
+        request.refuse("use_explicit_padding")
+        backbone = MobileNetV3(
+            layout,
+            request.settings(),
+            taps=[taps[level] for level in levels],
+            depth_multiplier=request.config.depth_multiplier,
+            min_depth=request.config.min_depth,
+            in_channels=request.image_channels,
+        )
+        return BuiltBackbone(backbone, MINUS_ONE_TO_ONE)
+
+    return build
+
+
+def _mobiledet(hardware: str) -> _Build:
+    def build(levels: Sequence[int], request: BackboneRequest) -> BuiltBackbone:
+        del levels  # fixed: strides 16 and 32
+        request.refuse("use_explicit_padding")
+        backbone = MobileDet(
+            MOBILEDETS[hardware],
+            depth_multiplier=request.config.depth_multiplier,
+            in_channels=request.image_channels,
+        )
+        return BuiltBackbone(backbone, MINUS_ONE_TO_ONE)
+
+    return build
+
+
+def _inception(layout: InceptionLayout, taps: dict[int, str]) -> _Build:
+    def build(levels: Sequence[int], request: BackboneRequest) -> BuiltBackbone:
+        backbone = Inception(
+            layout,
+            # It has none of its own: TF first took these in any case, and later refused to go without.
+            request.neck_settings(),
+            taps=[taps[level] for level in levels],
+            depth_multiplier=request.config.depth_multiplier,
+            min_depth=request.config.min_depth,
             in_channels=request.image_channels,
         )
         return BuiltBackbone(backbone, MINUS_ONE_TO_ONE)
@@ -155,17 +220,30 @@ def _mobilenet_v2(taps: dict[int, str]) -> _Build:
 def _resnet_v1(depth: int) -> _Build:
     def build(levels: Sequence[int], request: BackboneRequest) -> BuiltBackbone:
         request.refuse("use_explicit_padding", "use_depthwise")
-        backbone = ResNetV1(
-            RESNET_BLOCKS[depth],
-            request.settings(),
-            levels=levels,
-            depth_multiplier=request.config.depth_multiplier,
-            min_depth=request.config.min_depth,
-            in_channels=request.image_channels,
-        )
-        return BuiltBackbone(backbone, VGG_MEAN)
+        return BuiltBackbone(_resnet(ResNetV1, depth, levels, request), VGG_MEAN)
 
     return build
+
+
+def _resnet_v1_slim(depth: int) -> _Build:
+    def build(levels: Sequence[int], request: BackboneRequest) -> BuiltBackbone:
+        request.refuse("use_explicit_padding")
+        return BuiltBackbone(_resnet(ResNetV1Slim, depth, levels, request), VGG_MEAN)
+
+    return build
+
+
+def _resnet(
+    kind: type[ResNetV1] | type[ResNetV1Slim], depth: int, levels: Sequence[int], request: BackboneRequest
+) -> Backbone:
+    return kind(
+        RESNET_BLOCKS[depth],
+        request.settings(),
+        levels=levels,
+        depth_multiplier=request.config.depth_multiplier,
+        min_depth=request.config.min_depth,
+        in_channels=request.image_channels,
+    )
 
 
 def _efficientnet(name: str) -> _Build:
@@ -207,7 +285,17 @@ _BACKBONES: dict[str, _Build] = {
     "mobilenet_v2": _mobilenet_v2({2: "2", 3: "5", 4: "12", 5: "17"}),
     # SSD without a pyramid takes the features of stride 16 before they are projected.
     "mobilenet_v2_expanded": _mobilenet_v2({4: "13/expand", 5: "17"}),
+    "mobilenet_v2_narrow": _mobilenet_v2({2: "2", 3: "5", 4: "12", 5: "17"}, last_channels=256),
+    # Without the last convolution, as MnasFPN has it.
+    "mobilenet_v2_blocks": _mobilenet_v2({3: "5", 4: "12", 5: "16"}),
+    "mobilenet_v3_large": _mobilenet_v3(MOBILENET_V3_LARGE, {4: "12/expand", 5: "last"}),
+    "mobilenet_v3_small": _mobilenet_v3(MOBILENET_V3_SMALL, {4: "8/expand", 5: "last"}),
+    "mobilenet_edgetpu": _mobilenet_v3(MOBILENET_EDGETPU, {4: "16/expand", 5: "21"}),
+    **{f"mobiledet_{hardware}": _mobiledet(hardware) for hardware in MOBILEDETS},
+    "inception_v2": _inception(INCEPTION_V2, {4: "Mixed_4c", 5: "Mixed_5c"}),
+    "inception_v3": _inception(INCEPTION_V3, {3: "Mixed_5d", 4: "Mixed_6e", 5: "Mixed_7c"}),
     **{f"resnet{depth}_v1": _resnet_v1(depth) for depth in RESNET_BLOCKS},
+    **{f"resnet{depth}_v1_slim": _resnet_v1_slim(depth) for depth in RESNET_BLOCKS},
     **{f"efficientnet-{name}": _efficientnet(name) for name in EFFICIENTNETS},
     "vgg16_ssd": _vgg16_ssd,
     "vgg16_refinedet": _vgg16_refinedet,

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from boxwright.builders.choice import build_chosen
-from boxwright.builders.hyperparams import build_conv_settings
+from boxwright.builders.hyperparams import CONV_SETTINGS
 from boxwright.config import messages as m
 from boxwright.errors import ConfigError
 from boxwright.models.heads.convolutional import ConvolutionalHead, HeadShape
@@ -26,6 +26,7 @@ def build_box_predictor(
     in_channels: Sequence[int],
     anchors_per_location: Sequence[int],
     columns: int,
+    version: int = 2,
 ) -> Head:
     """Build a head.
 
@@ -34,6 +35,7 @@ def build_box_predictor(
         in_channels: Channels of each level.
         anchors_per_location: Anchors at each location of each level.
         columns: Class logits an anchor.
+        version: Which TensorFlow's meaning the message has: 1 or 2.
 
     Returns:
         The head.
@@ -45,7 +47,7 @@ def build_box_predictor(
         raise ConfigError(
             f"the feature extractor has {len(in_channels)} levels, the anchor generator {len(anchors_per_location)}"
         )
-    return build_chosen(config, "box_predictor_oneof", _PREDICTORS, in_channels, anchors_per_location, columns)
+    return build_chosen(config, "box_predictor_oneof", _PREDICTORS, in_channels, anchors_per_location, columns, version)
 
 
 def _convolutional(
@@ -53,12 +55,14 @@ def _convolutional(
     in_channels: Sequence[int],
     anchors_per_location: Sequence[int],
     columns: int,
+    version: int,
 ) -> Head:
     clip = config.box_encodings_clip_range
     output = HeadOutput(
         columns=columns,
         code_size=config.box_code_size,
-        class_bias=config.class_prediction_bias_init,
+        # TF1 forgets it where the convolution is separable.
+        class_bias=0.0 if version == 1 and config.use_depthwise else config.class_prediction_bias_init,
         clip_codes=None if clip is None else (clip.min, clip.max),
         convert_logits=torch.sigmoid if config.apply_sigmoid_to_scores else torch.nn.Identity(),
     )
@@ -70,7 +74,7 @@ def _convolutional(
         max_depth=config.max_depth,
         dropout=1 - config.dropout_keep_probability if config.use_dropout else 0.0,
     )
-    settings = build_conv_settings(config.conv_hyperparams or m.Hyperparams())
+    settings = CONV_SETTINGS[version](config.conv_hyperparams or m.Hyperparams())
     return ConvolutionalHead(in_channels, anchors_per_location, output, shape, settings)
 
 
@@ -79,6 +83,7 @@ def _weight_shared(
     in_channels: Sequence[int],
     anchors_per_location: Sequence[int],
     columns: int,
+    version: int,
 ) -> Head:
     if len(set(anchors_per_location)) > 1:
         raise ConfigError(
@@ -101,7 +106,10 @@ def _weight_shared(
         share_tower=config.share_prediction_tower,
         dropout=1 - config.dropout_keep_probability if config.use_dropout else 0.0,
     )
-    settings = build_conv_settings(config.conv_hyperparams or m.Hyperparams())
+    settings = CONV_SETTINGS[version](config.conv_hyperparams or m.Hyperparams())
+    if version == 1:  # whatever activation is configured
+        settings = replace(settings, activation="RELU_6")
+        return WeightSharedHead(in_channels, anchors_per_location[0], output, shape, settings, settings)
     default, rule = KernelRule(), settings.kernel
     pointwise = rule if config.apply_conv_hyperparams_pointwise else default
     settings = replace(settings, separable_pointwise=pointwise)

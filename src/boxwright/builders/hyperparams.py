@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 from torch import Tensor, nn
 
@@ -13,7 +14,7 @@ from boxwright.errors import ConfigError
 from boxwright.models.batch_norm import BatchNormSettings
 from boxwright.models.layers import ConvSettings, KernelRule, Regularizer
 
-__all__ = ["build_conv_settings", "caffe_xavier", "variance_scaling"]
+__all__ = ["CONV_SETTINGS", "build_conv_settings", "build_slim_conv_settings", "caffe_xavier", "variance_scaling"]
 
 Initialize = Callable[[Tensor], object]
 
@@ -39,6 +40,33 @@ def build_conv_settings(config: m.Hyperparams) -> ConvSettings:
         activation=config.activation.name,
         force_bias=config.force_use_bias,
     )
+
+
+def build_slim_conv_settings(config: m.Hyperparams) -> ConvSettings:
+    """Build the settings of convolutions outside the backbone, as TF1 means them.
+
+    Initializer and penalty are for kernels of every kind.
+
+    Args:
+        config: The message.
+
+    Returns:
+        The settings.
+    """
+    rule = _kernel_rule(config)
+    return replace(
+        build_conv_settings(config),
+        depthwise=rule,
+        separable_depthwise=rule,
+        separable_pointwise=rule,
+    )
+
+
+# Version of TensorFlow → what its message of hyperparameters means.
+CONV_SETTINGS: dict[int, Callable[[m.Hyperparams], ConvSettings]] = {
+    1: build_slim_conv_settings,
+    2: build_conv_settings,
+}
 
 
 def _kernel_rule(config: m.Hyperparams) -> KernelRule:

@@ -10,10 +10,19 @@ from boxwright.builders.backbones import BackboneRequest
 from boxwright.config import messages as m
 from boxwright.errors import ConfigError
 from boxwright.models.necks.bifpn import COMBINERS, BiFpn
-from boxwright.models.necks.fpn import FeaturePyramid
+from boxwright.models.necks.fpn import FeaturePyramid, HandDown, smoothed
 from boxwright.models.necks.multi_resolution import MultiResolutionFeatureMaps
+from boxwright.models.necks.pooling_pyramid import PoolingPyramid
 
-__all__ = ["COARSEST_OF_BACKBONE", "BuiltNeck", "build_bifpn", "build_extra_maps", "build_fpn", "pyramid_levels"]
+__all__ = [
+    "COARSEST_OF_BACKBONE",
+    "BuiltNeck",
+    "build_bifpn",
+    "build_extra_maps",
+    "build_fpn",
+    "build_pooling_pyramid",
+    "pyramid_levels",
+]
 
 COARSEST_OF_BACKBONE = 5
 Pyramid = m.FeaturePyramidNetworks | m.BidirectionalFeaturePyramidNetworks
@@ -58,15 +67,23 @@ def _extra_levels(pyramid: Pyramid) -> int:
     return pyramid.max_level - min(pyramid.max_level, COARSEST_OF_BACKBONE)
 
 
-def build_fpn(pyramid: m.FeaturePyramidNetworks, channels: tuple[int, ...], request: BackboneRequest) -> BuiltNeck:
+def build_fpn(
+    pyramid: m.FeaturePyramidNetworks,
+    channels: tuple[int, ...],
+    request: BackboneRequest,
+    *,
+    use_depthwise: bool,
+    hand_down: HandDown = smoothed,
+) -> BuiltNeck:
     """Return a feature pyramid over a backbone's maps of so many channels."""
     neck = FeaturePyramid(
         channels,
         request.depth(pyramid.additional_layer_depth),
         request.neck_settings(),
         extra_levels=_extra_levels(pyramid),
-        use_depthwise=request.config.use_depthwise,
+        use_depthwise=use_depthwise,
         padding=request.padding,
+        hand_down=hand_down,
     )
     return BuiltNeck(neck, neck.channels)
 
@@ -88,13 +105,25 @@ def build_bifpn(
     return BuiltNeck(neck, neck.channels)
 
 
-def build_extra_maps(widths: tuple[int, ...], channels: tuple[int, ...], request: BackboneRequest) -> BuiltNeck:
-    """Return ever smaller maps appended to a backbone's; widths are those between and behind the two convolutions."""
+def build_extra_maps(
+    widths: tuple[int, ...], channels: tuple[int, ...], request: BackboneRequest, kernels: tuple[int, ...] = ()
+) -> BuiltNeck:
+    """Return ever smaller maps appended to a backbone's; widths are those between and behind the two convolutions.
+
+    Strided convolutions have kernels of side 3, where `kernels` names no other.
+    """
     neck = MultiResolutionFeatureMaps(
         channels,
         [request.depth(width) for width in widths],
         request.neck_settings(),
+        kernels=kernels,
         use_depthwise=request.config.use_depthwise,
         padding=request.padding,
     )
+    return BuiltNeck(neck, neck.channels)
+
+
+def build_pooling_pyramid(depth: int, channels: tuple[int, ...], request: BackboneRequest, levels: int) -> BuiltNeck:
+    """Return a pooling pyramid over a backbone's one map; a depth of 0 keeps its channels."""
+    neck = PoolingPyramid(channels[-1], depth, request.neck_settings(), levels=levels)
     return BuiltNeck(neck, neck.channels)

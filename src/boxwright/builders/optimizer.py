@@ -9,8 +9,15 @@ from typing import Any
 from boxwright.builders.choice import build_chosen, located, require
 from boxwright.config import messages as m
 from boxwright.errors import ConfigError
-from boxwright.optimization.optimizers import Adam, AdamW, Momentum, RMSProp, UpdateRule
-from boxwright.optimization.schedules import Constant, CosineDecay, ExponentialDecay, ManualSteps, Schedule
+from boxwright.optimization.optimizers import Adam, AdamW, Momentum, RMSProp, RMSPropTF1, UpdateRule
+from boxwright.optimization.schedules import (
+    Constant,
+    CosineDecay,
+    ExponentialDecay,
+    InverseTimeDecay,
+    ManualSteps,
+    Schedule,
+)
 
 __all__ = ["OptimizerPlan", "build_optimizer", "build_schedule"]
 
@@ -30,12 +37,13 @@ class OptimizerPlan:
     average_decay: float | None
 
 
-def build_optimizer(config: m.Optimizer, path: str = "optimizer") -> OptimizerPlan:
+def build_optimizer(config: m.Optimizer, path: str = "optimizer", version: int = 2) -> OptimizerPlan:
     """Build an optimizer's plan.
 
     Args:
         config: The message.
         path: Where it sits, for errors.
+        version: Which TensorFlow's meaning it has: 1 or 2.
 
     Returns:
         The plan.
@@ -44,10 +52,14 @@ def build_optimizer(config: m.Optimizer, path: str = "optimizer") -> OptimizerPl
         ConfigError: For an empty message, or a schedule that cannot be.
     """
     with located(path):
-        rule, learning_rate = build_chosen(config, "optimizer", _OPTIMIZERS)
+        rule, learning_rate = build_chosen(config, "optimizer", _OPTIMIZERS[version])
     where = f"{path}.{config.which('optimizer')}"
     with located(f"{where}.learning_rate"):
         schedule = build_schedule(require(learning_rate, "learning_rate"))
+    rms_prop = config.rms_prop_optimizer
+    if version == 2 and rms_prop is not None and rms_prop.decay:
+        # TF2's object detection hands the field to Keras as a decay of the rate.
+        schedule = InverseTimeDecay(schedule, rms_prop.decay)
     return OptimizerPlan(
         rule=rule,
         schedule=schedule,
@@ -63,7 +75,11 @@ def _momentum(config: m.MomentumOptimizer) -> _RuleAndRate:
 
 
 def _rms_prop(config: m.RMSPropOptimizer) -> _RuleAndRate:
-    return RMSProp(config.momentum_optimizer_value, config.decay, config.epsilon), config.learning_rate
+    return RMSProp(config.momentum_optimizer_value, config.epsilon), config.learning_rate
+
+
+def _rms_prop_tf1(config: m.RMSPropOptimizer) -> _RuleAndRate:
+    return RMSPropTF1(config.momentum_optimizer_value, config.decay, config.epsilon), config.learning_rate
 
 
 def _adam(config: m.AdamOptimizer) -> _RuleAndRate:
@@ -74,12 +90,14 @@ def _adamw(config: m.AdamWOptimizer) -> _RuleAndRate:
     return AdamW(config.weight_decay, config.beta1, config.beta2, config.epsilon), config.learning_rate
 
 
-_OPTIMIZERS: dict[str, Callable[[Any], _RuleAndRate]] = {
+_TF2: dict[str, Callable[[Any], _RuleAndRate]] = {
     "momentum_optimizer": _momentum,
     "rms_prop_optimizer": _rms_prop,
     "adam_optimizer": _adam,
     "adamw_optimizer": _adamw,
 }
+# Version of TensorFlow → what its members mean.
+_OPTIMIZERS = {1: {**_TF2, "rms_prop_optimizer": _rms_prop_tf1}, 2: _TF2}
 
 
 def build_schedule(config: m.LearningRate) -> Schedule:

@@ -11,6 +11,7 @@ from boxwright.builders.image_resizer import build_image_resizer
 from boxwright.builders.losses import build_criterion
 from boxwright.builders.post_processing import build_postprocessor
 from boxwright.builders.target_assigner import build_target_assigner
+from boxwright.builders.tensorflow_version import extractor_version
 from boxwright.config import messages as m
 from boxwright.criteria.target_assigner import ClassColumns
 from boxwright.errors import ConfigError
@@ -46,6 +47,7 @@ def build_ssd(config: m.Ssd, categories: Categories | None) -> Detector:
         extractor.neck.channels,
         anchors.anchors_per_location,
         columns.count,
+        extractor_version(extraction),
     )
     assigner = build_target_assigner(config, columns)
     if head.output.code_size != assigner.box_coder.code_size:

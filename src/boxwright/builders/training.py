@@ -9,6 +9,7 @@ from typing import Literal
 from boxwright.builders.augmentation import build_augmentation
 from boxwright.builders.choice import require
 from boxwright.builders.optimizer import OptimizerPlan, build_optimizer
+from boxwright.builders.tensorflow_version import tensorflow_version
 from boxwright.config import messages as m
 from boxwright.config.support import refuse_unsupported
 from boxwright.data.augmentation.transform import Transform
@@ -111,7 +112,11 @@ def build_training(
             skip_bad=skip_bad,
         ),
         augmentation=build_augmentation(train.data_augmentation_options),
-        optimizer=build_optimizer(require(train.optimizer, "train_config.optimizer"), "train_config.optimizer"),
+        optimizer=build_optimizer(
+            require(train.optimizer, "train_config.optimizer"),
+            "train_config.optimizer",
+            tensorflow_version(config.model),
+        ),
         clip_norm=_finite(train, "gradient_clipping_by_norm"),
         regularize=train.add_regularization_loss,
         precision=_precision(train),

@@ -21,7 +21,7 @@ __all__ = ["write_description", "write_safetensors", "write_tensorflow_checkpoin
 
 
 def write_tensorflow_checkpoint(detector: Detector, prefix: str | Path, *, step: int = 0) -> Path:
-    """Write a checkpoint as TF2's `tf.train.Checkpoint(model=…, step=…)` would.
+    """Write a checkpoint as TF2's `tf.train.Checkpoint(model=…, step=…)` would, or, of a network of TF1's, its saver.
 
     TensorFlow restores it, as `load_weights` does; it holds no optimizer.
 
@@ -37,6 +37,8 @@ def write_tensorflow_checkpoint(detector: Detector, prefix: str | Path, *, step:
         CheckpointError: Where TF has no such network, or the disk is full.
     """
     arrays, aliases = to_tensorflow(detector.network)
+    if aliases is None:
+        return write_bundle(prefix, {**arrays, "global_step": np.array(step, np.int64)}, None)
     counters = {"step": step, "save_counter": 1}
     numbers = {f"{name}{ATTRIBUTE}": np.array(value, np.int64) for name, value in counters.items()}
     return write_bundle(prefix, {**arrays, **numbers}, aliases)

@@ -189,7 +189,8 @@ def _kept(wanted: Mapping[str, Tensor], weights: SourceWeights, scope: Scope, pa
         elif scope == "detection" and is_within(name, parts.heads):
             kept[name] = "scope 'detection' leaves out the heads"
         elif name not in weights.values:
-            kept[name] = "not in the source"
+            missing = (reason for module, reason in weights.missing.items() if is_within(name, (module,)))
+            kept[name] = next(missing, "not in the source")
         elif weights.values[name].shape != current.shape:
             kept[name] = f"shape {list(weights.values[name].shape)} in the source, {list(current.shape)} here"
     if scope == "transfer":

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 from boxwright.builders.detector import build_detector
+from boxwright.builders.tensorflow_version import with_version, with_version_of
 from boxwright.checkpoints.load_weights import check_finite, load_weights
 from boxwright.checkpoints.sources import is_tensorflow
 from boxwright.checkpoints.store import find_checkpoint, nearby
+from boxwright.checkpoints.zoo_archive import unpacked
 from boxwright.config import messages as m
 from boxwright.config.load import load_config, parse_message
 from boxwright.data.label_map import load_label_map
 from boxwright.errors import CheckpointError
 from boxwright.files import is_file, shown
 from boxwright.models.detector import Detector
-from boxwright.tensorflow.bundle import Bundle
-from boxwright.tensorflow.object_graph import ATTRIBUTE
+from boxwright.tensorflow.checkpoint import find_tensorflow, open_tensorflow, step_of
 from boxwright.types import Categories
 
-__all__ = ["find_config", "restore_detector"]
+__all__ = ["config_of", "find_config", "restore_detector"]
 
 
 def restore_detector(
@@ -45,14 +47,21 @@ def restore_detector(
     Raises:
         CheckpointError: Where there is no checkpoint, or no average in it.
     """
-    path = Path(checkpoint)
-    if is_tensorflow(path):
-        return _restore_tensorflow(path, config, use_average)
+    with unpacked(checkpoint) as path:
+        return _restore(path, config, use_average)
+
+
+def _restore(
+    path: Path, config: m.TrainEvalPipelineConfig | None, use_average: bool | None
+) -> tuple[Detector, m.TrainEvalPipelineConfig, int]:
+    theirs = find_tensorflow(path) if is_tensorflow(path) else None
+    if theirs is not None:
+        return _restore_tensorflow(theirs, config, use_average)
     if not os.path.exists(path):
         raise CheckpointError(f"{shown(path)}: no such folder or checkpoint{nearby(path)}")
     path, content = find_checkpoint(path)
-    own = parse_message(content["config"], m.TrainEvalPipelineConfig, file=str(path))
-    config = own if config is None or config.model is None else config
+    own = config_of(content, path)
+    config = own if config is None or config.model is None else with_version_of(config, own)
     categories = Categories.from_list(content["categories"]) if content["categories"] else None
     detector = build_detector(config, categories)
     tensors = dict(content["network"])
@@ -68,6 +77,23 @@ def restore_detector(
     return detector.eval(), config, int(content["step"])
 
 
+def config_of(content: dict[str, Any], path: str | Path) -> m.TrainEvalPipelineConfig:
+    """Read the configuration that a checkpoint of ours was trained with.
+
+    Args:
+        content: Of the checkpoint.
+        path: The file, for errors.
+
+    Returns:
+        The configuration; where the checkpoint is older than TF1's meaning of names, with TF2's.
+
+    Raises:
+        ConfigError: Where it cannot be read.
+    """
+    config = parse_message(content["config"], m.TrainEvalPipelineConfig, file=str(path))
+    return with_version(config, 2) if content["format"] == 1 else config
+
+
 def _wants_average(config: m.TrainEvalPipelineConfig, use_average: bool | None) -> bool:
     if use_average is not None:
         return use_average
@@ -77,14 +103,11 @@ def _wants_average(config: m.TrainEvalPipelineConfig, use_average: bool | None) 
 def _restore_tensorflow(
     path: Path, config: m.TrainEvalPipelineConfig | None, use_average: bool | None
 ) -> tuple[Detector, m.TrainEvalPipelineConfig, int]:
-    bundle = Bundle(path)
     if config is None or config.model is None:
-        config = load_config(find_config(bundle.prefix))
-    detector = build_detector(config, _label_map(config, bundle.prefix.parent))
-    load_weights(detector, bundle.prefix, use_average=_wants_average(config, use_average))
-    counters = (bundle[key] for key in ("step" + ATTRIBUTE, "global_step" + ATTRIBUTE) if key in bundle)
-    step = next((int(counter) for counter in counters if counter.ndim == 0 and counter.dtype.kind in "iu"), 0)
-    return detector.eval(), config, step
+        config = load_config(find_config(path))
+    detector = build_detector(config, _label_map(config, path.parent))
+    load_weights(detector, path, use_average=_wants_average(config, use_average))
+    return detector.eval(), config, step_of(open_tensorflow(path))
 
 
 def find_config(checkpoint: str | Path) -> Path:

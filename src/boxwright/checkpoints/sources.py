@@ -1,4 +1,4 @@
-"""Where weights come from: our checkpoints, safetensors, TF2 checkpoints and SavedModels, `.pth` files, mappings."""
+"""Where weights come from: our checkpoints, safetensors, TensorFlow's of every kind, `.pth` files, mappings."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from boxwright.checkpoints.pytorch_names import from_pytorch, read_pth
 from boxwright.checkpoints.safetensors_file import read_safetensors
 from boxwright.checkpoints.store import find_checkpoint
+from boxwright.checkpoints.zoo_archive import unpacked
 from boxwright.errors import CheckpointError
-from boxwright.files import is_file, is_folder
-from boxwright.tensorflow.bundle import Bundle, has_bundle
-from boxwright.tensorflow.variables import from_tensorflow
+from boxwright.files import is_folder
+from boxwright.tensorflow.checkpoint import find_tensorflow, open_tensorflow
+from boxwright.tensorflow.variables import FoundVariables, from_tensorflow
 from boxwright.types import Categories
 
 __all__ = ["SourceWeights", "is_tensorflow", "read_source"]
@@ -31,28 +32,20 @@ class SourceWeights:
         names: What the source calls each of them; empty where that is our name.
         unused: The source's names of what the network has no use for, each with the reason.
         categories: The classes that it was trained on; None where it does not say.
+        missing: Modules that the source's kind never has, each with the reason.
     """
 
     values: dict[str, Tensor]
     names: dict[str, str] = field(default_factory=dict)
     unused: dict[str, str] = field(default_factory=dict)
     categories: Categories | None = None
+    missing: dict[str, str] = field(default_factory=dict)
 
 
 def is_tensorflow(source: str | Path) -> bool:
-    """Tell whether a path means a checkpoint of TensorFlow.
-
-    Args:
-        source: A prefix, an index, or a folder.
-
-    Returns:
-        Whether there is an index; a folder with checkpoints of ours counts as ours.
-    """
+    """Tell whether a path means a checkpoint of TensorFlow; a folder with checkpoints of ours counts as ours."""
     path = Path(source)
-    if is_folder(path):
-        ours = any(path.glob("ckpt-*.pt"))
-        return not ours and has_bundle(path)
-    return path.suffix == ".index" or is_file(f"{path}.index")
+    return not (is_folder(path) and any(path.glob("ckpt-*.pt"))) and find_tensorflow(path) is not None
 
 
 def read_source(
@@ -72,10 +65,15 @@ def read_source(
         CheckpointError: Where the source cannot be read, or has no averages.
     """
     if isinstance(source, Mapping):
-        return SourceWeights(*from_tensorflow(network, source, use_average=use_average))
-    path = Path(source)
-    if is_tensorflow(path):
-        return SourceWeights(*from_tensorflow(network, Bundle(path), use_average=use_average))
+        return _theirs(from_tensorflow(network, source, use_average=use_average))
+    with unpacked(source) as path:
+        return _read(network, path, use_average=use_average)
+
+
+def _read(network: nn.Module, path: Path, *, use_average: bool) -> SourceWeights:
+    theirs = find_tensorflow(path) if is_tensorflow(path) else None
+    if theirs is not None:
+        return _theirs(from_tensorflow(network, open_tensorflow(theirs), use_average=use_average))
     if path.suffix == ".safetensors":
         if use_average:
             raise CheckpointError(f"{path}: moving averages are asked for, but safetensors files have none")
@@ -85,6 +83,10 @@ def read_source(
             raise CheckpointError(f"{path}: moving averages are asked for, but .pth files have none")
         return SourceWeights(*from_pytorch(network, read_pth(path), path))
     return _ours(path, use_average=use_average)
+
+
+def _theirs(found: FoundVariables) -> SourceWeights:
+    return SourceWeights(found.values, found.keys, found.unused, missing=found.unnamed)
 
 
 def _ours(path: Path, *, use_average: bool) -> SourceWeights:

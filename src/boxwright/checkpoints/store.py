@@ -31,7 +31,8 @@ __all__ = [
 ]
 
 _NAME = re.compile(r"ckpt-([0-9]{1,18})\.pt")
-FORMAT = 1
+# 2: a TF1 name of an extractor has TF1's meaning; in files of format 1 it has TF2's.
+FORMAT = 2
 
 # What a run's checkpoint holds: field → its type, and that of a dictionary's or list's values.
 _FIELDS: dict[str, tuple[type | tuple[type, ...], type | None]] = {
@@ -89,7 +90,9 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise CheckpointError(f"{shown(path)}: no such checkpoint{nearby(path)}") from None
     version = content.get("format") if isinstance(content, dict) else None
-    if not isinstance(version, int) or version != FORMAT:
+    if isinstance(version, int) and version > FORMAT:
+        raise CheckpointError(f"{shown(path)}: written by a later version of Boxwright (format {version})")
+    if not isinstance(version, int) or version < 1:
         raise CheckpointError(f"{shown(path)}: not a checkpoint of Boxwright")
     check_content(content, path)
     return dict(content)

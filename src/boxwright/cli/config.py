@@ -68,8 +68,11 @@ def check(file: _File, set_: _Set = None) -> None:
     if "refused" in verdicts:
         raise typer.Exit(1)
     from boxwright.builders.plans import build_plans  # torch takes seconds
+    from boxwright.builders.tensorflow_version import explain_version
 
     build_plans(config)
+    if meaning := explain_version(config):
+        console.print(meaning, markup=False)
 
 
 @app.command()

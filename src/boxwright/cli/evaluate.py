@@ -117,12 +117,12 @@ def _configuration(model_dir: Path, given: Path | None, changes: list[str]) -> T
     from boxwright.checkpoints.sources import is_tensorflow
     from boxwright.config.load import load_config
     from boxwright.config.overrides import apply_override
-    from boxwright.tensorflow.bundle import find_bundle
+    from boxwright.tensorflow.checkpoint import find_tensorflow
 
     overrides = [*changes, "eval_config.include_metrics_per_category=true"]
     beside = (model_dir if model_dir.is_dir() else model_dir.parent) / "pipeline.config"
     if given is None and is_tensorflow(model_dir):
-        given = find_config(find_bundle(model_dir))
+        given = find_config(find_tensorflow(model_dir) or model_dir)
     elif given is None and beside.is_file():
         given = beside
     if given is not None:

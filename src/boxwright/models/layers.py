@@ -34,7 +34,8 @@ __all__ = [
     "separable_conv",
 ]
 
-Padding = Literal["same", "explicit"] | int
+Padding = Literal["same", "explicit", "valid"] | int
+KernelSize = int | tuple[int, int]
 
 Activation = str
 _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
@@ -42,6 +43,7 @@ _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "RELU": lambda: nn.ReLU(inplace=True),
     "RELU_6": lambda: nn.ReLU6(inplace=True),
     "SWISH": lambda: nn.SiLU(inplace=True),
+    "HARD_SWISH": lambda: nn.Hardswish(inplace=True),
 }
 
 
@@ -130,7 +132,7 @@ class Conv2d(nn.Conv2d):
 
     With "same" padding the output has ceil(size / stride) pixels and the padding's odd pixel lies
     below and right. With "explicit" padding it is the same whatever the size: (k - 1) // 2 before
-    and the rest after. A number pads by so many pixels on every side.
+    and the rest after. With "valid" there is none. A number pads by so many pixels on every side.
     """
 
     regularizer: Regularizer
@@ -140,7 +142,7 @@ class Conv2d(nn.Conv2d):
         self,
         in_channels: int,
         out_channels: int,
-        kernel_size: int,
+        kernel_size: KernelSize,
         *,
         stride: int = 1,
         groups: int = 1,
@@ -153,34 +155,45 @@ class Conv2d(nn.Conv2d):
         Args:
             in_channels: Channels in.
             out_channels: Channels out.
-            kernel_size: The side of the square kernel.
+            kernel_size: The side of a square kernel, or (height, width).
             stride: The stride in both directions.
             groups: As PyTorch's.
             bias: Whether a bias is learnt.
-            padding: "same", "explicit", or pixels on every side.
+            padding: "same", "explicit", "valid", or pixels on every side.
             dilation: Distance between the kernel's taps.
         """
+        height, width = (kernel_size, kernel_size) if isinstance(kernel_size, int) else kernel_size
+        odd = height % 2 == width % 2 == 1
         # A kernel of side 1 looks at no neighbour, whatever the stride.
-        symmetric = (stride == 1 and kernel_size % 2 == 1) or kernel_size == 1
-        pixels = padding if isinstance(padding, int) else dilation * (kernel_size // 2)
+        pad_by_size = padding == "same" and not (height == width == 1 or (stride == 1 and odd))
+        uneven = padding == "explicit" and not odd
+        if isinstance(padding, int):
+            pixels = (padding, padding)
+        elif padding == "valid" or pad_by_size or uneven:
+            pixels = (0, 0)
+        else:
+            pixels = (dilation * (height // 2), dilation * (width // 2))
         super().__init__(
             in_channels,
             out_channels,
-            kernel_size,
+            (height, width),
             stride=stride,
-            padding=pixels if symmetric or padding != "same" else 0,
+            padding=pixels,
             groups=groups,
             bias=bias,
             dilation=dilation,
         )
-        self.pad_by_size = not symmetric and padding == "same"
-        self.pads_explicitly = padding == "explicit" and kernel_size > 1
+        self.pad_by_size = pad_by_size
+        self.uneven = ((width - 1) // 2, width // 2, (height - 1) // 2, height // 2) if uneven else None
+        self.pads_explicitly = padding == "explicit" and (height, width) != (1, 1)
         self.regularizer, self.bias_regularizer = Regularizer(), Regularizer()
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return [B, C', ceil(H / stride), ceil(W / stride)]."""
+        """Return [B, C', H', W']; with "same" padding H' is ceil(H / stride), and W' alike."""
         if self.pad_by_size:
-            input = F.pad(input, _same_padding(input, self.kernel_size[0], self.stride[0]))
+            input = F.pad(input, _same_padding(input, self.kernel_size, self.stride[0]))
+        elif self.uneven is not None:
+            input = F.pad(input, self.uneven)
         return super().forward(input)
 
 
@@ -220,13 +233,16 @@ class MaxPool2d(nn.Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """Return [B, C, ceil(H / stride), ceil(W / stride)]."""
-        padded = F.pad(input, _same_padding(input, self.kernel_size, self.stride), value=-torch.inf)
+        padded = F.pad(input, _same_padding(input, (self.kernel_size, self.kernel_size), self.stride), value=-torch.inf)
         return F.max_pool2d(padded, self.kernel_size, self.stride)
 
 
-def _same_padding(input: Tensor, kernel_size: int, stride: int) -> tuple[int, int, int, int]:
+def _same_padding(input: Tensor, kernel_size: tuple[int, ...], stride: int) -> tuple[int, int, int, int]:
     """Compute TF's SAME padding, in the order of `F.pad`: left, right, above, below."""
-    height, width = (max((-(-size // stride) - 1) * stride + kernel_size - size, 0) for size in input.shape[-2:])
+    height, width = (
+        max((-(-size // stride) - 1) * stride + side - size, 0)
+        for size, side in zip(input.shape[-2:], kernel_size, strict=True)
+    )
     return width // 2, width - width // 2, height // 2, height - height // 2
 
 
@@ -234,7 +250,7 @@ def make_activation(name: Activation) -> nn.Module:
     """Make an activation.
 
     Args:
-        name: TF's name: NONE, RELU, RELU_6 or SWISH.
+        name: TF's name: NONE, RELU, RELU_6 or SWISH; or HARD_SWISH.
 
     Returns:
         The module.
@@ -245,7 +261,7 @@ def make_activation(name: Activation) -> nn.Module:
 def make_conv(
     in_channels: int,
     out_channels: int,
-    kernel_size: int,
+    kernel_size: KernelSize,
     rule: KernelRule,
     *,
     stride: int = 1,
@@ -258,12 +274,12 @@ def make_conv(
     Args:
         in_channels: Channels in.
         out_channels: Channels out.
-        kernel_size: The side of the kernel.
+        kernel_size: The side of a square kernel, or (height, width).
         rule: Initializer and penalty.
         stride: The stride.
         groups: As PyTorch's.
         bias: Whether a bias is learnt; it starts at 0.
-        padding: "same", "explicit", or pixels on every side.
+        padding: "same", "explicit", "valid", or pixels on every side.
 
     Returns:
         The layer.
@@ -286,6 +302,7 @@ def separable_conv(
     settings: ConvSettings,
     *,
     stride: int = 1,
+    multiplier: int = 1,
     bias: bool = False,
     padding: Padding = "same",
 ) -> nn.Sequential:
@@ -297,23 +314,22 @@ def separable_conv(
         kernel_size: The side of the depthwise kernel.
         settings: Initializers and penalties.
         stride: The depthwise stride.
+        multiplier: Channels between the two for each channel in.
         bias: Whether the pointwise convolution learns a bias.
         padding: "same" or "explicit".
 
     Returns:
         The two layers.
     """
-    rule = settings.separable_depthwise
-    depthwise = make_conv(
-        in_channels, in_channels, kernel_size, rule, stride=stride, groups=in_channels, padding=padding
-    )
-    return nn.Sequential(depthwise, make_conv(in_channels, out_channels, 1, settings.separable_pointwise, bias=bias))
+    rule, between = settings.separable_depthwise, in_channels * multiplier
+    depthwise = make_conv(in_channels, between, kernel_size, rule, stride=stride, groups=in_channels, padding=padding)
+    return nn.Sequential(depthwise, make_conv(between, out_channels, 1, settings.separable_pointwise, bias=bias))
 
 
 def conv_norm_act(
     in_channels: int,
     out_channels: int,
-    kernel_size: int,
+    kernel_size: KernelSize,
     settings: ConvSettings,
     *,
     stride: int = 1,
@@ -325,11 +341,11 @@ def conv_norm_act(
     Args:
         in_channels: Channels in.
         out_channels: Channels out.
-        kernel_size: The side of the kernel.
+        kernel_size: The side of a square kernel, or (height, width).
         settings: What the three are like.
         stride: The stride.
         depthwise: Whether each channel is convolved on its own.
-        padding: "same" or "explicit".
+        padding: "same", "explicit" or "valid".
 
     Returns:
         The three modules.

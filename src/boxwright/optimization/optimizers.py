@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor
 
-__all__ = ["Adam", "AdamW", "Momentum", "Optimizer", "RMSProp", "UpdateRule"]
+__all__ = ["Adam", "AdamW", "Momentum", "Optimizer", "RMSProp", "RMSPropTF1", "UpdateRule"]
 
 Tensors = list[Tensor]
 
@@ -22,10 +22,10 @@ class UpdateRule(Protocol):
     """How parameters follow their gradients.
 
     Attributes:
-        slots: Names of what is remembered of each parameter; all start at 0.
+        slots: Names of what is remembered of each parameter, and what it starts at.
     """
 
-    slots: ClassVar[tuple[str, ...]]
+    slots: ClassVar[dict[str, float]]
 
     def __call__(self, parameters: Tensors, gradients: Tensors, slots: list[Tensors], rate: float, count: int) -> None:
         """Update parameters and slots, in place.
@@ -65,14 +65,14 @@ class Optimizer(torch.optim.Optimizer):
         for group in self.param_groups:
             parameters = [p for p in group["params"] if p.grad is not None]
             if parameters:
-                slots = [self._slot(parameters, name) for name in self.rule.slots]
+                slots = [self._slot(parameters, name, start) for name, start in self.rule.slots.items()]
                 self.rule(parameters, [p.grad for p in parameters], slots, group["lr"], group["count"])
                 group["count"] += 1
 
-    def _slot(self, parameters: Tensors, name: str) -> Tensors:
+    def _slot(self, parameters: Tensors, name: str, start: float) -> Tensors:
         for parameter in parameters:
             if name not in self.state[parameter]:
-                self.state[parameter][name] = torch.zeros_like(parameter)
+                self.state[parameter][name] = torch.full_like(parameter, start)
         return [self.state[parameter][name] for parameter in parameters]
 
 
@@ -85,7 +85,7 @@ class Momentum:
     """
 
     momentum: float = 0.9
-    slots: ClassVar[tuple[str, ...]] = ("momentum",)
+    slots: ClassVar[dict[str, float]] = {"momentum": 0.0}
 
     def __call__(self, parameters: Tensors, gradients: Tensors, slots: list[Tensors], rate: float, count: int) -> None:
         """Update, as `UpdateRule` says.
@@ -105,21 +105,16 @@ class Momentum:
 
 @dataclass(frozen=True)
 class RMSProp:
-    """s ← 0.9·s + 0.1·g²; v ← m·v + lr·g/√(s + ε); p ← p − v, with lr divided by 1 + decay·count.
-
-    TF2's object detection hands the field `decay` to Keras as a decay of the rate, not of the
-    average of squares as TF1 did; Keras's average has 0.9 always.
+    """s ← 0.9·s + 0.1·g²; v ← m·v + lr·g/√(s + ε); p ← p − v: Keras's, as TF2's object detection sets it up.
 
     Attributes:
         momentum: m.
-        decay: How fast the rate falls.
         epsilon: ε.
     """
 
     momentum: float = 0.9
-    decay: float = 0.0
     epsilon: float = 1.0
-    slots: ClassVar[tuple[str, ...]] = ("squares", "momentum")
+    slots: ClassVar[dict[str, float]] = {"squares": 0.0, "momentum": 0.0}
 
     def __call__(self, parameters: Tensors, gradients: Tensors, slots: list[Tensors], rate: float, count: int) -> None:
         """Update, as `UpdateRule` says.
@@ -131,14 +126,54 @@ class RMSProp:
             rate: lr.
             count: Updates done before.
         """
-        squares, velocity = slots
-        torch._foreach_mul_(squares, 0.9)
-        torch._foreach_addcmul_(squares, gradients, gradients, value=0.1)
-        divisor = torch._foreach_add(squares, self.epsilon)
-        torch._foreach_sqrt_(divisor)
-        torch._foreach_mul_(velocity, self.momentum)
-        torch._foreach_addcdiv_(velocity, gradients, divisor, value=rate / (1 + self.decay * count))
-        torch._foreach_sub_(parameters, velocity)
+        _rms_prop(parameters, gradients, slots, rate, 0.9, self.momentum, self.epsilon)
+
+
+@dataclass(frozen=True)
+class RMSPropTF1:
+    """s ← d·s + (1−d)·g²; v ← m·v + lr·g/√(s + ε); p ← p − v, where s starts at 1: TF1's.
+
+    Attributes:
+        momentum: m.
+        decay: d.
+        epsilon: ε.
+    """
+
+    momentum: float = 0.9
+    decay: float = 0.9
+    epsilon: float = 1.0
+    slots: ClassVar[dict[str, float]] = {"squares": 1.0, "momentum": 0.0}
+
+    def __call__(self, parameters: Tensors, gradients: Tensors, slots: list[Tensors], rate: float, count: int) -> None:
+        """Update, as `UpdateRule` says.
+
+        Args:
+            parameters: What changes.
+            gradients: Their gradients.
+            slots: The averages of squares, and the accumulators.
+            rate: lr.
+            count: Updates done before.
+        """
+        _rms_prop(parameters, gradients, slots, rate, self.decay, self.momentum, self.epsilon)
+
+
+def _rms_prop(
+    parameters: Tensors,
+    gradients: Tensors,
+    slots: list[Tensors],
+    rate: float,
+    decay: float,
+    momentum: float,
+    epsilon: float,
+) -> None:
+    squares, velocity = slots
+    torch._foreach_mul_(squares, decay)
+    torch._foreach_addcmul_(squares, gradients, gradients, value=1 - decay)
+    divisor = torch._foreach_add(squares, epsilon)
+    torch._foreach_sqrt_(divisor)
+    torch._foreach_mul_(velocity, momentum)
+    torch._foreach_addcdiv_(velocity, gradients, divisor, value=rate)
+    torch._foreach_sub_(parameters, velocity)
 
 
 @dataclass(frozen=True)
@@ -153,7 +188,7 @@ class Adam:
     """
 
     epsilon: float = 1e-8
-    slots: ClassVar[tuple[str, ...]] = ("mean", "squares")
+    slots: ClassVar[dict[str, float]] = {"mean": 0.0, "squares": 0.0}
 
     def __call__(self, parameters: Tensors, gradients: Tensors, slots: list[Tensors], rate: float, count: int) -> None:
         """Update, as `UpdateRule` says.
@@ -193,7 +228,7 @@ class AdamW:
     beta1: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-8
-    slots: ClassVar[tuple[str, ...]] = ("mean", "squares")
+    slots: ClassVar[dict[str, float]] = {"mean": 0.0, "squares": 0.0}
 
     def __call__(self, parameters: Tensors, gradients: Tensors, slots: list[Tensors], rate: float, count: int) -> None:
         """Update, as `UpdateRule` says.

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Constant", "CosineDecay", "ExponentialDecay", "ManualSteps", "Schedule", "mismatch"]
+__all__ = ["Constant", "CosineDecay", "ExponentialDecay", "InverseTimeDecay", "ManualSteps", "Schedule", "mismatch"]
 
 Schedule = Callable[[int], float]
 
@@ -54,6 +54,23 @@ class ExponentialDecay:
             return self.burnin_rate or self.rate
         exponent = (step - self.burnin_steps) / self.decay_steps
         return max(self.rate * self.decay_factor ** (math.floor(exponent) if self.staircase else exponent), self.floor)
+
+
+@dataclass(frozen=True)
+class InverseTimeDecay:
+    """Another schedule's rate, divided by 1 + decay · step, as Keras's optimizers decay their rate.
+
+    Attributes:
+        schedule: The other.
+        decay: How fast the rate falls.
+    """
+
+    schedule: Schedule
+    decay: float
+
+    def __call__(self, step: int) -> float:
+        """Return the rate."""
+        return self.schedule(step) / (1 + self.decay * step)
 
 
 @dataclass(frozen=True)

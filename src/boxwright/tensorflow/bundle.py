@@ -28,6 +28,7 @@ from boxwright.tensorflow.object_graph import GRAPH_KEY, ObjectGraph
 from boxwright.tensorflow.protos import BundleEntry, BundleHeader, ObjectGraphProto
 from boxwright.tensorflow.sstable import read_table
 from boxwright.tensorflow.varint import read_varint
+from boxwright.wrong_file import what_it_is_instead
 
 __all__ = ["DTYPES", "Bundle", "TensorEntry", "find_bundle", "has_bundle", "read_index"]
 
@@ -56,6 +57,8 @@ DTYPES: dict[int, str] = {
     23: "uint64",
 }
 _MOST_SHARDS = 100_000
+# Smaller files may be what a server or Git LFS left in the place of data.
+_SMALLEST = 100_000
 _VARIABLES = Path("variables", "variables.index")  # of a SavedModel
 _STATE = re.compile(r'^\s*model_checkpoint_path:\s*"(.*)"', re.MULTILINE)
 
@@ -234,6 +237,8 @@ class Bundle(Mapping[str, "NDArray[Any]"]):
         try:
             with path.open("rb") as file:
                 size = os.fstat(file.fileno()).st_size
+                if instead := what_it_is_instead(path) if size < _SMALLEST else "":
+                    raise CheckpointError(f"{path}: {instead}")
                 if entry.offset < 0 or entry.size < 0 or entry.offset + entry.size > size:
                     raise CheckpointError(
                         f"{path}: cut off: {key} ends at byte {entry.offset + entry.size}, the file at {size}"

@@ -25,15 +25,16 @@ __all__ = ["write_bundle"]
 _STRING = 7
 
 
-def write_bundle(prefix: str | Path, tensors: Mapping[str, NDArray[Any]], aliases: Mapping[str, str]) -> Path:
-    """Write a TF2 checkpoint of one shard, and the `checkpoint` file that names it.
+def write_bundle(prefix: str | Path, tensors: Mapping[str, NDArray[Any]], aliases: Mapping[str, str] | None) -> Path:
+    """Write a checkpoint of one shard, and the `checkpoint` file that names it.
 
     Files appear under their names only when they are whole; the index last.
 
     Args:
         prefix: Where, such as `folder/ckpt-1`.
-        tensors: Keys (each ending in `/.ATTRIBUTES/VARIABLE_VALUE`) to arrays.
-        aliases: Path of an object that is reached another way, to the path where it is.
+        tensors: Keys to arrays; TF2's end in `/.ATTRIBUTES/VARIABLE_VALUE`, TF1's are names.
+        aliases: Path of an object that is reached another way, to the path where it is; None for a checkpoint of
+            TF1, which has no graph of objects.
 
     Returns:
         The prefix.
@@ -44,7 +45,7 @@ def write_bundle(prefix: str | Path, tensors: Mapping[str, NDArray[Any]], aliase
     """
     prefix = Path(prefix)
     wrong = next((key for key in tensors if not key.endswith(ATTRIBUTE)), None)
-    if wrong is not None:
+    if aliases is not None and wrong is not None:
         raise CheckpointError(f"{prefix}: {wrong} is no key of a variable")
     data = bytearray()
     table = {b"": _header()}
@@ -62,8 +63,9 @@ def write_bundle(prefix: str | Path, tensors: Mapping[str, NDArray[Any]], aliase
         entry.shape.SetInParent()
         table[key.encode()] = entry.SerializeToString()
         data += body
-    graph = build_graph(sorted(tensors), aliases).SerializeToString()
-    table[GRAPH_KEY.encode()] = _append_string(data, graph)
+    if aliases is not None:
+        graph = build_graph(sorted(tensors), aliases).SerializeToString()
+        table[GRAPH_KEY.encode()] = _append_string(data, graph)
     make_folder(prefix.parent)
     write_whole(prefix.with_name(f"{prefix.name}.data-00000-of-00001"), bytes(data))
     write_whole(prefix.with_name(f"{prefix.name}.index"), write_table(table))

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 
-__all__ = ["CONV_AXES", "DEPTHWISE_AXES", "NORM", "Named", "TfVariable", "learnt_names"]
+__all__ = ["CONV_AXES", "DEPTHWISE_AXES", "NORM", "Named", "TfVariable", "UnnamedPartError", "learnt_names"]
 
 # Layers of a part, each with the path or scope that TensorFlow has it under.
 Named = Iterator[tuple[nn.Module, str]]
@@ -17,6 +20,10 @@ CONV_AXES = (3, 2, 0, 1)  # [h, w, in, out] → [out, in, h, w]
 DEPTHWISE_AXES = (2, 3, 0, 1)  # [h, w, in, multiplier] → [in, multiplier, h, w]
 
 
+class UnnamedPartError(Exception):
+    """A version of TensorFlow has no such part of a network; the text says what it is."""
+
+
 @dataclass(frozen=True)
 class TfVariable:
     """A variable of TensorFlow's.
@@ -24,10 +31,26 @@ class TfVariable:
     Attributes:
         key: Its key in a checkpoint.
         axes: The transposition that brings it to our layout; empty for none.
+        multiplier: Of a depthwise kernel: channels out for each channel in.
     """
 
     key: str
     axes: tuple[int, ...] = ()
+    multiplier: int = 1
+
+    def to_ours(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Return the array in our layout; one of another rank as it is."""
+        if not self.axes or array.ndim != len(self.axes):
+            return array
+        ours = array.transpose(self.axes)
+        # [in, multiplier, h, w] → [in · multiplier, 1, h, w]
+        return ours.reshape(-1, 1, *ours.shape[2:]) if self.axes == DEPTHWISE_AXES else ours
+
+    def to_theirs(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Return an array of ours in TensorFlow's layout."""
+        if self.multiplier > 1:
+            array = array.reshape(-1, self.multiplier, *array.shape[2:])
+        return array.transpose(np.argsort(self.axes)) if self.axes else array
 
 
 def learnt_names(norm: nn.Module) -> list[str]:

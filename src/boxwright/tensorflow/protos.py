@@ -1,4 +1,4 @@
-"""The protocol buffers inside TensorFlow's checkpoints, declared to protobuf without TensorFlow.
+"""The protocol buffers inside TensorFlow's checkpoints and graphs, declared to protobuf without TensorFlow.
 
 Only the fields that are read or written here are declared; others are passed over.
 """
@@ -9,18 +9,22 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-__all__ = ["BundleEntry", "BundleHeader", "ObjectGraphProto"]
+__all__ = ["BundleEntry", "BundleHeader", "GraphDef", "ObjectGraphProto", "SavedTensorSlices"]
 
 _KINDS = descriptor_pb2.FieldDescriptorProto
 _SCALARS = {
     "int32": _KINDS.TYPE_INT32,
     "int64": _KINDS.TYPE_INT64,
     "fixed32": _KINDS.TYPE_FIXED32,
+    "float": _KINDS.TYPE_FLOAT,
+    "double": _KINDS.TYPE_DOUBLE,
+    "bytes": _KINDS.TYPE_BYTES,
     "string": _KINDS.TYPE_STRING,
     "bool": _KINDS.TYPE_BOOL,
 }
 # Message → (field, number, type); a type with * is repeated. Numbers are those of tensor_bundle.proto,
-# tensor_shape.proto, tensor_slice.proto and trackable_object_graph.proto.
+# tensor_shape.proto, tensor_slice.proto, trackable_object_graph.proto, saved_tensor_slice.proto, tensor.proto,
+# graph.proto, node_def.proto and attr_value.proto.
 _MESSAGES: dict[str, tuple[tuple[str, int, str], ...]] = {
     "Dim": (("size", 1, "int64"),),
     "Shape": (("dim", 2, "Dim*"), ("unknown_rank", 3, "bool")),
@@ -46,6 +50,24 @@ _MESSAGES: dict[str, tuple[tuple[str, int, str], ...]] = {
     ),
     "Node": (("children", 1, "Child*"), ("attributes", 2, "Attribute*"), ("slot_variables", 3, "Slot*")),
     "ObjectGraphProto": (("nodes", 1, "Node*"),),
+    "Tensor": (
+        ("dtype", 1, "int32"),
+        ("shape", 2, "Shape"),
+        ("content", 4, "bytes"),
+        ("halves", 13, "int32*"),
+        ("floats", 5, "float*"),
+        ("doubles", 6, "double*"),
+        ("ints", 7, "int32*"),
+        ("longs", 10, "int64*"),
+    ),
+    "SliceMeta": (("name", 1, "string"), ("shape", 2, "Shape"), ("type", 3, "int32"), ("slice", 4, "Slice*")),
+    "SlicesMeta": (("tensor", 1, "SliceMeta*"),),
+    "SavedSlice": (("name", 1, "string"), ("slice", 2, "Slice"), ("data", 3, "Tensor")),
+    "SavedTensorSlices": (("meta", 1, "SlicesMeta"), ("data", 2, "SavedSlice")),
+    "AttrValue": (("tensor", 8, "Tensor"),),
+    "Attr": (("key", 1, "string"), ("value", 2, "AttrValue")),
+    "NodeDef": (("name", 1, "string"), ("op", 2, "string"), ("attr", 5, "Attr*")),
+    "GraphDef": (("node", 1, "NodeDef*"),),
 }
 
 
@@ -80,3 +102,5 @@ _CLASSES = _declare()
 BundleHeader: Any = _CLASSES["BundleHeader"]
 BundleEntry: Any = _CLASSES["BundleEntry"]
 ObjectGraphProto: Any = _CLASSES["ObjectGraphProto"]
+SavedTensorSlices: Any = _CLASSES["SavedTensorSlices"]
+GraphDef: Any = _CLASSES["GraphDef"]

@@ -1,4 +1,4 @@
-"""TensorFlow's sorted string tables: the `.index` file of a checkpoint.
+"""TensorFlow's sorted string tables: the `.index` file of a checkpoint, or a whole checkpoint of the first format.
 
 A table is blocks of sorted (key, value) pairs, each followed by a byte for its compression and a masked
 CRC, then an index block that has each block's place, then a footer. Within a block a key states only what differs
@@ -7,16 +7,19 @@ from the key before. (The format is LevelDB's, with TensorFlow's checksums.)
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from boxwright.errors import CheckpointError
-from boxwright.limits import INDEX_BYTES
+from boxwright.limits import INDEX_BYTES, Limit
 from boxwright.tensorflow.crc import masked_crc
 from boxwright.tensorflow.snappy import decompress
 from boxwright.tensorflow.varint import read_varint, write_varint
+from boxwright.wrong_file import what_it_is_instead
 
-__all__ = ["read_table", "write_table"]
+__all__ = ["is_table", "read_table", "write_table"]
 
 _MAGIC = 0xDB4775248B80FB57
 _FOOTER_SIZE = 48
@@ -26,12 +29,23 @@ _BLOCK_SIZE = 4096
 _RESTART_EVERY = 16
 
 
-def read_table(data: bytes, where: str) -> dict[bytes, bytes]:
+def is_table(path: str | Path) -> bool:
+    """Tell whether a file ends as a table does."""
+    try:
+        with Path(path).open("rb") as file:
+            file.seek(-8, os.SEEK_END)
+            return file.read(8) == struct.pack("<Q", _MAGIC)
+    except (OSError, ValueError):
+        return False
+
+
+def read_table(data: bytes, where: str, most: Limit = INDEX_BYTES) -> dict[bytes, bytes]:
     """Read a whole table.
 
     Args:
         data: The file.
         where: Its name, for errors.
+        most: How many bytes keys and values may have together.
 
     Returns:
         Key to value, in order.
@@ -39,6 +53,8 @@ def read_table(data: bytes, where: str) -> dict[bytes, bytes]:
     Raises:
         CheckpointError: Where the bytes are no table, or are damaged, with the byte.
     """
+    if instead := what_it_is_instead(data):
+        raise CheckpointError(f"{where}: {instead}")
     if len(data) < _FOOTER_SIZE or struct.unpack("<Q", data[-8:])[0] != _MAGIC:
         raise CheckpointError(
             f"{where}: not the index of a TensorFlow checkpoint, or cut off: its last 8 bytes are not the format's mark"
@@ -56,7 +72,7 @@ def read_table(data: bytes, where: str) -> dict[bytes, bytes]:
             read = offset + length
             for key, value in _entries(_block(data, (offset, length), where)):
                 size += len(key) + len(value)
-                if problem := INDEX_BYTES.exceeded(size):
+                if problem := most.exceeded(size):
                     raise ValueError(problem)
                 table[key] = value
     except (ValueError, struct.error, IndexError) as error:

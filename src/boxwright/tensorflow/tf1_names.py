@@ -11,22 +11,34 @@ from typing import Any
 
 from torch import nn
 
+from boxwright.models.backbones.inception import Inception
+from boxwright.models.backbones.mobiledet import MobileDet
 from boxwright.models.backbones.mobilenet_v1 import MobileNetV1
 from boxwright.models.backbones.mobilenet_v2 import InvertedResidual, MobileNetV2
+from boxwright.models.backbones.mobilenet_v3 import MobileNetV3
+from boxwright.models.backbones.resnet_v1_slim import ResNetV1Slim
 from boxwright.models.heads.convolutional import ConvolutionalHead
 from boxwright.models.heads.weight_shared import Tower, WeightSharedHead
+from boxwright.models.necks.fpn import FeaturePyramid, unsmoothed
+from boxwright.models.necks.mnasfpn import MnasFpn
 from boxwright.models.necks.multi_resolution import MultiResolutionFeatureMaps
+from boxwright.models.necks.pooling_pyramid import PoolingPyramid
 from boxwright.models.ssd import SSD
-from boxwright.tensorflow.named_layers import CONV_AXES, DEPTHWISE_AXES, NORM, Named, TfVariable, learnt_names
+from boxwright.tensorflow.named_layers import (
+    CONV_AXES,
+    DEPTHWISE_AXES,
+    NORM,
+    Named,
+    TfVariable,
+    UnnamedPartError,
+    learnt_names,
+)
 
 __all__ = ["SSD_PARTS", "variables_of"]
 
 _EXTRACTOR = "FeatureExtractor"
-# Backbone → its scope, and the layer that SSD's extra maps are named after.
-_SCOPES: dict[type[nn.Module], tuple[str, str]] = {
-    MobileNetV1: ("MobilenetV1", "Conv2d_13_pointwise"),
-    MobileNetV2: ("MobilenetV2", "layer_19"),
-}
+# Scopes of the backbones whose modules are not named by them.
+_SCOPES: dict[type[nn.Module], str] = {MobileNetV1: "MobilenetV1", MobileNetV2: "MobilenetV2"}
 
 
 def variables_of(layer: nn.Module, path: str) -> dict[str, TfVariable]:
@@ -43,7 +55,8 @@ def variables_of(layer: nn.Module, path: str) -> dict[str, TfVariable]:
     if isinstance(layer, nn.Conv2d):
         depthwise = layer.groups > 1
         kernel = part or ("depthwise_weights" if depthwise else "weights")
-        found = {"weight": TfVariable(f"{path}/{kernel}", DEPTHWISE_AXES if depthwise else CONV_AXES)}
+        axes = DEPTHWISE_AXES if depthwise else CONV_AXES
+        found = {"weight": TfVariable(f"{path}/{kernel}", axes, layer.out_channels // layer.groups if depthwise else 1)}
         return found if layer.bias is None else found | {"bias": TfVariable(f"{path}/biases")}
     return {name: TfVariable(f"{path}/{NORM[name]}") for name in learnt_names(layer)}
 
@@ -100,9 +113,43 @@ def _side(unit: nn.Sequential) -> int:
     return conv.kernel_size[0]
 
 
+def _by_module(part: nn.Module, scope: str) -> Named:
+    """Name the layers of a part whose modules are named by TF-Slim's scopes; numbers only hold layers together."""
+    units: dict[str, list[nn.Module]] = {}
+    for name, module in part.named_modules():
+        if isinstance(module, nn.Conv2d | nn.BatchNorm2d):
+            own = "/".join(step for step in name.split(".") if not step.isdigit())
+            units.setdefault(own, []).append(module)
+    for own, layers in units.items():
+        yield from _layer(nn.Sequential(*layers), f"{scope}/{own}")
+
+
+_SlimBackbone = Inception | MobileDet | MobileNetV3 | ResNetV1Slim
+
+
+def _slim_backbone(backbone: _SlimBackbone, _: SSD) -> Named:
+    yield from _by_module(backbone, _scope(backbone))
+
+
+def _scope(backbone: nn.Module) -> str:
+    scope = backbone.slim_scope if isinstance(backbone, _SlimBackbone) else _SCOPES.get(type(backbone))
+    if scope is None:
+        raise UnnamedPartError(f"what follows a {type(backbone).__name__}")
+    return f"{_EXTRACTOR}/{scope}"
+
+
+def _last_layer(backbone: nn.Module) -> str:
+    """Return TF's name of the layer that a backbone ends with."""
+    if isinstance(backbone, MobileNetV3):  # layers are counted from the stem's 1
+        last = backbone.taps[-1]
+        return f"layer_{len(backbone.blocks) + 2 if last == 'last' else int(last) + 2}"
+    if isinstance(backbone, Inception):
+        return backbone.taps[-1]
+    return {MobileNetV1: "Conv2d_13_pointwise", MobileNetV2: "layer_19", MobileDet: "C5"}[type(backbone)]
+
+
 def _extra_maps(neck: MultiResolutionFeatureMaps, network: SSD) -> Named:
-    scope, last = _SCOPES[type(network.backbone)]
-    path = f"{_EXTRACTOR}/{scope}/{last}"
+    path = f"{_scope(network.backbone)}/{_last_layer(network.backbone)}"
     first = len(neck.channels) - len(neck.extra)
     for number, extra in enumerate(neck.extra, start=first):
         squeeze, *depthwise, spread = _units(extra)
@@ -112,6 +159,36 @@ def _extra_maps(neck: MultiResolutionFeatureMaps, network: SSD) -> Named:
         for layer in depthwise:
             yield from _layer(layer, f"{name}_depthwise")
         yield from _layer(spread, name)
+
+
+# What the first map behind the backbone's is called: the layer, and its number.
+_BOTTOM_UP: dict[type[nn.Module], tuple[str, int]] = {
+    MobileNetV1: ("Conv2d_", 14),
+    MobileNetV2: ("Conv2d_", 20),
+    ResNetV1Slim: ("block", 5),
+}
+
+
+def _pyramid(neck: FeaturePyramid, network: SSD) -> Named:
+    if neck.hand_down is not unsmoothed:
+        raise UnnamedPartError("a pyramid that hands down smoothed maps")
+    scope = f"{_scope(network.backbone)}/fpn"
+    for number, lateral in enumerate(neck.laterals, start=1):
+        yield from _layer(lateral, f"{scope}/projection_{number}")
+    for number, smooth in enumerate(neck.smooth, start=1):
+        yield from _layer(smooth, f"{scope}/smoothing_{number}")
+    layer, first = _BOTTOM_UP[type(network.backbone)]
+    for number, extra in enumerate(neck.extra, start=first):
+        yield from _layer(extra, f"{scope}/bottom_up_{layer}{number}")
+
+
+def _pooling_pyramid(neck: PoolingPyramid, network: SSD) -> Named:
+    for unit in _units(neck.project):
+        yield from _layer(unit, f"{_scope(network.backbone)}/Base_Conv2d_1x1_{_channels(unit)}")
+
+
+def _mnasfpn(neck: MnasFpn, _: SSD) -> Named:
+    yield from _by_module(neck, f"{_EXTRACTOR}/MnasFPN")
 
 
 def _convolutional(head: ConvolutionalHead, _: SSD) -> Named:
@@ -152,7 +229,14 @@ def _tower(tower: Tower, scope: str) -> Named:
 SSD_PARTS: dict[type[nn.Module], Callable[[Any, Any], Named]] = {
     MobileNetV1: _mobilenet_v1,
     MobileNetV2: _mobilenet_v2,
+    MobileNetV3: _slim_backbone,
+    MobileDet: _slim_backbone,
+    Inception: _slim_backbone,
+    ResNetV1Slim: _slim_backbone,
     MultiResolutionFeatureMaps: _extra_maps,
+    FeaturePyramid: _pyramid,
+    PoolingPyramid: _pooling_pyramid,
+    MnasFpn: _mnasfpn,
     ConvolutionalHead: _convolutional,
     WeightSharedHead: _weight_shared,
 }

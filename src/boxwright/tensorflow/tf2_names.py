@@ -20,10 +20,18 @@ from boxwright.models.heads.convolutional import ConvolutionalHead
 from boxwright.models.heads.weight_shared import Tower, WeightSharedHead
 from boxwright.models.layers import Conv2d
 from boxwright.models.necks.bifpn import BiFpn, BiFpnNode
-from boxwright.models.necks.fpn import FeaturePyramid
+from boxwright.models.necks.fpn import FeaturePyramid, smoothed
 from boxwright.models.necks.multi_resolution import MultiResolutionFeatureMaps
 from boxwright.models.ssd import SSD
-from boxwright.tensorflow.named_layers import CONV_AXES, DEPTHWISE_AXES, NORM, Named, TfVariable, learnt_names
+from boxwright.tensorflow.named_layers import (
+    CONV_AXES,
+    DEPTHWISE_AXES,
+    NORM,
+    Named,
+    TfVariable,
+    UnnamedPartError,
+    learnt_names,
+)
 from boxwright.tensorflow.object_graph import ATTRIBUTE
 
 __all__ = ["SHARED_LAYERS", "SSD_PARTS", "variables_of"]
@@ -94,6 +102,8 @@ def _extra_maps(neck: MultiResolutionFeatureMaps, network: SSD) -> Named:
 
 
 def _pyramid(neck: FeaturePyramid, _: SSD) -> Named:
+    if neck.hand_down is not smoothed:
+        raise UnnamedPartError("a pyramid that hands down sums")
     top, *laterals = reversed(list(neck.laterals))
     path = "_feature_extractor/_fpn_features_generator"
     yield top, f"{path}/top_layers/0"

@@ -6,19 +6,18 @@ that names its layers: one for TF2's names, one for TF1's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
-from boxwright.errors import CheckpointError
 from boxwright.models.network import Network
 from boxwright.models.ssd import SSD
 from boxwright.tensorflow import tf1_names, tf2_names
-from boxwright.tensorflow.named_layers import Named, TfVariable
+from boxwright.tensorflow.named_layers import Named, TfVariable, UnnamedPartError
 
-__all__ = ["tf1_variables", "tf2_variables"]
+__all__ = ["Variables", "tf1_variables", "tf2_variables"]
 
 Namers = Mapping[type[nn.Module], Callable[[Any, Any], Named]]
 
@@ -34,33 +33,26 @@ class _Family:
 _FAMILIES: dict[type[Network], _Family] = {SSD: _Family(tf1_names.SSD_PARTS, tf2_names.SSD_PARTS)}
 
 
-def tf2_variables(network: nn.Module) -> dict[str, TfVariable]:
-    """List the TF2 variable of every parameter and statistic of a network.
+@dataclass(frozen=True)
+class Variables:
+    """What a version of TensorFlow calls a network's tensors.
 
-    Args:
-        network: The network.
-
-    Returns:
-        Our name (as in `network.state_dict()`) to the variable.
-
-    Raises:
-        CheckpointError: Where TF2 has no such network, or not one of its parts.
+    Attributes:
+        named: Our name (as in `network.state_dict()`) to the variable.
+        unnamed: Parts of the network that it does not have, each with the reason.
     """
+
+    named: dict[str, TfVariable]
+    unnamed: dict[str, str]
+
+
+def tf2_variables(network: nn.Module) -> Variables:
+    """Return the TF2 variables of a network's parameters and statistics."""
     return _variables(network, "TF2", lambda family: family.tf2, tf2_names.variables_of)
 
 
-def tf1_variables(network: nn.Module) -> dict[str, TfVariable]:
-    """List the TF1 variable of every parameter and statistic of a network.
-
-    Args:
-        network: The network.
-
-    Returns:
-        Our name to the variable.
-
-    Raises:
-        CheckpointError: Where TF1 has no such network, or not one of its parts.
-    """
+def tf1_variables(network: nn.Module) -> Variables:
+    """Return the TF1 variables of a network's parameters and statistics."""
     return _variables(network, "TF1", lambda family: family.tf1, tf1_names.variables_of)
 
 
@@ -69,21 +61,24 @@ def _variables(
     version: str,
     table: Callable[[_Family], Namers],
     variables_of: Callable[[nn.Module, str], dict[str, TfVariable]],
-) -> dict[str, TfVariable]:
+) -> Variables:
     family = next((family for kind, family in _FAMILIES.items() if isinstance(network, kind)), None)
     if family is None or not isinstance(network, Network):
-        raise CheckpointError(f"no {version} names are known for a {type(network).__name__}")
+        return Variables({}, {"": f"no {version} names are known for a {type(network).__name__}"})
     ours = {id(module): name for name, module in network.named_modules()}
-    found: dict[str, TfVariable] = {}
-    for layer, path in _layers(network, version, table(family)):
-        found |= {f"{ours[id(layer)]}.{name}": variable for name, variable in variables_of(layer, path).items()}
+    found = Variables({}, {})
+    for name in (network.parts.backbone, *network.parts.necks, *network.parts.heads):
+        try:
+            for layer, path in _layers(network.get_submodule(name), network, table(family)):
+                variables = variables_of(layer, path)
+                found.named.update({f"{ours[id(layer)]}.{own}": variable for own, variable in variables.items()})
+        except UnnamedPartError as error:
+            found.unnamed[name] = f"no {version} names are known for {error}"
     return found
 
 
-def _layers(network: Network, version: str, namers: Namers) -> Iterator[tuple[nn.Module, str]]:
-    for name in (network.parts.backbone, *network.parts.necks, *network.parts.heads):
-        part = network.get_submodule(name)
-        namer = next((namer for kind, namer in namers.items() if isinstance(part, kind)), None)
-        if namer is None:
-            raise CheckpointError(f"no {version} names are known for a {type(part).__name__}")
-        yield from namer(part, network)
+def _layers(part: nn.Module, network: Network, namers: Namers) -> list[tuple[nn.Module, str]]:
+    namer = next((namer for kind, namer in namers.items() if isinstance(part, kind)), None)
+    if namer is None:
+        raise UnnamedPartError(f"a {type(part).__name__}")
+    return list(namer(part, network))

@@ -7,7 +7,7 @@ a backbone's under `feature_extractor/…` in a checkpoint of classification. In
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,12 +20,11 @@ from torch import Tensor, nn
 from boxwright.errors import CheckpointError
 from boxwright.models.network import Network, is_within
 from boxwright.tensorflow.bundle import Bundle
-from boxwright.tensorflow.named_layers import TfVariable
 from boxwright.tensorflow.object_graph import ATTRIBUTE
 from boxwright.tensorflow.tf2_names import SHARED_LAYERS
-from boxwright.tensorflow.variable_names import tf1_variables, tf2_variables
+from boxwright.tensorflow.variable_names import Variables, tf1_variables, tf2_variables
 
-__all__ = ["from_tensorflow", "names_of", "to_tensorflow"]
+__all__ = ["FoundVariables", "from_tensorflow", "names_of", "to_tensorflow"]
 
 _ROOTS = ("model/", "_model/")
 _CLASSIFIER = "model/_feature_extractor/classification_backbone/"
@@ -58,13 +57,13 @@ class _Source:
     """What a checkpoint has for a network.
 
     Attributes:
-        variables: Our names to the variables.
+        variables: What TensorFlow calls the network's tensors.
         find: From a variable's key to the source's own; None where it has none.
         find_average: From a variable's key to that of its moving average.
         unused: A part of a key, and why a detector has no use for it.
     """
 
-    variables: dict[str, TfVariable]
+    variables: Variables
     find: Callable[[str], str | None]
     find_average: Callable[[str], str | None]
     unused: tuple[tuple[str, str], ...]
@@ -115,7 +114,7 @@ def names_of(network: Network) -> dict[str, tuple[str, ...]]:
         Our name to: our name; where TF2 has such a variable, its key in a checkpoint without the attribute's end;
         where TF1 has, its name; and our name below TF1's scope, `FeatureExtractor/` or `BoxPredictor/`.
     """
-    tables = [_known(tf2_variables, network), _known(tf1_variables, network)]
+    tables = [tf2_variables(network).named, tf1_variables(network).named]
     names: dict[str, tuple[str, ...]] = {}
     for name, _ in network.named_parameters():
         scope = "BoxPredictor" if is_within(name, network.parts.heads) else "FeatureExtractor"
@@ -124,16 +123,26 @@ def names_of(network: Network) -> dict[str, tuple[str, ...]]:
     return names
 
 
-def _known(variables_of: Callable[[nn.Module], dict[str, TfVariable]], network: Network) -> dict[str, TfVariable]:
-    try:
-        return variables_of(network)
-    except CheckpointError:  # a network, or a part, that this version of TensorFlow never had
-        return {}
+@dataclass(frozen=True)
+class FoundVariables:
+    """What a checkpoint has for a network.
+
+    Attributes:
+        values: Tensors by our names.
+        keys: Our names to the checkpoint's keys.
+        unused: Keys that no name has, each with the reason.
+        unnamed: Parts of the network that the checkpoint's TensorFlow does not have, each with the reason.
+    """
+
+    values: dict[str, Tensor]
+    keys: dict[str, str]
+    unused: dict[str, str]
+    unnamed: dict[str, str]
 
 
 def from_tensorflow(
     network: nn.Module, arrays: Mapping[str, NDArray[Any]], *, use_average: bool = False
-) -> tuple[dict[str, Tensor], dict[str, str], dict[str, str]]:
+) -> FoundVariables:
     """Bring a checkpoint's variables to our names and layout.
 
     Args:
@@ -142,17 +151,20 @@ def from_tensorflow(
         use_average: Whether to take moving averages of weights.
 
     Returns:
-        Our names to tensors, our names to keys, and the keys that no name has, each with the reason.
+        What was found.
 
     Raises:
-        CheckpointError: Where averages are wanted and a weight has none, or a weight is of whole numbers.
+        CheckpointError: Where TensorFlow has no such network, averages are wanted and a weight has none, or a
+            weight is of whole numbers.
     """
     source = _source(network, arrays)
+    if not source.variables.named:
+        raise CheckpointError(next(iter(source.variables.unnamed.values())))
     values: dict[str, Tensor] = {}
     keys: dict[str, str] = {}
     plain: list[str] = []
     learnt = {name for name, parameter in network.named_parameters() if parameter.requires_grad}
-    for name, variable in source.variables.items():
+    for name, variable in source.variables.named.items():
         key = source.find(variable.key)
         if use_average and name in learnt:
             average = source.find_average(variable.key)
@@ -162,35 +174,58 @@ def from_tensorflow(
             array = np.asarray(arrays[key])
             if not np.issubdtype(array.dtype, np.floating):
                 raise CheckpointError(f"{key}: weights are floating-point numbers, found {array.dtype}")
-            if variable.axes and array.ndim == len(variable.axes):
-                array = array.transpose(variable.axes)
-            values[name], keys[name] = torch.from_numpy(np.array(array, order="C")), key
+            values[name], keys[name] = torch.from_numpy(np.array(variable.to_ours(array), order="C")), key
     if plain:
         raise CheckpointError(
             f"moving averages are asked for, but the checkpoint has none of {len(plain)} of {len(learnt)} weights; "
             f"the first is {plain[0]}"
         )
     taken = set(keys.values())
-    return values, keys, {key: _reason(key, source.unused) for key in arrays if key not in taken}
+    unused = {key: _reason(key, source.unused) for key in arrays if key not in taken}
+    return FoundVariables(values, keys, unused, source.variables.unnamed)
 
 
 def _reason(key: str, unused: tuple[tuple[str, str], ...]) -> str:
     return next((reason for part, reason in unused if part in key), "the network has no such variable")
 
 
-def to_tensorflow(network: nn.Module) -> tuple[dict[str, NDArray[np.float32]], dict[str, str]]:
-    """Return keys to arrays, and the second paths to some objects, as `write_bundle` takes them."""
+def to_tensorflow(network: nn.Module) -> tuple[dict[str, NDArray[np.float32]], dict[str, str] | None]:
+    """Return keys to arrays, and the second paths to some objects, as `write_bundle` takes them.
+
+    Args:
+        network: The network.
+
+    Returns:
+        TF2's keys and paths; where only TF1 has the network, TF1's names and None.
+
+    Raises:
+        CheckpointError: Where neither has it.
+    """
+    variables = tf2_variables(network)
+    if variables.unnamed:
+        reason = next(iter(variables.unnamed.values()))
+        variables = tf1_variables(network)
+        if variables.unnamed:
+            raise CheckpointError(reason)
+        return _arrays(network, variables), None
+    arrays = _arrays(network, variables)
+    return arrays, _aliases(arrays)
+
+
+def _arrays(network: nn.Module, variables: Variables) -> dict[str, NDArray[np.float32]]:
     state = network.state_dict()
     arrays = {}
-    for name, variable in tf2_variables(network).items():
+    for name, variable in variables.named.items():
         array = state[name].detach().cpu().float().numpy()
-        if variable.axes:
-            array = array.transpose(np.argsort(variable.axes))
-        arrays[variable.key] = np.ascontiguousarray(array)
+        arrays[variable.key] = np.ascontiguousarray(variable.to_theirs(array))
+    return arrays
+
+
+def _aliases(keys: Iterable[str]) -> dict[str, str]:
     aliases = {}
-    for key in arrays:
+    for key in keys:
         for own, other in SHARED_LAYERS.items():
             if own in key:
                 layer = key.removesuffix(ATTRIBUTE).rpartition("/")[0]
                 aliases[layer.replace(own, other)] = layer
-    return arrays, aliases
+    return aliases

@@ -18,9 +18,10 @@ from torch import Tensor, nn
 
 from boxwright.builders.detector import build_detector
 from boxwright.builders.training import TrainingPlan, build_training
+from boxwright.checkpoints.restore import config_of
 from boxwright.checkpoints.store import read_checkpoint, write_checkpoint
 from boxwright.config import messages as m
-from boxwright.config.load import dump_message, parse_message
+from boxwright.config.load import dump_message
 from boxwright.criteria.terms import TOTAL
 from boxwright.data.batch import Batch
 from boxwright.data.image_io import encode_png
@@ -101,7 +102,7 @@ def replay_step(folder: str | Path) -> Replay:
     """
     path = Path(folder) / "step.pt"
     content = read_checkpoint(path)
-    config = parse_message(content["config"], m.TrainEvalPipelineConfig, file=str(path))
+    config = config_of(content, path)
     categories = Categories.from_list(content["categories"]) if content["categories"] else None
     detector = build_detector(config, categories)
     detector.network.load_state_dict(content["network"])

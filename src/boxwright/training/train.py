@@ -12,8 +12,10 @@ import torch
 from boxwright.builders.detector import build_detector
 from boxwright.builders.groundtruth import build_groundtruth
 from boxwright.builders.input_reader import build_dataset
+from boxwright.builders.tensorflow_version import explain_version, with_version_of
 from boxwright.builders.training import TrainingPlan, build_training
 from boxwright.checkpoints.load_weights import load_weights
+from boxwright.checkpoints.restore import config_of
 from boxwright.checkpoints.store import CheckpointStore
 from boxwright.config import messages as m
 from boxwright.config.load import dump_message
@@ -144,7 +146,12 @@ def _prepare(
     if not settings.profile:
         _take_folder(model_dir, processes, held)
     newest: Found = processes.from_leader(store.latest)
+    if newest is not None:
+        config = with_version_of(config, config_of(newest[1], newest[0]))
+        plan = build_training(config, workers=settings.workers, skip_bad=settings.skip_bad_records)
     plan = plan.with_seed(_seed(newest, settings.seed))
+    if meaning := explain_version(config):
+        processes.log.info(meaning)
     state = _restore(config, plan, dataset, newest, settings, processes, _device(settings, processes))
     if settings.compile:
         state.detector.network.compile()

@@ -139,8 +139,8 @@ class RMSPropOptimizer(Message):
         0.9,
         allow_inf_nan=False,
         ge=0,
-        note="as TF2 reads it: the rate is divided by 1 + decay × step (TF1 read it as the decay of the average of squares)",
-        description="Decay of the squared-gradient average; TF2 code passes it as Keras learning-rate decay instead.",
+        description="With a TF1 extractor the decay of the average of squares; with others, as TF2 reads it, the rate is "
+        "divided by 1 + decay × step.",
     )
     epsilon: Float = Field(
         1.0, ge=0, allow_inf_nan=False, description="Small constant in the denominator that keeps the division stable."

@@ -19,35 +19,29 @@ from boxwright.config.messages.post_processing import PostProcessing
 from boxwright.config.messages.region_similarity_calculator import RegionSimilarityCalculator
 from boxwright.config.reasons import LATER
 
-__all__ = ["Ssd", "SsdFeatureExtractor", "SsdMaskHead"]
+__all__ = ["TF1_EXTRACTORS", "Ssd", "SsdFeatureExtractor", "SsdMaskHead"]
 
-_TWICE = ("", "_keras")
-SSD_EXTRACTORS = (
-    *(f"ssd_mobilenet_{version}{neck}{keras}" for version in ("v1", "v2") for neck in ("", "_fpn") for keras in _TWICE),
-    *(f"ssd_resnet{depth}_v1_fpn{keras}" for keras in _TWICE for depth in (50, 101, 152)),
-    *(f"ssd_efficientnet-b{number}_bifpn_keras" for number in range(8)),
-    "ssd_vgg16",
-)
-# TF's others.
-LATER_EXTRACTORS = (
-    "embedded_ssd_mobilenet_v1",
-    "ssd_inception_v2",
-    "ssd_inception_v3",
-    "ssd_mobiledet_cpu",
-    "ssd_mobiledet_dsp",
-    "ssd_mobiledet_edgetpu",
-    "ssd_mobiledet_gpu",
-    "ssd_mobilenet_edgetpu",
+# What TensorFlow 1 has, or had.
+TF1_EXTRACTORS = (
+    *(f"ssd_mobilenet_{version}{neck}" for version in ("v1", "v2") for neck in ("", "_fpn")),
+    *(f"ssd_resnet{depth}_v1_{neck}" for neck in ("fpn", "ppn") for depth in (50, 101, 152)),
     "ssd_mobilenet_v1_ppn",
     "ssd_mobilenet_v2_mnasfpn",
     "ssd_mobilenet_v3_large",
     "ssd_mobilenet_v3_small",
-    "ssd_pnasnet",
-    "ssd_resnet50_v1_ppn",
-    "ssd_resnet101_v1_ppn",
-    "ssd_resnet152_v1_ppn",
+    "ssd_mobilenet_edgetpu",
+    *(f"ssd_mobiledet_{hardware}" for hardware in ("cpu", "dsp", "edgetpu", "gpu")),
+    "ssd_inception_v2",
+    "ssd_inception_v3",
+    "embedded_ssd_mobilenet_v1",
 )
-NOT_YET = "is TensorFlow's, and not there yet"
+TF2_EXTRACTORS = (
+    *(f"ssd_mobilenet_{version}{neck}_keras" for version in ("v1", "v2") for neck in ("", "_fpn")),
+    *(f"ssd_resnet{depth}_v1_fpn_keras" for depth in (50, 101, 152)),
+    *(f"ssd_efficientnet-b{number}_bifpn_keras" for number in range(8)),
+)
+SSD_EXTRACTORS = (*TF1_EXTRACTORS, *TF2_EXTRACTORS, "ssd_vgg16")
+_NOT_YET = {"ssd_pnasnet": "is TensorFlow's, and not there yet"}
 
 
 class SsdFeatureExtractor(Message):
@@ -58,7 +52,7 @@ class SsdFeatureExtractor(Message):
 
     type: String = Field(
         "",
-        values=Values(SSD_EXTRACTORS, prefix="timm/", refused=dict.fromkeys(LATER_EXTRACTORS, NOT_YET)),
+        values=Values(SSD_EXTRACTORS, prefix="timm/", refused=_NOT_YET),
         description="Registered extractor name, such as ssd_mobilenet_v2_keras, or timm/NAME.",
     )
     depth_multiplier: Float = Field(
@@ -99,6 +93,12 @@ class SsdFeatureExtractor(Message):
         False,
         no_effect="of TF1's export only",
         description="Feed images that are already preprocessed, skipping the extractor's own normalization.",
+    )
+    tensorflow_version: Int32 = Field(
+        0,
+        ge=0,
+        le=2,
+        description="Ours: which TensorFlow's meaning a type has that both have, 1 or 2; 0 = the one that its name is of.",
     )
     num_layers: Int32 = Field(
         6, ge=1, le=64, description="How many feature maps (SSD levels) to produce, on extractors that accept a count."

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from boxwright.models.backbones.backbone import Backbone
 from boxwright.models.layers import ConvSettings, Padding, conv_norm_act
 
-__all__ = ["MobileNetV2"]
+__all__ = ["InvertedResidual", "MobileNetV2", "divisible"]
 
 # (expansion, channels, stride) of the inverted residual blocks 0 to 16.
 _BLOCKS = (
@@ -38,10 +38,10 @@ _BLOCKS = (
 _HEAD = 17
 
 
-def _divisible(value: float, divisor: int = 8) -> int:
-    """Round to a multiple of 8, but never below 90 % of the value."""
-    rounded = max(divisor, int(value + divisor / 2) // divisor * divisor)
-    return rounded + divisor if rounded < 0.9 * value else rounded
+def divisible(value: float, least: int = 8) -> int:
+    """Round to a multiple of 8, not below `least` nor below 90 % of the value."""
+    rounded = max(least, int(value + 4) // 8 * 8)
+    return rounded + 8 if rounded < 0.9 * value else rounded
 
 
 class InvertedResidual(nn.Module):
@@ -89,6 +89,7 @@ class MobileNetV2(Backbone):
         depth_multiplier: float = 1.0,
         min_depth: int = 8,
         padding: Padding = "same",
+        last_channels: int = 1280,
         in_channels: int = 3,
     ) -> None:
         """Build the network up to the last tap.
@@ -100,22 +101,23 @@ class MobileNetV2(Backbone):
             depth_multiplier: Multiplies channels.
             min_depth: The least channels of any layer, expansions excepted.
             padding: "same" or "explicit".
+            last_channels: Channels of the last convolution, before the multiplier.
             in_channels: Channels of the image.
         """
         super().__init__()
         self.taps = tuple(taps)
-        channels = max(_divisible(32 * depth_multiplier), min_depth)
+        channels = max(divisible(32 * depth_multiplier), min_depth)
         self.stem = conv_norm_act(in_channels, channels, 3, settings, stride=2, padding=padding)
         blocks, widths = [], {}
         last_block = int(self.taps[-1])
         for number, (expansion, wanted, stride) in enumerate(_BLOCKS[: last_block + 1]):
             expanded = channels * expansion
-            width = max(_divisible(int(wanted * depth_multiplier)), min_depth)
+            width = max(divisible(int(wanted * depth_multiplier)), min_depth)
             blocks.append(InvertedResidual(channels, expanded, width, stride, settings, padding))
             widths[f"{number}/expand"], widths[str(number)] = expanded, width
             channels = width
         self.blocks = nn.ModuleList(blocks)
-        widths[str(_HEAD)] = max(_divisible(1280 * depth_multiplier), min_depth)
+        widths[str(_HEAD)] = max(divisible(last_channels * depth_multiplier), min_depth)
         self.head = conv_norm_act(channels, widths[str(_HEAD)], 1, settings) if last_block == _HEAD else None
         self.channels = tuple(widths[tap] for tap in self.taps)
 

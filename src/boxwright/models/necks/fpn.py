@@ -5,7 +5,7 @@ Dimensions: B batch, C channels, H W grid.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -20,14 +20,25 @@ from boxwright.models.layers import (
     separable_conv,
 )
 
-__all__ = ["FeaturePyramid"]
+__all__ = ["FeaturePyramid", "HandDown", "smoothed", "unsmoothed"]
+
+HandDown = Callable[[Tensor, Tensor], Tensor]
+
+
+def unsmoothed(total: Tensor, level: Tensor) -> Tensor:
+    """Hand down the sum, as the paper and TF-Slim do."""
+    del level
+    return total
+
+
+def smoothed(total: Tensor, level: Tensor) -> Tensor:
+    """Hand down the level itself, as TF's Keras code does."""
+    del total
+    return level
 
 
 class FeaturePyramid(nn.Module):
     """Project each map, add coarse to fine, smooth; then append coarser maps.
-
-    What goes down to the next finer level is the smoothed map, as in TF's Keras code (the paper
-    sends the sum before smoothing).
 
     Attributes:
         channels: Channels of each map that `forward` returns.
@@ -42,6 +53,7 @@ class FeaturePyramid(nn.Module):
         extra_levels: int = 0,
         use_depthwise: bool = False,
         padding: Padding = "same",
+        hand_down: HandDown = smoothed,
     ) -> None:
         """Build the pyramid.
 
@@ -52,8 +64,10 @@ class FeaturePyramid(nn.Module):
             extra_levels: How many coarser levels to append, each of stride 2 from the one before.
             use_depthwise: Whether 3×3 convolutions are separable (FPNLite).
             padding: "same" or "explicit".
+            hand_down: From a level's sum and the level, to what goes down to the next finer one.
         """
         super().__init__()
+        self.hand_down = hand_down
 
         def block(stride: int) -> nn.Sequential:
             if not use_depthwise:
@@ -68,14 +82,17 @@ class FeaturePyramid(nn.Module):
 
     def forward(self, features: list[Tensor]) -> list[Tensor]:
         """Return all levels, finest first."""
-        levels = [self.laterals[-1](features[-1])]
+        above = self.laterals[-1](features[-1])
+        levels = [above]
         for lateral, smooth, finer in zip(
             reversed(self.laterals[:-1]), reversed(self.smooth), reversed(features[:-1]), strict=True
         ):
             projected = lateral(finer)
             # TF repeats each pixel twice and crops where the finer map has an odd size.
-            doubled = F.interpolate(levels[0], scale_factor=2.0, mode="nearest")
-            levels.insert(0, smooth(projected + doubled[..., : projected.shape[-2], : projected.shape[-1]]))
+            doubled = F.interpolate(above, scale_factor=2.0, mode="nearest")
+            total = projected + doubled[..., : projected.shape[-2], : projected.shape[-1]]
+            levels.insert(0, smooth(total))
+            above = self.hand_down(total, levels[0])
         for layer in self.extra:
             levels.append(layer(levels[-1]))
         return levels

@@ -27,6 +27,7 @@ class MultiResolutionFeatureMaps(nn.Module):
         extra_channels: Sequence[int],
         settings: ConvSettings,
         *,
+        kernels: Sequence[int] = (),
         use_depthwise: bool = False,
         padding: Padding = "same",
     ) -> None:
@@ -37,21 +38,23 @@ class MultiResolutionFeatureMaps(nn.Module):
             extra_channels: For each extra map the channels between its two convolutions, and out,
                 alternating: (between, out, between, out, …).
             settings: Convolutions.
+            kernels: The side of each strided convolution; 3 where there is none.
             use_depthwise: Whether the 3×3 is depthwise, followed by a 1×1.
             padding: "same" or "explicit".
         """
         super().__init__()
         layers: list[nn.Module] = []
         channels = in_channels[-1]
-        for between, out in zip(extra_channels[::2], extra_channels[1::2], strict=True):
+        sides = [*kernels, *[3] * len(extra_channels)]
+        for side, between, out in zip(sides, extra_channels[::2], extra_channels[1::2], strict=False):
             squeeze = conv_norm_act(channels, between, 1, settings)
             if use_depthwise:
                 spread = nn.Sequential(
-                    conv_norm_act(between, between, 3, settings, stride=2, depthwise=True, padding=padding),
+                    conv_norm_act(between, between, side, settings, stride=2, depthwise=True, padding=padding),
                     conv_norm_act(between, out, 1, settings),
                 )
             else:
-                spread = conv_norm_act(between, out, 3, settings, stride=2, padding=padding)
+                spread = conv_norm_act(between, out, side, settings, stride=2, padding=padding)
             layers.append(nn.Sequential(squeeze, spread))
             channels = out
         self.extra = nn.ModuleList(layers)

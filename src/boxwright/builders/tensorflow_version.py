@@ -1,0 +1,74 @@
+"""Which TensorFlow's meaning a configuration has: of a name that only TF1 knows, TF1's."""
+
+from __future__ import annotations
+
+from boxwright.config import messages as m
+from boxwright.config.messages.ssd import TF1_EXTRACTORS
+
+__all__ = ["explain_version", "extractor_version", "tensorflow_version", "with_version", "with_version_of"]
+
+
+def tensorflow_version(model: m.DetectionModel | None) -> int:
+    """Return 1 or 2; what neither has is ours, and counts as 2."""
+    extractor = model.ssd.feature_extractor if model is not None and model.ssd is not None else None
+    return 2 if extractor is None else extractor_version(extractor)
+
+
+def extractor_version(extractor: m.SsdFeatureExtractor) -> int:
+    """Return 1 or 2, as the message says, else as its type's name does."""
+    return extractor.tensorflow_version or (1 if extractor.type in TF1_EXTRACTORS else 2)
+
+
+def with_version_of(config: m.TrainEvalPipelineConfig, begun: m.TrainEvalPipelineConfig) -> m.TrainEvalPipelineConfig:
+    """Return a configuration with the meaning that a run of the same model began with."""
+    return with_version(config, tensorflow_version(begun.model))
+
+
+def with_version(config: m.TrainEvalPipelineConfig, version: int) -> m.TrainEvalPipelineConfig:
+    """Return a configuration with a version's meaning, where its model has one."""
+    if config.model is None or config.model.ssd is None or tensorflow_version(config.model) == version:
+        return config
+    changed = config.model_copy(deep=True)
+    if changed.model and changed.model.ssd and changed.model.ssd.feature_extractor:
+        changed.model.ssd.feature_extractor.tensorflow_version = version
+    return changed
+
+
+def explain_version(config: m.TrainEvalPipelineConfig) -> str:
+    """Return what a configuration means otherwise than the other TensorFlow would; empty where both agree."""
+    ssd = config.model.ssd if config.model is not None else None
+    extractor = ssd.feature_extractor if ssd is not None else None
+    train = config.train_config
+    rms_prop = train.optimizer.rms_prop_optimizer if train is not None and train.optimizer is not None else None
+    version = tensorflow_version(config.model)
+    lines = []
+    if rms_prop is not None and rms_prop.decay:
+        lines.append(f"rms_prop_optimizer.decay {rms_prop.decay:g}: {_RMS_PROP[version]}")
+    if version == 2 or extractor is None or ssd is None:
+        return "\n".join(lines)
+    lines.append("conv_hyperparams: initializer and penalty are for depthwise and separable kernels, too")
+    if extractor.override_base_feature_extractor_hyperparams:
+        lines += [
+            f"override_base_feature_extractor_hyperparams: {note}" for name, note in _OWN if name in extractor.type
+        ]
+    if "_fpn" in extractor.type:
+        lines.append("fpn: the sum goes down to the next finer level (TF2: the smoothed map)")
+    predictor = ssd.box_predictor
+    if predictor is not None and predictor.weight_shared_convolutional_box_predictor is not None:
+        lines.append("weight_shared_convolutional_box_predictor: its towers have RELU_6, whatever is configured")
+    head = f"{extractor.type} is TensorFlow 1's, whose meaning applies:"
+    return "\n".join([head, *(f"  {line}" for line in lines)])
+
+
+_RMS_PROP = {
+    1: "the decay of the average of squares, which starts at 1 (TF2: a decay of the learning rate)",
+    2: "a decay of the learning rate, divided by 1 + decay · step (TF1: the decay of the average of squares)",
+}
+# A part of a type → what such backbones keep of their own.
+_OWN = (
+    ("mobilenet_v2", "the backbone keeps RELU_6, and learns gain and bias of normalization"),
+    ("mobilenet_v3", "the backbone keeps its activations, and learns gain and bias of normalization"),
+    ("edgetpu", "the backbone keeps its activations"),
+    ("mobiledet", "the backbone keeps all of its own"),
+    ("resnet", "the backbone keeps the decay and epsilon of its normalization"),
+)

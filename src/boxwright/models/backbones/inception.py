@@ -1,0 +1,231 @@
+"""What the Inception networks are made of: layers in a row, some of them blocks of parallel branches.
+
+Modules are named by TF-Slim's scopes, so that TensorFlow's names of their variables follow from ours.
+
+Dimensions: B batch, C channels, H W grid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from boxwright.models.backbones.backbone import Backbone
+from boxwright.models.batch_norm import make_norm
+from boxwright.models.layers import (
+    ConvSettings,
+    KernelSize,
+    MaxPool2d,
+    Padding,
+    conv_norm_act,
+    make_activation,
+    separable_conv,
+)
+
+__all__ = ["Block", "Conv", "Fork", "Inception", "InceptionLayout", "Pool", "Separable"]
+
+
+@dataclass(frozen=True)
+class Conv:
+    """A convolution with normalization and activation.
+
+    Attributes:
+        name: Its scope.
+        kernel: The side of a square kernel, or (height, width).
+        channels: Channels out, before the depth multiplier.
+        stride: The stride.
+        padding: "same" or "valid".
+        deviation: Of the normal, cut at two deviations, that its kernel starts from; 0 for the settings' own.
+    """
+
+    name: str
+    kernel: KernelSize
+    channels: int
+    stride: int = 1
+    padding: Padding = "same"
+    deviation: float = 0.0
+
+
+@dataclass(frozen=True)
+class Separable:
+    """A convolution channel by channel, then across; with normalization and activation after both."""
+
+    name: str
+    kernel: int
+    channels: int
+    stride: int
+    deviation: float
+
+
+@dataclass(frozen=True)
+class Pool:
+    """A 3×3 pool; an average counts no padding."""
+
+    kind: str
+    stride: int = 1
+    padding: Padding = "same"
+
+
+@dataclass(frozen=True)
+class Fork:
+    """Convolutions of the same input, one after the other on channels."""
+
+    convs: tuple[Conv, ...]
+
+
+Layer = Conv | Separable | Pool | Fork
+
+
+@dataclass(frozen=True)
+class Block:
+    """Branches of the same input, one after the other on channels.
+
+    Attributes:
+        name: Its scope.
+        branches: The layers of each.
+    """
+
+    name: str
+    branches: tuple[tuple[Layer, ...], ...]
+
+
+@dataclass(frozen=True)
+class InceptionLayout:
+    """A network.
+
+    Attributes:
+        scope: TF-Slim's name of it.
+        layers: What comes after what.
+    """
+
+    scope: str
+    layers: tuple[Layer | Block, ...]
+
+
+class Concatenated(nn.Module):
+    """Modules of the same input, their outputs one after the other on channels."""
+
+    def __init__(self, modules: Mapping[str, nn.Module]) -> None:
+        """Keep the modules.
+
+        Args:
+            modules: By name.
+        """
+        super().__init__()
+        for name, module in modules.items():
+            self.add_module(name, module)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return [B, sum of C, H', W']."""
+        return torch.cat([module(inputs) for module in self.children()], dim=1)
+
+
+class Inception(Backbone):
+    """Layers and blocks in a row.
+
+    Attributes:
+        channels: Channels of each map that `forward` returns.
+    """
+
+    def __init__(
+        self,
+        layout: InceptionLayout,
+        settings: ConvSettings,
+        *,
+        taps: Sequence[str],
+        depth_multiplier: float = 1.0,
+        min_depth: int = 16,
+        in_channels: int = 3,
+    ) -> None:
+        """Build the network up to the last tap.
+
+        Args:
+            layout: Which network.
+            settings: Convolutions.
+            taps: Names of the layers or blocks whose outputs are returned, finest first.
+            depth_multiplier: Multiplies channels.
+            min_depth: The least channels of any layer.
+            in_channels: Channels of the image.
+        """
+        super().__init__()
+        self.slim_scope, self.taps = layout.scope, tuple(taps)
+        made = _Maker(settings, lambda channels: max(int(channels * depth_multiplier), min_depth))
+        widths: dict[str, int] = {}
+        channels = in_channels
+        for number, item in enumerate(layout.layers):
+            name = str(number) if isinstance(item, Pool | Fork) else item.name
+            module, channels = made.block(item, channels) if isinstance(item, Block) else made.layer(item, channels)
+            self.add_module(name, module)
+            widths[name] = channels
+            if name == self.taps[-1]:
+                break
+        self.channels = tuple(widths[tap] for tap in self.taps)
+
+    def forward(self, inputs: Tensor) -> list[Tensor]:
+        """Return one map a tap, finest first."""
+        features, outputs = inputs, []
+        for name, module in self.named_children():
+            features = module(features)
+            if name in self.taps:
+                outputs.append(features)
+        return outputs
+
+
+@dataclass(frozen=True)
+class _Maker:
+    """Makes modules of descriptions; each comes with its channels out."""
+
+    settings: ConvSettings
+    depth: Callable[[int], int]
+
+    def block(self, block: Block, channels: int) -> tuple[nn.Module, int]:
+        branches: dict[str, nn.Module] = {}
+        out = 0
+        for number, layers in enumerate(block.branches):
+            branch, width = nn.Sequential(), channels
+            for position, layer in enumerate(layers):
+                module, width = self.layer(layer, width)
+                branch.add_module(str(position) if isinstance(layer, Pool | Fork) else layer.name, module)
+            branches[f"Branch_{number}"] = branch
+            out += width
+        return Concatenated(branches), out
+
+    def layer(self, layer: Layer, channels: int) -> tuple[nn.Module, int]:
+        if isinstance(layer, Pool):
+            return _pool(layer), channels
+        if isinstance(layer, Fork):
+            made = [self.layer(conv, channels) for conv in layer.convs]
+            names = [conv.name for conv in layer.convs]
+            modules = dict(zip(names, (module for module, _ in made), strict=True))
+            return Concatenated(modules), sum(width for _, width in made)
+        out = self.depth(layer.channels)
+        if isinstance(layer, Separable):
+            return self._separable(layer, channels, out), out
+        settings = self.settings
+        if layer.deviation:
+            settings = replace(settings, kernel=replace(settings.kernel, initialize=_normal(layer.deviation)))
+        unit = conv_norm_act(channels, out, layer.kernel, settings, stride=layer.stride, padding=layer.padding)
+        return unit, out
+
+    def _separable(self, layer: Separable, channels: int, out: int) -> nn.Module:
+        rule = replace(self.settings.kernel, initialize=_normal(layer.deviation))
+        settings = replace(self.settings, separable_depthwise=rule, separable_pointwise=rule)
+        # TF-Slim's rule for Inception v2's first layer, whatever the channels of the image.
+        multiplier = min(int(out / 3), 8)
+        conv = separable_conv(
+            channels, out, layer.kernel, settings, stride=layer.stride, multiplier=multiplier, bias=settings.bias
+        )
+        return nn.Sequential(conv, make_norm(out, settings.norm), make_activation(settings.activation))
+
+
+def _pool(pool: Pool) -> nn.Module:
+    if pool.kind == "average":
+        return nn.AvgPool2d(3, stride=pool.stride, padding=1, count_include_pad=False)
+    return MaxPool2d(3, pool.stride) if pool.padding == "same" else nn.MaxPool2d(3, pool.stride)
+
+
+def _normal(deviation: float) -> Callable[[Tensor], object]:
+    return lambda kernel: nn.init.trunc_normal_(kernel, 0.0, deviation, -2 * deviation, 2 * deviation)

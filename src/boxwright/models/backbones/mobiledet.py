@@ -1,0 +1,294 @@
+"""MobileDet (Xiong et al., 2021): networks found for detection on four kinds of hardware, as TF lays them out.
+
+Modules are named by TF's scopes: blocks of a kind are counted.
+
+Dimensions: B batch, C channels, H W grid.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, replace
+
+from torch import Tensor, nn
+
+from boxwright.models.backbones.backbone import Backbone
+from boxwright.models.backbones.squeeze_excite import SqueezeExcite
+from boxwright.models.batch_norm import BatchNormSettings
+from boxwright.models.layers import ConvSettings, KernelRule, Regularizer, conv_norm_act
+
+__all__ = ["MOBILEDETS", "MobileDet", "MobileDetLayout"]
+
+
+@dataclass(frozen=True)
+class _Inverted:
+    """Expand, convolve each channel, weigh channels where the network does, project; `expansion` 0 expands nothing."""
+
+    kernel: int
+    stride: int
+    expansion: int
+    channels: int
+    residual: bool = True
+
+
+@dataclass(frozen=True)
+class _Fused:
+    """Expand by a full convolution, project."""
+
+    kernel: int
+    stride: int
+    expansion: int
+    channels: int
+    residual: bool = True
+
+
+@dataclass(frozen=True)
+class _Tucker:
+    """Reduce, convolve, project: a full convolution, compressed."""
+
+    into: float
+    out: float
+    channels: int
+    residual: bool = True
+
+
+Block = _Inverted | _Fused | _Tucker
+
+
+@dataclass(frozen=True)
+class MobileDetLayout:
+    """A network.
+
+    Attributes:
+        scope: TF's name of it.
+        stem: Channels of the first convolution.
+        activation: TF's name.
+        squeezes: Whether inverted blocks weigh channels by squeeze and excite.
+        blocks: What follows, down to stride 32.
+        middle: How many of them give the map of stride 16.
+    """
+
+    scope: str
+    stem: int
+    activation: str
+    squeezes: bool
+    blocks: tuple[Block, ...]
+    middle: int
+
+
+MOBILEDETS = {
+    "cpu": MobileDetLayout(
+        "MobileDetCPU",
+        16,
+        "HARD_SWISH",
+        True,
+        (
+            _Inverted(3, 1, 0, 8, residual=False),
+            _Inverted(3, 2, 4, 16, residual=False),
+            _Inverted(3, 2, 8, 32, residual=False),
+            *[_Inverted(3, 1, 4, 32)] * 3,
+            _Inverted(5, 2, 8, 72, residual=False),
+            _Inverted(3, 1, 8, 72),
+            _Inverted(5, 1, 4, 72),
+            _Inverted(3, 1, 4, 72),
+            _Inverted(3, 1, 8, 72, residual=False),
+            *[_Inverted(3, 1, 8, 72)] * 3,
+            _Inverted(5, 2, 8, 104, residual=False),
+            *[_Inverted(5, 1, 4, 104)] * 2,
+            _Inverted(3, 1, 4, 104),
+            _Inverted(3, 1, 8, 144, residual=False),
+        ),
+        14,
+    ),
+    "dsp": MobileDetLayout(
+        "MobileDetDSP",
+        32,
+        "RELU_6",
+        False,
+        (
+            _Inverted(3, 1, 0, 24, residual=False),
+            _Fused(3, 2, 4, 32, residual=False),
+            _Fused(3, 1, 4, 32),
+            _Inverted(3, 1, 4, 32),
+            _Tucker(0.25, 0.75, 32),
+            _Fused(3, 2, 8, 64, residual=False),
+            _Inverted(3, 1, 4, 64),
+            *[_Fused(3, 1, 4, 64)] * 2,
+            _Fused(3, 2, 8, 120, residual=False),
+            _Inverted(3, 1, 4, 120),
+            *[_Inverted(3, 1, 8, 120)] * 2,
+            _Fused(3, 1, 8, 144, residual=False),
+            *[_Inverted(3, 1, 8, 144)] * 3,
+            _Inverted(3, 2, 4, 160, residual=False),
+            _Inverted(3, 1, 4, 160),
+            _Fused(3, 1, 4, 160),
+            _Tucker(0.75, 0.75, 160),
+            _Inverted(3, 1, 8, 240, residual=False),
+        ),
+        17,
+    ),
+    "edgetpu": MobileDetLayout(
+        "MobileDetEdgeTPU",
+        32,
+        "RELU_6",
+        False,
+        (
+            _Tucker(0.25, 0.75, 16, residual=False),
+            _Fused(3, 2, 8, 16, residual=False),
+            _Fused(3, 1, 4, 16),
+            _Fused(3, 1, 8, 16),
+            _Fused(3, 1, 4, 16),
+            _Fused(5, 2, 8, 40, residual=False),
+            *[_Fused(3, 1, 4, 40)] * 3,
+            _Inverted(3, 2, 8, 72, residual=False),
+            _Inverted(3, 1, 8, 72),
+            *[_Fused(3, 1, 4, 72)] * 2,
+            _Inverted(5, 1, 8, 96, residual=False),
+            _Inverted(5, 1, 8, 96),
+            *[_Inverted(3, 1, 8, 96)] * 2,
+            _Inverted(5, 2, 8, 120, residual=False),
+            _Inverted(3, 1, 8, 120),
+            _Inverted(5, 1, 4, 120),
+            _Inverted(3, 1, 8, 120),
+            _Inverted(5, 1, 8, 384, residual=False),
+        ),
+        17,
+    ),
+    "gpu": MobileDetLayout(
+        "MobileDetGPU",
+        32,
+        "RELU_6",
+        False,
+        (
+            _Tucker(0.25, 0.25, 16, residual=False),
+            _Fused(3, 2, 8, 32, residual=False),
+            *[_Tucker(0.25, 0.25, 32)] * 3,
+            _Fused(3, 2, 8, 64, residual=False),
+            *[_Fused(3, 1, 8, 64)] * 2,
+            _Fused(3, 1, 4, 64),
+            _Fused(3, 2, 8, 128, residual=False),
+            *[_Fused(3, 1, 4, 128)] * 3,
+            _Fused(3, 1, 8, 128, residual=False),
+            *[_Fused(3, 1, 8, 128)] * 3,
+            _Fused(3, 2, 4, 128, residual=False),
+            *[_Fused(3, 1, 4, 128)] * 3,
+            _Inverted(3, 1, 8, 384, residual=False),
+        ),
+        17,
+    ),
+}
+
+
+def _he_normal(kernel: Tensor) -> object:
+    """Fill a kernel by what comes in; of one that convolves each channel, that is its own window alone."""
+    inputs = math.prod(kernel.shape[1:]) if kernel.shape[0] > 1 else math.prod(kernel.shape[2:])
+    deviation = math.sqrt(2 / inputs) / 0.87962566103423978
+    return nn.init.trunc_normal_(kernel, 0.0, deviation, -2 * deviation, 2 * deviation)
+
+
+# TF's MobileDets take nothing from the configuration's hyperparameters.
+_RULE = KernelRule(_he_normal, Regularizer(l2=4e-5))
+_SETTINGS = ConvSettings(kernel=_RULE, depthwise=_RULE, norm=BatchNormSettings(decay=0.99, epsilon=0.01))
+
+
+def _scaled(channels: int, factor: float) -> int:
+    """Round to the nearest multiple of 8, at least 8; halves go up."""
+    return max(8, 8 * int(channels * factor / 8 + 0.5))
+
+
+class _Residual(nn.Module):
+    """Layers in a row; their input is added where the layout says so."""
+
+    def __init__(self, layers: dict[str, nn.Module], *, residual: bool) -> None:
+        """Keep the layers.
+
+        Args:
+            layers: By TF's scope.
+            residual: Whether the input is added.
+        """
+        super().__init__()
+        for name, layer in layers.items():
+            self.add_module(name, layer)
+        self.residual = residual
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return [B, C', H', W']."""
+        outputs = inputs
+        for layer in self.children():
+            outputs = layer(outputs)
+        return inputs + outputs if self.residual else outputs
+
+
+class MobileDet(Backbone):
+    """A stem and blocks; returns the maps of strides 16 and 32.
+
+    Attributes:
+        channels: Channels of each map that `forward` returns.
+    """
+
+    def __init__(self, layout: MobileDetLayout, *, depth_multiplier: float = 1.0, in_channels: int = 3) -> None:
+        """Build the network.
+
+        Args:
+            layout: Which one, of `MOBILEDETS`.
+            depth_multiplier: Multiplies channels.
+            in_channels: Channels of the image.
+        """
+        super().__init__()
+        settings = replace(_SETTINGS, activation=layout.activation)
+        channels = _scaled(layout.stem, depth_multiplier)
+        self.Conv = conv_norm_act(in_channels, channels, 3, settings, stride=2)
+        self.slim_scope, self.middle = layout.scope, layout.middle
+        counts: Counter[str] = Counter()
+        widths = []
+        for block in layout.blocks:
+            out = _scaled(block.channels, depth_multiplier)
+            kind, layers = _layers(block, channels, out, settings, squeezes=layout.squeezes)
+            name = f"{kind}_{counts[kind]}" if counts[kind] else kind
+            counts[kind] += 1
+            self.add_module(name, _Residual(layers, residual=block.residual))
+            channels = out
+            widths.append(out)
+        self.channels = (widths[layout.middle - 1], widths[-1])
+
+    def forward(self, inputs: Tensor) -> list[Tensor]:
+        """Return the maps of strides 16 and 32."""
+        stem, *blocks = self.children()
+        features, outputs = stem(inputs), []
+        for number, block in enumerate(blocks, start=1):
+            features = block(features)
+            if number in (self.middle, len(blocks)):
+                outputs.append(features)
+        return outputs
+
+
+def _layers(
+    block: Block, channels: int, out: int, settings: ConvSettings, *, squeezes: bool
+) -> tuple[str, dict[str, nn.Module]]:
+    """Make a block's layers by TF's scopes; return its kind, too."""
+    linear = replace(settings, activation="NONE")
+    if isinstance(block, _Tucker):
+        into, outof = _scaled(channels, block.into), _scaled(out, block.out)
+        return "TuckerConv", {
+            "Conv": conv_norm_act(channels, into, 1, settings),
+            "Conv_1": conv_norm_act(into, outof, 3, settings),
+            "Conv_2": conv_norm_act(outof, out, 1, linear),
+        }
+    expanded = channels * max(block.expansion, 1)
+    if isinstance(block, _Fused):
+        return "FusedConv", {
+            "Conv": conv_norm_act(channels, expanded, block.kernel, settings, stride=block.stride),
+            "Conv_1": conv_norm_act(expanded, out, 1, linear),
+        }
+    layers: dict[str, nn.Module] = {}
+    if block.expansion:
+        layers["Conv"] = conv_norm_act(channels, expanded, 1, settings)
+    layers["SeparableConv2d"] = conv_norm_act(
+        expanded, expanded, block.kernel, settings, stride=block.stride, depthwise=True
+    )
+    if squeezes:
+        squeezed = _scaled(expanded, 0.25)
+        layers["SqueezeExcite"] = SqueezeExcite(expanded, squeezed, settings.kernel, settings.activation, nn.Sigmoid())
+    layers["Conv_1" if block.expansion else "Conv"] = conv_norm_act(expanded, out, 1, linear)
+    return ("IBN" if block.expansion else "IBNNoExpansion"), layers

@@ -1,0 +1,103 @@
+"""ResNet-50, 101 and 152, first version (He et al., 2016, table 1), as TF-Slim lays them out for detection.
+
+Where Keras's halves the size in a stage's first convolution, TF-Slim's does behind the stage's last block, so that
+a stage's map is seen before it is halved. Modules are named by TF-Slim's scopes.
+
+Dimensions: B batch, C channels, H W grid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from boxwright.models.backbones.backbone import Backbone
+from boxwright.models.layers import ConvSettings, MaxPool2d, conv_norm_act
+
+__all__ = ["ResNetV1Slim"]
+
+_WIDTHS = (64, 128, 256, 512)
+_EXPANSION = 4
+
+
+class BottleneckV1(nn.Module):
+    """1×1, 3×3, 1×1, added to the input or, where channels differ, to a projection of it; then a ReLU."""
+
+    def __init__(self, in_channels: int, width: int, settings: ConvSettings) -> None:
+        """Build the block.
+
+        Args:
+            in_channels: Channels in.
+            width: Channels between; a fourth of those out.
+            settings: Convolutions.
+        """
+        super().__init__()
+        out, linear = width * _EXPANSION, replace(settings, activation="NONE")
+        self.shortcut = conv_norm_act(in_channels, out, 1, linear) if in_channels != out else nn.Identity()
+        self.conv1 = conv_norm_act(in_channels, width, 1, settings)
+        self.conv2 = conv_norm_act(width, width, 3, settings)
+        self.conv3 = conv_norm_act(width, out, 1, linear)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return [B, C', H, W]."""
+        return F.relu(self.shortcut(inputs) + self.conv3(self.conv2(self.conv1(inputs))))
+
+
+class ResNetV1Slim(Backbone):
+    """A 7×7 stem and four stages of bottlenecks.
+
+    Attributes:
+        channels: Channels of each map that `forward` returns.
+    """
+
+    def __init__(
+        self,
+        blocks: Sequence[int],
+        settings: ConvSettings,
+        *,
+        levels: Sequence[int] = (3, 4, 5),
+        depth_multiplier: float = 1.0,
+        min_depth: int = 8,
+        in_channels: int = 3,
+    ) -> None:
+        """Build the network up to the last level that is returned.
+
+        Args:
+            blocks: Bottlenecks of each stage.
+            settings: Convolutions.
+            levels: Pyramid levels to return (2 to 5): maps of stride 2 to that power.
+            depth_multiplier: Multiplies channels, but the stem's.
+            min_depth: The least channels within a bottleneck.
+            in_channels: Channels of the image.
+        """
+        super().__init__()
+        # Three convolutions a block, the stem, and the classifier behind.
+        self.slim_scope = f"resnet_v1_{3 * sum(blocks) + 2}"
+        self.levels = tuple(levels)
+        channels = 64
+        self.conv1 = conv_norm_act(in_channels, channels, 7, settings, stride=2, padding="explicit")
+        self.pool = MaxPool2d(3, 2)
+        self.stages: list[str] = []
+        widths = [max(int(width * depth_multiplier), min_depth) for width in _WIDTHS]
+        for number, (count, width) in enumerate(zip(blocks[: max(levels) - 1], widths, strict=False), start=1):
+            stage = nn.Sequential()
+            for unit in range(1, count + 1):
+                block = nn.Sequential()
+                block.add_module("bottleneck_v1", BottleneckV1(channels, width, settings))
+                stage.add_module(f"unit_{unit}", block)
+                channels = width * _EXPANSION
+            self.stages.append(f"block{number}")
+            self.add_module(self.stages[-1], stage)
+        self.channels = tuple(widths[level - 2] * _EXPANSION for level in levels)
+
+    def forward(self, inputs: Tensor) -> list[Tensor]:
+        """Return one map a level, finest first."""
+        features, outputs = self.pool(self.conv1(inputs)), []
+        for level, name in enumerate(self.stages, start=2):
+            features = self.get_submodule(name)(features if level == 2 else features[..., ::2, ::2])
+            if level in self.levels:
+                outputs.append(features)
+        return outputs

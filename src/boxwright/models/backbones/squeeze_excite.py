@@ -1,0 +1,34 @@
+"""Squeeze and excite (Hu et al., 2018): each channel is weighed by what all of them are on average."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from boxwright.models.layers import KernelRule, make_activation, make_conv
+
+__all__ = ["SqueezeExcite"]
+
+
+class SqueezeExcite(nn.Module):
+    """Two 1×1 convolutions with biases on the mean of each channel, named as TF-Slim's."""
+
+    def __init__(self, channels: int, squeezed: int, rule: KernelRule, activation: str, gate: nn.Module) -> None:
+        """Make the layers.
+
+        Args:
+            channels: Channels in and out.
+            squeezed: Channels between the two.
+            rule: Initializer and penalty of kernels.
+            activation: Between the two.
+            gate: Behind the second.
+        """
+        super().__init__()
+        self.Conv = make_conv(channels, squeezed, 1, rule, bias=True)
+        self.activation = make_activation(activation)
+        self.Conv_1 = make_conv(squeezed, channels, 1, rule, bias=True)
+        self.gate = gate
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the same shape."""
+        gates: Tensor = self.gate(self.Conv_1(self.activation(self.Conv(inputs.mean((2, 3), keepdim=True)))))
+        return inputs * gates

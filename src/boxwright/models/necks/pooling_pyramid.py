@@ -1,0 +1,42 @@
+"""Pooling pyramid (Jin et al., 2018): ever smaller maps, each the maximum of the one before.
+
+Dimensions: B batch, C channels, H W grid.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from boxwright.models.layers import ConvSettings, MaxPool2d, conv_norm_act
+
+__all__ = ["PoolingPyramid"]
+
+
+class PoolingPyramid(nn.Module):
+    """Project the backbone's map, or take it as it is, and pool it again and again.
+
+    Attributes:
+        channels: Channels of each map that `forward` returns.
+    """
+
+    def __init__(self, in_channels: int, depth: int, settings: ConvSettings, *, levels: int) -> None:
+        """Build the pyramid.
+
+        Args:
+            in_channels: Channels of the backbone's map.
+            depth: Channels of every level; 0 for the backbone's own, without a projection.
+            settings: The projection.
+            levels: Maps to return.
+        """
+        super().__init__()
+        self.project = conv_norm_act(in_channels, depth, 1, settings) if depth else nn.Identity()
+        self.pool = MaxPool2d(2, 2)
+        self.channels = (depth or in_channels,) * levels
+
+    def forward(self, features: list[Tensor]) -> list[Tensor]:
+        """Return all levels, finest first."""
+        (last,) = features
+        levels = [self.project(last)]
+        while len(levels) < len(self.channels):
+            levels.append(self.pool(levels[-1]))
+        return levels

@@ -1,0 +1,66 @@
+"""TensorFlow's checkpoints of every kind: where they are, and what is in them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from boxwright.files import is_file, is_folder
+from boxwright.tensorflow.bundle import Bundle, find_bundle, has_bundle
+from boxwright.tensorflow.frozen_graph import FrozenGraph
+from boxwright.tensorflow.object_graph import ATTRIBUTE
+from boxwright.tensorflow.saved_slices import SavedSlices
+from boxwright.tensorflow.sstable import is_table
+
+__all__ = ["find_tensorflow", "open_tensorflow", "step_of"]
+
+_GRAPH = "frozen_inference_graph.pb"
+_COUNTERS = (f"step{ATTRIBUTE}", f"global_step{ATTRIBUTE}", "global_step")
+
+
+def find_tensorflow(source: str | Path) -> Path | None:
+    """Find what a path means of TensorFlow's.
+
+    Args:
+        source: A prefix (`…/ckpt-0`), its `.index`, a file of the first format (`…/model.ckpt`), a frozen graph
+            (`….pb`), or a folder with one of them; of several a bundle is taken, then a file of the first format.
+
+    Returns:
+        A bundle's prefix, or the file; None where there is nothing of TensorFlow's.
+    """
+    path = Path(source)
+    if is_folder(path):
+        if has_bundle(path):
+            return find_bundle(path)
+        files = [file for file in sorted(path.glob("*.ckpt*")) if is_file(file) and is_table(file)]
+        graph = path / _GRAPH
+        return files[-1] if files else graph if is_file(graph) else None
+    if path.suffix == ".index" or is_file(f"{path}.index"):
+        return find_bundle(path)
+    return path if is_file(path) and (path.suffix == ".pb" or is_table(path)) else None
+
+
+def open_tensorflow(path: Path) -> Mapping[str, NDArray[Any]]:
+    """Open what `find_tensorflow` found.
+
+    Args:
+        path: A bundle's prefix, or a file.
+
+    Returns:
+        Arrays by TensorFlow's keys.
+
+    Raises:
+        CheckpointError: Where it is damaged.
+    """
+    if is_file(f"{path}.index"):
+        return Bundle(path)
+    return FrozenGraph(path) if path.suffix == ".pb" else SavedSlices(path)
+
+
+def step_of(arrays: Mapping[str, NDArray[Any]]) -> int:
+    """Return how many steps a checkpoint was trained; 0 where it does not say."""
+    counters = (arrays[key] for key in _COUNTERS if key in arrays)
+    return next((int(counter) for counter in counters if counter.ndim == 0 and counter.dtype.kind in "iu"), 0)

@@ -1,0 +1,93 @@
+"""Frozen graphs (`frozen_inference_graph.pb`): a detector's weights, as constants of TensorFlow's graph.
+
+Nothing of the graph is run: constants that are named as variables of a detector are read, all else is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
+
+from boxwright.errors import CheckpointError
+from boxwright.files import read_file, shown
+from boxwright.limits import CHECKPOINT_BYTES
+from boxwright.tensorflow.protos import GraphDef
+from boxwright.tensorflow.tensor_proto import array_of
+from boxwright.wrong_file import what_it_is_instead
+
+__all__ = ["FrozenGraph"]
+
+_VARIABLES = (
+    "weights",
+    "biases",
+    "depthwise_weights",
+    "pointwise_weights",
+    "gamma",
+    "beta",
+    "moving_mean",
+    "moving_variance",
+)
+_SCOPES = (
+    "FeatureExtractor/",
+    "FirstStageFeatureExtractor/",
+    "SecondStageFeatureExtractor/",
+    "BoxPredictor",
+    "WeightSharedConvolutionalBoxPredictor/",
+)
+
+
+class FrozenGraph(Mapping[str, "NDArray[Any]"]):
+    """The weights in a graph, by TF1's names of variables."""
+
+    def __init__(self, path: str | Path) -> None:
+        """Read the file.
+
+        Args:
+            path: A GraphDef.
+
+        Raises:
+            CheckpointError: Where it is none, is damaged, or holds no detector's weights.
+        """
+        self.path = Path(path)
+        where = shown(path)
+        data = read_file(path, CheckpointError)
+        if instead := what_it_is_instead(data):
+            raise CheckpointError(f"{where}: {instead}")
+        if problem := CHECKPOINT_BYTES.exceeded(len(data)):
+            raise CheckpointError(f"{where}: {problem}")
+        try:
+            graph = GraphDef.FromString(data)
+        except DecodeError:
+            raise CheckpointError(f"{where}: not a graph of TensorFlow's (GraphDef), or cut off") from None
+        self._constants = {node.name: node for node in graph.node if node.op == "Const" and _is_variable(node.name)}
+        if not self._constants:
+            some = ", ".join(sorted({node.op for node in graph.node})[:6]) or "nothing"
+            raise CheckpointError(
+                f"{where}: a graph of {len(graph.node)} nodes ({some}), but none is a constant with the weights of a "
+                "detector of TensorFlow 1's object detection; only frozen graphs of those are read"
+            )
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._constants)
+
+    def __len__(self) -> int:
+        return len(self._constants)
+
+    def __getitem__(self, key: str) -> NDArray[Any]:
+        node = self._constants[key]
+        tensors = [attr.value.tensor for attr in node.attr if attr.key == "value"]
+        try:
+            if len(tensors) != 1:
+                raise ValueError("a constant without a value")
+            (tensor,) = tensors
+            return array_of(tensor, tensor.dtype, tuple(dim.size for dim in tensor.shape.dim))
+        except ValueError as error:
+            raise CheckpointError(f"{shown(self.path)}: {key}: {error}") from None
+
+
+def _is_variable(name: str) -> bool:
+    return name.startswith(_SCOPES) and name.rsplit("/", 1)[-1] in _VARIABLES

@@ -1,0 +1,115 @@
+"""TensorFlow's first format of checkpoints: one file, a table of slices of tensors by name (`model.ckpt`).
+
+TF-Slim's classifiers come in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
+
+from boxwright.errors import CheckpointError
+from boxwright.files import read_file, shown
+from boxwright.limits import CHECKPOINT_BYTES
+from boxwright.tensorflow.protos import SavedTensorSlices
+from boxwright.tensorflow.sstable import read_table
+from boxwright.tensorflow.tensor_proto import array_of
+
+__all__ = ["SavedSlices"]
+
+_NUMERIC = (1, 2, 3, 9, 14, 19)
+
+
+class SavedSlices(Mapping[str, "NDArray[Any]"]):
+    """A checkpoint; as a mapping its keys are the names of all numeric tensors."""
+
+    def __init__(self, path: str | Path) -> None:
+        """Read the file.
+
+        Args:
+            path: The file.
+
+        Raises:
+            CheckpointError: Where it is no such file, or is damaged.
+        """
+        self.path = Path(path)
+        where = shown(path)
+        try:
+            size = self.path.stat().st_size
+        except OSError as error:
+            raise CheckpointError(f"{where}: {error.strerror}") from None
+        if problem := CHECKPOINT_BYTES.exceeded(size):
+            raise CheckpointError(f"{where}: {problem}")
+        table = read_table(read_file(path, CheckpointError), where, CHECKPOINT_BYTES)
+        try:
+            meta = SavedTensorSlices.FromString(table.pop(b"", b"")).meta
+        except DecodeError:
+            raise CheckpointError(f"{where}: its list of tensors is damaged") from None
+        self._meta = {tensor.name: tensor for tensor in meta.tensor if tensor.type in _NUMERIC}
+        if not self._meta:
+            raise CheckpointError(f"{where}: a table, but not a checkpoint: it lists no tensors")
+        self._slices: dict[str, list[bytes]] = {}
+        for value in table.values():
+            self._slices.setdefault(_name(value, where), []).append(value)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._meta)
+
+    def __len__(self) -> int:
+        return len(self._meta)
+
+    def __getitem__(self, key: str) -> NDArray[Any]:
+        meta = self._meta[key]
+        shape = tuple(dim.size for dim in meta.shape.dim)
+        try:
+            parts = [SavedTensorSlices.FromString(value).data for value in self._slices.get(key, [])]
+            if not parts:
+                raise ValueError("its values are missing")
+            if len(parts) == 1 and _is_whole(parts[0]):
+                return array_of(parts[0].data, meta.type, shape)
+            return _joined(parts, meta.type, shape)
+        except (DecodeError, ValueError) as error:
+            raise CheckpointError(f"{shown(self.path)}: {key}: {error}") from None
+
+
+def _name(value: bytes, where: str) -> str:
+    try:
+        return str(SavedTensorSlices.FromString(value).data.name)
+    except DecodeError:
+        raise CheckpointError(f"{where}: a slice is damaged") from None
+
+
+def _is_whole(part: Any) -> bool:
+    return all(not extent.start and extent.length in (0, -1) for extent in part.slice.extent)
+
+
+def _joined(parts: list[Any], dtype: int, shape: tuple[int, ...]) -> NDArray[Any]:
+    """Put slices together.
+
+    Raises:
+        ValueError: Where they do not fill the shape.
+    """
+    whole: NDArray[Any] | None = None
+    filled = 0
+    for part in parts:
+        extents = [(extent.start, extent.length) for extent in part.slice.extent]
+        inside = (start >= 0 and start + length <= side for (start, length), side in zip(extents, shape, strict=False))
+        if len(extents) != len(shape) or not all(inside):
+            raise ValueError(f"a slice lies outside shape {list(shape)}")
+        # A length that is absent is the whole side.
+        sides = tuple(length or side for (_, length), side in zip(extents, shape, strict=True))
+        values = array_of(part.data, dtype, sides)
+        if whole is None:
+            if problem := CHECKPOINT_BYTES.exceeded(float(np.prod(shape, dtype=float)) * values.itemsize):
+                raise ValueError(problem)
+            whole = np.zeros(shape, values.dtype)
+        whole[tuple(slice(start, start + side) for (start, _), side in zip(extents, sides, strict=True))] = values
+        filled += values.size
+    if whole is None or filled != whole.size:
+        raise ValueError(f"its slices do not fill shape {list(shape)}")
+    return whole

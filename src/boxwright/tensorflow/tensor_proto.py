@@ -1,0 +1,65 @@
+"""TensorFlow's `TensorProto`: an array inside a message."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boxwright.limits import CHECKPOINT_BYTES
+
+__all__ = ["array_of"]
+
+# Number of a type in types.proto → NumPy's name, and the field that has its values where they are listed.
+_TYPES = {
+    1: ("float32", "floats"),
+    2: ("float64", "doubles"),
+    3: ("int32", "ints"),
+    9: ("int64", "longs"),
+    14: ("bfloat16", "halves"),
+    19: ("float16", "halves"),
+}
+
+
+def array_of(proto: Any, dtype: int, shape: tuple[int, ...]) -> NDArray[Any]:
+    """Read a tensor.
+
+    Args:
+        proto: The message.
+        dtype: The number of its type.
+        shape: Its shape.
+
+    Returns:
+        The array; bfloat16 as float32.
+
+    Raises:
+        ValueError: Where type, shape and values do not fit each other, or a limit is exceeded.
+    """
+    if dtype not in _TYPES:
+        raise ValueError(f"tensors of type {dtype} are not read")
+    name, field = _TYPES[dtype]
+    stored = np.dtype("uint16") if field == "halves" else np.dtype(name)
+    if min(shape, default=0) < 0:
+        raise ValueError(f"shape {list(shape)}")
+    count = math.prod(shape)
+    if problem := CHECKPOINT_BYTES.exceeded(count * stored.itemsize):
+        raise ValueError(problem)
+    if proto.content:
+        if len(proto.content) != count * stored.itemsize:
+            raise ValueError(f"{len(proto.content)} bytes do not fit shape {list(shape)}")
+        values = np.frombuffer(proto.content, stored.newbyteorder("<"))
+    else:
+        listed = getattr(proto, field)
+        # As TensorFlow writes a tensor of equal values: the last of the list stands for all that are not in it.
+        if len(listed) > count or (count and not listed):
+            raise ValueError(f"{len(listed)} values do not fit shape {list(shape)}")
+        values = np.array(listed, np.uint32).astype(np.uint16) if field == "halves" else np.array(listed, stored)
+        if len(values) < count:
+            values = np.concatenate([values, np.full(count - len(values), values[-1], values.dtype)])
+    if name == "bfloat16":
+        values = (values.astype(np.uint32) << 16).view(np.float32)
+    elif name == "float16":
+        values = values.view(np.float16)
+    return values.astype(values.dtype.newbyteorder("="), copy=False).reshape(shape)

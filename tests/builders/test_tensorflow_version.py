@@ -1,0 +1,145 @@
+"""TF1's meaning of TF1's names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import boxwright as bw
+from boxwright.builders.optimizer import build_optimizer
+from boxwright.builders.tensorflow_version import explain_version, tensorflow_version
+from boxwright.builders.training import build_training
+from boxwright.checkpoints.archive import save_archive
+from boxwright.checkpoints.store import FORMAT, read_checkpoint
+from boxwright.config import messages as m
+from boxwright.config import parse_message
+from boxwright.config.load import dump_message
+from boxwright.models.heads.weight_shared import WeightSharedHead
+from boxwright.models.layers import Conv2d
+from boxwright.models.necks.fpn import FeaturePyramid, smoothed, unsmoothed
+from boxwright.models.ssd import SSD
+from boxwright.optimization.optimizers import Optimizer, RMSProp, RMSPropTF1
+from tests.conftest import SMALL_MODEL
+
+RMS_PROP = """
+rms_prop_optimizer { learning_rate { constant_learning_rate { learning_rate: 0.004 } }
+  momentum_optimizer_value: 0.9 decay: 0.9 epsilon: 1.0 }
+"""
+TRAIN = f"""
+train_config {{ num_steps: 2 batch_size: 1 optimizer {{ {RMS_PROP} }} }}
+train_input_reader {{ coco_input_reader {{ annotations: "a.json" image_folder: "b" }} }}
+"""
+
+
+def pipeline(kind: str, text: str = SMALL_MODEL) -> bw.Pipeline:
+    return parse_message(text.replace("ssd_mobilenet_v2_fpn_keras", kind) + TRAIN, bw.Pipeline)
+
+
+def ssd(config: bw.Pipeline) -> SSD:
+    network = bw.build_detector(config).network
+    assert isinstance(network, SSD)
+    return network
+
+
+@pytest.mark.parametrize(("kind", "version"), [("ssd_mobilenet_v2_fpn", 1), ("ssd_mobilenet_v2_fpn_keras", 2)])
+def test_the_name_decides(kind: str, version: int) -> None:
+    config = pipeline(kind)
+    assert tensorflow_version(config.model) == version
+    plan = build_training(config)
+    neck = ssd(config).neck
+    assert isinstance(neck, FeaturePyramid)
+    if version == 1:
+        assert plan.optimizer.rule == RMSPropTF1(0.9, 0.9, 1.0)
+        assert plan.optimizer.schedule(1000) == pytest.approx(0.004)
+        assert neck.hand_down is unsmoothed
+    else:
+        assert plan.optimizer.rule == RMSProp(0.9, 1.0)
+        # The rate that is printed is the one applied: 0.004 / (1 + 0.9 · 1000).
+        assert plan.optimizer.schedule(1000) == pytest.approx(4.4395e-6, rel=1e-4)
+        assert neck.hand_down is smoothed
+
+
+def test_the_configuration_may_say_otherwise() -> None:
+    text = SMALL_MODEL.replace("min_depth: 8", "min_depth: 8 tensorflow_version: 2")
+    config = pipeline("ssd_mobilenet_v2_fpn", text)
+    assert tensorflow_version(config.model) == 2
+    neck = ssd(config).neck
+    assert isinstance(neck, FeaturePyramid)
+    assert neck.hand_down is smoothed
+    with pytest.raises(bw.ConfigError, match="ssd_mobilenet_v3_small has no meaning of TensorFlow 2"):
+        bw.build_detector(pipeline("ssd_mobilenet_v3_small", text.replace("fpn {", "#fpn {")))
+    text = SMALL_MODEL.replace("min_depth: 8", "min_depth: 8 tensorflow_version: 1")
+    with pytest.raises(bw.ConfigError, match="ssd_mobilenet_v2_fpn_keras has no meaning of TensorFlow 1"):
+        bw.build_detector(pipeline("ssd_mobilenet_v2_fpn_keras", text))
+
+
+def test_rms_prop_by_hand() -> None:
+    """Two steps with gradients 2 and 1: squares 1.3 and 1.27, velocities 0.1·2/√2.3 and 0.9 v + 0.1/√2.27."""
+    weight = torch.nn.Parameter(torch.tensor([1.0]))
+    plan = build_optimizer(parse_message(RMS_PROP, m.Optimizer), version=1)
+    optimizer = Optimizer([weight], plan.rule)
+    optimizer.param_groups[0]["lr"] = 0.1
+    first = 0.1 * 2 / 2.3**0.5
+    second = 0.9 * first + 0.1 / 2.27**0.5
+    for gradient, wanted in ((2.0, 1 - first), (1.0, 1 - first - second)):
+        weight.grad = torch.tensor([gradient])
+        optimizer.step()
+        assert weight.item() == pytest.approx(wanted, rel=1e-6)
+
+
+def test_towers_have_relu6() -> None:
+    text = SMALL_MODEL.replace("activation: RELU_6", "activation: SWISH")
+    for kind, wanted in (("ssd_mobilenet_v2_fpn", torch.nn.ReLU6), ("ssd_mobilenet_v2_fpn_keras", torch.nn.SiLU)):
+        head = ssd(pipeline(kind, text)).head
+        assert isinstance(head, WeightSharedHead)
+        assert isinstance(head.box_tower.activation, wanted)
+
+
+def test_depthwise_kernels_are_penalized() -> None:
+    for kind, wanted in (("ssd_mobilenet_v2_fpn", True), ("ssd_mobilenet_v2_fpn_keras", False)):
+        neck = ssd(pipeline(kind)).neck
+        assert isinstance(neck, FeaturePyramid)
+        convs = [part for part in neck.smooth.modules() if isinstance(part, Conv2d) and part.groups == 1]
+        assert convs
+        assert all(bool(conv.regularizer.l2) is wanted for conv in convs), kind
+
+
+def test_what_is_said() -> None:
+    said = explain_version(pipeline("ssd_mobilenet_v2_fpn"))
+    assert said.splitlines()[0] == "ssd_mobilenet_v2_fpn is TensorFlow 1's, whose meaning applies:"
+    for part in ("decay 0.9: the decay of the average of squares", "fpn: the sum goes down", "keeps RELU_6", "towers"):
+        assert part in said
+    assert "a decay of the learning rate" in explain_version(pipeline("ssd_mobilenet_v2_fpn_keras"))
+    assert explain_version(parse_message(SMALL_MODEL, bw.Pipeline)) == ""
+
+
+def test_a_run_keeps_its_meaning(tmp_path: Path, small_config: Path) -> None:
+    """A checkpoint written before TF1's meaning was known (format 1) has TF2's, and so has the run that resumes it."""
+    one_step = ["train_config.num_steps=1"]
+    small_config.write_text(small_config.read_text().replace("ssd_mobilenet_v2_fpn_keras", "ssd_mobilenet_v2_fpn"))
+    config = bw.load_config(small_config)
+    old = bw.load_config(small_config, [*one_step, "model.ssd.feature_extractor.tensorflow_version=2"])
+    settings = bw.RunSettings(evaluate=False, workers=0)
+    bw.train(old, tmp_path / "m", settings)
+    path = tmp_path / "m" / "ckpt-1.pt"
+    content = read_checkpoint(path)
+    with path.open("wb+") as file:
+        save_archive({**content, "format": 1, "config": dump_message(bw.load_config(small_config, one_step))}, file)
+    detector, stored, _ = bw.restore_detector(path)
+    assert tensorflow_version(stored.model) == 2
+    assert isinstance(detector.network.get_submodule("neck"), FeaturePyramid)
+    assert detector.network.get_submodule("neck").hand_down is smoothed
+    again, _, _ = bw.restore_detector(path, config=config)
+    assert again.network.get_submodule("neck").hand_down is smoothed
+    assert bw.train(config, tmp_path / "m", settings) == 6
+    assert tensorflow_version(bw.load_config(tmp_path / "m" / "pipeline.config").model) == 2
+    assert tensorflow_version(config.model) == 1, "left as it was"
+
+
+def test_a_checkpoint_of_a_later_version(tmp_path: Path) -> None:
+    with (tmp_path / "ckpt-1.pt").open("wb+") as file:
+        save_archive({"format": FORMAT + 1}, file)
+    with pytest.raises(bw.CheckpointError, match="written by a later version of Boxwright"):
+        read_checkpoint(tmp_path / "ckpt-1.pt")

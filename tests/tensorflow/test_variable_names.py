@@ -1,0 +1,178 @@
+"""Names of variables where no recording holds them: against what TensorFlow's sources and publications say."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import boxwright as bw
+from boxwright.builders.detector import build_detector
+from boxwright.checkpoints.export_weights import write_tensorflow_checkpoint
+from boxwright.config import parse_message
+from boxwright.models.network import Network
+from boxwright.tensorflow.variable_names import tf1_variables, tf2_variables
+from boxwright.tensorflow.variables import names_of
+from tests.conftest import SMALL_MODEL
+
+# An SSDLite of 90 classes, as TF's own configurations have it.
+LITE = """
+ssd {{
+  num_classes: 90
+  image_resizer {{ fixed_shape_resizer {{ height: 320 width: 320 }} }}
+  feature_extractor {{
+    type: "{kind}"
+    use_depthwise: true
+    override_base_feature_extractor_hyperparams: true
+    {extra}
+    conv_hyperparams {{ activation: RELU_6 batch_norm {{ scale: true }} }}
+  }}
+  box_coder {{ faster_rcnn_box_coder {{ }} }}
+  matcher {{ argmax_matcher {{ }} }}
+  similarity_calculator {{ iou_similarity {{ }} }}
+  {predictor}
+  {anchors}
+  post_processing {{ batch_non_max_suppression {{ }} }}
+  loss {{
+    classification_loss {{ weighted_sigmoid_focal {{ }} }}
+    localization_loss {{ weighted_smooth_l1 {{ }} }}
+  }}
+}}
+"""
+CONVOLUTIONAL = """
+box_predictor { convolutional_box_predictor { use_depthwise: true kernel_size: 3 conv_hyperparams {
+  batch_norm { scale: true } } } }
+"""
+ANCHORS = "anchor_generator { ssd_anchor_generator { num_layers: 6 aspect_ratios: [1.0, 2.0, 0.5, 3.0, 0.3333] } }"
+SHARED = """
+box_predictor { weight_shared_convolutional_box_predictor { depth: 64 num_layers_before_predictor: 4 kernel_size: 3
+  use_depthwise: true share_prediction_tower: true conv_hyperparams { batch_norm { scale: true } } } }
+"""
+MULTISCALE = "anchor_generator { multiscale_anchor_generator { min_level: 3 max_level: 6 scales_per_octave: 3 aspect_ratios: [1.0, 2.0, 0.5] } }"
+# Type → numbers in all variables, statistics of normalization among them. The MobileDets' (4.21, 7.16, 4.20 and 13.11
+# million) and MnasFPN's (2.5) are published with TF's configurations; the others follow from its sources' tables.
+SIZES = {
+    "ssd_mobiledet_cpu": 4_205_423,
+    "ssd_mobiledet_dsp": 7_159_343,
+    "ssd_mobiledet_edgetpu": 4_196_095,
+    "ssd_mobiledet_gpu": 13_109_151,
+    "ssd_mobilenet_v3_large": 3_281_199,
+    "ssd_mobilenet_edgetpu": 3_905_055,
+    "ssd_mobilenet_v2_mnasfpn": 2_503_047,
+}
+
+
+def network(text: str) -> Network:
+    with torch.device("meta"):
+        return build_detector(parse_message(text, bw.config.messages.DetectionModel)).network
+
+
+@pytest.mark.parametrize("kind", SIZES)
+def test_sizes_of_networks(kind: str) -> None:
+    pyramid = "mnasfpn" in kind
+    extra = "fpn { min_level: 3 max_level: 6 additional_layer_depth: 48 }" if pyramid else ""
+    predictor, anchors = (SHARED, MULTISCALE) if pyramid else (CONVOLUTIONAL, ANCHORS)
+    built = network(LITE.format(kind=kind, extra=extra, predictor=predictor, anchors=anchors))
+    variables = tf1_variables(built)
+    assert not variables.unnamed
+    keys = [variable.key for variable in variables.named.values()]
+    assert len(set(keys)) == len(keys)
+    state = built.state_dict()
+    assert set(variables.named) == {name for name in state if not name.endswith("num_batches_tracked")}
+    assert sum(state[name].numel() for name in variables.named) == SIZES[kind]
+
+
+@pytest.mark.parametrize(
+    ("kind", "some"),
+    [
+        (
+            "ssd_mobilenet_v1_fpn",
+            (
+                "FeatureExtractor/MobilenetV1/fpn/projection_3/biases",
+                "FeatureExtractor/MobilenetV1/fpn/smoothing_2/BatchNorm/gamma",
+                "FeatureExtractor/MobilenetV1/fpn/smoothing_1/pointwise_weights",
+                "WeightSharedConvolutionalBoxPredictor/PredictionTower/conv2d_0/BatchNorm/feature_2/moving_mean",
+                "WeightSharedConvolutionalBoxPredictor/ClassPredictor/depthwise_weights",
+            ),
+        ),
+        (
+            "ssd_resnet50_v1_fpn",
+            (
+                "FeatureExtractor/resnet_v1_50/conv1/weights",
+                "FeatureExtractor/resnet_v1_50/block2/unit_1/bottleneck_v1/shortcut/BatchNorm/beta",
+                "FeatureExtractor/resnet_v1_50/block4/unit_3/bottleneck_v1/conv3/weights",
+                "FeatureExtractor/resnet_v1_50/fpn/smoothing_1/weights",
+            ),
+        ),
+        ("ssd_mobilenet_v2_fpn", ("FeatureExtractor/MobilenetV2/fpn/projection_1/weights",)),
+        ("ssd_resnet50_v1_ppn", ("FeatureExtractor/resnet_v1_50/Base_Conv2d_1x1_1024/BatchNorm/gamma",)),
+    ],
+)
+def test_some_names(kind: str, some: tuple[str, ...]) -> None:
+    built = network(
+        SMALL_MODEL.replace("ssd_mobilenet_v2_fpn_keras", kind)
+        .removeprefix("\nmodel {")[:-2]
+        .replace(
+            "fpn { min_level: 3 max_level: 5 additional_layer_depth: 32 }",
+            "num_layers: 3" if "ppn" in kind else "fpn { min_level: 3 max_level: 5 additional_layer_depth: 32 }",
+        )
+    )
+    variables = tf1_variables(built)
+    assert not variables.unnamed
+    assert set(some) <= {variable.key for variable in variables.named.values()}
+    assert set(variables.named) == {name for name in built.state_dict() if not name.endswith("num_batches_tracked")}
+
+
+def test_extra_levels_of_a_pyramid() -> None:
+    text = SMALL_MODEL.replace("max_level: 5", "max_level: 7").removeprefix("\nmodel {")[:-2]
+    wanted = {
+        "ssd_mobilenet_v1_fpn": "MobilenetV1/fpn/bottom_up_Conv2d_15/",
+        "ssd_mobilenet_v2_fpn": "MobilenetV2/fpn/bottom_up_Conv2d_21/",
+        "ssd_resnet101_v1_fpn": "resnet_v1_101/fpn/bottom_up_block6/",
+    }
+    for kind, name in wanted.items():
+        named = tf1_variables(network(text.replace("ssd_mobilenet_v2_fpn_keras", kind))).named
+        assert sum(f"FeatureExtractor/{name}" in variable.key for variable in named.values()) == (
+            5 if "resnet" in kind else 6
+        ), kind
+
+
+def test_pyramids_of_the_two_are_not_taken_for_each_other() -> None:
+    """What they hand down differs, so that weights of one would be wrong in the other; the rest has names."""
+    text = SMALL_MODEL.removeprefix("\nmodel {")[:-2]
+    keras, slim = network(text), network(text.replace("_fpn_keras", "_fpn"))
+    assert not tf2_variables(keras).unnamed
+    assert not tf1_variables(slim).unnamed
+    assert set(tf1_variables(keras).unnamed) == set(tf2_variables(slim).unnamed) == {"neck"}
+
+
+def test_a_slim_classifier_starts_a_detector_of_either() -> None:
+    text = SMALL_MODEL.replace("use_depthwise: true\n", "use_depthwise: false\n", 1)
+    slim = bw.build_detector(parse_message(text.replace("_fpn_keras", "_fpn"), bw.Pipeline))
+    backbone = {
+        variable.key.removeprefix("FeatureExtractor/"): variable.to_theirs(slim.network.state_dict()[name].numpy())
+        for name, variable in tf1_variables(slim.network).named.items()
+        if name.startswith("backbone.")
+    }
+    backbone["MobilenetV2/Logits/Conv2d_1c_1x1/weights"] = np.zeros((1, 1, 1280, 1001), np.float32)
+    keras = bw.build_detector(parse_message(text, bw.Pipeline))
+    report = bw.load_weights(keras, backbone, "classification")
+    assert set(report.restored.values()) == set(backbone) - {"MobilenetV2/Logits/Conv2d_1c_1x1/weights"}
+    assert list(report.unused.values()) == ["of the image classifier, beyond what the detector computes"]
+    with pytest.raises(bw.CheckpointError, match="no TF1 names are known for a pyramid that hands down smoothed maps"):
+        bw.load_weights(keras, {f"FeatureExtractor/{name}": array for name, array in backbone.items()}, "detection")
+
+
+def test_patterns_know_tf1s_names() -> None:
+    names = names_of(network(SMALL_MODEL.replace("_fpn_keras", "_fpn").removeprefix("\nmodel {")[:-2]))
+    assert "FeatureExtractor/MobilenetV2/Conv/weights" in names["backbone.stem.0.weight"]
+    assert "WeightSharedConvolutionalBoxPredictor/BoxPredictor/biases" in names["head.boxes.1.bias"]
+
+
+def test_a_network_of_neither() -> None:
+    from tests.models.test_detectors import config
+
+    detector = bw.build_detector(config("timm/test_resnet.r160_in1k"))
+    assert tf1_variables(detector.network).unnamed["backbone"] == "no TF1 names are known for a TimmBackbone"
+    with pytest.raises(bw.CheckpointError, match="no TF2 names are known for a TimmBackbone"):
+        write_tensorflow_checkpoint(detector, "nowhere/ckpt-1")
