@@ -427,6 +427,74 @@ def _graph() -> Reader:
     return Reader(seeds, read)
 
 
+def _snappy() -> Reader:
+    """Compressed blocks, in a table whose checksums hold."""
+    from tests.tensorflow.test_zoo_indexes import one_block_table
+
+    plain = bytes.fromhex("000101") + b"kv" + b"\0\0\0\0\x01\0\0\0"
+    copies = b"\x46\x0cabcd\x05\x04\x0e\x02\x00\xf0\x30" + b"y" * 49
+    seeds = [bytes([len(plain), (len(plain) - 1) << 2]) + plain, copies]
+    return Reader(lambda: seeds, lambda data, folder: _quiet(read_table(one_block_table(1, data), "table")))
+
+
+def _slices() -> Reader:
+    """Entries of a checkpoint of the first format, in a table whose checksums hold."""
+    from boxwright.tensorflow.saved_slices import SavedSlices
+    from tests.tensorflow.test_first_formats import saved_slices
+
+    arrays = {"a": np.arange(24, dtype=np.float32).reshape(4, 6), "b": np.ones(3, np.float16), "c": np.array(7)}
+
+    def seeds() -> list[bytes]:
+        table = read_table(saved_slices(arrays, cut="a"), "seed")
+        return [b"\xff\xfe".join(key + b"\xff\xfd" + value for key, value in table.items())]
+
+    def read(data: bytes, folder: Path) -> None:
+        pairs = [pair.partition(b"\xff\xfd") for pair in data.split(b"\xff\xfe")]
+        (folder / "model.ckpt").write_bytes(write_table({key: value for key, _, value in pairs}))
+        found = SavedSlices(folder / "model.ckpt")
+        for name in found:
+            found[name]
+
+    return Reader(seeds, read)
+
+
+def _frozen() -> Reader:
+    from boxwright.tensorflow.frozen_graph import FrozenGraph
+    from tests.tensorflow.test_first_formats import frozen_graph
+
+    arrays = {
+        "FeatureExtractor/a/weights": np.ones((1, 1, 2, 3), np.float32),
+        "BoxPredictor_0/ClassPredictor/biases": np.ones(3, np.float16),
+    }
+
+    def read(data: bytes, folder: Path) -> None:
+        (folder / "g.pb").write_bytes(data)
+        found = FrozenGraph(folder / "g.pb")
+        for name in found:
+            found[name]
+
+    return Reader(lambda: [frozen_graph(arrays)], read)
+
+
+def _archive() -> Reader:
+    """Archives, plain and compressed; what is unpacked stays in its folder."""
+    from boxwright.checkpoints.zoo_archive import unpacked
+    from tests.tensorflow.test_first_formats import archive
+
+    files = {"zoo/pipeline.config": b"model { }", "zoo/model.ckpt.index": b"x" * 600, "zoo/checkpoint": b"y"}
+
+    def read(data: bytes, folder: Path) -> None:
+        name = "a.tar.gz" if data[:2] == b"\x1f\x8b" else "a.tar"
+        (folder / name).write_bytes(data)
+        with unpacked(folder / name) as inside:
+            if any(not path.resolve().is_relative_to(inside.resolve()) for path in inside.rglob("*")):
+                raise AcceptedError("a file lies outside")
+        if {path.name for path in folder.iterdir()} != {name}:
+            raise AcceptedError("a file was written beside the archive")
+
+    return Reader(lambda: [archive(files, "w:gz"), archive(files, "w")], read)
+
+
 def _log() -> Reader:
     def read(data: bytes, folder: Path) -> None:
         (folder / "metrics.jsonl").write_bytes(data)
@@ -454,6 +522,10 @@ READERS: dict[str, Reader] = {
     "table": _table(),
     "bundle": _bundle(),
     "graph": _graph(),
+    "snappy": _snappy(),
+    "slices": _slices(),
+    "frozen": _frozen(),
+    "archive": _archive(),
     "log": _log(),
 }
 warnings.filterwarnings("ignore", message=".*is not in the label map.*")

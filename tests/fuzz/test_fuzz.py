@@ -18,7 +18,7 @@ from tests.fuzz.readers import READERS, Reader
 
 
 def test_there_is_a_fuzzer_for_each_reader() -> None:
-    assert len(READERS) == 19
+    assert len(READERS) == 23
 
 
 @pytest.mark.parametrize("name", READERS)

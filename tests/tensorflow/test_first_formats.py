@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import tarfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -198,7 +200,7 @@ def test_files_are_named_for_what_they_are(name: str, wrong: str, tmp_path: Path
     change, problem = WRONG[wrong]
     path = tmp_path / name
     if name == "a.tar.gz":
-        path.write_bytes(archive(tmp_path / "in", {"x/pipeline.config": CONFIG.encode()}))
+        path.write_bytes(archive({"x/pipeline.config": CONFIG.encode()}))
         source = path
     else:
         kind = "graph" if name.endswith(".pb") else "bundle"
@@ -210,11 +212,7 @@ def test_files_are_named_for_what_they_are(name: str, wrong: str, tmp_path: Path
         bw.load_weights(detector, source)
 
 
-def archive(folder: Path, files: Mapping[str, bytes], mode: str = "w:gz") -> bytes:
-    import io
-    import tarfile
-
-    del folder
+def archive(files: Mapping[str, bytes], mode: str = "w:gz") -> bytes:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode=mode) as tar:  # type: ignore[call-overload]
         for name, content in files.items():
@@ -229,7 +227,7 @@ def test_an_archive_of_the_zoo(kind: str, tmp_path: Path) -> None:
     path = write(WEIGHTS, kind, tmp_path / "in")
     files = {f"ssd_zoo/{file.name}": file.read_bytes() for file in path.parent.iterdir()}
     files["ssd_zoo/pipeline.config"] = CONFIG.encode()
-    (tmp_path / "ssd_zoo.tar.gz").write_bytes(archive(tmp_path, files))
+    (tmp_path / "ssd_zoo.tar.gz").write_bytes(archive(files))
     detector, _, _ = bw.restore_detector(tmp_path / "ssd_zoo.tar.gz")
     report = bw.load_weights(detector, str(tmp_path / "ssd_zoo.tar.gz"))
     assert len(report.restored) == len(WEIGHTS)
@@ -238,7 +236,7 @@ def test_an_archive_of_the_zoo(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["../evil.pb", "/tmp/evil.pb", "a/../../evil.pb"])
 def test_an_archive_names_no_path_outside(name: str, tmp_path: Path) -> None:
     path = tmp_path / "a.tar.gz"
-    path.write_bytes(archive(tmp_path, {"x/model.ckpt": b"", name: b"evil"}))
+    path.write_bytes(archive({"x/model.ckpt": b"", name: b"evil"}))
     with pytest.raises(CheckpointError, match="names a path outside itself"):
         bw.restore_detector(path)
     assert not (tmp_path / "evil.pb").exists()
@@ -247,7 +245,7 @@ def test_an_archive_names_no_path_outside(name: str, tmp_path: Path) -> None:
 
 def test_an_archive_has_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.tar.gz"
-    path.write_bytes(archive(tmp_path, {"x/a.pb": bytes(10**6), "x/b.pb": b"1"}))
+    path.write_bytes(archive({"x/a.pb": bytes(10**6), "x/b.pb": b"1"}))
     for variable, most in (("BOXWRIGHT_MAX_CHECKPOINT_BYTES", "1000"), ("BOXWRIGHT_MAX_ARCHIVE_FILES", "1")):
         with monkeypatch.context() as patch, pytest.raises(CheckpointError, match=variable):
             patch.setenv(variable, most)
@@ -255,9 +253,6 @@ def test_an_archive_has_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_links_in_archives_are_left_out(tmp_path: Path) -> None:
-    import io
-    import tarfile
-
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w:gz") as tar:
         link = tarfile.TarInfo("x/frozen_inference_graph.pb")

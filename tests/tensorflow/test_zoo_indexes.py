@@ -70,7 +70,7 @@ def test_damaged_snappy_blocks(block: bytes, problem: str) -> None:
         decompress(block)
 
 
-def _table(kind: int, block: bytes) -> bytes:
+def one_block_table(kind: int, block: bytes) -> bytes:
     """Write a table of one block, in a compression, as LevelDB lays it out."""
     out = bytearray()
 
@@ -91,11 +91,11 @@ def _table(kind: int, block: bytes) -> bytes:
 def test_a_block_says_how_it_is_compressed() -> None:
     plain = b"\0\x01\x01kv" + struct.pack("<II", 0, 1)
     compressed = write_varint(len(plain)) + bytes([(len(plain) - 1) << 2]) + plain
-    assert read_table(_table(0, plain), "t") == read_table(_table(1, compressed), "t") == {b"k": b"v"}
+    assert read_table(one_block_table(0, plain), "t") == read_table(one_block_table(1, compressed), "t") == {b"k": b"v"}
     with pytest.raises(CheckpointError, match=r"compressed in an unknown way \(4\)"):
-        read_table(_table(4, plain), "t")
+        read_table(one_block_table(4, plain), "t")
     with pytest.raises(CheckpointError, match="damaged: a compressed block"):
-        read_table(_table(1, compressed[:-3]), "t")
+        read_table(one_block_table(1, compressed[:-3]), "t")
 
 
 @pytest.mark.parametrize("inside", ["checkpoint", "saved_model"])
