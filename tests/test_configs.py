@@ -88,7 +88,8 @@ def test_published_recipe(path: Path) -> None:
     wanted = ["caffe_distort", "random_expand", "overlap_crop", "random_interpolation_resize", "random_horizontal_flip"]
     assert steps == wanted
     # Blue comes first in conversions of Caffe's ResNet; VGG's public file takes red first.
-    assert plan.fine_tune == FineTune(
+    start = plan.fine_tune
+    assert FineTune(start.source, start.scope, start.channels) == FineTune(
         "resnet101_caffe.pth" if "resnet" in path.stem else "vgg16_reducedfc.pth",
         "classification",
         "BGR" if "resnet" in path.stem else "RGB",

@@ -9,7 +9,7 @@ from typing import Any
 from boxwright.builders.choice import build_chosen, located, require
 from boxwright.config import messages as m
 from boxwright.errors import ConfigError
-from boxwright.optimization.optimizers import Adam, AdamW, Momentum, RMSProp, RMSPropTF1, UpdateRule
+from boxwright.optimization.optimizers import Adam, AdamW, Momentum, MomentumTF1, RMSProp, RMSPropTF1, UpdateRule
 from boxwright.optimization.schedules import (
     Constant,
     CosineDecay,
@@ -74,6 +74,10 @@ def _momentum(config: m.MomentumOptimizer) -> _RuleAndRate:
     return Momentum(config.momentum_optimizer_value), config.learning_rate
 
 
+def _momentum_tf1(config: m.MomentumOptimizer) -> _RuleAndRate:
+    return MomentumTF1(config.momentum_optimizer_value), config.learning_rate
+
+
 def _rms_prop(config: m.RMSPropOptimizer) -> _RuleAndRate:
     return RMSProp(config.momentum_optimizer_value, config.epsilon), config.learning_rate
 
@@ -97,7 +101,10 @@ _TF2: dict[str, Callable[[Any], _RuleAndRate]] = {
     "adamw_optimizer": _adamw,
 }
 # Version of TensorFlow → what its members mean.
-_OPTIMIZERS = {1: {**_TF2, "rms_prop_optimizer": _rms_prop_tf1}, 2: _TF2}
+_OPTIMIZERS: dict[int, dict[str, Callable[[Any], _RuleAndRate]]] = {
+    1: {**_TF2, "momentum_optimizer": _momentum_tf1, "rms_prop_optimizer": _rms_prop_tf1},
+    2: _TF2,
+}
 
 
 def build_schedule(config: m.LearningRate) -> Schedule:

@@ -46,6 +46,8 @@ def explain_version(config: m.TrainEvalPipelineConfig) -> str:
         lines.append(f"rms_prop_optimizer.decay {rms_prop.decay:g}: {_RMS_PROP[version]}")
     if version == 2 or extractor is None or ssd is None:
         return "\n".join(lines)
+    if train is not None and train.optimizer is not None and train.optimizer.momentum_optimizer is not None:
+        lines.append("momentum_optimizer: the sum of gradients is multiplied with the rate (TF2: each with its own)")
     lines.append("conv_hyperparams: initializer and penalty are for depthwise and separable kernels, too")
     if extractor.override_base_feature_extractor_hyperparams:
         lines += [

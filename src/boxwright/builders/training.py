@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 from boxwright.builders.augmentation import build_augmentation
@@ -15,6 +16,7 @@ from boxwright.config.support import refuse_unsupported
 from boxwright.data.augmentation.transform import Transform
 from boxwright.data.order import StreamSettings
 from boxwright.errors import ConfigError
+from boxwright.files import is_file
 from boxwright.optimization.trainable import FreezeStage, Freezing
 from boxwright.types.scopes import ChannelOrder, Scope
 
@@ -31,11 +33,15 @@ class FineTune:
         source: A checkpoint; empty for fresh weights.
         scope: What of it is restored: "full", "detection" or "classification".
         channels: Which colour its first convolution takes first.
+        folder: Where the file lies that names it; empty where none does.
+        min_share: The share of what the scope wants that must be restored: TF1 warns of what is missing, and goes on.
     """
 
     source: str
     scope: Scope
     channels: ChannelOrder
+    folder: str = ""
+    min_share: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -98,6 +104,7 @@ def build_training(
     refuse_unsupported(train, "train_config")
     reader = require(config.train_input_reader, "train_input_reader")
     _check_keypoints(config.model, reader)
+    version = tensorflow_version(config.model)
     return TrainingPlan(
         num_steps=train.num_steps,
         stream=StreamSettings(
@@ -115,7 +122,7 @@ def build_training(
         optimizer=build_optimizer(
             require(train.optimizer, "train_config.optimizer"),
             "train_config.optimizer",
-            tensorflow_version(config.model),
+            version,
         ),
         clip_norm=_finite(train, "gradient_clipping_by_norm"),
         regularize=train.add_regularization_loss,
@@ -123,7 +130,7 @@ def build_training(
         accumulation=_accumulation(train),
         freezing=_freezing(train),
         bias_multiplier=_finite(train, "bias_grad_multiplier") or 1.0,
-        fine_tune=FineTune(train.fine_tune_checkpoint, _scope(train), _channels(train)),
+        fine_tune=_fine_tune(train, version),
         summarize_gradients=train.summarize_gradients,
         keep_every_n_hours=train.keep_checkpoint_every_n_hours,
     )
@@ -186,6 +193,16 @@ def _freezing(config: m.TrainConfig) -> Freezing:
 
 def _channels(config: m.TrainConfig) -> ChannelOrder:
     return "BGR" if config.fine_tune_checkpoint_channels is m.ChannelOrder.BGR else "RGB"
+
+
+def _fine_tune(config: m.TrainConfig, version: int) -> FineTune:
+    scope = _scope(config)
+    if version == 1 and scope == "detection" and config.load_all_detection_checkpoint_vars:
+        scope = "transfer"
+    location = config.location("fine_tune_checkpoint")
+    folder = str(Path(location.file).parent) if location is not None and is_file(location.file) else ""
+    share = 0.0 if version == 1 else 1.0
+    return FineTune(config.fine_tune_checkpoint, scope, _channels(config), folder, share)
 
 
 def _scope(config: m.TrainConfig) -> Scope:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor
 
-__all__ = ["Adam", "AdamW", "Momentum", "Optimizer", "RMSProp", "RMSPropTF1", "UpdateRule"]
+__all__ = ["Adam", "AdamW", "Momentum", "MomentumTF1", "Optimizer", "RMSProp", "RMSPropTF1", "UpdateRule"]
 
 Tensors = list[Tensor]
 
@@ -101,6 +101,33 @@ class Momentum:
         torch._foreach_mul_(velocity, self.momentum)
         torch._foreach_add_(velocity, gradients, alpha=rate)
         torch._foreach_sub_(parameters, velocity)
+
+
+@dataclass(frozen=True)
+class MomentumTF1:
+    """v ← m·v + g; p ← p − lr·v: TF1's, whose rate is not in the accumulator.
+
+    Attributes:
+        momentum: m.
+    """
+
+    momentum: float = 0.9
+    slots: ClassVar[dict[str, float]] = {"momentum": 0.0}
+
+    def __call__(self, parameters: Tensors, gradients: Tensors, slots: list[Tensors], rate: float, count: int) -> None:
+        """Update, as `UpdateRule` says.
+
+        Args:
+            parameters: What changes.
+            gradients: Their gradients.
+            slots: The accumulators.
+            rate: lr.
+            count: Updates done before.
+        """
+        (velocity,) = slots
+        torch._foreach_mul_(velocity, self.momentum)
+        torch._foreach_add_(velocity, gradients)
+        torch._foreach_sub_(parameters, velocity, alpha=rate)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,13 +23,13 @@ from boxwright.tensorflow.object_graph import ATTRIBUTE
 from boxwright.tensorflow.tf2_names import SHARED_LAYERS
 from boxwright.tensorflow.variable_names import Variables, tf1_variables, tf2_variables
 
-__all__ = ["FoundVariables", "from_tensorflow", "names_of", "to_tensorflow"]
+__all__ = ["FoundVariables", "from_tensorflow", "names_of", "slots_of", "to_tensorflow", "updates_of"]
 
 _ROOTS = ("model/", "_model/")
 _CLASSIFIER = "model/_feature_extractor/classification_backbone/"
 _SLOT = "/.OPTIMIZER_SLOT/optimizer/"
 _TF1_SCOPE = "FeatureExtractor/"
-_TF1_AVERAGE = "/ExponentialMovingAverage"
+_TF1_AVERAGE = "ExponentialMovingAverage"
 # A part of a key → why a detector has no use for it.
 _UNUSED_TF2 = (
     (".OPTIMIZER_SLOT", "state of the optimizer"),
@@ -58,21 +57,22 @@ class _Source:
 
     Attributes:
         variables: What TensorFlow calls the network's tensors.
-        find: From a variable's key to the source's own; None where it has none.
-        find_average: From a variable's key to that of its moving average.
+        find: From a variable's key, and the name of a slot of it or nothing, to the source's own key; None where it
+            has none.
+        average: The slot of moving averages.
         unused: A part of a key, and why a detector has no use for it.
     """
 
     variables: Variables
-    find: Callable[[str], str | None]
-    find_average: Callable[[str], str | None]
+    find: Callable[[str, str], str | None]
+    average: str
     unused: tuple[tuple[str, str], ...]
 
 
 def _source(network: nn.Module, arrays: Mapping[str, NDArray[Any]]) -> _Source:
     graph = arrays.graph() if isinstance(arrays, Bundle) and arrays.is_object_based else None
 
-    def find_in_tf2(slot: str, key: str) -> str | None:
+    def find_in_tf2(key: str, slot: str) -> str | None:
         for path in _paths(key.removesuffix(ATTRIBUTE)):
             if graph is not None:
                 found = graph.resolve(path, slot)
@@ -82,15 +82,14 @@ def _source(network: nn.Module, arrays: Mapping[str, NDArray[Any]]) -> _Source:
                 return found
         return None
 
-    def find_in_tf1(end: str, key: str) -> str | None:
+    def find_in_tf1(key: str, slot: str) -> str | None:
+        end = f"/{slot}" if slot else ""
         names = (key + end, key.removeprefix(_TF1_SCOPE) + end)
         return next((name for name in names if name in arrays), None)
 
     if graph is not None or not arrays or any(key.endswith(ATTRIBUTE) for key in arrays):
-        find, find_average = partial(find_in_tf2, ""), partial(find_in_tf2, "average")
-        return _Source(tf2_variables(network), find, find_average, _UNUSED_TF2)
-    find, find_average = partial(find_in_tf1, ""), partial(find_in_tf1, _TF1_AVERAGE)
-    return _Source(tf1_variables(network), find, find_average, _UNUSED_TF1)
+        return _Source(tf2_variables(network), find_in_tf2, "average", _UNUSED_TF2)
+    return _Source(tf1_variables(network), find_in_tf1, _TF1_AVERAGE, _UNUSED_TF1)
 
 
 def _paths(path: str) -> Iterator[str]:
@@ -165,9 +164,9 @@ def from_tensorflow(
     plain: list[str] = []
     learnt = {name for name, parameter in network.named_parameters() if parameter.requires_grad}
     for name, variable in source.variables.named.items():
-        key = source.find(variable.key)
+        key = source.find(variable.key, "")
         if use_average and name in learnt:
-            average = source.find_average(variable.key)
+            average = source.find(variable.key, source.average)
             plain += [name] if average is None else []
             key = average or key
         if key is not None:
@@ -183,6 +182,34 @@ def from_tensorflow(
     taken = set(keys.values())
     unused = {key: _reason(key, source.unused) for key in arrays if key not in taken}
     return FoundVariables(values, keys, unused, source.variables.unnamed)
+
+
+def slots_of(network: nn.Module, arrays: Mapping[str, NDArray[Any]], slot: str) -> dict[str, Tensor]:
+    """Bring what an optimizer kept of a network's variables to our names and layout.
+
+    Args:
+        network: The network.
+        arrays: As `from_tensorflow` takes them.
+        slot: TensorFlow's name of what is kept, such as "momentum"; "average" for moving averages.
+
+    Returns:
+        Our names to tensors, of the variables that have the slot.
+    """
+    source = _source(network, arrays)
+    slot = source.average if slot == "average" else slot
+    keys = {name: source.find(variable.key, slot) for name, variable in source.variables.named.items()}
+    named = source.variables.named
+    return {
+        name: torch.from_numpy(np.array(named[name].to_ours(np.asarray(arrays[key])), order="C"))
+        for name, key in keys.items()
+        if key is not None
+    }
+
+
+def updates_of(arrays: Mapping[str, NDArray[Any]], step: int) -> int:
+    """Return how many updates an optimizer of Keras's counted; the step where none did."""
+    key = f"optimizer/iter{ATTRIBUTE}"
+    return int(arrays[key]) if key in arrays else step
 
 
 def _reason(key: str, unused: tuple[tuple[str, str], ...]) -> str:

@@ -14,6 +14,7 @@ from boxwright.builders.groundtruth import build_groundtruth
 from boxwright.builders.input_reader import build_dataset
 from boxwright.builders.tensorflow_version import explain_version, with_version_of
 from boxwright.builders.training import TrainingPlan, build_training
+from boxwright.checkpoints.find_source import find_source
 from boxwright.checkpoints.load_weights import load_weights
 from boxwright.checkpoints.restore import config_of
 from boxwright.checkpoints.store import CheckpointStore
@@ -30,9 +31,11 @@ from boxwright.evaluation.run import EvaluationSet, open_evaluation
 from boxwright.evaluation.settings import EvaluationSettings
 from boxwright.files import write_whole
 from boxwright.models.detector import usable_device
+from boxwright.tensorflow.checkpoint import find_tensorflow
 from boxwright.training.allocator import keep_freed_memory
 from boxwright.training.lock import run_lock
 from boxwright.training.log import JsonLines, Listener, TensorBoard, Tracked, TrainingLog
+from boxwright.training.resume_tensorflow import resume_tensorflow
 from boxwright.training.run import Run
 from boxwright.training.selection import Selection
 from boxwright.training.settings import RunSettings
@@ -152,7 +155,7 @@ def _prepare(
     plan = plan.with_seed(_seed(newest, settings.seed))
     if meaning := explain_version(config):
         processes.log.info(meaning)
-    state = _restore(config, plan, dataset, newest, settings, processes, _device(settings, processes))
+    state = _restore(config, plan, dataset, store, newest, settings, processes, _device(settings, processes))
     if settings.compile:
         state.detector.network.compile()
     log = None
@@ -245,6 +248,7 @@ def _restore(
     config: m.TrainEvalPipelineConfig,
     plan: TrainingPlan,
     dataset: Dataset,
+    store: CheckpointStore,
     newest: Found,
     settings: RunSettings,
     processes: Processes,
@@ -254,11 +258,18 @@ def _restore(
     torch.manual_seed(plan.stream.seed)
     detector = build_detector(config, dataset.categories)
     detector.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs lack it
-    if newest is None and plan.fine_tune.source:
+    theirs = find_tensorflow(store.folder) if newest is None else None
+    if newest is None and theirs is None and plan.fine_tune.source:
         start = plan.fine_tune
-        loaded = load_weights(detector, start.source, start.scope, channels=start.channels)
-        processes.log.info(f"from {start.source}:\n{loaded}")
+        source, note = find_source(start.source, start.folder)
+        if note:
+            processes.log.warning(note)
+        loaded = load_weights(detector, source, start.scope, channels=start.channels, min_share=start.min_share)
+        processes.log.info(f"from {source}:\n{loaded}")
     state = new_state(detector, plan, Selection(settings.best_metric, settings.patience))
+    if theirs is not None:
+        said = resume_tensorflow(state, theirs, plan.stream.batch_size)
+        processes.log.info(f"resuming where TensorFlow stopped, from {theirs}, step {state.step}\n{said}")
     if newest is not None:
         path, content = newest
         if content["categories"] != dataset.categories.to_list():

@@ -81,7 +81,7 @@ class TrainConfig(Message):
     )
     load_all_detection_checkpoint_vars: Bool = Field(
         False,
-        no_effect="TF2 does not read it; fine_tune_checkpoint_type decides",
+        note="with a TF1 extractor and a checkpoint of detection; TF2 does not read it",
         description="TF1: restore every variable whose name and shape match, not only the feature extractor's.",
     )
     run_fine_tune_checkpoint_dummy_computation: Bool = Field(

@@ -1,0 +1,70 @@
+"""Resuming a run that TensorFlow began: weights, moments, averages and the step of its newest checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from boxwright.checkpoints.load_weights import load_weights
+from boxwright.errors import CheckpointError
+from boxwright.optimization.optimizers import Adam, Momentum, MomentumTF1, RMSProp, RMSPropTF1, UpdateRule
+from boxwright.tensorflow.checkpoint import open_tensorflow, step_of
+from boxwright.tensorflow.variables import slots_of, updates_of
+from boxwright.training.state import TrainingState
+
+__all__ = ["resume_tensorflow"]
+
+# Rule → our slot → TensorFlow's, and the sign that it has here: Keras's momentum points down.
+_SLOTS: dict[type[UpdateRule], dict[str, tuple[str, int]]] = {
+    Momentum: {"momentum": ("momentum", -1)},
+    RMSProp: {"squares": ("rms", 1), "momentum": ("momentum", 1)},
+    Adam: {"mean": ("m", 1), "squares": ("v", 1)},
+    MomentumTF1: {"momentum": ("Momentum", 1)},
+    RMSPropTF1: {"squares": ("RMSProp", 1), "momentum": ("RMSProp_1", 1)},
+}
+
+
+def resume_tensorflow(state: TrainingState, checkpoint: Path, batch_size: int) -> str:
+    """Restore a checkpoint of TensorFlow's training.
+
+    Args:
+        state: A new run's, changed in place.
+        checkpoint: As `find_tensorflow` finds it.
+        batch_size: Samples a step.
+
+    Returns:
+        What was restored, for the log.
+
+    Raises:
+        CheckpointError: Where a weight is missing, or a moment has another shape than its weight.
+    """
+    detector, optimizer = state.detector, state.optimizer
+    loaded = load_weights(detector, checkpoint)
+    arrays = open_tensorflow(checkpoint)
+    network = detector.network
+    parameters = {name: p for name, p in network.named_parameters() if p.requires_grad}
+    said = [str(loaded)]
+    for ours, (theirs, sign) in _SLOTS.get(type(optimizer.rule), {}).items():
+        found = slots_of(network, arrays, theirs)
+        for name, value in found.items():
+            if name in parameters:
+                parameter = parameters[name]
+                if value.shape != parameter.shape:
+                    raise CheckpointError(
+                        f"{checkpoint}: {theirs} of {name} has shape {list(value.shape)}, not {list(parameter.shape)}"
+                    )
+                kept = torch.empty_like(parameter)
+                optimizer.state[parameter][ours] = kept.copy_(sign * value).detach()
+        restored = sum(name in parameters for name in found)
+        said.append(f"{theirs}: restored for {restored} of {len(parameters)} weights; others start fresh")
+    if state.average is not None:
+        names = {name: p.detach() for name, p in parameters.items()}
+        averages = {n: v.to(names[n]) for n, v in slots_of(network, arrays, "average").items() if n in names}
+        state.average.load({name: averages.get(name, names[name]) for name in state.average.shadow})
+        said.append(f"average: restored for {len(averages)} of {len(names)} weights; others start at the weight")
+    state.step = step_of(arrays)
+    state.samples = state.step * batch_size
+    for group in optimizer.param_groups:
+        group["count"] = updates_of(arrays, state.step)
+    return "\n".join(said)
