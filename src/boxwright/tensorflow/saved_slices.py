@@ -89,11 +89,7 @@ def _is_whole(part: Any) -> bool:
 
 
 def _joined(parts: list[Any], dtype: int, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Put slices together.
-
-    Raises:
-        ValueError: Where they do not fill the shape.
-    """
+    """Put slices together; a ValueError says that they do not fill the shape."""
     whole: NDArray[Any] | None = None
     filled = 0
     for part in parts:
