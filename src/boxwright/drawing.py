@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import colorsys
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,13 +16,45 @@ from PIL import Image, ImageDraw, ImageFont
 
 from boxwright.limits import PICTURE_SIDE
 
-__all__ = ["colour_of", "contact_sheet", "draw_boxes", "draw_cumulative", "side_by_side"]
+__all__ = [
+    "NAME_AND_SCORE",
+    "SHEET_CELL",
+    "Captions",
+    "colour_of",
+    "contact_sheet",
+    "draw_boxes",
+    "draw_cumulative",
+    "side_by_side",
+]
 
 Colour = tuple[int, int, int]
+# The side of the square that a picture of a contact sheet has.
+SHEET_CELL = 320
 _LEAST_SIDE = 320
 _MOST_CAPTION = 60
+_LEAST_LETTERS = 12
 _MASK_SHARE = 0.45
 _FARTHEST = 1e6  # pixels: Pillow counts in 32 bits
+
+
+@dataclass(frozen=True)
+class Captions:
+    """What is written at a detection's box.
+
+    Attributes:
+        names: Whether its class is.
+        scores: Whether its score is.
+    """
+
+    names: bool = True
+    scores: bool = True
+
+    def of(self, name: str, score: float) -> str:
+        """Return the caption of a detection."""
+        return " ".join([*([name] if self.names else []), *([f"{score:.2f}"] if self.scores else [])])
+
+
+NAME_AND_SCORE = Captions()
 
 
 def colour_of(label: int) -> Colour:
@@ -38,6 +71,7 @@ def draw_boxes(
     *,
     masks: NDArray[np.uint8] | None = None,
     keypoints: NDArray[np.float32] | None = None,
+    fit: int = 0,
 ) -> NDArray[np.uint8]:
     """Return a picture of boxes with captions, over their masks and under their keypoints.
 
@@ -49,15 +83,16 @@ def draw_boxes(
         masks: uint8 [N, H, W] of 0 and 1, or None.
         keypoints: float [N, P, 2] or [N, P, 3], x and y in pixels and visibility, or None; what is not finite or not
             visible is not drawn.
+        fit: The longer side of the picture; 0 for the image's own size, if that can be seen.
 
     Returns:
         uint8 [H', W', 3], a new picture; small images are enlarged, for captions to be read, large ones made smaller.
         Boxes that are not finite, or turned inside out, are not drawn.
     """
-    canvas, zoom = _canvas(image if masks is None else _tinted(image, masks, labels))
+    canvas, zoom = _canvas(image if masks is None else _tinted(image, masks, labels), fit)
     draw = ImageDraw.Draw(canvas)
     line = max(round(min(canvas.size) / 250), 1)
-    font = ImageFont.load_default(size=max(min(canvas.size) // 28, 9))
+    font = ImageFont.load_default(size=max(min(canvas.size) // 28, _LEAST_LETTERS if fit else 9))
     # A little beyond the picture, so that an edge that lies outside is not drawn on its border.
     least, most = -2.0 * line, np.array([*canvas.size, *canvas.size]) + 2.0 * line
     for box, label, caption in zip(np.asarray(boxes, np.float64).reshape(-1, 4), labels, captions, strict=True):
@@ -96,16 +131,24 @@ def _points(draw: ImageDraw.ImageDraw, points: NDArray[np.float64], zoom: float,
         draw.ellipse((x - radius, y - radius, x + radius, y + radius), fill=colour, outline=(0, 0, 0))
 
 
-def _canvas(image: NDArray[np.uint8]) -> tuple[Image.Image, float]:
+def _canvas(image: NDArray[np.uint8], fit: int) -> tuple[Image.Image, float]:
     """Return an image in the size in which it is drawn, and how much larger that is."""
     height, width = image.shape[:2]
-    zoom = float(max(-(-_LEAST_SIDE // min(height, width)), 1))
-    zoom = min(zoom, PICTURE_SIDE.value / max(height, width))
-    zoom = float(int(zoom)) if zoom >= 1 else zoom
+    if fit:
+        zoom = fit / max(height, width)
+    else:
+        zoom = float(max(-(-_LEAST_SIDE // min(height, width)), 1))
+        zoom = min(zoom, PICTURE_SIDE.value / max(height, width))
+        zoom = float(int(zoom)) if zoom >= 1 else zoom
     canvas = Image.fromarray(image)
     if zoom == 1:
         return canvas, zoom
-    return canvas.resize((max(round(width * zoom), 1), max(round(height * zoom), 1))), zoom
+    canvas = canvas.resize((max(round(width * zoom), 1), max(round(height * zoom), 1)))
+    if fit and min(canvas.size) < 4 * _LEAST_LETTERS:  # room for captions beside a narrow image
+        image_alone = canvas
+        canvas = Image.new("RGB", (max(canvas.width, 4 * _LEAST_LETTERS), max(canvas.height, 4 * _LEAST_LETTERS)))
+        canvas.paste(image_alone, (0, 0))
+    return canvas, zoom
 
 
 def _short(caption: str) -> str:

@@ -82,7 +82,7 @@ def test_replacing_an_item_keeps_its_place() -> None:
         ("train_config.batch_size[0]=3", "is not a list"),
         ('train_config.fine_tune_checkpoint="a" batch_size: 3', "expected one value, found more after it: batch_size"),
         ("nonsense", "expected path=value"),
-        ("train_config { batch_size: }", "expected"),
+        ("train_config { batch_size: }", "batch_size has no value"),
         ("a=1", "unknown field of TrainEvalPipelineConfig"),
     ],
 )

@@ -117,7 +117,7 @@ ERRORS = [
     ("model: 3", "model: expected a message { … }, found '3'"),
     ("model { ssd { num_classes { } } }", "model.ssd.num_classes: expected an integer, found a message"),
     ("model { ssd { num_classes: [1, 2] } }", "model.ssd.num_classes: takes one value, found a list"),
-    ("train_config { batch_size: }", "f:1:28: expected"),
+    ("train_config { batch_size: }", "f:1:16: batch_size has no value"),
     ("}", "f:1:1: expected a field name, found '}'"),
     ("model", "the file ends after 'model', where a value was expected"),
     ("train_config { batch_size: 1x }", "malformed number '1x'"),

@@ -11,6 +11,7 @@ from boxwright.data.convert import open_dataset, write_coco, write_tfrecords, wr
 from boxwright.data.dataset import Dataset
 from boxwright.data.shapes import ShapesDataset
 from boxwright.data.survey import survey_dataset
+from boxwright.data.tfrecord import TFRecordFile, write_records
 from boxwright.data.voc import VocDataset
 from boxwright.errors import DataError
 from tests.conftest import extra_folder
@@ -116,11 +117,14 @@ def test_masks_survive(tmp_path: Path) -> None:
         np.testing.assert_array_equal(start[index].areas, again[index].areas)
 
 
-def test_records_need_a_label_map(tmp_path: Path) -> None:
+def test_records_without_names_need_a_label_map(tmp_path: Path) -> None:
     write_tfrecords(ShapesDataset(1), tmp_path / "a.record")
     (tmp_path / "label_map.pbtxt").unlink()
-    with pytest.raises(DataError, match="label_map"):
-        open_dataset(tmp_path / "a.record")
+    # The names' feature under another name of the same length.
+    record = TFRecordFile(tmp_path / "a.record")[0].replace(b"image/object/class/text", b"image/object/class/tezt")
+    write_records(tmp_path / "b.record", [record])
+    with pytest.raises(DataError, match="objects have numbers for classes, and no names; name a label_map"):
+        open_dataset(tmp_path / "b.record")
 
 
 def test_a_label_map_of_other_classes_is_not_overwritten(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from functools import partial
 
 from boxwright.config import messages as m
 from boxwright.config.support import refuse_unsupported
+from boxwright.drawing import NAME_AND_SCORE, Captions
 from boxwright.errors import ConfigError
 from boxwright.metrics.coco import CocoMetrics
 from boxwright.metrics.metric import Metrics
@@ -48,6 +49,7 @@ class EvaluationPlan:
         num_pictures: How many pictures are drawn.
         min_score: The least score that is drawn.
         max_boxes: The most boxes that are drawn in a picture.
+        captions: What is written at a detection's box.
         metrics: What is computed, each made from the classes.
         use_average: Whether the moving average of the weights is evaluated.
         losses: Whether the loss terms are computed too.
@@ -60,6 +62,7 @@ class EvaluationPlan:
     num_pictures: int = 10
     min_score: float = 0.5
     max_boxes: int = 20
+    captions: Captions = NAME_AND_SCORE
     metrics: tuple[MetricsFactory, ...] = (CocoMetrics,)
     use_average: bool = False
     losses: bool = True
@@ -93,6 +96,7 @@ def build_evaluation(config: m.TrainEvalPipelineConfig, reader: m.InputReader | 
         num_pictures=evaluation.num_visualizations,
         min_score=evaluation.min_score_threshold,
         max_boxes=evaluation.max_num_boxes_to_visualize,
+        captions=Captions(names=not evaluation.skip_labels, scores=not evaluation.skip_scores),
         metrics=tuple(_METRICS[name](evaluation) for name in evaluation.metrics_set or ["coco_detection_metrics"]),
         use_average=evaluation.use_moving_averages,
         regularize=config.train_config is None or config.train_config.add_regularization_loss,

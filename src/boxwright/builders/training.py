@@ -197,7 +197,7 @@ def _channels(config: m.TrainConfig) -> ChannelOrder:
 
 def _fine_tune(config: m.TrainConfig, version: int) -> FineTune:
     scope = _scope(config)
-    if version == 1 and scope == "detection" and config.load_all_detection_checkpoint_vars:
+    if config.load_all_detection_checkpoint_vars and version == 1 and scope == "detection":
         scope = "transfer"
     location = config.location("fine_tune_checkpoint")
     folder = str(Path(location.file).parent) if location is not None and is_file(location.file) else ""

@@ -21,11 +21,15 @@ from boxwright.models.detector import Detector
 from boxwright.tensorflow.checkpoint import find_tensorflow, open_tensorflow, step_of
 from boxwright.types import Categories
 
-__all__ = ["config_of", "find_config", "restore_detector"]
+__all__ = ["config_of", "find_config", "restore_detector", "stored_config"]
 
 
 def restore_detector(
-    checkpoint: str | Path, *, config: m.TrainEvalPipelineConfig | None = None, use_average: bool | None = None
+    checkpoint: str | Path,
+    *,
+    config: m.TrainEvalPipelineConfig | None = None,
+    use_average: bool | None = None,
+    categories: Categories | None = None,
 ) -> tuple[Detector, m.TrainEvalPipelineConfig, int]:
     """Rebuild a detector from a checkpoint.
 
@@ -40,6 +44,7 @@ def restore_detector(
             post-processing, say; its network must be the same.
         use_average: Whether to take the moving average of the weights; None leaves that to the
             configuration's `eval_config.use_moving_averages`.
+        categories: The classes, in place of those that the checkpoint has or its configuration's label map names.
 
     Returns:
         The detector in evaluation mode, its configuration, and the steps it was trained.
@@ -48,22 +53,25 @@ def restore_detector(
         CheckpointError: Where there is no checkpoint, or no average in it.
     """
     with unpacked(checkpoint) as path:
-        return _restore(path, config, use_average)
+        return _restore(path, config, use_average, categories)
 
 
 def _restore(
-    path: Path, config: m.TrainEvalPipelineConfig | None, use_average: bool | None
+    path: Path,
+    config: m.TrainEvalPipelineConfig | None,
+    use_average: bool | None,
+    categories: Categories | None,
 ) -> tuple[Detector, m.TrainEvalPipelineConfig, int]:
     theirs = find_tensorflow(path) if is_tensorflow(path) else None
     if theirs is not None:
-        return _restore_tensorflow(theirs, config, use_average)
+        return _restore_tensorflow(theirs, config, use_average, categories)
     if not os.path.exists(path):
         raise CheckpointError(f"{shown(path)}: no such folder or checkpoint{nearby(path)}")
     path, content = find_checkpoint(path)
     own = config_of(content, path)
     config = own if config is None or config.model is None else with_version_of(config, own)
-    categories = Categories.from_list(content["categories"]) if content["categories"] else None
-    detector = build_detector(config, categories)
+    own_classes = Categories.from_list(content["categories"]) if content["categories"] else None
+    detector = build_detector(config, categories or own_classes)
     tensors = dict(content["network"])
     if _wants_average(config, use_average):
         if not content["average"]:
@@ -101,13 +109,36 @@ def _wants_average(config: m.TrainEvalPipelineConfig, use_average: bool | None) 
 
 
 def _restore_tensorflow(
-    path: Path, config: m.TrainEvalPipelineConfig | None, use_average: bool | None
+    path: Path,
+    config: m.TrainEvalPipelineConfig | None,
+    use_average: bool | None,
+    categories: Categories | None,
 ) -> tuple[Detector, m.TrainEvalPipelineConfig, int]:
     if config is None or config.model is None:
         config = load_config(find_config(path))
-    detector = build_detector(config, _label_map(config, path.parent))
+    detector = build_detector(config, categories or _label_map(config, path.parent))
     load_weights(detector, path, use_average=_wants_average(config, use_average))
     return detector.eval(), config, step_of(open_tensorflow(path))
+
+
+def stored_config(checkpoint: str | Path) -> m.TrainEvalPipelineConfig:
+    """Return the configuration that a checkpoint carries, or that lies with it.
+
+    Args:
+        checkpoint: As `restore_detector` takes it.
+
+    Returns:
+        The configuration.
+
+    Raises:
+        CheckpointError: Where there is no checkpoint, or no configuration.
+    """
+    with unpacked(checkpoint) as path:
+        theirs = find_tensorflow(path) if is_tensorflow(path) else None
+        if theirs is not None:
+            return load_config(find_config(theirs))
+        newest, content = find_checkpoint(path)
+        return config_of(content, newest)
 
 
 def find_config(checkpoint: str | Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum as PythonEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,14 +11,17 @@ import typer
 from rich.table import Column, Table
 
 from boxwright.cli.console import console
+from boxwright.cli.options import PlainCommand
 from boxwright.errors import ConfigError
 
 if TYPE_CHECKING:
     from boxwright.config.message import FieldSpec, Message
+    from boxwright.config.support import FieldReport
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Look into configurations.", no_args_is_help=True)
+_SHOWN = 6
+app = typer.Typer(help="Look into configurations.", no_args_is_help=True, rich_markup_mode=None)
 
 
 class Format(str, PythonEnum):
@@ -34,7 +38,7 @@ _Set = Annotated[
 ]
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def show(
     file: _File,
     format: Annotated[Format, typer.Option("--format", help="What to print it as.")] = Format.TEXT,
@@ -46,26 +50,28 @@ def show(
     print(dump_message(load_config(file, set_ or []), format.value), end="")
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def check(file: _File, set_: _Set = None) -> None:
-    """Say what in a configuration has no effect or is refused, and build it; ends with status 1 where it cannot run.
+    """Say what in a configuration is refused or has no effect, and build it; ends with status 1 where it cannot train.
 
     Model, training and evaluation are built without weights, so that what contradicts itself shows. Data and
-    checkpoints that it names are not looked for.
+    checkpoints that it names are not looked for. Equal reasons are told once, with all fields that they are for.
     """
     from boxwright.config.load import load_config
-    from boxwright.config.support import report
+    from boxwright.config.support import grouped, report
 
     config = load_config(file, set_ or [])
     found = list(report(config))
+    for group in grouped(found):
+        style = {"refused": "red", "without effect": "yellow"}.get(group[0].status.verdict)
+        console.print(str(group[0]), style=style, markup=False)
+        if len(group) > 1:
+            console.print(f"  as are {_fields_at_lines(group[1:])}", style=style, markup=False)
     verdicts: list[str] = [item.status.verdict for item in found]
-    for item in found:
-        if item.worth_saying:
-            style = {"refused": "red", "without effect": "yellow"}.get(item.status.verdict)
-            console.print(str(item), style=style, markup=False)
     counts = ", ".join(f"{verdicts.count(name)} {name}" for name in ("honoured", "without effect", "refused"))
     console.print(f"{len(found)} fields set: {counts}")
     if "refused" in verdicts:
+        console.print("training cannot start: remove or change what is refused")
         raise typer.Exit(1)
     from boxwright.builders.plans import build_plans  # torch takes seconds
     from boxwright.builders.tensorflow_version import explain_version
@@ -73,9 +79,20 @@ def check(file: _File, set_: _Set = None) -> None:
     build_plans(config)
     if meaning := explain_version(config):
         console.print(meaning, markup=False)
+    if config.train_config is None or config.train_config.num_steps < 1:
+        missing = "train_config" if config.train_config is None else "train_config.num_steps"
+        console.print(f"training cannot start: {missing} is missing; the rest can be built")
+        raise typer.Exit(1)
 
 
-@app.command()
+def _fields_at_lines(group: Sequence[FieldReport]) -> str:
+    """Name fields with their lines, the first ones in full."""
+    shown = [f"{item.path} ({item.line})" if item.line else item.path for item in group[:_SHOWN]]
+    rest = len(group) - len(shown)
+    return ", ".join(shown) + (f" and {rest} more" if rest else "")
+
+
+@app.command(cls=PlainCommand)
 def fields(
     path: Annotated[
         str,

@@ -26,8 +26,8 @@ __all__ = [
     "show_log",
 ]
 
-console = Console(highlight=False, soft_wrap=True)
-errors = Console(highlight=False, soft_wrap=True, stderr=True)
+console = Console(highlight=False, soft_wrap=True, emoji=False)
+errors = Console(highlight=False, soft_wrap=True, emoji=False, stderr=True)
 T = TypeVar("T")
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from boxwright.cli.console import console, count_progress
+from boxwright.cli.paths import require_data
 from boxwright.errors import DataError
 
 __all__ = ["convert_command"]
@@ -26,7 +27,7 @@ def convert_command(  # the flags of the command
         Path | None,
         typer.Option(
             "--label_map",
-            help="Classes and their ids (.pbtxt); TFRecords need it, unless label_map.pbtxt lies beside them.",
+            help="Classes and their ids (.pbtxt); without, label_map.pbtxt beside the data, or the names in TFRecords.",
         ),
     ] = None,
     image_set: Annotated[
@@ -46,6 +47,7 @@ def convert_command(  # the flags of the command
     path = Path(source)
     if path.suffix in (".pt", ".index", ".safetensors") or any(path.glob("ckpt-*.pt")):
         raise DataError(f"{path}: weights, not data; write them by boxwright export")
+    require_data(source)
     from boxwright.data.convert import open_dataset, write_coco, write_tfrecords, write_voc
 
     dataset = open_dataset(

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from boxwright.cli.console import ap_line, console, count_progress, print_evaluation
-from boxwright.errors import CheckpointError, ConfigError
+from boxwright.cli.paths import require_checkpoint
+from boxwright.errors import ConfigError
 from boxwright.evaluation.settings import EvaluationSettings, WatchSettings
 
 if TYPE_CHECKING:
@@ -91,14 +92,12 @@ def _evaluate(
     model_dir: Path, config_path: Path | None, out: Path | None, changes: list[str], settings: EvaluationSettings
 ) -> None:
     """Evaluate once; write and print what was found."""
+    require_checkpoint(model_dir)
     from boxwright.checkpoints.restore import restore_detector
-    from boxwright.checkpoints.sources import is_tensorflow
     from boxwright.evaluation.results import write_evaluation
     from boxwright.evaluation.run import run_evaluation
     from boxwright.models.detector import usable_device
 
-    if not model_dir.exists() and not is_tensorflow(model_dir):
-        raise CheckpointError(f"{model_dir}: no such folder or checkpoint")
     config = _configuration(model_dir, config_path, changes)
     detector, _, step = restore_detector(model_dir, config=config)
     detector.to(usable_device(settings.device))
@@ -113,22 +112,18 @@ def _evaluate(
 
 def _configuration(model_dir: Path, given: Path | None, changes: list[str]) -> TrainEvalPipelineConfig:
     """Take the configuration that is given, else the one beside the checkpoint, else the one inside it."""
-    from boxwright.checkpoints.restore import find_config, restore_detector
-    from boxwright.checkpoints.sources import is_tensorflow
+    from boxwright.checkpoints.restore import stored_config
     from boxwright.config.load import load_config
     from boxwright.config.overrides import apply_override
-    from boxwright.tensorflow.checkpoint import find_tensorflow
 
     overrides = [*changes, "eval_config.include_metrics_per_category=true"]
     beside = (model_dir if model_dir.is_dir() else model_dir.parent) / "pipeline.config"
-    if given is None and is_tensorflow(model_dir):
-        given = find_config(find_tensorflow(model_dir) or model_dir)
-    elif given is None and beside.is_file():
+    if given is None and beside.is_file():
         given = beside
     if given is not None:
         console.print(f"configuration: {given}", markup=False)
         return load_config(given, overrides)
-    _, config, _ = restore_detector(model_dir)
+    config = stored_config(model_dir)
     for override in overrides:
         apply_override(config, override)
     return config

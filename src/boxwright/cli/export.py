@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from boxwright.cli.console import console
+from boxwright.cli.paths import require_checkpoint
 from boxwright.errors import CheckpointError
 
 __all__ = ["export_command"]
@@ -37,6 +38,7 @@ def export_command(
     ] = None,
 ) -> None:
     """Write a detector's weights for others: safetensors, or a TensorFlow 2 checkpoint with its configuration."""
+    require_checkpoint(source)
     from boxwright.checkpoints.export_weights import write_description, write_safetensors, write_tensorflow_checkpoint
     from boxwright.checkpoints.restore import restore_detector
     from boxwright.config.load import load_config

@@ -9,6 +9,7 @@ import typer
 from rich.table import Table
 
 from boxwright.cli.console import console, count_progress
+from boxwright.cli.paths import require_data
 from boxwright.errors import DataError
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def inspect_command(
         Path | None,
         typer.Option(
             "--label_map",
-            help="Classes and their ids (.pbtxt); TFRecords need it, unless label_map.pbtxt lies beside them.",
+            help="Classes and their ids (.pbtxt); without, label_map.pbtxt beside the data, or the names in TFRecords.",
         ),
     ] = None,
     image_set: Annotated[str, typer.Option("--image_set", help="For VOC: a list in ImageSets/Main.")] = "",
@@ -42,11 +43,12 @@ def inspect_command(
     pictures: Annotated[int, typer.Option("--pictures", min=1, help="How many images it shows.")] = 30,
 ) -> None:
     """Count images, sizes, classes and suspicious boxes; draw a contact sheet of images with their boxes."""
+    require_data(data)
     from boxwright.data.convert import open_dataset
     from boxwright.data.image_io import encode_picture
     from boxwright.data.pictures import draw_sample
     from boxwright.data.survey import survey_dataset
-    from boxwright.drawing import contact_sheet
+    from boxwright.drawing import SHEET_CELL, contact_sheet
     from boxwright.files import write_whole
 
     if sheet.suffix.lower() not in (".png", ".jpg", ".jpeg"):
@@ -62,8 +64,9 @@ def inspect_command(
     survey, samples = survey_dataset(dataset, num_pictures=pictures, progress=count_progress("inspect"))
     _print(survey, dataset.categories)
     if samples:
-        drawn = [draw_sample(sample, dataset.categories) for sample in samples]
-        write_whole(sheet, encode_picture(contact_sheet(drawn, [sample.id[:30] for sample in samples]), sheet.suffix))
+        drawn = [draw_sample(sample, dataset.categories, fit=SHEET_CELL) for sample in samples]
+        titles = [sample.id[-40:] for sample in samples]
+        write_whole(sheet, encode_picture(contact_sheet(drawn, titles, cell=None), sheet.suffix))
         console.print(f"contact sheet of {len(samples)} images: {sheet}", markup=False)
 
 
@@ -76,6 +79,8 @@ def _print(survey: Survey, categories: Categories) -> None:
     sizes = ", ".join(f"{width}×{height} ({count})" for (height, width), count in survey.sizes.most_common(5))
     more = len(survey.sizes) - 5
     console.print(f"sizes: {sizes}" + (f" and {more} more" if more > 0 else ""))
+    if survey.left_out:
+        console.print(f"{survey.left_out} boxes of classes that the label map lacks are left out of all counts")
     console.print("boxes: " + ", ".join(f"{survey.areas[name]} {name}" for name in ("small", "medium", "large")))
     table = Table("class", "id", "boxes", "share", "images", box=None, padding=(0, 2, 0, 0))
     for category in categories:

@@ -13,7 +13,7 @@ import typer
 
 from boxwright.cli import config, convert, demo, evaluate, export, inspect, predict, replay, train
 from boxwright.cli.console import console, errors, show_log
-from boxwright.cli.options import CONTEXT, with_settings
+from boxwright.cli.options import CONTEXT, PlainCommand, with_settings
 from boxwright.errors import BoxwrightError
 
 __all__ = ["app", "like_absl", "main"]
@@ -23,17 +23,18 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
     context_settings=CONTEXT,
 )
 app.callback()(show_log)
-app.command("train")(with_settings(train.train_command))
-app.command("evaluate")(with_settings(evaluate.evaluate_command))
-app.command("predict")(with_settings(predict.predict_command))
-app.command("demo")(demo.demo_command)
-app.command("convert")(convert.convert_command)
-app.command("export")(export.export_command)
-app.command("inspect")(inspect.inspect_command)
-app.command("replay")(replay.replay_command)
+app.command("train", cls=PlainCommand)(with_settings(train.train_command))
+app.command("evaluate", cls=PlainCommand)(with_settings(evaluate.evaluate_command))
+app.command("predict", cls=PlainCommand)(with_settings(predict.predict_command))
+app.command("demo", cls=PlainCommand)(demo.demo_command)
+app.command("convert", cls=PlainCommand)(convert.convert_command)
+app.command("export", cls=PlainCommand)(export.export_command)
+app.command("inspect", cls=PlainCommand)(inspect.inspect_command)
+app.command("replay", cls=PlainCommand)(replay.replay_command)
 app.add_typer(config.app, name="config")
 
 

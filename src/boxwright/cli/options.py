@@ -8,11 +8,27 @@ from collections.abc import Callable
 from typing import Annotated, Any, get_type_hints
 
 import typer
+from typer.core import TyperCommand
 
-__all__ = ["CONTEXT", "with_settings"]
+__all__ = ["CONTEXT", "PlainCommand", "with_settings"]
 
 # Help spells options with underscores, as TensorFlow's scripts do; hyphens are accepted everywhere.
 CONTEXT = {"help_option_names": ["-h", "--help"], "token_normalize_func": lambda token: token.replace("-", "_")}
+
+
+class PlainCommand(TyperCommand):
+    """A command whose help has its options by panel, with names that no width cuts."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the options, those of each panel together."""
+        panels: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None:
+                panels.setdefault(getattr(param, "rich_help_panel", None) or "Options", []).append(record)
+        for title, rows in panels.items():
+            with formatter.section(title):
+                formatter.write_dl(rows)
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:

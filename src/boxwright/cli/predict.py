@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from boxwright.cli.console import console, count_progress
+from boxwright.cli.paths import require_checkpoint
 from boxwright.inference.settings import PredictionSettings
 
 __all__ = ["predict_command"]
@@ -17,7 +18,9 @@ Images = Annotated[list[Path], typer.Argument(help="Image files, or folders of t
 ModelDir = Annotated[
     Path,
     typer.Option(
-        "--model_dir", "--checkpoint", help="A run's folder, one of its checkpoints, or a TF2 checkpoint or SavedModel."
+        "--model_dir",
+        "--checkpoint",
+        help="A run's folder or checkpoint; or TensorFlow's: a checkpoint, SavedModel, frozen graph, or zoo archive.",
     ),
 ]
 Out = Annotated[Path, typer.Option("--out", help="Folder for pictures and detections.json.")]
@@ -26,23 +29,51 @@ Config = Annotated[
     typer.Option(
         "--pipeline_config_path",
         "--config",
-        help="The model's configuration; a TF2 checkpoint needs it unless pipeline.config lies beside or above it.",
+        help="The model's configuration; TensorFlow's checkpoints need it unless pipeline.config lies beside or above.",
+    ),
+]
+LabelMap = Annotated[
+    Path | None,
+    typer.Option("--label_map", help="Names of the classes (.pbtxt), where the checkpoint's configuration finds none."),
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", help="Change the configuration first, as in --set model.ssd.post_processing.score_converter=SIGMOID."
     ),
 ]
 
 
 def predict_command(
-    settings: PredictionSettings, images: Images, model_dir: ModelDir, out: Out, pipeline_config_path: Config = None
+    settings: PredictionSettings,
+    images: Images,
+    model_dir: ModelDir,
+    out: Out,
+    pipeline_config_path: Config = None,
+    label_map: LabelMap = None,
+    set_: Set = None,
 ) -> None:
     """Detect objects in images: a picture of each, and COCO-style JSON."""
-    from boxwright.checkpoints.restore import restore_detector
+    from boxwright.inference.files import find_images
+
+    files = find_images(images)
+    require_checkpoint(model_dir)
+    from boxwright.checkpoints.restore import restore_detector, stored_config
     from boxwright.config.load import load_config
-    from boxwright.inference.predict import find_images, predict_files
+    from boxwright.config.overrides import apply_override
+    from boxwright.data.label_map import load_label_map
+    from boxwright.inference.predict import predict_files
     from boxwright.models.detector import usable_device
 
     config = load_config(pipeline_config_path) if pipeline_config_path else None
-    detector, _, _ = restore_detector(model_dir, config=config)
+    if set_:
+        config = config or stored_config(model_dir)
+        for change in set_:
+            apply_override(config, change)
+    names = load_label_map(label_map) if label_map else None
+    detector, _, _ = restore_detector(model_dir, config=config, categories=names)
+    if detector.categories is None:
+        console.print("no label map was found: classes are numbers, counted from 1; name one by --label_map")
     detector.to(usable_device(settings.device))
-    files = find_images(images)
     rows = predict_files(detector, files, out, settings, count_progress("predict"))
     console.print(f"{len(rows)} objects in {len(files)} images; pictures and detections.json: {out}", markup=False)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from boxwright.cli.console import console
+from boxwright.errors import CheckpointError
 
 __all__ = ["replay_command"]
 
@@ -16,6 +17,8 @@ def replay_command(
     folder: Annotated[Path, typer.Argument(help="What training wrote: not-finite-STEP in the run's folder.")],
 ) -> None:
     """Do a training step again whose loss or gradient was not finite, and name what was so first."""
+    if not (folder / "step.pt").exists():
+        raise CheckpointError(f"{folder / 'step.pt'}: no such checkpoint")
     from boxwright.training.forensics import replay_step
 
     found = replay_step(folder)

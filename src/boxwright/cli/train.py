@@ -54,7 +54,7 @@ class Narrator:
         """Leave the bar to the one that made it."""
 
     def _step(self, step: int, values: Mapping[str, float]) -> None:
-        """Move the bar; every hundredth of the way leaves a line where there is no terminal."""
+        """Move the bar; leave a line where there is no terminal."""
         total = self._total
         terms = {name.removeprefix("Loss/").removesuffix("_loss"): v for name, v in values.items() if "Loss/" in name}
         numbers = "  ".join(f"{name} {value:.3f}" for name, value in terms.items())
@@ -63,7 +63,7 @@ class Narrator:
         if self._task is None:
             self._task = self._progress.add_task("train", total=total, numbers="")
         self._progress.update(self._task, completed=step, numbers=numbers)
-        if not console.is_terminal and (step == total or step % max(total // 20, 1) < max(total // 100, 1)):
+        if not console.is_terminal:
             console.print(f"step {step}/{total}  {numbers}", markup=False)
 
 

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from boxwright.config.message import FieldSpec, Message, field_specs
+from boxwright.config.reasons import REMOVED
 from boxwright.config.tree import Block, Items, Location, Pair, Scalar, Value
 from boxwright.errors import shortened
 
@@ -147,6 +148,9 @@ def _spec(message: type[Message], name: str, location: Location) -> FieldSpec:
 
 def unknown_field(name: str, message: type[Message]) -> str:
     """Return one line, with the nearest known name where one is near."""
+    full = f"object_detection.protos.{message.proto_name}"
+    if name in REMOVED.get(message.proto_name, {}):
+        return f'{full} has no field named "{name}": {REMOVED[message.proto_name][name]}'
     return f"{_brief(name)}: unknown field of {message.proto_name}{nearest(name, field_specs(message))}"
 
 

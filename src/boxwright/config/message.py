@@ -9,13 +9,13 @@ values.
 from __future__ import annotations
 
 import enum
+import math
 import struct
 import types
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin
 
-import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetCoreSchemaHandler, PrivateAttr, model_validator
 from pydantic_core import core_schema
 
@@ -48,11 +48,20 @@ def _to_float32(value: float) -> float:
     protobuf stores float32: 0.1 and 0.100000001490116 are the same value there, so they are here.
     Beyond float32's range lies infinity, as in protobuf's text format.
     """
+    single = _single(value)
+    if not math.isfinite(single):
+        return single
+    # Without NumPy, which takes a while to import.
+    shorter = (float(f"{single:.{digits}g}") for digits in range(1, 10))
+    return next(short for short in shorter if _single(short) == single)
+
+
+def _single(value: float) -> float:
+    """Round to float32; beyond its range lies infinity."""
     try:
-        single = struct.unpack("<f", struct.pack("<f", value))[0]
+        return float(struct.unpack("<f", struct.pack("<f", value))[0])
     except OverflowError:
-        return float("inf") if value > 0 else float("-inf")
-    return float(str(np.float32(single)))
+        return math.copysign(math.inf, value)
 
 
 Float = Annotated[float, AfterValidator(_to_float32)]

@@ -15,7 +15,7 @@ import re
 from boxwright.config.interpret import merge, set_field, unknown_field
 from boxwright.config.message import FieldSpec, Message, field_specs
 from boxwright.config.text_format import parse_text
-from boxwright.config.tree import Block, Location, Scalar, Value, check_size
+from boxwright.config.tree import Block, Items, Location, Scalar, Value, check_size
 from boxwright.errors import ConfigError, shortened
 
 __all__ = ["apply_override"]
@@ -123,6 +123,8 @@ def _set_item(message: Message, name: str, index: int, value: Value, path: str) 
 def _read(text: str, spec: FieldSpec, location: Location) -> Value:
     """Read the right-hand side: text format where it looks like it, else the bare words."""
     stripped = text.strip()
+    if not stripped and spec.repeated:
+        return Items((), location)
     if spec.kind == "message" or stripped[:1] in ("[", '"', "'"):
         colon = "" if stripped[:1] in "{<" else ":"
         pairs = _parsed(f"value{colon} {stripped}", location.file).pairs

@@ -5,7 +5,7 @@ The verdict on each field, and on named values, is declared with the field; a te
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from boxwright.config.field import Status, status_of, values_of
@@ -13,7 +13,7 @@ from boxwright.config.interpret import nearest
 from boxwright.config.message import Message, field_specs
 from boxwright.errors import ConfigError
 
-__all__ = ["FieldReport", "field_status", "refuse_unsupported", "report"]
+__all__ = ["FieldReport", "field_status", "grouped", "refuse_unsupported", "report"]
 
 _DEFAULT = "set to its default"
 
@@ -26,11 +26,13 @@ class FieldReport:
         path: The field's path.
         status: What becomes of it.
         location: Where it was set; empty where that was in Python.
+        line: The line in there; 0 where there is none.
     """
 
     path: str
     status: Status
     location: str = ""
+    line: int = 0
 
     @property
     def worth_saying(self) -> bool:
@@ -88,7 +90,7 @@ def _report(message: Message, path: str, inherited: Status | None) -> Iterator[F
             status = Status("honoured", _DEFAULT)
         where = f"{path}.{name}" if path else name
         location = message.location(name)
-        yield FieldReport(where, status, str(location) if location else "")
+        yield FieldReport(where, status, str(location) if location else "", location.line if location else 0)
         if specs[name].kind == "message":
             below = status if status.verdict != "honoured" else None
             for number, child in enumerate(value if specs[name].repeated else [value]):
@@ -101,6 +103,27 @@ def _is_default(message: Message, name: str) -> bool:
     if spec.kind == "message" or spec.repeated:
         return False
     return bool(getattr(message, name) == type(message).model_fields[name].default)
+
+
+def grouped(found: Sequence[FieldReport]) -> list[list[FieldReport]]:
+    """Bring together the reports with the same verdict for the same reason, what is refused first.
+
+    Args:
+        found: Of a whole message, in order.
+
+    Returns:
+        Groups of those that are worth saying; what lies below a refused field goes without saying.
+    """
+    groups: dict[tuple[str, str], list[FieldReport]] = {}
+    above = ""
+    for item in found:
+        if not item.worth_saying or (above and item.path.startswith((f"{above}.", f"{above}["))):
+            continue
+        if item.status.verdict == "refused":
+            above = item.path
+        groups.setdefault((item.status.verdict, item.status.note), []).append(item)
+    order = ("refused", "without effect", "honoured")
+    return sorted(groups.values(), key=lambda group: order.index(group[0].status.verdict))
 
 
 def refuse_unsupported(message: Message, path: str) -> None:

@@ -85,6 +85,8 @@ def parse_text(text: str, file: str) -> Block:
     except UnexpectedToken as error:
         if error.token.type == "$END":
             raise _truncated(text, file) from None
+        if empty := _key_without_value(text, error.token, file):
+            raise empty from None
         found = f"'{error.token}'"
         raise Location(file, error.line, error.column).error(
             f"expected {_names(error.expected)}, found {found}"
@@ -99,6 +101,23 @@ def parse_text(text: str, file: str) -> Block:
         raise error.orig_exc from None
     except RecursionError:
         raise Location(file, 1, 1).error("messages are nested too deeply") from None
+
+
+def _key_without_value(text: str, found: Token, file: str) -> ConfigError | None:
+    """Say which key has no value, where the next line was taken for it and does not fit."""
+    before: list[Token] = []
+    for token in _PARSER.lex(text):
+        if token.start_pos == found.start_pos:
+            break
+        before = [*before[-2:], token]
+    kinds = [token.type for token in before]
+    if found.type == "COLON" and kinds == ["NAME", "COLON", "NAME"] and before[0].line != before[2].line:
+        key = before[0]
+    elif found.type in ("RBRACE", "MORETHAN") and kinds[-2:] == ["NAME", "COLON"]:
+        key = before[-2]
+    else:
+        return None
+    return Location(file, key.line or 1, key.column or 1).error(f"{key} has no value")
 
 
 def _names(expected: set[str]) -> str:

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from boxwright.data.coco import CocoDataset, coco_annotation
 from boxwright.data.dataset import Dataset
 from boxwright.data.label_map import load_label_map, write_label_map
+from boxwright.data.record_classes import classes_of_records
 from boxwright.data.tf_example import encode_example
 from boxwright.data.tfrecord import write_records_to
 from boxwright.data.tfrecord_dataset import TFRecordDataset
@@ -52,8 +53,8 @@ def open_dataset(
 
     Args:
         path: A VOC folder, a COCO JSON file, or a TFRecord path, glob or `name@count`.
-        label_map: The classes; without, `label_map.pbtxt` in the VOC folder or beside the TFRecords,
-            which the latter need.
+        label_map: The classes; without, `label_map.pbtxt` in the VOC folder or beside the TFRecords, else those
+            that the records themselves name.
         image_set: For VOC, a list in `ImageSets/Main`.
         image_folder: For COCO, where the images are.
         load_masks: Whether samples carry masks.
@@ -63,7 +64,7 @@ def open_dataset(
         The data set.
 
     Raises:
-        DataError: Where the data cannot be opened, or a label map is needed.
+        DataError: Where the data cannot be opened, or nothing names the classes.
     """
     kind = detect_format(path)
     beside = (Path(path) if kind == "voc" else Path(path).parent) / "label_map.pbtxt"
@@ -77,7 +78,7 @@ def open_dataset(
             path, image_folder, categories, load_masks=load_masks, allow_paths_outside=allow_paths_outside
         )
     if categories is None:
-        raise DataError(f"{path}: TFRecords name classes by number; name a label_map")
+        categories = classes_of_records([str(path)])
     return TFRecordDataset([path], categories, masks="png" if load_masks else "none")
 
 

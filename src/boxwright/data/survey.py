@@ -29,6 +29,7 @@ class Survey:
         boxes: Class name to its boxes.
         images_with: Class name to the images that have it.
         areas: "small", "medium", "large" (COCO's bounds) to boxes.
+        left_out: Boxes of classes that the label map lacks, which no other count has.
         difficult: Boxes marked difficult.
         crowds: Boxes that stand for many objects.
         suspicious: One line for each box that can hardly be meant.
@@ -41,6 +42,7 @@ class Survey:
     boxes: Counter[str] = field(default_factory=Counter)
     images_with: Counter[str] = field(default_factory=Counter)
     areas: Counter[str] = field(default_factory=Counter)
+    left_out: int = 0
     difficult: int = 0
     crowds: int = 0
     suspicious: list[str] = field(default_factory=list)
@@ -54,6 +56,7 @@ class Survey:
             categories: The classes.
         """
         self.images += 1
+        self.left_out += sample.left_out
         self.empty += not len(sample.boxes)
         self.sizes[(sample.image.shape[0], sample.image.shape[1])] += 1
         names = [categories.by_label(label).name for label in sample.labels.tolist()]

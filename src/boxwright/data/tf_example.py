@@ -148,7 +148,10 @@ def decode_example(
         filename=text_feature(features, "image/filename", where),
     )
     checked_sample(sample, where)
-    return sample.keep(labels >= 0) if (labels < 0).any() else sample
+    if (labels < 0).any():
+        sample = sample.keep(labels >= 0)
+        sample.left_out = int((labels < 0).sum())
+    return sample
 
 
 def encoded_image(features: Features, where: str) -> bytes:

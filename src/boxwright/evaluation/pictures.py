@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from boxwright.builders.evaluation import EvaluationPlan
 from boxwright.data.pictures import draw_sample
-from boxwright.drawing import draw_boxes, side_by_side
+from boxwright.drawing import NAME_AND_SCORE, Captions, draw_boxes, side_by_side
 from boxwright.types import Categories, Detections, Sample
 
 __all__ = ["draw_beside_truth", "draw_detections"]
@@ -17,12 +17,14 @@ def draw_beside_truth(
     sample: Sample, found: Detections, categories: Categories, plan: EvaluationPlan
 ) -> NDArray[np.uint8]:
     """Return a picture of detections beside one of the truth, uint8 [H, W, 3]."""
-    left = draw_detections(sample.image, found, plan.min_score, plan.max_boxes)
+    left = draw_detections(sample.image, found, plan.min_score, plan.max_boxes, plan.captions)
     titles = (f"detections, score {plan.min_score:g} or more", "truth")
     return side_by_side(left, draw_sample(sample, categories), titles)
 
 
-def draw_detections(image: NDArray[np.uint8], found: Detections, min_score: float, max_boxes: int) -> NDArray[np.uint8]:
+def draw_detections(
+    image: NDArray[np.uint8], found: Detections, min_score: float, max_boxes: int, captions: Captions = NAME_AND_SCORE
+) -> NDArray[np.uint8]:
     """Draw the best detections, the best last, so that it lies on top.
 
     Args:
@@ -30,16 +32,17 @@ def draw_detections(image: NDArray[np.uint8], found: Detections, min_score: floa
         found: The detections.
         min_score: The least score that is drawn.
         max_boxes: The most boxes.
+        captions: What is written at them.
 
     Returns:
         uint8 [H, W, 3].
     """
     shown = found.above(min_score)
     count = min(len(shown), max_boxes)
-    captions = [f"{name} {score:.2f}" for name, score in zip(shown.names(), shown.scores.tolist(), strict=True)]
+    texts = [captions.of(*pair) for pair in zip(shown.names(), shown.scores.tolist(), strict=True)]
     boxes, labels = shown.boxes[:count].cpu().numpy(), shown.labels[:count].tolist()
     # What a head predicts of a mask is of its box; only a whole picture's can be laid over one.
     whole = shown.masks is not None and tuple(shown.masks.shape[1:]) == image.shape[:2]
     masks = (shown.masks[:count] > 0.5).cpu().numpy()[::-1].astype(np.uint8) if whole else None  # type: ignore[index]
     points = None if shown.keypoints is None else shown.keypoints[:count].cpu().numpy()[::-1]
-    return draw_boxes(image, boxes[::-1], labels[::-1], captions[:count][::-1], masks=masks, keypoints=points)
+    return draw_boxes(image, boxes[::-1], labels[::-1], texts[:count][::-1], masks=masks, keypoints=points)

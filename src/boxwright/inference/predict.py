@@ -11,43 +11,16 @@ from boxwright.data.image_io import encode_png, read_image
 from boxwright.errors import DataError
 from boxwright.evaluation.pictures import draw_detections
 from boxwright.evaluation.results import detection_rows
-from boxwright.files import is_file, is_folder, unfinished, unique_stem, write_whole
+from boxwright.files import unfinished, unique_stem, write_whole
 from boxwright.inference.settings import PredictionSettings
 from boxwright.models.detector import Detector
 from boxwright.models.multi_scale import at_scales
 from boxwright.types import Detections
 
-__all__ = ["find_images", "predict_files"]
+__all__ = ["predict_files"]
 
-_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp"}
 Progress = Callable[[Iterable[Path]], Iterable[Path]]
 _DEFAULTS = PredictionSettings()
-
-
-def find_images(paths: Sequence[str | Path]) -> list[Path]:
-    """List image files; a folder stands for the images in it.
-
-    Args:
-        paths: Files and folders.
-
-    Returns:
-        The files, in the order given, those of a folder by name.
-
-    Raises:
-        DataError: Where a path does not exist or a folder has no image.
-    """
-    files: list[Path] = []
-    for path in map(Path, paths):
-        if is_folder(path):
-            found = sorted(file for file in path.iterdir() if file.suffix.lower() in _SUFFIXES)
-            if not found:
-                raise DataError(f"{path}: no image in this folder")
-            files += found
-        elif is_file(path):
-            files.append(path)
-        else:
-            raise DataError(f"{path}: no such file")
-    return files
 
 
 def _all(files: Iterable[Path]) -> Iterable[Path]:

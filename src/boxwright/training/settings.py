@@ -31,7 +31,7 @@ class RunSettings:
     seed: int | None = setting(
         None, "Decides fresh weights, order and augmentation; without, the run's own, which begins with 0.", _LOOP
     )
-    track: tuple[str, ...] = setting((), "Log to wandb or mlflow too (pip install 'boxwright\\[wandb]').", _LOOP)
+    track: tuple[str, ...] = setting((), "Log to wandb or mlflow too (pip install 'boxwright[wandb]').", _LOOP)
     evaluate: bool = setting(True, "Evaluate, where there is an eval_input_reader.", _EVALUATION)
     evaluate_every_n: int = setting(0, "Steps between evaluations; 0 for one at each checkpoint.", _EVALUATION, 0)
     best_metric: str = setting(

@@ -65,6 +65,7 @@ class Sample:
         confidences: float32 [N, K]; how sure it is that an object is (above 0) or is not (below 0) of a class; or None.
         track_ids: int64 [N]; which objects of several images are the same; or None.
         verified_labels: int64 [V]; classes that somebody looked for in the image, found or not (Open Images).
+        left_out: Objects of the source that are not here, as the label map lacks their classes.
         annotated: Whether somebody looked at the image at all; if not, no loss counts it.
         id: What identifies the image in its source.
         filename: The image's file name, as the source has it; may be empty.
@@ -87,6 +88,7 @@ class Sample:
     confidences: NDArray[np.float32] | None = field(default=None, metadata=_row(np.float32))
     track_ids: NDArray[np.int64] | None = field(default=None, metadata=_row(np.int64))
     verified_labels: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    left_out: int = 0
     annotated: bool = True
     id: str = ""
     filename: str = ""

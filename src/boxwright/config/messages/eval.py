@@ -148,8 +148,8 @@ class EvalConfig(Message):
         description="Only detections with at least this score are drawn; 0..1; metrics do not use it.",
     )
     max_num_boxes_to_visualize: Int32 = Field(20, ge=0, description="Most boxes drawn per image.")
-    skip_scores: Bool = Field(False, refused=LATER, description="Draw boxes without their scores.")
-    skip_labels: Bool = Field(False, refused=LATER, description="Draw boxes without their class names.")
+    skip_scores: Bool = Field(False, description="Draw boxes without their scores.")
+    skip_labels: Bool = Field(False, description="Draw boxes without their class names.")
     visualize_groundtruth_boxes: Bool = Field(
         False,
         no_effect="truth is drawn beside the detections always",

@@ -1,0 +1,25 @@
+"""Whether what a command is to read is there at all: told before anything heavy is imported."""
+
+from __future__ import annotations
+
+import glob
+from pathlib import Path
+
+from boxwright.errors import CheckpointError, DataError
+
+__all__ = ["require_checkpoint", "require_data"]
+
+
+def require_checkpoint(path: Path) -> None:
+    """Raise a CheckpointError where there is neither a file or folder nor a checkpoint of that prefix.
+
+    Where the folder has other checkpoints, the reader says which.
+    """
+    if not path.exists() and not any(path.parent.glob("*ckpt-*")):
+        raise CheckpointError(f"{path}: no such folder or checkpoint")
+
+
+def require_data(source: str) -> None:
+    """Raise a DataError where nothing matches a path or glob; `name@10` is left to the reader."""
+    if "@" not in source and not Path(source).exists() and not glob.glob(source):
+        raise DataError(f"no file matches {source!r}")

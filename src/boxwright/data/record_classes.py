@@ -1,0 +1,54 @@
+"""Classes as TFRecords themselves name them, where there is no label map."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from boxwright.data.reading import reading
+from boxwright.data.tf_example import read_features
+from boxwright.data.tfrecord import TFRecordFile, expand_paths
+from boxwright.errors import DataError
+from boxwright.types import Categories, Category
+
+__all__ = ["classes_of_records"]
+
+
+def classes_of_records(paths: Sequence[str]) -> Categories:
+    """Read the class of every object's text and label.
+
+    Args:
+        paths: Paths, globs, or `name@count`.
+
+    Returns:
+        The classes, by id; texts without labels are numbered from 1, in the order of the alphabet.
+
+    Raises:
+        DataError: Where objects have no texts, or a label stands for two of them.
+    """
+    ids: dict[str, int] = {}
+    bare = 0
+    for path in expand_paths(list(paths)):
+        file = TFRecordFile(path)
+        for number in range(len(file)):
+            where = f"{path}: record {number}"
+            with reading(where):
+                features = read_features(file[number], where)
+                texts = [text.decode("utf-8", "replace") for text in features.get("image/object/class/text", ())]
+                labels = [int(label) for label in features.get("image/object/class/label", ())]
+            bare += len(labels) if not texts else 0
+            for text, label in zip(texts, labels or [0] * len(texts), strict=False):
+                ids[text] = max(label, ids.get(text, 0))
+    if not ids:
+        raise DataError(
+            f"{', '.join(paths)}: "
+            + (f"{bare} objects have numbers for classes, and no names" if bare else "there are no objects")
+            + "; name a label_map"
+        )
+    free = [number for number in range(1, len(ids) + 1) if number not in ids.values()]
+    numbered = {text: ids[text] or free.pop(0) for text in sorted(ids)}
+    double = next((n for n in numbered.values() if list(numbered.values()).count(n) > 1), None)
+    if double is not None:
+        same = sorted(text for text, number in numbered.items() if number == double)
+        raise DataError(f"{', '.join(paths)}: class {double} is named {' and '.join(same)}; name a label_map")
+    rows = sorted(numbered.items(), key=lambda row: row[1])
+    return Categories(tuple(Category(label, number, text) for label, (text, number) in enumerate(rows)))
