@@ -14,6 +14,7 @@ from boxwright.errors import BoxwrightError, DataError, OutputError, shortened
 
 __all__ = [
     "MARKER",
+    "as_here",
     "cause",
     "is_file",
     "is_folder",
@@ -42,6 +43,11 @@ def is_file(path: str | os.PathLike[str]) -> bool:
 def is_folder(path: str | os.PathLike[str]) -> bool:
     """Tell whether a path is a folder; False, not an error, for names that no folder can have."""
     return os.path.isdir(path)
+
+
+def as_here(named: str) -> str:
+    """Return a path that a configuration names as this system writes it: backslashes of Windows become slashes."""
+    return named if "\\" not in named or os.path.exists(named) else named.replace("\\", "/")
 
 
 def read_file(path: str | Path, error: type[BoxwrightError] = DataError) -> bytes:

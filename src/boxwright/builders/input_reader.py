@@ -14,6 +14,7 @@ from boxwright.data.tf_example import MaskEncoding
 from boxwright.data.tfrecord_dataset import TFRecordDataset
 from boxwright.data.voc import VocDataset
 from boxwright.errors import ConfigError
+from boxwright.files import as_here
 from boxwright.types import Categories
 
 __all__ = ["build_categories", "build_dataset"]
@@ -35,7 +36,7 @@ def build_dataset(config: m.InputReader | None, path: str, categories: Categorie
     """
     reader = require(config, path)
     refuse_unsupported(reader, path)
-    categories = load_label_map(reader.label_map_path) if reader.label_map_path else categories
+    categories = load_label_map(as_here(reader.label_map_path)) if reader.label_map_path else categories
     return build_chosen(reader, "input_reader", _READERS, categories, reader)
 
 
@@ -50,7 +51,7 @@ def _tf_record(config: m.TFRecordInputReader, categories: Categories | None, rea
     if categories is None:
         raise ConfigError("tf_record_input_reader: label_map_path is missing; records name classes by number")
     return TFRecordDataset(
-        config.input_path,
+        [as_here(path) for path in config.input_path],
         categories,
         masks=_MASKS[reader.mask_type] if reader.load_instance_masks else "none",
         num_keypoints=reader.num_keypoints,
@@ -61,8 +62,8 @@ def _tf_record(config: m.TFRecordInputReader, categories: Categories | None, rea
 def _coco(config: m.CocoInputReader, categories: Categories | None, reader: m.InputReader) -> Dataset:
     _refuse_what_only_records_have(reader)
     return CocoDataset(
-        config.annotations,
-        config.image_folder or None,
+        as_here(config.annotations),
+        as_here(config.image_folder) or None,
         categories,
         load_masks=config.load_masks or reader.load_instance_masks,
         allow_paths_outside=config.allow_paths_outside,
@@ -71,7 +72,9 @@ def _coco(config: m.CocoInputReader, categories: Categories | None, reader: m.In
 
 def _voc(config: m.VocInputReader, categories: Categories | None, reader: m.InputReader) -> Dataset:
     _refuse_what_only_records_have(reader)
-    return VocDataset(config.root, config.image_set, categories, allow_paths_outside=config.allow_paths_outside)
+    return VocDataset(
+        as_here(config.root), config.image_set, categories, allow_paths_outside=config.allow_paths_outside
+    )
 
 
 def _refuse_what_only_records_have(reader: m.InputReader) -> None:
@@ -100,4 +103,4 @@ def build_categories(config: m.TrainEvalPipelineConfig) -> Categories | None:
     """
     readers = [config.train_input_reader, *config.eval_input_reader]
     path = next((reader.label_map_path for reader in readers if reader and reader.label_map_path), None)
-    return load_label_map(path) if path else None
+    return load_label_map(as_here(path)) if path else None

@@ -22,7 +22,10 @@ from boxwright.types.scopes import ChannelOrder, Scope
 
 Precision = Literal["float32", "bfloat16", "float16"]
 
-__all__ = ["FineTune", "Precision", "TrainingPlan", "build_training"]
+__all__ = ["ENDLESS", "FineTune", "Precision", "TrainingPlan", "build_training"]
+
+
+ENDLESS = 10**9
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ class TrainingPlan:
     """A run, described.
 
     Attributes:
-        num_steps: Steps in all.
+        num_steps: Steps in all; `ENDLESS` where TF1 goes on until it is stopped.
         stream: How samples become batches.
         augmentation: What happens to samples.
         optimizer: How weights are trained.
@@ -106,7 +109,7 @@ def build_training(
     _check_keypoints(config.model, reader)
     version = tensorflow_version(config.model)
     return TrainingPlan(
-        num_steps=train.num_steps,
+        num_steps=train.num_steps or (ENDLESS if version == 1 else 0),
         stream=StreamSettings(
             batch_size=train.batch_size,
             seed=seed,

@@ -16,7 +16,7 @@ from boxwright.config import messages as m
 from boxwright.config.load import load_config, parse_message
 from boxwright.data.label_map import load_label_map
 from boxwright.errors import CheckpointError
-from boxwright.files import is_file, shown
+from boxwright.files import as_here, is_file, shown
 from boxwright.models.detector import Detector
 from boxwright.tensorflow.checkpoint import find_tensorflow, open_tensorflow, step_of
 from boxwright.types import Categories
@@ -164,7 +164,7 @@ def find_config(checkpoint: str | Path) -> Path:
 def _label_map(config: m.TrainEvalPipelineConfig, folder: Path) -> Categories | None:
     """Read the classes, for names only: a detector works without."""
     readers = [*config.eval_input_reader, *([config.train_input_reader] if config.train_input_reader else [])]
-    paths = [Path(reader.label_map_path) for reader in readers if reader.label_map_path]
+    paths = [Path(as_here(reader.label_map_path)) for reader in readers if reader.label_map_path]
     paths.append(folder / "label_map.pbtxt")
     found = next((path for path in paths if is_file(path)), None)
     return None if found is None else load_label_map(found)

@@ -74,12 +74,13 @@ def check(file: _File, set_: _Set = None) -> None:
         console.print("training cannot start: remove or change what is refused")
         raise typer.Exit(1)
     from boxwright.builders.plans import build_plans  # torch takes seconds
-    from boxwright.builders.tensorflow_version import explain_version
+    from boxwright.builders.tensorflow_version import explain_version, tensorflow_version
 
     build_plans(config)
     if meaning := explain_version(config):
         console.print(meaning, markup=False)
-    if config.train_config is None or config.train_config.num_steps < 1:
+    endless = tensorflow_version(config.model) == 1
+    if config.train_config is None or (config.train_config.num_steps < 1 and not endless):
         missing = "train_config" if config.train_config is None else "train_config.num_steps"
         console.print(f"training cannot start: {missing} is missing; the rest can be built")
         raise typer.Exit(1)

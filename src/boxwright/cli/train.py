@@ -38,7 +38,7 @@ class Narrator:
         train = config.train_config
         self._progress = progress
         self._task: TaskID | None = None
-        self._total, self._images = (train.num_steps, train.batch_size) if train else (0, 0)
+        self._total, self._images = (train.num_steps or None, train.batch_size) if train else (None, 0)
 
     def hear(self, step: int, event: Event) -> None:
         """Move the bar, or print a table."""
@@ -64,7 +64,7 @@ class Narrator:
             self._task = self._progress.add_task("train", total=total, numbers="")
         self._progress.update(self._task, completed=step, numbers=numbers)
         if not console.is_terminal:
-            console.print(f"step {step}/{total}  {numbers}", markup=False)
+            console.print(f"step {step}/{total or '…'}  {numbers}", markup=False)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from boxwright.builders.training import TrainingPlan
+from boxwright.builders.training import ENDLESS, TrainingPlan
 from boxwright.checkpoints.store import CheckpointStore
 from boxwright.config import messages as m
 from boxwright.config.load import dump_message
@@ -122,7 +122,9 @@ class Run:
         """Do the evaluation that a kill prevented; say what learns."""
         state = self.state
         self._say_what_learns()
-        if odd := mismatch(self.plan.optimizer.schedule, self.plan.num_steps):
+        if self.plan.num_steps == ENDLESS:
+            self.processes.log.info("train_config.num_steps is not set: training lasts until it is stopped, as in TF1")
+        elif odd := mismatch(self.plan.optimizer.schedule, self.plan.num_steps):
             self.processes.log.warning(odd)
         if state.step and state.step % self._evaluate_every == 0 and state.selection.evaluated < state.step:
             self._evaluate()
@@ -321,9 +323,10 @@ class Run:
             chosen = state.selection
             why = f"no better {chosen.metric} in {chosen.waited} evaluations, the best at step {chosen.best_step}"
         if state.step < self.plan.num_steps:
+            of_all = "" if self.plan.num_steps == ENDLESS else f" of {self.plan.num_steps}"
             resumable = progress.ending in (Ending.TIME_UP, Ending.INTERRUPTED) and not state.selection.exhausted
             self.processes.log.info(
-                f"{why}: stopped after {state.step} of {self.plan.num_steps} steps"
+                f"{why}: stopped after {state.step}{of_all} steps"
                 + ("; run the same command again to resume" if resumable else "")
             )
 
