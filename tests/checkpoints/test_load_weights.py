@@ -49,7 +49,11 @@ def test_every_network_goes_there_and_back(kind: str, tmp_path: Path) -> None:
 
 
 def test_kinds_are_all_of_them() -> None:
-    assert {kind for kind in SSD_EXTRACTORS if "efficientnet" not in kind} - set(KINDS) == {"ssd_vgg16", "timm"}
+    assert {kind for kind in SSD_EXTRACTORS if "efficientnet" not in kind} - set(KINDS) == {
+        "ssd_vgg16",
+        "ssd_pnasnet",
+        "timm",
+    }
 
 
 def test_networks_without_tensorflow_names(tmp_path: Path) -> None:

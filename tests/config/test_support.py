@@ -59,12 +59,14 @@ def test_named_values_are_those_of_the_builders() -> None:
 
 
 def test_a_value_is_refused_at_its_line() -> None:
-    text = 'model { ssd { feature_extractor {\n type: "ssd_pnasnet" } } }\neval_config { metrics_set: "coco_maks" }'
+    text = 'model { ssd { feature_extractor {\n type: "ssd_pnas" } } }\neval_config { metrics_set: "coco_maks" }'
     config = parse_message(text, Pipeline, file="f")
     with pytest.raises(ConfigError) as caught:
         refuse_unsupported(config, "")
     first, second = str(caught.value).splitlines()
-    assert first.startswith("f:2:2: model.ssd.feature_extractor.type: refused: 'ssd_pnasnet' is TensorFlow's, and")
+    assert first.startswith(
+        "f:2:2: model.ssd.feature_extractor.type: refused: 'ssd_pnas' is not known; did you mean ssd_pnasnet"
+    )
     assert "known: ssd_mobilenet_v1, " in first
     assert "metrics_set: refused: 'coco_maks' is not known" in second
 

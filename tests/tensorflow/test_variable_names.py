@@ -82,6 +82,30 @@ def test_sizes_of_networks(kind: str) -> None:
     assert sum(state[name].numel() for name in variables.named) == SIZES[kind]
 
 
+def test_pnasnet() -> None:
+    """Its backbone learns 81,736,668 numbers: with the classifier of 4320 × 1001 those of the paper, 86.1 million."""
+    text = LITE.format(kind="ssd_pnasnet", extra="", predictor=CONVOLUTIONAL, anchors=ANCHORS)
+    built = network(text.replace("override_base_feature_extractor_hyperparams: true", ""))
+    learnt = {name: p.numel() for name, p in built.named_parameters() if p.requires_grad}
+    assert sum(count for name, count in learnt.items() if name.startswith("backbone.")) == 81_736_668
+    variables = tf1_variables(built)
+    assert not variables.unnamed
+    assert set(variables.named) == {name for name in built.state_dict() if not name.endswith("num_batches_tracked")}
+    keys = {variable.key for variable in variables.named.values()}
+    assert keys >= {
+        "FeatureExtractor/conv0/weights",
+        "FeatureExtractor/conv0_bn/gamma",
+        "FeatureExtractor/cell_stem_0/comb_iter_0/right/1x1/weights",
+        "FeatureExtractor/cell_stem_1/path1_conv/weights",
+        "FeatureExtractor/cell_stem_1/final_path_bn/beta",
+        "FeatureExtractor/cell_4/prev_1x1/weights",
+        "FeatureExtractor/cell_4/comb_iter_4/right/bn_1/moving_mean",
+        "FeatureExtractor/cell_11/comb_iter_1/left/separable_7x7_2/pointwise_weights",
+        "FeatureExtractor/cell_11/comb_iter_1/left/bn_sep_7x7_1/gamma",
+        "FeatureExtractor/SSD_feature_maps/Cell_11_1_Conv2d_2_1x1_256/weights",
+    }
+
+
 @pytest.mark.parametrize(
     ("kind", "some"),
     [

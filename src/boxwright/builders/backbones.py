@@ -26,6 +26,7 @@ from boxwright.models.backbones.mobilenet_v3 import (
     MobileNetV3,
     MobileNetV3Layout,
 )
+from boxwright.models.backbones.pnasnet import PnasNet
 from boxwright.models.backbones.resnet_v1 import RESNET_BLOCKS, ResNetV1
 from boxwright.models.backbones.resnet_v1_slim import ResNetV1Slim
 from boxwright.models.backbones.timm_backbone import TimmBackbone
@@ -246,6 +247,13 @@ def _resnet(
     )
 
 
+def _pnasnet(levels: Sequence[int], request: BackboneRequest) -> BuiltBackbone:
+    del levels  # fixed: strides 16 and 32
+    # TF's would be normalized twice, and activated where it must not be.
+    request.refuse("override_base_feature_extractor_hyperparams")
+    return BuiltBackbone(PnasNet(in_channels=request.image_channels), MINUS_ONE_TO_ONE)
+
+
 def _efficientnet(name: str) -> _Build:
     def build(levels: Sequence[int], request: BackboneRequest) -> BuiltBackbone:
         request.refuse(
@@ -292,6 +300,7 @@ _BACKBONES: dict[str, _Build] = {
     "mobilenet_v3_small": _mobilenet_v3(MOBILENET_V3_SMALL, {4: "8/expand", 5: "last"}),
     "mobilenet_edgetpu": _mobilenet_v3(MOBILENET_EDGETPU, {4: "16/expand", 5: "21"}),
     **{f"mobiledet_{hardware}": _mobiledet(hardware) for hardware in MOBILEDETS},
+    "pnasnet": _pnasnet,
     "inception_v2": _inception(INCEPTION_V2, {4: "Mixed_4c", 5: "Mixed_5c"}),
     "inception_v3": _inception(INCEPTION_V3, {3: "Mixed_5d", 4: "Mixed_6e", 5: "Mixed_7c"}),
     **{f"resnet{depth}_v1": _resnet_v1(depth) for depth in RESNET_BLOCKS},

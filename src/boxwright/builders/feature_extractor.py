@@ -282,6 +282,7 @@ SSD_EXTRACTORS: dict[str, Extractor] = {
         f"ssd_mobiledet_{hardware}": Extractor(_with_extra_maps(f"mobiledet_{hardware}"), _SLIM)
         for hardware in MOBILEDETS
     },
+    "ssd_pnasnet": Extractor(_with_extra_maps("pnasnet"), _SLIM),
     "ssd_inception_v2": Extractor(_with_extra_maps("inception_v2"), _SLIM),
     "ssd_inception_v3": Extractor(_with_extra_maps("inception_v3", (3, 4, 5), (512, 256, 128)), _SLIM),
     **{

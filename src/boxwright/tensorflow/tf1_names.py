@@ -16,6 +16,7 @@ from boxwright.models.backbones.mobiledet import MobileDet
 from boxwright.models.backbones.mobilenet_v1 import MobileNetV1
 from boxwright.models.backbones.mobilenet_v2 import InvertedResidual, MobileNetV2
 from boxwright.models.backbones.mobilenet_v3 import MobileNetV3
+from boxwright.models.backbones.pnasnet import PnasNet
 from boxwright.models.backbones.resnet_v1_slim import ResNetV1Slim
 from boxwright.models.heads.convolutional import ConvolutionalHead
 from boxwright.models.heads.weight_shared import Tower, WeightSharedHead
@@ -37,8 +38,12 @@ from boxwright.tensorflow.named_layers import (
 __all__ = ["SSD_PARTS", "variables_of"]
 
 _EXTRACTOR = "FeatureExtractor"
-# Scopes of the backbones whose modules are not named by them.
-_SCOPES: dict[type[nn.Module], str] = {MobileNetV1: "MobilenetV1", MobileNetV2: "MobilenetV2"}
+# Scopes of what follows the backbones whose modules are not named by them.
+_SCOPES: dict[type[nn.Module], str] = {
+    MobileNetV1: "MobilenetV1",
+    MobileNetV2: "MobilenetV2",
+    PnasNet: "SSD_feature_maps",
+}
 
 
 def variables_of(layer: nn.Module, path: str) -> dict[str, TfVariable]:
@@ -131,6 +136,12 @@ def _slim_backbone(backbone: _SlimBackbone, _: SSD) -> Named:
     yield from _by_module(backbone, _scope(backbone))
 
 
+def _pnasnet(backbone: PnasNet, _: SSD) -> Named:
+    """Name layers by their modules; normalization is a layer of its own there."""
+    for layer, path in _by_module(backbone, _EXTRACTOR):
+        yield layer, path.removesuffix("/BatchNorm")
+
+
 def _scope(backbone: nn.Module) -> str:
     scope = backbone.slim_scope if isinstance(backbone, _SlimBackbone) else _SCOPES.get(type(backbone))
     if scope is None:
@@ -145,7 +156,9 @@ def _last_layer(backbone: nn.Module) -> str:
         return f"layer_{len(backbone.blocks) + 2 if last == 'last' else int(last) + 2}"
     if isinstance(backbone, Inception):
         return backbone.taps[-1]
-    return {MobileNetV1: "Conv2d_13_pointwise", MobileNetV2: "layer_19", MobileDet: "C5"}[type(backbone)]
+    return {MobileNetV1: "Conv2d_13_pointwise", MobileNetV2: "layer_19", MobileDet: "C5", PnasNet: "Cell_11"}[
+        type(backbone)
+    ]
 
 
 def _extra_maps(neck: MultiResolutionFeatureMaps, network: SSD) -> Named:
@@ -233,6 +246,7 @@ SSD_PARTS: dict[type[nn.Module], Callable[[Any, Any], Named]] = {
     MobileDet: _slim_backbone,
     Inception: _slim_backbone,
     ResNetV1Slim: _slim_backbone,
+    PnasNet: _pnasnet,
     MultiResolutionFeatureMaps: _extra_maps,
     FeaturePyramid: _pyramid,
     PoolingPyramid: _pooling_pyramid,

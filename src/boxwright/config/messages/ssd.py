@@ -33,6 +33,7 @@ TF1_EXTRACTORS = (
     *(f"ssd_mobiledet_{hardware}" for hardware in ("cpu", "dsp", "edgetpu", "gpu")),
     "ssd_inception_v2",
     "ssd_inception_v3",
+    "ssd_pnasnet",
     "embedded_ssd_mobilenet_v1",
 )
 TF2_EXTRACTORS = (
@@ -41,7 +42,6 @@ TF2_EXTRACTORS = (
     *(f"ssd_efficientnet-b{number}_bifpn_keras" for number in range(8)),
 )
 SSD_EXTRACTORS = (*TF1_EXTRACTORS, *TF2_EXTRACTORS, "ssd_vgg16")
-_NOT_YET = {"ssd_pnasnet": "is TensorFlow's, and not there yet"}
 
 
 class SsdFeatureExtractor(Message):
@@ -52,7 +52,7 @@ class SsdFeatureExtractor(Message):
 
     type: String = Field(
         "",
-        values=Values(SSD_EXTRACTORS, prefix="timm/", refused=_NOT_YET),
+        values=Values(SSD_EXTRACTORS, prefix="timm/"),
         description="Registered extractor name, such as ssd_mobilenet_v2_keras, or timm/NAME.",
     )
     depth_multiplier: Float = Field(
