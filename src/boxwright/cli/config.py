@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Column, Table
 
-from boxwright.cli.console import console
+from boxwright.cli.console import console, importing
 from boxwright.cli.options import PlainCommand
 from boxwright.errors import ConfigError
 
@@ -57,8 +56,9 @@ def check(file: _File, set_: _Set = None) -> None:
     Model, training and evaluation are built without weights, so that what contradicts itself shows. Data and
     checkpoints that it names are not looked for. Equal reasons are told once, with all fields that they are for.
     """
-    from boxwright.config.load import load_config
-    from boxwright.config.support import grouped, report
+    with importing():
+        from boxwright.config.load import load_config
+        from boxwright.config.support import grouped, report
 
     config = load_config(file, set_ or [])
     found = list(report(config))
@@ -101,6 +101,8 @@ def fields(
     ] = "",
 ) -> None:
     """Explain the fields at a path: type, default, what becomes of it, meaning."""
+    from rich.table import Column, Table
+
     from boxwright.config.message import field_specs
     from boxwright.config.support import field_status
 

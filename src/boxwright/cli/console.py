@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn, track
-from rich.table import Column, Table
 
 if TYPE_CHECKING:
+    from rich.progress import Progress
+    from rich.table import Table
+
     from boxwright.evaluation.results import Evaluation
 
 __all__ = [
@@ -19,6 +21,7 @@ __all__ = [
     "console",
     "count_progress",
     "errors",
+    "importing",
     "metrics_table",
     "print_evaluation",
     "print_metrics",
@@ -33,7 +36,25 @@ T = TypeVar("T")
 
 def count_progress(title: str) -> Callable[[Iterable[T]], Iterable[T]]:
     """Return a function that wraps a sized iterable."""
+    from rich.progress import track
+
     return lambda items: track(items, description=title, console=console, transient=True)
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """Import without collecting garbage: hundreds of classes are made, and all of them stay.
+
+    Yields:
+        Nothing.
+    """
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
 
 
 @contextmanager
@@ -43,6 +64,8 @@ def progress_bar() -> Iterator[Progress]:
     Yields:
         The bar.
     """
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
     columns: tuple[Any, ...] = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=24),
@@ -56,6 +79,8 @@ def progress_bar() -> Iterator[Progress]:
 
 def metrics_table(metrics: dict[str, float]) -> Table:
     """Lay metrics out as a table."""
+    from rich.table import Column, Table
+
     table = Table(Column(overflow="fold"), Column(no_wrap=True), show_header=False, box=None, padding=(0, 2, 0, 0))
     for name, value in metrics.items():
         table.add_row(name, f"{value:.4f}" if value >= 0 else "none to measure")

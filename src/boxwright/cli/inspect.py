@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
 from boxwright.cli.console import console, count_progress
 from boxwright.cli.paths import require_data
@@ -71,6 +70,8 @@ def inspect_command(
 
 
 def _print(survey: Survey, categories: Categories) -> None:
+    from rich.table import Table
+
     total = sum(survey.boxes.values())
     console.print(
         f"{survey.images} images, {survey.empty} of them without objects; {total} boxes, "

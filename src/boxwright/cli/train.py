@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.progress import Progress, TaskID
 
 from boxwright.cli.console import console, print_metrics, progress_bar
 from boxwright.errors import ConfigError
@@ -17,6 +16,8 @@ from boxwright.settings import setting
 from boxwright.training.settings import RunSettings
 
 if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
     from boxwright.config.messages import TrainEvalPipelineConfig
     from boxwright.training.log import Event
 
