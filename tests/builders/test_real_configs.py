@@ -13,7 +13,8 @@ from boxwright.builders.detector import build_detector
 from boxwright.builders.feature_extractor import SSD_EXTRACTORS
 from boxwright.builders.optimizer import build_optimizer
 from boxwright.builders.plans import build_plans
-from boxwright.config import Pipeline, load_config, parse_message
+from boxwright.builders.tensorflow_version import tensorflow_version
+from boxwright.config import Pipeline, dump_message, load_config, parse_message
 from boxwright.config import messages as m
 from boxwright.config.support import report
 from boxwright.criteria.terms import LossTerm
@@ -27,13 +28,12 @@ FILES = sorted(FOLDER.rglob("*.config")) if FOLDER else []
 _ABSENT = "BOXWRIGHT_CONFIGS names no folder of pipeline.config files"
 
 
-def extractor(path: Path) -> str:
-    model = load_config(path).model
-    ssd = model.ssd if model else None
+def extractor(config: Pipeline) -> str:
+    ssd = config.model.ssd if config.model else None
     return ssd.feature_extractor.type if ssd and ssd.feature_extractor else ""
 
 
-OURS = [path for path in FILES if extractor(path) in SSD_EXTRACTORS]
+OURS = [path for path in FILES if extractor(load_config(path)) in SSD_EXTRACTORS]
 
 
 def test_how_many_there_are() -> None:
@@ -41,10 +41,33 @@ def test_how_many_there_are() -> None:
         pytest.skip(_ABSENT)
     count = {name: sum(path.parent.name == name for path in OURS) for name in ("tf1", "tf2")}
     assert count == {"tf1": 35, "tf2": 18}
+    assert not extra_folder("BOXWRIGHT_USER_CONFIGS") or len(STRANGERS) == 58
+
+
+def strangers() -> list[Path]:
+    """List the strangers' files that can be built, one for each model."""
+    folder = extra_folder("BOXWRIGHT_USER_CONFIGS")
+    found: dict[str, Path] = {}
+    for path in sorted(folder.rglob("*.config")) if folder else []:
+        try:
+            config = load_config(path)
+        except ConfigError:
+            continue
+        if (
+            extractor(config) in SSD_EXTRACTORS
+            and config.model
+            and config.train_config
+            and config.train_config.optimizer
+        ):
+            found.setdefault(dump_message(config.model), path)
+    return list(found.values())
+
+
+STRANGERS = strangers()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", OURS, ids=lambda path: f"{path.parent.name}/{path.stem}")
+@pytest.mark.parametrize("path", [*OURS, *STRANGERS], ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_a_step_at_full_size(path: Path) -> None:
     """One image; the largest take some 16 GB and half a minute."""
     config = load_config(path)
@@ -64,7 +87,7 @@ def test_a_step_at_full_size(path: Path) -> None:
     total = LossTerm.sum(detector.criterion(predictions, targets)) + detector.regularization()
     assert torch.isfinite(total)
     torch.autograd.backward(total)
-    plan = build_optimizer(config.train_config.optimizer)
+    plan = build_optimizer(config.train_config.optimizer, version=tensorflow_version(config.model))
     parameters = [parameter for parameter in detector.network.parameters() if parameter.requires_grad]
     optimizer = Optimizer(parameters, plan.rule)
     optimizer.param_groups[0]["lr"] = max(plan.schedule(0), 1e-3)

@@ -5,16 +5,25 @@ from __future__ import annotations
 import json
 import shutil
 import struct
+from collections import Counter
 from pathlib import Path
 
 import pytest
+import torch
 
+from boxwright.builders.detector import build_detector
+from boxwright.checkpoints.load_weights import load_weights
 from boxwright.checkpoints.sources import is_tensorflow
+from boxwright.config import load_config
 from boxwright.errors import CheckpointError
 from boxwright.tensorflow.bundle import DTYPES, Bundle, read_index
+from boxwright.tensorflow.bundle_writer import write_bundle
 from boxwright.tensorflow.crc import masked_crc
+from boxwright.tensorflow.object_graph import ATTRIBUTE
 from boxwright.tensorflow.snappy import decompress
 from boxwright.tensorflow.sstable import read_table
+from boxwright.tensorflow.variable_names import tf2_variables
+from boxwright.tensorflow.variables import to_tensorflow
 from boxwright.tensorflow.varint import write_varint
 from tests.conftest import GOLDEN, extra_folder
 
@@ -110,3 +119,61 @@ def test_an_exported_folder_is_a_checkpoint(inside: str, tmp_path: Path) -> None
     (tmp_path / "exported" / "pipeline.config").write_text("model { }")
     assert is_tensorflow(tmp_path / "exported")
     assert list(Bundle(tmp_path / "exported")) == list(Bundle(RECORDED))
+
+
+# Index → the configuration of its detector, in the folder of TF's configurations.
+DETECTORS = {
+    "ssd_mobilenet_v2_fpnlite_320x320_coco17_tpu-8.ckpt-0.index": "ssd_mobilenet_v2_fpnlite_320x320_coco17_tpu-8",
+    "ssd_mobilenet_v1_fpn_640x640_1-saved_model.index": "ssd_mobilenet_v1_fpn_640x640_coco17_tpu-8",
+    "user_resnet50_fpn.ckpt-0.index": "ssd_resnet50_v1_fpn_640x640_coco17_tpu-8",
+}
+
+
+@pytest.mark.parametrize("index", DETECTORS)
+def test_the_variables_of_a_detector_are_those_of_its_index(index: str) -> None:
+    """By name and shape; the SavedModel lists its variables by part, so that shapes alone can be told there."""
+    folder, configs = extra_folder("BOXWRIGHT_CHECKPOINT_INDEXES"), extra_folder("BOXWRIGHT_CONFIGS")
+    if folder is None or configs is None:
+        pytest.skip("BOXWRIGHT_CHECKPOINT_INDEXES and BOXWRIGHT_CONFIGS name no folders")
+    expected = {key: shape for key, (_, shape) in json.loads((folder / "expected.json").read_text())[index].items()}
+    with torch.device("meta"):
+        network = build_detector(load_config(configs / "tf2" / f"{DETECTORS[index]}.config")).network
+    variables = tf2_variables(network)
+    assert not variables.unnamed
+    state = network.state_dict()
+    ours = {}
+    for name, variable in variables.named.items():
+        shape = list(state[name].shape)
+        ours[variable.key] = (
+            [shape[variable.axes.index(axis)] for axis in range(len(shape))] if variable.axes else shape
+        )
+    if "saved_model" in index:
+        parts = ("_box_predictor", "_feature_extractor")
+        for part in parts:
+            theirs = Counter(str(shape) for key, shape in expected.items() if f"/{part}/" in key)
+            assert Counter(str(shape) for key, shape in ours.items() if f"/{part}/" in key) == theirs
+        return
+    others = {key for key in expected if not key.startswith("model/")}
+    assert others <= {"_CHECKPOINTABLE_OBJECT_GRAPH", "save_counter/.ATTRIBUTES/VARIABLE_VALUE"}
+    assert ours == {key: shape for key, shape in expected.items() if key not in others}
+
+
+def test_a_saved_model_that_lists_its_variables(tmp_path: Path) -> None:
+    """Its keys are numbers; the graph of objects still has the paths by which TF2's checkpoints name them."""
+    from tests.checkpoints.test_load_weights import small
+
+    detector = small()
+    arrays, _ = to_tensorflow(detector.network)
+    keys, aliases = {}, {}
+    for number, (key, array) in enumerate(arrays.items()):
+        path = key.removesuffix(ATTRIBUTE).replace("model/", "_model/", 1)
+        part = path.split("/")[1]
+        keys[f"_model/{part}/variables/{number}{ATTRIBUTE}"] = array
+        aliases[path] = f"_model/{part}/variables/{number}"
+    write_bundle(tmp_path / "saved_model" / "variables" / "variables", keys, aliases)
+    other = small(seed=1)
+    report = load_weights(other, tmp_path / "saved_model")
+    assert not report.kept
+    assert all(key.startswith("_model/") and "/variables/" in key for key in report.restored.values())
+    state = detector.network.state_dict()
+    assert all((value == state[name]).all() for name, value in other.network.state_dict().items())
