@@ -82,6 +82,55 @@ def test_sizes_of_networks(kind: str) -> None:
     assert sum(state[name].numel() for name in variables.named) == SIZES[kind]
 
 
+# Of what is not normalized a gain, as TF-Slim's classifiers learn none: (numbers, variables), statistics among them.
+CLASSIFIERS = {
+    "inception_v3": ({}, 21_802_784, 376),
+    "inception_resnet_v2": ({"padding": "valid"}, 54_336_736, 896),
+}
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_classifiers_of_slim(name: str) -> None:
+    """The totals of TF-Slim's own tests; 896 variables are also those of TF's Keras Inception-ResNet v2."""
+    from boxwright.models.backbones.inception import Inception
+    from boxwright.models.backbones.inception_resnet_v2 import inception_resnet_v2
+    from boxwright.models.backbones.inception_v3 import INCEPTION_V3
+    from boxwright.models.batch_norm import BatchNormSettings
+    from boxwright.models.layers import ConvSettings
+
+    options, numbers, variables = CLASSIFIERS[name]
+    layout = INCEPTION_V3 if name == "inception_v3" else inception_resnet_v2(**options)  # type: ignore[arg-type]
+    last = "Mixed_7c" if name == "inception_v3" else "Conv2d_7b_1x1"
+    with torch.device("meta"):
+        backbone = Inception(layout, ConvSettings(norm=BatchNormSettings(scale=False)), taps=[last])
+        (features,) = backbone(torch.zeros(1, 3, 299, 299))
+    fixed = {f"{n}.weight" for n, m in backbone.named_modules() if isinstance(m, torch.nn.BatchNorm2d)}
+    state = {n: v for n, v in backbone.state_dict().items() if n not in fixed and "num_batches" not in n}
+    assert (sum(value.numel() for value in state.values()), len(state)) == (numbers, variables)
+    assert features.shape == (1, 2048 if name == "inception_v3" else 1536, 8, 8)
+
+
+@pytest.mark.parametrize(("stride", "size"), [(2, 19), (1, 38)])
+def test_inception_resnet_for_two_stages(stride: int, size: int) -> None:
+    """Aligned with pixels, a map of stride 16 or, dilated, of stride 8; names as TF-Slim's scopes."""
+    from boxwright.models.backbones.inception import Inception
+    from boxwright.models.backbones.inception_resnet_v2 import inception_resnet_v2
+    from boxwright.models.layers import ConvSettings
+    from boxwright.tensorflow.tf1_names import _by_module
+
+    with torch.device("meta"):
+        layout = inception_resnet_v2(middle_stride=stride)
+        backbone = Inception(layout, ConvSettings(), taps=["Repeat_1/block17_20"])
+        (features,) = backbone(torch.zeros(1, 3, 299, 299))
+    assert features.shape == (1, 1088, size, size)
+    scopes = {path for _, path in _by_module(backbone, "InceptionResnetV2")}
+    assert scopes >= {
+        "InceptionResnetV2/Mixed_5b/Branch_0/Conv2d_1x1",
+        "InceptionResnetV2/Repeat/block35_10/Conv2d_1x1",
+        "InceptionResnetV2/Repeat_1/block17_20/Branch_1/Conv2d_0c_7x1/BatchNorm",
+    }
+
+
 def test_pnasnet() -> None:
     """Its backbone learns 81,736,668 numbers: with the classifier of 4320 × 1001 those of the paper, 86.1 million."""
     text = LITE.format(kind="ssd_pnasnet", extra="", predictor=CONVOLUTIONAL, anchors=ANCHORS)

@@ -335,6 +335,7 @@ def conv_norm_act(
     stride: int = 1,
     depthwise: bool = False,
     padding: Padding = "same",
+    dilation: int = 1,
 ) -> nn.Sequential:
     """Make convolution, normalization and activation.
 
@@ -346,20 +347,22 @@ def conv_norm_act(
         stride: The stride.
         depthwise: Whether each channel is convolved on its own.
         padding: "same", "explicit" or "valid".
+        dilation: Distance between the kernel's taps.
 
     Returns:
         The three modules.
     """
-    conv = make_conv(
+    conv = Conv2d(
         in_channels,
         out_channels,
         kernel_size,
-        settings.depthwise if depthwise else settings.kernel,
         stride=stride,
         groups=in_channels if depthwise else 1,
         bias=settings.bias,
         padding=padding,
+        dilation=dilation,
     )
+    (settings.depthwise if depthwise else settings.kernel).apply(conv)
     return nn.Sequential(conv, make_norm(out_channels, settings.norm), make_activation(settings.activation))
 
 

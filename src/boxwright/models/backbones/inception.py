@@ -22,10 +22,11 @@ from boxwright.models.layers import (
     Padding,
     conv_norm_act,
     make_activation,
+    make_conv,
     separable_conv,
 )
 
-__all__ = ["Block", "Conv", "Fork", "Inception", "InceptionLayout", "Pool", "Separable"]
+__all__ = ["Block", "Conv", "Fork", "Inception", "InceptionLayout", "Pool", "Residual", "Separable"]
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class Conv:
         stride: The stride.
         padding: "same" or "valid".
         deviation: Of the normal, cut at two deviations, that its kernel starts from; 0 for the settings' own.
+        dilation: Distance between the kernel's taps.
     """
 
     name: str
@@ -47,6 +49,7 @@ class Conv:
     stride: int = 1
     padding: Padding = "same"
     deviation: float = 0.0
+    dilation: int = 1
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,23 @@ class Block:
 
 
 @dataclass(frozen=True)
+class Residual:
+    """A block whose output, brought to the input's channels and scaled, is added to the input.
+
+    Attributes:
+        name: Its scope.
+        branches: The layers of each.
+        scale: Multiplies what is added.
+        activated: Whether the sum is.
+    """
+
+    name: str
+    branches: tuple[tuple[Layer, ...], ...]
+    scale: float
+    activated: bool = True
+
+
+@dataclass(frozen=True)
 class InceptionLayout:
     """A network.
 
@@ -102,7 +122,7 @@ class InceptionLayout:
     """
 
     scope: str
-    layers: tuple[Layer | Block, ...]
+    layers: tuple[Layer | Block | Residual, ...]
 
 
 class Concatenated(nn.Module):
@@ -121,6 +141,34 @@ class Concatenated(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Return [B, sum of C, H', W']."""
         return torch.cat([module(inputs) for module in self.children()], dim=1)
+
+
+class ScaledResidual(nn.Module):
+    """Branches, a 1×1 convolution with a bias, and the sum with the input."""
+
+    def __init__(self, branches: Concatenated, width: int, channels: int, block: Residual, settings: ConvSettings):
+        """Build the block.
+
+        Args:
+            branches: Named by TF-Slim's scopes.
+            width: Their channels together.
+            channels: Channels of the input.
+            block: What it is like.
+            settings: Convolutions.
+        """
+        super().__init__()
+        self.branches = [name for name, _ in branches.named_children()]
+        for name, branch in branches.named_children():
+            self.add_module(name, branch)
+        self.Conv2d_1x1 = make_conv(width, channels, 1, settings.kernel, bias=True)
+        self.scale = block.scale
+        self.activation = make_activation(settings.activation if block.activated else "NONE")
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the same shape."""
+        found = torch.cat([self.get_submodule(name)(inputs) for name in self.branches], dim=1)
+        outputs: Tensor = self.activation(inputs + self.scale * self.Conv2d_1x1(found))
+        return outputs
 
 
 class Inception(Backbone):
@@ -157,7 +205,7 @@ class Inception(Backbone):
         channels = in_channels
         for number, item in enumerate(layout.layers):
             name = str(number) if isinstance(item, Pool | Fork) else item.name
-            module, channels = made.block(item, channels) if isinstance(item, Block) else made.layer(item, channels)
+            module, channels = made.item(item, channels)
             self.add_module(name, module)
             widths[name] = channels
             if name == self.taps[-1]:
@@ -181,7 +229,15 @@ class _Maker:
     settings: ConvSettings
     depth: Callable[[int], int]
 
-    def block(self, block: Block, channels: int) -> tuple[nn.Module, int]:
+    def item(self, item: Layer | Block | Residual, channels: int) -> tuple[nn.Module, int]:
+        if isinstance(item, Block):
+            return self.block(item, channels)
+        if isinstance(item, Residual):
+            branches, width = self.block(Block(item.name, item.branches), channels)
+            return ScaledResidual(branches, width, channels, item, self.settings), channels
+        return self.layer(item, channels)
+
+    def block(self, block: Block, channels: int) -> tuple[Concatenated, int]:
         branches: dict[str, nn.Module] = {}
         out = 0
         for number, layers in enumerate(block.branches):
@@ -207,7 +263,15 @@ class _Maker:
         settings = self.settings
         if layer.deviation:
             settings = replace(settings, kernel=replace(settings.kernel, initialize=_normal(layer.deviation)))
-        unit = conv_norm_act(channels, out, layer.kernel, settings, stride=layer.stride, padding=layer.padding)
+        unit = conv_norm_act(
+            channels,
+            out,
+            layer.kernel,
+            settings,
+            stride=layer.stride,
+            padding=layer.padding,
+            dilation=layer.dilation,
+        )
         return unit, out
 
     def _separable(self, layer: Separable, channels: int, out: int) -> nn.Module:

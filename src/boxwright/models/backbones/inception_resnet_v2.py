@@ -1,0 +1,116 @@
+"""Inception-ResNet v2 (Szegedy et al., 2017, figures 3 to 9), as TF-Slim lays it out."""
+
+from __future__ import annotations
+
+from boxwright.models.backbones.inception import Block, Conv, InceptionLayout, Pool, Residual
+from boxwright.models.layers import Padding
+
+__all__ = ["inception_resnet_v2"]
+
+
+def _block_35(number: int) -> Residual:
+    return Residual(
+        f"Repeat/block35_{number}",
+        (
+            (Conv("Conv2d_1x1", 1, 32),),
+            (Conv("Conv2d_0a_1x1", 1, 32), Conv("Conv2d_0b_3x3", 3, 32)),
+            (Conv("Conv2d_0a_1x1", 1, 32), Conv("Conv2d_0b_3x3", 3, 48), Conv("Conv2d_0c_3x3", 3, 64)),
+        ),
+        scale=0.17,
+    )
+
+
+def _block_17(number: int, dilation: int) -> Residual:
+    return Residual(
+        f"Repeat_1/block17_{number}",
+        (
+            (Conv("Conv2d_1x1", 1, 192),),
+            (
+                Conv("Conv2d_0a_1x1", 1, 128),
+                Conv("Conv2d_0b_1x7", (1, 7), 160, dilation=dilation),
+                Conv("Conv2d_0c_7x1", (7, 1), 192, dilation=dilation),
+            ),
+        ),
+        scale=0.1,
+    )
+
+
+def _block_8(name: str, scale: float = 0.2, *, activated: bool = True) -> Residual:
+    return Residual(
+        name,
+        (
+            (Conv("Conv2d_1x1", 1, 192),),
+            (Conv("Conv2d_0a_1x1", 1, 192), Conv("Conv2d_0b_1x3", (1, 3), 224), Conv("Conv2d_0c_3x1", (3, 1), 256)),
+        ),
+        scale,
+        activated,
+    )
+
+
+def _stem(padding: Padding) -> tuple[Conv | Pool | Block, ...]:
+    return (
+        Conv("Conv2d_1a_3x3", 3, 32, stride=2, padding=padding),
+        Conv("Conv2d_2a_3x3", 3, 32, padding=padding),
+        Conv("Conv2d_2b_3x3", 3, 64),
+        Pool("max", stride=2, padding=padding),
+        Conv("Conv2d_3b_1x1", 1, 80),
+        Conv("Conv2d_4a_3x3", 3, 192, padding=padding),
+        Pool("max", stride=2, padding=padding),
+        Block(
+            "Mixed_5b",
+            (
+                (Conv("Conv2d_1x1", 1, 96),),
+                (Conv("Conv2d_0a_1x1", 1, 48), Conv("Conv2d_0b_5x5", 5, 64)),
+                (Conv("Conv2d_0a_1x1", 1, 64), Conv("Conv2d_0b_3x3", 3, 96), Conv("Conv2d_0c_3x3", 3, 96)),
+                (Pool("average"), Conv("Conv2d_0b_1x1", 1, 64)),
+            ),
+        ),
+    )
+
+
+def inception_resnet_v2(padding: Padding = "same", middle_stride: int = 2) -> InceptionLayout:
+    """Describe the network.
+
+    Args:
+        padding: Of strided layers: "same" where detectors align maps with pixels, "valid" for the classifier.
+        middle_stride: 2; or 1 for maps of stride 8, whose convolutions are then dilated.
+
+    Returns:
+        The network; "Repeat_1/block17_20" is what a region proposal network looks at.
+    """
+    return InceptionLayout(
+        "InceptionResnetV2",
+        (
+            *_stem(padding),
+            *(_block_35(number) for number in range(1, 11)),
+            Block(
+                "Mixed_6a",
+                (
+                    (Conv("Conv2d_1a_3x3", 3, 384, stride=middle_stride, padding=padding),),
+                    (
+                        Conv("Conv2d_0a_1x1", 1, 256),
+                        Conv("Conv2d_0b_3x3", 3, 256),
+                        Conv("Conv2d_1a_3x3", 3, 384, stride=middle_stride, padding=padding),
+                    ),
+                    (Pool("max", stride=middle_stride, padding=padding),),
+                ),
+            ),
+            *(_block_17(number, 2 // middle_stride) for number in range(1, 21)),
+            Block(
+                "Mixed_7a",
+                (
+                    (Conv("Conv2d_0a_1x1", 1, 256), Conv("Conv2d_1a_3x3", 3, 384, stride=2, padding=padding)),
+                    (Conv("Conv2d_0a_1x1", 1, 256), Conv("Conv2d_1a_3x3", 3, 288, stride=2, padding=padding)),
+                    (
+                        Conv("Conv2d_0a_1x1", 1, 256),
+                        Conv("Conv2d_0b_3x3", 3, 288),
+                        Conv("Conv2d_1a_3x3", 3, 320, stride=2, padding=padding),
+                    ),
+                    (Pool("max", stride=2, padding=padding),),
+                ),
+            ),
+            *(_block_8(f"Repeat_2/block8_{number}") for number in range(1, 10)),
+            _block_8("Block8", 1.0, activated=False),
+            Conv("Conv2d_7b_1x1", 1, 1536),
+        ),
+    )
