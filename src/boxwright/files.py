@@ -24,6 +24,7 @@ __all__ = [
     "read_file",
     "refuse_unfinished",
     "shown",
+    "size_of",
     "unfinished",
     "unique_stem",
     "write_whole",
@@ -67,6 +68,14 @@ def read_file(path: str | Path, error: type[BoxwrightError] = DataError) -> byte
         return Path(path).read_bytes()
     except (OSError, ValueError) as problem:  # ValueError: a name with a null byte
         raise error(f"{shown(path)}: {cause(problem)}") from None
+
+
+def size_of(path: str | Path) -> int:
+    """Return a file's bytes in number; 0 where it cannot be looked at, which reading it will tell."""
+    try:
+        return os.path.getsize(path)
+    except (OSError, ValueError):
+        return 0
 
 
 def shown(path: str | os.PathLike[str], most: int = 400) -> str:

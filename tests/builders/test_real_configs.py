@@ -91,9 +91,11 @@ def test_a_step_at_full_size(path: Path) -> None:
     parameters = [parameter for parameter in detector.network.parameters() if parameter.requires_grad]
     optimizer = Optimizer(parameters, plan.rule)
     optimizer.param_groups[0]["lr"] = max(plan.schedule(0), 1e-3)
-    before = [parameter.detach().clone() for parameter in parameters[-4:]]
+    # Of what the last level predicts, mining may have chosen nothing.
+    some = [*parameters[:4], *parameters[-4:]]
+    before = [parameter.detach().clone() for parameter in some]
     optimizer.step()
-    assert any(not torch.equal(old, new) for old, new in zip(before, parameters[-4:], strict=True))
+    assert any(not torch.equal(old, new) for old, new in zip(before, some, strict=True))
 
 
 def without_gradient(model: m.DetectionModel | Pipeline) -> list[str]:
@@ -148,15 +150,14 @@ USER_CONFIGS: Table = {
     "ssd_mobiledet": {"runs": 2},
     "ssd_mobilenet_v1": {"runs": 25},
     "ssd_mobilenet_v2": {
-        "runs": 33,
+        "runs": 35,
         "random_image_scale: refused": 2,
         "random_rgb_to_gray: refused": 3,
-        "skip_scores: refused": 2,
     },
     "ssd_resnet": {"runs": 13, "random_image_scale: refused": 2, "random_rgb_to_gray: refused": 1},
     "unreadable": {
-        "batch_norm_trainable: unknown field": 1,
-        "expected '>' or ']' or '}' or a field name": 1,
+        'has no field named "batch_norm_trainable"': 1,
+        "num_examples has no value": 1,
         "malformed number": 1,
         "unexpected character": 2,
     },

@@ -9,9 +9,10 @@ import torch
 
 import boxwright as bw
 from boxwright.builders.optimizer import build_optimizer
-from boxwright.builders.tensorflow_version import explain_version, tensorflow_version
+from boxwright.builders.tensorflow_version import explain_version, tensorflow_version, with_version_of
 from boxwright.builders.training import build_training
 from boxwright.checkpoints.archive import save_archive
+from boxwright.checkpoints.restore import other_meaning
 from boxwright.checkpoints.store import FORMAT, read_checkpoint
 from boxwright.config import messages as m
 from boxwright.config import parse_message
@@ -143,3 +144,31 @@ def test_a_checkpoint_of_a_later_version(tmp_path: Path) -> None:
         save_archive({"format": FORMAT + 1}, file)
     with pytest.raises(bw.CheckpointError, match="written by a later version of Boxwright"):
         read_checkpoint(tmp_path / "ckpt-1.pt")
+
+
+def test_a_meaning_is_not_carried_to_another_type() -> None:
+    slim, keras, small = (
+        pipeline(kind) for kind in ("ssd_mobilenet_v2_fpn", "ssd_mobilenet_v2_fpn_keras", "ssd_mobilenet_v3_small")
+    )
+    assert with_version_of(keras, slim) == keras
+    assert with_version_of(small, keras) == small
+
+
+def test_fine_tuning_from_a_run_of_the_other_meaning_is_said(tmp_path: Path, small_config: Path) -> None:
+    text = small_config.read_text()
+    small_config.write_text(text.replace("ssd_mobilenet_v2_fpn_keras", "ssd_mobilenet_v2_fpn"))
+    settings = bw.RunSettings(evaluate=False, workers=0)
+    old = ["train_config.num_steps=1", "model.ssd.feature_extractor.tensorflow_version=2"]
+    bw.train(bw.load_config(small_config, old), tmp_path / "old", settings)
+    config = bw.load_config(small_config)
+    assert other_meaning(tmp_path / "old", config).startswith(
+        f"{tmp_path / 'old'} was trained with TensorFlow 2's meaning"
+    )
+    assert other_meaning(tmp_path / "old", bw.load_config(small_config, old)) == ""
+    # Its last convolution has another width: what is missing of a checkpoint of ours is an error.
+    start = [
+        f'train_config.fine_tune_checkpoint="{tmp_path / "old"}"',
+        'train_config.fine_tune_checkpoint_type="detection"',
+    ]
+    with pytest.raises(bw.CheckpointError, match="scope 'detection'"):
+        bw.train(bw.load_config(small_config, start), tmp_path / "new", settings)

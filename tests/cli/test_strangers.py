@@ -67,6 +67,9 @@ def test_check_ends_with_0_exactly_where_training_can_start(small_config: Path, 
     status, output = run("config", "check", small_config, "--set", "train_config.num_steps=0")
     assert status == 1
     assert "training cannot start: train_config.num_steps is missing" in output
+    for change, missing in (("train_input_reader.label_map_path=", "label_map_path is missing"),):
+        status, output = run("config", "check", small_config, "--set", change)
+        assert status == 1, missing
 
 
 def test_check_says_which_meaning_applies(small_config: Path) -> None:

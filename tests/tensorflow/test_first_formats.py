@@ -270,3 +270,77 @@ def test_nothing_is_nothing(tmp_path: Path) -> None:
     assert find_tensorflow(tmp_path / "model.ckpt") is None
     path = write(WEIGHTS, "slices", tmp_path / "b")
     assert step_of(open_tensorflow(path)) == 0
+
+
+@pytest.mark.parametrize("name", ["..\\..\\evil.pb", "C:\\evil.pb", "C:evil.pb"])
+def test_an_archive_names_no_path_outside_on_windows(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.tar.gz"
+    path.write_bytes(archive({name: b"evil"}))
+    with pytest.raises(CheckpointError, match="names a path outside itself"):
+        bw.restore_detector(path)
+
+
+def test_a_long_header_is_not_read(tmp_path: Path) -> None:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w:gz") as tar:
+        member = tarfile.TarInfo("x")
+        member.type, member.size = tarfile.GNUTYPE_LONGNAME, 40_000_000
+        tar.addfile(member, io.BytesIO(bytes(member.size)))
+        tar.addfile(tarfile.TarInfo("y"))
+    (tmp_path / "a.tar.gz").write_bytes(out.getvalue())
+    with pytest.raises(CheckpointError, match="a header of 4[0-9]+ bytes"):
+        bw.restore_detector(tmp_path / "a.tar.gz")
+
+
+def test_other_compressions_are_refused(tmp_path: Path) -> None:
+    for mode in ("w:xz", "w:bz2"):
+        (tmp_path / "a.tar").write_bytes(archive({"x/model.ckpt": b"1"}, mode))
+        with pytest.raises(CheckpointError, match="not an archive that can be unpacked"):
+            bw.restore_detector(tmp_path / "a.tar")
+
+
+def test_constants_share_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is small enough, all together are not; a byte or two stands for each."""
+    graph = GraphDef()
+    for number in range(20):
+        value = graph.node.add(name=f"FeatureExtractor/{number}/weights", op="Const").attr.add(key="value").value.tensor
+        value.dtype = 1
+        value.shape.dim.add(size=10**6)
+        value.floats.append(1.0)
+    (tmp_path / "g.pb").write_bytes(graph.SerializeToString())
+    monkeypatch.setenv("BOXWRIGHT_MAX_CHECKPOINT_BYTES", "1e8")
+    with pytest.raises(CheckpointError, match="BOXWRIGHT_MAX_CHECKPOINT_BYTES"):
+        FrozenGraph(tmp_path / "g.pb")
+
+
+def test_slices_that_overlap_do_not_fill(tmp_path: Path) -> None:
+    head, table = SavedTensorSlices(), {}
+    head.meta.tensor.add(name="a", type=1).shape.dim.add(size=4)
+    for number in range(2):
+        entry = SavedTensorSlices()
+        entry.data.name = "a"
+        entry.data.slice.extent.add(start=0, length=2)
+        entry.data.data.floats.extend([1.0, 2.0])
+        table[b"\x00a" + bytes([number])] = entry.SerializeToString()
+    (tmp_path / "model.ckpt").write_bytes(write_table({b"": head.SerializeToString(), **table}))
+    with pytest.raises(CheckpointError, match="do not fill shape"):
+        SavedSlices(tmp_path / "model.ckpt")["a"]
+
+
+def test_the_newest_of_the_first_format(tmp_path: Path) -> None:
+    for step in (900, 1000):
+        (tmp_path / f"model.ckpt-{step}").write_bytes(saved_slices({"a": np.ones(1, np.float32)}))
+    assert find_tensorflow(tmp_path) == tmp_path / "model.ckpt-1000"
+    (tmp_path / "checkpoint").write_text('model_checkpoint_path: "/gone/model.ckpt-900"')
+    assert find_tensorflow(tmp_path) == tmp_path / "model.ckpt-900"
+
+
+def test_a_prefix_is_enough_for_a_command(tmp_path: Path) -> None:
+    from boxwright.cli.paths import require_checkpoint
+
+    path = write(WEIGHTS, "bundle", tmp_path).with_name("model.ckpt-200")
+    require_checkpoint(path)
+    require_checkpoint(tmp_path)
+    for missing in (tmp_path / "x" / "none", tmp_path / ("y" * 300)):
+        with pytest.raises(CheckpointError, match="no such folder or checkpoint"):
+            require_checkpoint(missing if missing.parent != tmp_path else tmp_path / "empty" / missing.name)

@@ -15,6 +15,7 @@ from boxwright.checkpoints.store import read_checkpoint
 from boxwright.config import parse_message
 from boxwright.tensorflow.bundle import Bundle
 from boxwright.tensorflow.bundle_writer import write_bundle
+from boxwright.tensorflow.checkpoint import find_training
 from boxwright.tensorflow.object_graph import ATTRIBUTE
 from boxwright.tensorflow.variable_names import tf1_variables, tf2_variables
 from boxwright.training.resume_tensorflow import resume_tensorflow
@@ -83,6 +84,7 @@ def test_a_run_goes_on_in_tensorflows_folder(small_config: Path, tmp_path: Path)
     [
         ("momentum_optimizer", {"momentum": ("Momentum", 1)}, 1),
         ("rms_prop_optimizer", {"squares": ("RMSProp", 1), "momentum": ("RMSProp_1", 1)}, 1),
+        ("adam_optimizer", {"mean": ("Adam", 1), "squares": ("Adam_1", 1)}, 1),
         ("rms_prop_optimizer", {"squares": ("rms", 1), "momentum": ("momentum", 1)}, 2),
         ("adam_optimizer", {"mean": ("m", 1), "squares": ("v", 1)}, 2),
     ],
@@ -131,4 +133,17 @@ def test_a_checkpoint_without_an_optimizer(tmp_path: Path) -> None:
     }
     said = resume_tensorflow(state, write_bundle(tmp_path / "ckpt-0", arrays, {}), 4)
     assert "momentum: restored for 0 of" in said
+    assert state.optimizer.param_groups[0]["count"] == 0
     assert state.step == 0
+
+
+def test_only_a_run_in_the_folder_itself_is_resumed(tmp_path: Path) -> None:
+    """What lies in `checkpoint/` or `saved_model/` was exported or fetched, to start from."""
+    arrays = {"a": np.ones(1, np.float32)}
+    for name in ("checkpoint", "saved_model"):
+        write_bundle(tmp_path / name / name / "ckpt-0", arrays, None)
+        assert find_training(tmp_path / name) is None
+    prefix = write_bundle(tmp_path / "run" / "model.ckpt-3", arrays, None)
+    assert find_training(tmp_path / "run") == prefix
+    (tmp_path / "run" / "checkpoint").unlink()
+    assert find_training(tmp_path / "run") is None

@@ -112,7 +112,7 @@ def run(*arguments: object) -> str:
     return result.output
 
 
-def three_commands(project: Path, config: Path, steps: int, said: str) -> None:
+def three_commands(project: Path, config: Path, steps: int, said: str) -> str:
     """Train, evaluate, predict from the project's root, as its README would say."""
     output = run(
         "train",
@@ -134,6 +134,7 @@ def three_commands(project: Path, config: Path, steps: int, said: str) -> None:
     write_whole(project / "a.png", encode_png(ShapesDataset(1, seed=3, size=(96, 128))[0].image))
     run("predict", "a.png", "--checkpoint", "models/mine", "--out", "found", "--min_score", 0)
     assert json.loads((project / "found" / "detections.json").read_text())
+    return output
 
 
 @pytest.fixture
@@ -156,7 +157,7 @@ def recorded(tensorflow: int) -> tuple[str, Arrays]:
 @pytest.mark.parametrize(
     ("tensorflow", "optimizer", "checkpoint", "kind", "said"),
     [
-        (2, MOMENTUM, r"zoo\\checkpoint\\ckpt-0", 'fine_tune_checkpoint_type: "detection"', "tensors restored"),
+        (2, MOMENTUM, r"zoo\\checkpoint\\ckpt-0", 'fine_tune_checkpoint_type: "detection"', ""),
         (
             1,
             RMS_PROP,
@@ -177,7 +178,11 @@ def test_a_project(tensorflow: int, optimizer: str, checkpoint: str, kind: str, 
     config.write_text(f"model {{ {model.replace('num_classes: 3', 'num_classes: 4')} }}\n{rest}")
     # The configuration lies at the root, and its checkpoint below Tensorflow/workspace.
     config = config.rename(workspace / "my.config")
-    three_commands(project, config.relative_to(project), 5, said)
+    # All of the extractor, and nothing of the heads.
+    restored = sum("FeatureExtractor/" in key or "_feature_extractor/" in key for key in arrays)
+    assert restored > 100
+    output = three_commands(project, config.relative_to(project), 5, f"\n{restored} tensors restored")
+    assert said in output
 
 
 STRANGER = "TegSingh__Object-Detection-Tensorflow__Tensorflow_workspace_models_my_ssd_mobnet_pipeline.config"
@@ -202,4 +207,6 @@ def test_an_unmodified_configuration(project: Path) -> None:
     config = workspace / "models" / "my_ssd_mobnet" / "pipeline.config"
     config.parent.mkdir(parents=True)
     config.write_bytes((configs / STRANGER).read_bytes())
-    three_commands(project, config.relative_to(project), 5, "tensors restored")
+    restored = sum("_feature_extractor/" in key for key in arrays)
+    assert restored > 200
+    three_commands(project, config.relative_to(project), 5, f"\n{restored} tensors restored")

@@ -17,7 +17,30 @@ from boxwright.errors import ConfigError
 from boxwright.files import as_here
 from boxwright.types import Categories
 
-__all__ = ["build_categories", "build_dataset"]
+__all__ = ["build_categories", "build_dataset", "check_reader"]
+
+
+def check_reader(config: m.InputReader | None, path: str, *, known: bool = False) -> m.InputReader:
+    """Return a reader that names data and, where it must, classes; the data are not looked for.
+
+    Args:
+        config: The message, or None where it is missing.
+        path: Where it sits, for errors.
+        known: Whether the classes are known from elsewhere.
+
+    Returns:
+        The message.
+
+    Raises:
+        ConfigError: Where something is missing, or not supported.
+    """
+    reader = require(config, path)
+    refuse_unsupported(reader, path)
+    if reader.which("input_reader") is None:
+        raise ConfigError(f"{path} is empty; set one of {', '.join(_READERS)}")
+    if reader.tf_record_input_reader is not None and not (known or reader.label_map_path):
+        raise ConfigError(f"{path}.label_map_path is missing; records name classes by number")
+    return reader
 
 
 def build_dataset(config: m.InputReader | None, path: str, categories: Categories | None = None) -> Dataset:
@@ -34,8 +57,7 @@ def build_dataset(config: m.InputReader | None, path: str, categories: Categorie
     Raises:
         ConfigError: Where the message is missing, empty, or asks for what is not supported.
     """
-    reader = require(config, path)
-    refuse_unsupported(reader, path)
+    reader = check_reader(config, path, known=categories is not None)
     categories = load_label_map(as_here(reader.label_map_path)) if reader.label_map_path else categories
     return build_chosen(reader, "input_reader", _READERS, categories, reader)
 
@@ -47,9 +69,7 @@ _MASKS: dict[m.InstanceMaskType, MaskEncoding] = {
 }
 
 
-def _tf_record(config: m.TFRecordInputReader, categories: Categories | None, reader: m.InputReader) -> Dataset:
-    if categories is None:
-        raise ConfigError("tf_record_input_reader: label_map_path is missing; records name classes by number")
+def _tf_record(config: m.TFRecordInputReader, categories: Categories, reader: m.InputReader) -> Dataset:
     return TFRecordDataset(
         [as_here(path) for path in config.input_path],
         categories,

@@ -6,6 +6,7 @@ import torch
 
 from boxwright.builders.detector import build_detector
 from boxwright.builders.evaluation import build_evaluation
+from boxwright.builders.input_reader import check_reader
 from boxwright.builders.training import build_training
 from boxwright.config import messages as m
 
@@ -25,4 +26,5 @@ def build_plans(config: m.TrainEvalPipelineConfig) -> None:
         build_detector(config)
     if config.train_config is not None:
         build_training(config)
+        check_reader(config.train_input_reader, "train_input_reader")
     build_evaluation(config)

@@ -21,7 +21,13 @@ def extractor_version(extractor: m.SsdFeatureExtractor) -> int:
 
 def with_version_of(config: m.TrainEvalPipelineConfig, begun: m.TrainEvalPipelineConfig) -> m.TrainEvalPipelineConfig:
     """Return a configuration with the meaning that a run of the same model began with."""
-    return with_version(config, tensorflow_version(begun.model))
+    same = _type(config.model) == _type(begun.model)
+    return with_version(config, tensorflow_version(begun.model)) if same else config
+
+
+def _type(model: m.DetectionModel | None) -> str:
+    extractor = model.ssd.feature_extractor if model is not None and model.ssd is not None else None
+    return "" if extractor is None else extractor.type
 
 
 def with_version(config: m.TrainEvalPipelineConfig, version: int) -> m.TrainEvalPipelineConfig:

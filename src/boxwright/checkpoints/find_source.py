@@ -26,7 +26,7 @@ def find_source(named: str, folder: str) -> tuple[str, str]:
     parts = [part for part in re.split(r"[\\/]+", named) if part not in ("", ".", "..")]
     for kept in range(len(parts), 0, -1):
         # Below the working directory only with all its parts: a name alone may be of anything there.
-        for root in [Path(folder or "."), *([Path()] if kept == len(parts) else [])]:
+        for root in [*([Path(folder)] if folder else []), *([Path()] if kept == len(parts) else [])]:
             candidate = root.joinpath(*parts[-kept:])
             if _exists(candidate):
                 return str(candidate), f"{named} does not exist; {candidate} is taken for it"

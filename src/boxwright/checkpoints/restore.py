@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from boxwright.builders.detector import build_detector
-from boxwright.builders.tensorflow_version import with_version, with_version_of
+from boxwright.builders.tensorflow_version import tensorflow_version, with_version, with_version_of
 from boxwright.checkpoints.load_weights import check_finite, load_weights
 from boxwright.checkpoints.sources import is_tensorflow
 from boxwright.checkpoints.store import find_checkpoint, nearby
-from boxwright.checkpoints.zoo_archive import unpacked
+from boxwright.checkpoints.zoo_archive import is_archive, unpacked
 from boxwright.config import messages as m
 from boxwright.config.load import load_config, parse_message
 from boxwright.data.label_map import load_label_map
@@ -21,7 +21,7 @@ from boxwright.models.detector import Detector
 from boxwright.tensorflow.checkpoint import find_tensorflow, open_tensorflow, step_of
 from boxwright.types import Categories
 
-__all__ = ["config_of", "find_config", "restore_detector", "stored_config"]
+__all__ = ["config_of", "find_config", "other_meaning", "restore_detector", "stored_config"]
 
 
 def restore_detector(
@@ -139,6 +139,20 @@ def stored_config(checkpoint: str | Path) -> m.TrainEvalPipelineConfig:
             return load_config(find_config(theirs))
         newest, content = find_checkpoint(path)
         return config_of(content, newest)
+
+
+def other_meaning(source: str | Path, config: m.TrainEvalPipelineConfig) -> str:
+    """Say that a checkpoint of ours was trained with the other TensorFlow's meaning of its extractor; empty if not."""
+    path = Path(source)
+    if is_tensorflow(path) or is_archive(path) or path.suffix in (".pth", ".safetensors") or not os.path.exists(path):
+        return ""
+    theirs, ours = tensorflow_version(stored_config(path).model), tensorflow_version(config.model)
+    if theirs == ours:
+        return ""
+    return (
+        f"{source} was trained with TensorFlow {theirs}'s meaning of its extractor, and this run has {ours}'s; "
+        f"feature_extractor {{ tensorflow_version: {theirs} }} keeps it, where the type has one"
+    )
 
 
 def find_config(checkpoint: str | Path) -> Path:

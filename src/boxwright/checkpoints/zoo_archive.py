@@ -2,24 +2,53 @@
 
 from __future__ import annotations
 
+import gzip
 import shutil
 import tarfile
 import tempfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import IO
 
 from boxwright.errors import CheckpointError
 from boxwright.files import is_file, shown
 from boxwright.limits import ARCHIVE_FILES, CHECKPOINT_BYTES
 from boxwright.wrong_file import what_it_is_instead
 
-__all__ = ["unpacked"]
+__all__ = ["is_archive", "unpacked"]
 
 _ENDINGS = (".tar.gz", ".tgz", ".tar")
+# A read of a member's content is far smaller, and so is any honest header.
+_MOST_AT_ONCE = 1 << 24
 # What of an archive is of use.
 _WANTED = ("*.config", "*.index", "*.data-*", "checkpoint", "*.pb", "*.ckpt", "*.pbtxt", "*.safetensors", "ckpt-*.pt")
+
+
+def is_archive(source: str | Path) -> bool:
+    """Tell whether a path is an archive, by its name."""
+    return str(source).endswith(_ENDINGS) and is_file(source)
+
+
+class _Bounded:
+    """A file that hands out so many bytes at most, and no more than a header's worth at a time."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def read(self, size: int = -1) -> bytes:
+        if not 0 <= size <= _MOST_AT_ONCE:
+            raise ValueError(f"a header of {size} bytes")
+        if problem := CHECKPOINT_BYTES.exceeded(self._file.tell() + size):
+            raise CheckpointError(problem)
+        return self._file.read(size)
+
+    def seek(self, position: int, whence: int = 0) -> int:
+        return self._file.seek(position, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
 
 
 @contextmanager
@@ -36,7 +65,7 @@ def unpacked(source: str | Path) -> Iterator[Path]:
         CheckpointError: Where the archive is damaged, names a path outside itself, or exceeds a limit.
     """
     path = Path(source)
-    if not str(source).endswith(_ENDINGS) or not is_file(path):
+    if not is_archive(path):
         yield path
         return
     if instead := what_it_is_instead(path):
@@ -49,14 +78,27 @@ def unpacked(source: str | Path) -> Iterator[Path]:
         yield _inner(Path(folder))
 
 
+@contextmanager
+def _decompressed(path: Path) -> Iterator[IO[bytes]]:
+    with path.open("rb") as file:
+        compressed = file.read(2) == b"\x1f\x8b"
+        file.seek(0)
+        if not compressed:
+            yield file
+            return
+        with gzip.GzipFile(fileobj=file) as unzipped:
+            yield unzipped  # type: ignore[misc]
+
+
 def _unpack(path: Path, folder: Path) -> None:
     size = 0
-    with tarfile.open(path) as archive:
+    with _decompressed(path) as file, tarfile.open(fileobj=_Bounded(file), mode="r:") as archive:  # type: ignore[call-overload]
         for count, member in enumerate(archive, start=1):
             if problem := ARCHIVE_FILES.exceeded(count):
                 raise CheckpointError(f"{shown(path)}: {problem}")
             name = PurePosixPath(member.name)
-            if name.is_absolute() or ".." in name.parts:
+            windows = PureWindowsPath(member.name)
+            if name.is_absolute() or windows.drive or windows.root or ".." in windows.parts:
                 raise CheckpointError(f"{shown(path)}: names a path outside itself: {shown(member.name)}")
             size += member.size
             if problem := CHECKPOINT_BYTES.exceeded(size):
@@ -66,8 +108,8 @@ def _unpack(path: Path, folder: Path) -> None:
                 continue
             target = folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
-            with target.open("wb") as file:
-                shutil.copyfileobj(content, file)
+            with target.open("wb") as written:
+                shutil.copyfileobj(content, written)
 
 
 def _inner(folder: Path) -> Path:

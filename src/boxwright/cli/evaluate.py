@@ -113,12 +113,13 @@ def _evaluate(
 def _configuration(model_dir: Path, given: Path | None, changes: list[str]) -> TrainEvalPipelineConfig:
     """Take the configuration that is given, else the one beside the checkpoint, else the one inside it."""
     from boxwright.checkpoints.restore import stored_config
+    from boxwright.checkpoints.zoo_archive import is_archive
     from boxwright.config.load import load_config
     from boxwright.config.overrides import apply_override
 
     overrides = [*changes, "eval_config.include_metrics_per_category=true"]
     beside = (model_dir if model_dir.is_dir() else model_dir.parent) / "pipeline.config"
-    if given is None and beside.is_file():
+    if given is None and beside.is_file() and not is_archive(model_dir):
         given = beside
     if given is not None:
         console.print(f"configuration: {given}", markup=False)

@@ -6,6 +6,7 @@ import glob
 from pathlib import Path
 
 from boxwright.errors import CheckpointError, DataError
+from boxwright.files import is_file, is_folder
 
 __all__ = ["require_checkpoint", "require_data"]
 
@@ -15,11 +16,12 @@ def require_checkpoint(path: Path) -> None:
 
     Where the folder has other checkpoints, the reader says which.
     """
-    if not path.exists() and not any(path.parent.glob("*ckpt-*")):
+    there = is_file(f"{path}.index") or is_file(path) or is_folder(path)
+    if not there and not (is_folder(path.parent) and any(path.parent.glob("*ckpt-*"))):
         raise CheckpointError(f"{path}: no such folder or checkpoint")
 
 
 def require_data(source: str) -> None:
     """Raise a DataError where nothing matches a path or glob; `name@10` is left to the reader."""
-    if "@" not in source and not Path(source).exists() and not glob.glob(source):
+    if "@" not in source and not is_file(source) and not is_folder(source) and not glob.glob(source):
         raise DataError(f"no file matches {source!r}")

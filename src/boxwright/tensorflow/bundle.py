@@ -10,7 +10,7 @@ import math
 import os
 import re
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -30,7 +30,7 @@ from boxwright.tensorflow.sstable import read_table
 from boxwright.tensorflow.varint import read_varint
 from boxwright.wrong_file import what_it_is_instead
 
-__all__ = ["DTYPES", "Bundle", "TensorEntry", "find_bundle", "has_bundle", "read_index"]
+__all__ = ["DTYPES", "Bundle", "TensorEntry", "find_bundle", "has_bundle", "newest_of", "read_index"]
 
 # Numbers of types.proto; bfloat16 has no NumPy type, and is read as float32 without loss.
 DTYPES: dict[int, str] = {
@@ -372,15 +372,26 @@ def _in_folder(folder: Path) -> Path:
         return (folder / _VARIABLES).with_suffix("")
     if not any(folder.glob("*.index")) and (exported := _exported(folder)):
         return _in_folder(exported)
-    state = folder / "checkpoint"
-    if is_file(state):
-        named = _STATE.search(read_file(state, CheckpointError).decode(errors="replace"))
-        # A folder that was moved may name an absolute path that is gone; its last part still holds.
-        for candidate in (folder / named[1], folder / Path(named[1]).name) if named else ():
-            if candidate.name and is_file(f"{candidate}.index"):
-                return candidate
-    indexes = [file for file in folder.glob("*.index") if is_file(file)]
-    found = sorted(indexes, key=lambda file: [*map(int, re.findall("[0-9]{1,18}", file.stem))])
-    if not found:
+    indexes = [file.with_name(file.name.removesuffix(".index")) for file in folder.glob("*.index") if is_file(file)]
+    if not indexes:
         raise CheckpointError(f"{folder}: no TensorFlow checkpoint (*.index) in this folder")
-    return found[-1].with_name(found[-1].name.removesuffix(".index"))
+    return newest_of(folder, indexes)
+
+
+def newest_of(folder: Path, checkpoints: Sequence[Path]) -> Path:
+    """Return the checkpoint that the folder's `checkpoint` file names, else the one with the largest numbers.
+
+    Args:
+        folder: The folder.
+        checkpoints: Those in it, at least one.
+
+    Returns:
+        One of them.
+    """
+    state = folder / "checkpoint"
+    named = _STATE.search(read_file(state, CheckpointError).decode(errors="replace")) if is_file(state) else None
+    # A folder that was moved may name an absolute path that is gone; its last part still holds.
+    for candidate in (folder / named[1], folder / Path(named[1]).name) if named else ():
+        if candidate in checkpoints:
+            return candidate
+    return max(checkpoints, key=lambda path: [*map(int, re.findall("[0-9]{1,18}", path.name))])

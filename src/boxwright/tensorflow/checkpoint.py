@@ -9,13 +9,13 @@ from typing import Any
 from numpy.typing import NDArray
 
 from boxwright.files import is_file, is_folder
-from boxwright.tensorflow.bundle import Bundle, find_bundle, has_bundle
+from boxwright.tensorflow.bundle import Bundle, find_bundle, has_bundle, newest_of
 from boxwright.tensorflow.frozen_graph import FrozenGraph
 from boxwright.tensorflow.object_graph import ATTRIBUTE
 from boxwright.tensorflow.saved_slices import SavedSlices
 from boxwright.tensorflow.sstable import is_table
 
-__all__ = ["find_tensorflow", "open_tensorflow", "step_of"]
+__all__ = ["find_tensorflow", "find_training", "open_tensorflow", "step_of"]
 
 _GRAPH = "frozen_inference_graph.pb"
 _COUNTERS = (f"step{ATTRIBUTE}", f"global_step{ATTRIBUTE}", "global_step")
@@ -35,12 +35,26 @@ def find_tensorflow(source: str | Path) -> Path | None:
     if is_folder(path):
         if has_bundle(path):
             return find_bundle(path)
-        files = [file for file in sorted(path.glob("*.ckpt*")) if is_file(file) and is_table(file)]
+        files = [file for file in path.glob("*.ckpt*") if is_file(file) and is_table(file)]
         graph = path / _GRAPH
-        return files[-1] if files else graph if is_file(graph) else None
+        return newest_of(path, files) if files else graph if is_file(graph) else None
     if path.suffix == ".index" or is_file(f"{path}.index"):
         return find_bundle(path)
     return path if is_file(path) and (path.suffix == ".pb" or is_table(path)) else None
+
+
+def find_training(folder: str | Path) -> Path | None:
+    """Find the newest checkpoint of a run of TensorFlow's: its folder has a `checkpoint` file that names it.
+
+    Args:
+        folder: The run's.
+
+    Returns:
+        As `find_tensorflow`; None where no run of TensorFlow's is in the folder itself.
+    """
+    folder = Path(folder)
+    found = find_tensorflow(folder) if is_file(folder / "checkpoint") else None
+    return found if found is not None and found.parent == folder and found.suffix != ".pb" else None
 
 
 def open_tensorflow(path: Path) -> Mapping[str, NDArray[Any]]:

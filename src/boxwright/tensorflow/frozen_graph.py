@@ -13,10 +13,10 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from boxwright.errors import CheckpointError
-from boxwright.files import read_file, shown
+from boxwright.files import read_file, shown, size_of
 from boxwright.limits import CHECKPOINT_BYTES
 from boxwright.tensorflow.protos import GraphDef
-from boxwright.tensorflow.tensor_proto import array_of
+from boxwright.tensorflow.tensor_proto import array_of, check_sizes
 from boxwright.wrong_file import what_it_is_instead
 
 __all__ = ["FrozenGraph"]
@@ -54,11 +54,11 @@ class FrozenGraph(Mapping[str, "NDArray[Any]"]):
         """
         self.path = Path(path)
         where = shown(path)
+        if problem := CHECKPOINT_BYTES.exceeded(size_of(path)):
+            raise CheckpointError(f"{where}: {problem}")
         data = read_file(path, CheckpointError)
         if instead := what_it_is_instead(data):
             raise CheckpointError(f"{where}: {instead}")
-        if problem := CHECKPOINT_BYTES.exceeded(len(data)):
-            raise CheckpointError(f"{where}: {problem}")
         try:
             graph = GraphDef.FromString(data)
         except DecodeError:
@@ -70,6 +70,12 @@ class FrozenGraph(Mapping[str, "NDArray[Any]"]):
                 f"{where}: a graph of {len(graph.node)} nodes ({some}), but none is a constant with the weights of a "
                 "detector of TensorFlow 1's object detection; only frozen graphs of those are read"
             )
+
+        tensors = [attr.value.tensor for node in self._constants.values() for attr in node.attr if attr.key == "value"]
+        try:
+            check_sizes((tensor.dtype, [dim.size for dim in tensor.shape.dim]) for tensor in tensors)
+        except ValueError as error:
+            raise CheckpointError(f"{where}: {error}") from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._constants)

@@ -14,11 +14,11 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from boxwright.errors import CheckpointError
-from boxwright.files import read_file, shown
+from boxwright.files import read_file, shown, size_of
 from boxwright.limits import CHECKPOINT_BYTES
 from boxwright.tensorflow.protos import SavedTensorSlices
 from boxwright.tensorflow.sstable import read_table
-from boxwright.tensorflow.tensor_proto import array_of
+from boxwright.tensorflow.tensor_proto import array_of, check_sizes
 
 __all__ = ["SavedSlices"]
 
@@ -39,11 +39,7 @@ class SavedSlices(Mapping[str, "NDArray[Any]"]):
         """
         self.path = Path(path)
         where = shown(path)
-        try:
-            size = self.path.stat().st_size
-        except OSError as error:
-            raise CheckpointError(f"{where}: {error.strerror}") from None
-        if problem := CHECKPOINT_BYTES.exceeded(size):
+        if problem := CHECKPOINT_BYTES.exceeded(size_of(path)):
             raise CheckpointError(f"{where}: {problem}")
         table = read_table(read_file(path, CheckpointError), where, CHECKPOINT_BYTES)
         try:
@@ -53,6 +49,10 @@ class SavedSlices(Mapping[str, "NDArray[Any]"]):
         self._meta = {tensor.name: tensor for tensor in meta.tensor if tensor.type in _NUMERIC}
         if not self._meta:
             raise CheckpointError(f"{where}: a table, but not a checkpoint: it lists no tensors")
+        try:
+            check_sizes((row.type, [dim.size for dim in row.shape.dim]) for row in self._meta.values())
+        except ValueError as error:
+            raise CheckpointError(f"{where}: {error}") from None
         self._slices: dict[str, list[bytes]] = {}
         for value in table.values():
             self._slices.setdefault(_name(value, where), []).append(value)
@@ -91,7 +91,7 @@ def _is_whole(part: Any) -> bool:
 def _joined(parts: list[Any], dtype: int, shape: tuple[int, ...]) -> NDArray[Any]:
     """Put slices together; a ValueError says that they do not fill the shape."""
     whole: NDArray[Any] | None = None
-    filled = 0
+    filled = np.zeros(shape, np.bool_) if min(shape, default=0) >= 0 else np.zeros(0, np.bool_)
     for part in parts:
         extents = [(extent.start, extent.length) for extent in part.slice.extent]
         inside = (start >= 0 and start + length <= side for (start, length), side in zip(extents, shape, strict=False))
@@ -101,11 +101,9 @@ def _joined(parts: list[Any], dtype: int, shape: tuple[int, ...]) -> NDArray[Any
         sides = tuple(length or side for (_, length), side in zip(extents, shape, strict=True))
         values = array_of(part.data, dtype, sides)
         if whole is None:
-            if problem := CHECKPOINT_BYTES.exceeded(float(np.prod(shape, dtype=float)) * values.itemsize):
-                raise ValueError(problem)
             whole = np.zeros(shape, values.dtype)
-        whole[tuple(slice(start, start + side) for (start, _), side in zip(extents, sides, strict=True))] = values
-        filled += values.size
-    if whole is None or filled != whole.size:
+        place = tuple(slice(start, start + side) for (start, _), side in zip(extents, sides, strict=True))
+        whole[place], filled[place] = values, True
+    if whole is None or not filled.all():
         raise ValueError(f"its slices do not fill shape {list(shape)}")
     return whole

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 
 from boxwright.limits import CHECKPOINT_BYTES
 
-__all__ = ["array_of"]
+__all__ = ["array_of", "check_sizes"]
 
 # Number of a type in types.proto → NumPy's name, and the field that has its values where they are listed.
 _TYPES = {
@@ -21,6 +22,17 @@ _TYPES = {
     14: ("bfloat16", "halves"),
     19: ("float16", "halves"),
 }
+
+
+def check_sizes(tensors: Iterable[tuple[int, Sequence[int]]]) -> None:
+    """Raise a ValueError where tensors, by number of type and shape, take more memory together than is allowed.
+
+    A few bytes may stand for a large tensor of equal values.
+    """
+    shapes = [shape for dtype, shape in tensors if dtype in _TYPES and min(shape, default=0) >= 0]
+    total = sum(8 * math.prod(shape) for shape in shapes)
+    if problem := CHECKPOINT_BYTES.exceeded(total):
+        raise ValueError(problem)
 
 
 def array_of(proto: Any, dtype: int, shape: tuple[int, ...]) -> NDArray[Any]:

@@ -17,13 +17,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from boxwright.errors import CheckpointError
+from boxwright.models.backbones.pnasnet import PnasNet
 from boxwright.models.network import Network, is_within
+from boxwright.models.ssd import SSD
 from boxwright.tensorflow.bundle import Bundle
 from boxwright.tensorflow.object_graph import ATTRIBUTE
 from boxwright.tensorflow.tf2_names import SHARED_LAYERS
 from boxwright.tensorflow.variable_names import Variables, tf1_variables, tf2_variables
 
-__all__ = ["FoundVariables", "from_tensorflow", "names_of", "slots_of", "to_tensorflow", "updates_of"]
+__all__ = ["FoundVariables", "from_tensorflow", "names_of", "slots_of", "to_tensorflow", "updates_of", "written_by"]
 
 _ROOTS = ("model/", "_model/")
 _CLASSIFIER = "model/_feature_extractor/classification_backbone/"
@@ -70,6 +72,7 @@ class _Source:
 
 
 def _source(network: nn.Module, arrays: Mapping[str, NDArray[Any]]) -> _Source:
+    of_averages = isinstance(network, SSD) and isinstance(network.backbone, PnasNet)
     graph = arrays.graph() if isinstance(arrays, Bundle) and arrays.is_object_based else None
 
     def find_in_tf2(key: str, slot: str) -> str | None:
@@ -84,12 +87,23 @@ def _source(network: nn.Module, arrays: Mapping[str, NDArray[Any]]) -> _Source:
 
     def find_in_tf1(key: str, slot: str) -> str | None:
         end = f"/{slot}" if slot else ""
-        names = (key + end, key.removeprefix(_TF1_SCOPE) + end)
+        bare = key.removeprefix(_TF1_SCOPE)
+        # A classifier of which there are averages alone, or, as TF has it for PNASNet, they are taken.
+        averaged = f"{bare}/{_TF1_AVERAGE}"
+        names = (key + end, averaged, bare) if of_averages and not slot else (key + end, bare + end)
+        names = (*names, averaged) if not slot else names
         return next((name for name in names if name in arrays), None)
 
-    if graph is not None or not arrays or any(key.endswith(ATTRIBUTE) for key in arrays):
+    if written_by(arrays) == 2:
         return _Source(tf2_variables(network), find_in_tf2, "average", _UNUSED_TF2)
     return _Source(tf1_variables(network), find_in_tf1, _TF1_AVERAGE, _UNUSED_TF1)
+
+
+def written_by(arrays: Mapping[str, NDArray[Any]]) -> int:
+    """Return which TensorFlow's keys a checkpoint has, 1 or 2; nothing counts as 2."""
+    if isinstance(arrays, Bundle) and arrays.is_object_based:
+        return 2
+    return 2 if not arrays or any(key.endswith(ATTRIBUTE) for key in arrays) else 1
 
 
 def _paths(path: str) -> Iterator[str]:

@@ -10,18 +10,19 @@ from boxwright.checkpoints.load_weights import load_weights
 from boxwright.errors import CheckpointError
 from boxwright.optimization.optimizers import Adam, Momentum, MomentumTF1, RMSProp, RMSPropTF1, UpdateRule
 from boxwright.tensorflow.checkpoint import open_tensorflow, step_of
-from boxwright.tensorflow.variables import slots_of, updates_of
+from boxwright.tensorflow.variables import slots_of, updates_of, written_by
 from boxwright.training.state import TrainingState
 
 __all__ = ["resume_tensorflow"]
 
-# Rule → our slot → TensorFlow's, and the sign that it has here: Keras's momentum points down.
-_SLOTS: dict[type[UpdateRule], dict[str, tuple[str, int]]] = {
-    Momentum: {"momentum": ("momentum", -1)},
-    RMSProp: {"squares": ("rms", 1), "momentum": ("momentum", 1)},
-    Adam: {"mean": ("m", 1), "squares": ("v", 1)},
-    MomentumTF1: {"momentum": ("Momentum", 1)},
-    RMSPropTF1: {"squares": ("RMSProp", 1), "momentum": ("RMSProp_1", 1)},
+# Rule, and TensorFlow that wrote → our slot → its own, and the sign that it has here: Keras's momentum points down.
+_SLOTS: dict[tuple[type[UpdateRule], int], dict[str, tuple[str, int]]] = {
+    (Momentum, 2): {"momentum": ("momentum", -1)},
+    (RMSProp, 2): {"squares": ("rms", 1), "momentum": ("momentum", 1)},
+    (Adam, 2): {"mean": ("m", 1), "squares": ("v", 1)},
+    (MomentumTF1, 1): {"momentum": ("Momentum", 1)},
+    (RMSPropTF1, 1): {"squares": ("RMSProp", 1), "momentum": ("RMSProp_1", 1)},
+    (Adam, 1): {"mean": ("Adam", 1), "squares": ("Adam_1", 1)},
 }
 
 
@@ -45,7 +46,8 @@ def resume_tensorflow(state: TrainingState, checkpoint: Path, batch_size: int) -
     network = detector.network
     parameters = {name: p for name, p in network.named_parameters() if p.requires_grad}
     said = [str(loaded)]
-    for ours, (theirs, sign) in _SLOTS.get(type(optimizer.rule), {}).items():
+    restored = 0
+    for ours, (theirs, sign) in _SLOTS.get((type(optimizer.rule), written_by(arrays)), {}).items():
         found = slots_of(network, arrays, theirs)
         for name, value in found.items():
             if name in parameters:
@@ -66,5 +68,6 @@ def resume_tensorflow(state: TrainingState, checkpoint: Path, batch_size: int) -
     state.step = step_of(arrays)
     state.samples = state.step * batch_size
     for group in optimizer.param_groups:
-        group["count"] = updates_of(arrays, state.step)
+        # Where moments start fresh, so do corrections for their start.
+        group["count"] = updates_of(arrays, state.step) if restored else 0
     return "\n".join(said)

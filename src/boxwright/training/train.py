@@ -16,8 +16,10 @@ from boxwright.builders.tensorflow_version import explain_version, with_version_
 from boxwright.builders.training import TrainingPlan, build_training
 from boxwright.checkpoints.find_source import find_source
 from boxwright.checkpoints.load_weights import load_weights
-from boxwright.checkpoints.restore import config_of
+from boxwright.checkpoints.restore import config_of, other_meaning
+from boxwright.checkpoints.sources import is_tensorflow
 from boxwright.checkpoints.store import CheckpointStore
+from boxwright.checkpoints.zoo_archive import is_archive
 from boxwright.config import messages as m
 from boxwright.config.load import dump_message
 from boxwright.config.support import refuse_unsupported, report
@@ -31,7 +33,7 @@ from boxwright.evaluation.run import EvaluationSet, open_evaluation
 from boxwright.evaluation.settings import EvaluationSettings
 from boxwright.files import write_whole
 from boxwright.models.detector import usable_device
-from boxwright.tensorflow.checkpoint import find_tensorflow
+from boxwright.tensorflow.checkpoint import find_training
 from boxwright.training.allocator import keep_freed_memory
 from boxwright.training.lock import run_lock
 from boxwright.training.log import JsonLines, Listener, TensorBoard, Tracked, TrainingLog
@@ -258,13 +260,17 @@ def _restore(
     torch.manual_seed(plan.stream.seed)
     detector = build_detector(config, dataset.categories)
     detector.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs lack it
-    theirs = find_tensorflow(store.folder) if newest is None else None
+    theirs = find_training(store.folder) if newest is None else None
     if newest is None and theirs is None and plan.fine_tune.source:
         start = plan.fine_tune
         source, note = find_source(start.source, start.folder)
         if note:
             processes.log.warning(note)
-        loaded = load_weights(detector, source, start.scope, channels=start.channels, min_share=start.min_share)
+        if warning := other_meaning(source, config):
+            processes.log.warning(warning)
+        # What TF1 warns of only is an error where the source is ours.
+        share = start.min_share if is_tensorflow(source) or is_archive(source) else 1.0
+        loaded = load_weights(detector, source, start.scope, channels=start.channels, min_share=share)
         processes.log.info(f"from {source}:\n{loaded}")
     state = new_state(detector, plan, Selection(settings.best_metric, settings.patience))
     if theirs is not None:
