@@ -74,7 +74,8 @@ class RandomCrop:
 
 # SSD's own crops (SSD, section 2.2, "Data augmentation"), as TF has them when none are listed.
 SSD_CROPS = tuple(
-    RandomCrop(share, (0.5, 2.0), (0.1, 1.0), share, True, 0.15) for share in (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
+    RandomCrop(share, (0.5, 2.0), (0.1, 1.0), share, clip_boxes=True, keep_probability=0.15)
+    for share in (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
 )
 
 

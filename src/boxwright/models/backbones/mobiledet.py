@@ -79,11 +79,11 @@ class MobileDetLayout:
 
 MOBILEDETS = {
     "cpu": MobileDetLayout(
-        "MobileDetCPU",
-        16,
-        "HARD_SWISH",
-        True,
-        (
+        scope="MobileDetCPU",
+        stem=16,
+        activation="HARD_SWISH",
+        squeezes=True,
+        blocks=(
             _Inverted(3, 1, 0, 8, residual=False),
             _Inverted(3, 2, 4, 16, residual=False),
             _Inverted(3, 2, 8, 32, residual=False),
@@ -99,14 +99,14 @@ MOBILEDETS = {
             _Inverted(3, 1, 4, 104),
             _Inverted(3, 1, 8, 144, residual=False),
         ),
-        14,
+        middle=14,
     ),
     "dsp": MobileDetLayout(
-        "MobileDetDSP",
-        32,
-        "RELU_6",
-        False,
-        (
+        scope="MobileDetDSP",
+        stem=32,
+        activation="RELU_6",
+        squeezes=False,
+        blocks=(
             _Inverted(3, 1, 0, 24, residual=False),
             _Fused(3, 2, 4, 32, residual=False),
             _Fused(3, 1, 4, 32),
@@ -126,14 +126,14 @@ MOBILEDETS = {
             _Tucker(0.75, 0.75, 160),
             _Inverted(3, 1, 8, 240, residual=False),
         ),
-        17,
+        middle=17,
     ),
     "edgetpu": MobileDetLayout(
-        "MobileDetEdgeTPU",
-        32,
-        "RELU_6",
-        False,
-        (
+        scope="MobileDetEdgeTPU",
+        stem=32,
+        activation="RELU_6",
+        squeezes=False,
+        blocks=(
             _Tucker(0.25, 0.75, 16, residual=False),
             _Fused(3, 2, 8, 16, residual=False),
             _Fused(3, 1, 4, 16),
@@ -153,14 +153,14 @@ MOBILEDETS = {
             _Inverted(3, 1, 8, 120),
             _Inverted(5, 1, 8, 384, residual=False),
         ),
-        17,
+        middle=17,
     ),
     "gpu": MobileDetLayout(
-        "MobileDetGPU",
-        32,
-        "RELU_6",
-        False,
-        (
+        scope="MobileDetGPU",
+        stem=32,
+        activation="RELU_6",
+        squeezes=False,
+        blocks=(
             _Tucker(0.25, 0.25, 16, residual=False),
             _Fused(3, 2, 8, 32, residual=False),
             *[_Tucker(0.25, 0.25, 32)] * 3,
@@ -175,7 +175,7 @@ MOBILEDETS = {
             *[_Fused(3, 1, 4, 128)] * 3,
             _Inverted(3, 1, 8, 384, residual=False),
         ),
-        17,
+        middle=17,
     ),
 }
 
