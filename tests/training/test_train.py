@@ -352,7 +352,7 @@ def test_other_classes_are_refused(small_config: Path, shapes_data: Path, tmp_pa
         ("train_input_reader.label_map_path=/none", "no such file"),
         ("train_input_reader.tf_record_input_reader.input_path=/none", "no file matches"),
         ("train_config.freeze_variables=.*", "nothing is left to train"),
-        ("model.ssd.feature_extractor.type=ssd_inception_v2", "not there yet; known: ssd_mobilenet_v1"),
+        ("model.ssd.feature_extractor.type=ssd_inception_v4", "did you mean ssd_inception_v"),
         ("model.ssd.feature_extractor.type=timm/no_such_net", "timm/no_such_net"),
         ("train_config.fine_tune_checkpoint=/none/ckpt", "no such checkpoint"),
         ("train_config.fine_tune_checkpoint_type=half", "'half' is not known"),
