@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from boxwright.checkpoints.zoo_archive import unpacked
 from boxwright.config import messages as m
 from boxwright.config import parse_message
 from boxwright.data.coco_masks import check_mask_memory, decode_mask
@@ -32,8 +33,10 @@ from boxwright.files import (
 )
 from boxwright.limits import IMAGE_PIXELS, LIMITS, Limit
 from boxwright.optimization.trainable import Freezing, Trainable
+from boxwright.tensorflow.saved_slices import SavedSlices
 from boxwright.tensorflow.sstable import read_table, write_table
 from boxwright.types import Sample
+from tests.tensorflow.test_first_formats import archive, saved_slices
 
 
 def test_what_was_there_stays_until_all_is_written(tmp_path: Path) -> None:
@@ -104,7 +107,7 @@ def test_stems_are_names_and_all_different() -> None:
 
 
 def test_limits_are_raised_by_their_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert len({limit.variable for limit in LIMITS}) == len(LIMITS) == 10
+    assert len({limit.variable for limit in LIMITS}) == len(LIMITS) == 12
     assert "BOXWRIGHT_MAX_IMAGE_PIXELS" in IMAGE_PIXELS.exceeded(10**9)
     assert not IMAGE_PIXELS.exceeded(10**8)
     monkeypatch.setenv("BOXWRIGHT_MAX_IMAGE_PIXELS", "2e9")
@@ -142,6 +145,17 @@ def _polygon(_: Path) -> None:
     decode_mask([[0, 0, 4, 0, 4, 4]], (8, 8), "x")
 
 
+def _first_format(folder: Path) -> None:
+    (folder / "model.ckpt").write_bytes(saved_slices({"a": np.ones(3, np.float32)}))
+    SavedSlices(folder / "model.ckpt")
+
+
+def _archive(folder: Path) -> None:
+    (folder / "a.tar").write_bytes(archive({"x/a.config": b"", "x/b.config": b""}, "w"))
+    with unpacked(folder / "a.tar"):
+        pass
+
+
 BOX = Sample(np.zeros((4, 4, 3), np.uint8), np.array([[0, 0, 3, 3]], np.float32), np.zeros(1, np.int64))
 USES: dict[str, Callable[[Path], object]] = {
     "image_pixels": lambda _: decode_image(encode_png(np.zeros((2, 2, 3), np.uint8)), "x"),
@@ -153,5 +167,7 @@ USES: dict[str, Callable[[Path], object]] = {
     "config_nesting": lambda _: parse_message("model { ssd { } }", m.TrainEvalPipelineConfig),
     "config_values": lambda _: parse_message("model { ssd { } }", m.TrainEvalPipelineConfig),
     "index_bytes": lambda _: read_table(write_table({b"key": b"value"}), "x"),
+    "checkpoint_bytes": _first_format,
+    "archive_files": _archive,
     "pattern_seconds": lambda _: None,
 }

@@ -120,9 +120,8 @@ def decode_example(
     Raises:
         DataError: Where a feature is missing, of another length than the boxes, or not decodable.
     """
-    image = decode_image(
-        encoded_image(features, where), f"{where}: image/encoded", declared=_declared_size(features, where)
-    )
+    encoded, declared = encoded_image(features, where), _declared_size(features, where)
+    image = decode_image(encoded, f"{where}: image/encoded", declared=declared)
     height, width = image.shape[:2]
     corners = [_floats(features, f"image/object/bbox/{side}", where) for side in ("xmin", "ymin", "xmax", "ymax")]
     if len({len(side) for side in corners}) > 1:
@@ -148,10 +147,9 @@ def decode_example(
         filename=text_feature(features, "image/filename", where),
     )
     checked_sample(sample, where)
-    if (labels < 0).any():
-        sample = sample.keep(labels >= 0)
-        sample.left_out = int((labels < 0).sum())
-    return sample
+    kept = sample.keep(labels >= 0) if (labels < 0).any() else sample
+    kept.left_out = count - len(kept.boxes)
+    return kept
 
 
 def encoded_image(features: Features, where: str) -> bytes:
