@@ -71,6 +71,7 @@ def draw_boxes(
     *,
     masks: NDArray[np.uint8] | None = None,
     keypoints: NDArray[np.float32] | None = None,
+    edges: Sequence[tuple[int, int]] = (),
     fit: int = 0,
 ) -> NDArray[np.uint8]:
     """Return a picture of boxes with captions, over their masks and under their keypoints.
@@ -83,6 +84,7 @@ def draw_boxes(
         masks: uint8 [N, H, W] of 0 and 1, or None.
         keypoints: float [N, P, 2] or [N, P, 3], x and y in pixels and visibility, or None; what is not finite or not
             visible is not drawn.
+        edges: Pairs of numbers of keypoints between which a line is drawn, where both are.
         fit: The longer side of the picture; 0 for the image's own size, if that can be seen.
 
     Returns:
@@ -108,7 +110,13 @@ def draw_boxes(
         if caption:
             _caption(draw, (x_min, y_min), canvas.size, _short(caption), colour, font)
     for points, label in zip(() if keypoints is None else keypoints, labels, strict=keypoints is not None):
-        _points(draw, np.asarray(points, np.float64), zoom, 2.0 * line, colour_of(int(label)))
+        _points(
+            draw,
+            np.asarray(points, np.float64) * [zoom, zoom, 1][: points.shape[1]],
+            line,
+            colour_of(int(label)),
+            edges,
+        )
     return np.asarray(canvas)
 
 
@@ -123,11 +131,23 @@ def _tinted(image: NDArray[np.uint8], masks: NDArray[np.uint8], labels: Sequence
     return tinted
 
 
-def _points(draw: ImageDraw.ImageDraw, points: NDArray[np.float64], zoom: float, radius: float, colour: Colour) -> None:
-    visible = np.isfinite(points[:, :2]).all(1) & (np.abs(points[:, :2]) < _FARTHEST).all(1)
+def _points(
+    draw: ImageDraw.ImageDraw,
+    points: NDArray[np.float64],
+    line: int,
+    colour: Colour,
+    edges: Sequence[tuple[int, int]],
+) -> None:
+    """Draw an object's keypoints, in pixels of the picture, and lines between them."""
+    seen = np.isfinite(points[:, :2]).all(1) & (np.abs(points[:, :2]) < _FARTHEST).all(1)
     if points.shape[1] > 2:
-        visible &= points[:, 2] > 0
-    for x, y in (points[visible, :2] * zoom).tolist():
+        seen &= points[:, 2] > 0
+    visible = np.atleast_1d(seen)
+    for start, end in edges:
+        if max(start, end) < len(points) and min(start, end) >= 0 and visible[start] and visible[end]:
+            draw.line((*points[start, :2].tolist(), *points[end, :2].tolist()), fill=colour, width=line)
+    radius = 2.0 * line
+    for x, y in points[visible, :2].tolist():
         draw.ellipse((x - radius, y - radius, x + radius, y + radius), fill=colour, outline=(0, 0, 0))
 
 

@@ -163,6 +163,27 @@ def test_captions() -> None:
     assert len({picture.tobytes() for picture in pictures}) == 4
 
 
+def test_lines_between_keypoints(small_config: Path) -> None:
+    """Where both ends can be seen; an end that is not there draws nothing."""
+    from boxwright.builders.evaluation import build_evaluation
+    from boxwright.drawing import draw_boxes
+
+    config = load_config(
+        small_config, ["eval_config { keypoint_edge { start: 0 end: 1 } keypoint_edge { start: 1 end: 9 } }"]
+    )
+    edges = build_evaluation(config).keypoint_edges
+    assert edges == ((0, 1), (1, 9))
+    image, box = np.zeros((400, 400, 3), np.uint8), np.array([[0, 0, 399, 399]], np.float32)
+    points = np.array([[[100, 200, 1], [300, 200, 1], [200, 300, 0]]], np.float32)
+
+    def middle(edges: tuple[tuple[int, int], ...]) -> bool:
+        return bool(draw_boxes(image, box, [0], [""], keypoints=points, edges=edges)[200, 200].any())
+
+    assert middle(edges)
+    assert not middle(())
+    assert not middle(((0, 2), (1, 2), (-1, 0)))
+
+
 def test_captions_follow_the_configuration(small_config: Path) -> None:
     from boxwright.builders.evaluation import build_evaluation
 

@@ -193,7 +193,7 @@ def variants(shapes_data: Path) -> Iterator[str]:
           post_processing {{ batch_non_max_suppression {{ {suppressions[number % 4]} }} {calibrations[number % 6]} }} }} }}
         train_config {{ num_steps: 5 {steps} {merging} optimizer {{ {optimizers[number % 16]} }} }}
         train_input_reader {{ label_map_path: "{shapes_data}/label_map.pbtxt" {reader} }}
-        eval_config {{ }}
+        eval_config {{ keypoint_edge {{ start: 0 end: 1 }} }}
         eval_input_reader {{ label_map_path: "{shapes_data}/label_map.pbtxt" {readers[0]} }}
         """
 

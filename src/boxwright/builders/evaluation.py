@@ -50,6 +50,7 @@ class EvaluationPlan:
         min_score: The least score that is drawn.
         max_boxes: The most boxes that are drawn in a picture.
         captions: What is written at a detection's box.
+        keypoint_edges: Pairs of keypoints between which a line is drawn.
         metrics: What is computed, each made from the classes.
         use_average: Whether the moving average of the weights is evaluated.
         losses: Whether the loss terms are computed too.
@@ -63,6 +64,7 @@ class EvaluationPlan:
     min_score: float = 0.5
     max_boxes: int = 20
     captions: Captions = NAME_AND_SCORE
+    keypoint_edges: tuple[tuple[int, int], ...] = ()
     metrics: tuple[MetricsFactory, ...] = (CocoMetrics,)
     use_average: bool = False
     losses: bool = True
@@ -96,6 +98,7 @@ def build_evaluation(config: m.TrainEvalPipelineConfig, reader: m.InputReader | 
         num_pictures=evaluation.num_visualizations,
         min_score=evaluation.min_score_threshold,
         max_boxes=evaluation.max_num_boxes_to_visualize,
+        keypoint_edges=tuple((edge.start, edge.end) for edge in evaluation.keypoint_edge),
         captions=Captions(names=not evaluation.skip_labels, scores=not evaluation.skip_scores),
         metrics=tuple(_METRICS[name](evaluation) for name in evaluation.metrics_set or ["coco_detection_metrics"]),
         use_average=evaluation.use_moving_averages,

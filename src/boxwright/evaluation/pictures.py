@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,13 +19,18 @@ def draw_beside_truth(
     sample: Sample, found: Detections, categories: Categories, plan: EvaluationPlan
 ) -> NDArray[np.uint8]:
     """Return a picture of detections beside one of the truth, uint8 [H, W, 3]."""
-    left = draw_detections(sample.image, found, plan.min_score, plan.max_boxes, plan.captions)
+    left = draw_detections(sample.image, found, plan.min_score, plan.max_boxes, plan.captions, plan.keypoint_edges)
     titles = (f"detections, score {plan.min_score:g} or more", "truth")
     return side_by_side(left, draw_sample(sample, categories), titles)
 
 
 def draw_detections(
-    image: NDArray[np.uint8], found: Detections, min_score: float, max_boxes: int, captions: Captions = NAME_AND_SCORE
+    image: NDArray[np.uint8],
+    found: Detections,
+    min_score: float,
+    max_boxes: int,
+    captions: Captions = NAME_AND_SCORE,
+    edges: Sequence[tuple[int, int]] = (),
 ) -> NDArray[np.uint8]:
     """Draw the best detections, the best last, so that it lies on top.
 
@@ -33,6 +40,7 @@ def draw_detections(
         min_score: The least score that is drawn.
         max_boxes: The most boxes.
         captions: What is written at them.
+        edges: Pairs of keypoints between which a line is drawn.
 
     Returns:
         uint8 [H, W, 3].
@@ -45,4 +53,4 @@ def draw_detections(
     whole = shown.masks is not None and tuple(shown.masks.shape[1:]) == image.shape[:2]
     masks = (shown.masks[:count] > 0.5).cpu().numpy()[::-1].astype(np.uint8) if whole else None  # type: ignore[index]
     points = None if shown.keypoints is None else shown.keypoints[:count].cpu().numpy()[::-1]
-    return draw_boxes(image, boxes[::-1], labels[::-1], texts[:count][::-1], masks=masks, keypoints=points)
+    return draw_boxes(image, boxes[::-1], labels[::-1], texts[:count][::-1], masks=masks, keypoints=points, edges=edges)

@@ -85,7 +85,6 @@ class KeypointEdge(Message):
     """One line between two keypoints in a visualization."""
 
     proto_name: ClassVar[str] = "KeypointEdge"
-    refused: ClassVar[str] = LATER
 
     start: Int32 = Field(0, description="Index of the first keypoint, from 0.")
     end: Int32 = Field(0, description="Index of the second keypoint, from 0.")
@@ -199,7 +198,7 @@ class EvalConfig(Message):
         description="Report a constant loss of 1 in evaluation instead of computing it.",
     )
     keypoint_edge: list[KeypointEdge] = Field(
-        default_factory=list, refused=LATER, description="Keypoint pairs to join by lines in visualizations."
+        default_factory=list, description="Keypoint pairs to join by lines in visualizations."
     )
     skip_predictions_for_unlabeled_class: Bool = Field(
         False, refused=LATER, description="In COCO metrics, skip detections of classes not annotated for the image."
