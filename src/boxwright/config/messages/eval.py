@@ -86,8 +86,8 @@ class KeypointEdge(Message):
 
     proto_name: ClassVar[str] = "KeypointEdge"
 
-    start: Int32 = Field(0, description="Index of the first keypoint, from 0.")
-    end: Int32 = Field(0, description="Index of the second keypoint, from 0.")
+    start: Int32 = Field(0, ge=0, description="Index of the first keypoint, from 0.")
+    end: Int32 = Field(0, ge=0, description="Index of the second keypoint, from 0.")
 
 
 class EvalConfig(Message):
