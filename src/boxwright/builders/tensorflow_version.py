@@ -10,8 +10,12 @@ __all__ = ["explain_version", "extractor_version", "tensorflow_version", "with_v
 
 def tensorflow_version(model: m.DetectionModel | None) -> int:
     """Return 1 or 2; what neither has is ours, and counts as 2."""
-    extractor = model.ssd.feature_extractor if model is not None and model.ssd is not None else None
+    extractor = _extractor(model)
     return 2 if extractor is None else extractor_version(extractor)
+
+
+def _extractor(model: m.DetectionModel | None) -> m.SsdFeatureExtractor | None:
+    return model.ssd.feature_extractor if model is not None and model.ssd is not None else None
 
 
 def extractor_version(extractor: m.SsdFeatureExtractor) -> int:
@@ -21,29 +25,25 @@ def extractor_version(extractor: m.SsdFeatureExtractor) -> int:
 
 def with_version_of(config: m.TrainEvalPipelineConfig, begun: m.TrainEvalPipelineConfig) -> m.TrainEvalPipelineConfig:
     """Return a configuration with the meaning that a run of the same model began with."""
-    same = _type(config.model) == _type(begun.model)
+    ours, theirs = _extractor(config.model), _extractor(begun.model)
+    same = ours is not None and theirs is not None and ours.type == theirs.type
     return with_version(config, tensorflow_version(begun.model)) if same else config
-
-
-def _type(model: m.DetectionModel | None) -> str:
-    extractor = model.ssd.feature_extractor if model is not None and model.ssd is not None else None
-    return "" if extractor is None else extractor.type
 
 
 def with_version(config: m.TrainEvalPipelineConfig, version: int) -> m.TrainEvalPipelineConfig:
     """Return a configuration with a version's meaning, where its model has one."""
-    if config.model is None or config.model.ssd is None or tensorflow_version(config.model) == version:
+    if tensorflow_version(config.model) == version:
         return config
     changed = config.model_copy(deep=True)
-    if changed.model and changed.model.ssd and changed.model.ssd.feature_extractor:
-        changed.model.ssd.feature_extractor.tensorflow_version = version
+    if (extractor := _extractor(changed.model)) is not None:
+        extractor.tensorflow_version = version
     return changed
 
 
 def explain_version(config: m.TrainEvalPipelineConfig) -> str:
     """Return what a configuration means otherwise than the other TensorFlow would; empty where both agree."""
     ssd = config.model.ssd if config.model is not None else None
-    extractor = ssd.feature_extractor if ssd is not None else None
+    extractor = _extractor(config.model)
     train = config.train_config
     rms_prop = train.optimizer.rms_prop_optimizer if train is not None and train.optimizer is not None else None
     version = tensorflow_version(config.model)

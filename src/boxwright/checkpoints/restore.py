@@ -9,7 +9,7 @@ from typing import Any
 from boxwright.builders.detector import build_detector
 from boxwright.builders.tensorflow_version import tensorflow_version, with_version, with_version_of
 from boxwright.checkpoints.load_weights import check_finite, load_weights
-from boxwright.checkpoints.sources import is_tensorflow
+from boxwright.checkpoints.sources import is_tensorflow, tensorflow_source
 from boxwright.checkpoints.store import find_checkpoint, nearby
 from boxwright.checkpoints.zoo_archive import is_archive, unpacked
 from boxwright.config import messages as m
@@ -18,7 +18,7 @@ from boxwright.data.label_map import load_label_map
 from boxwright.errors import CheckpointError
 from boxwright.files import as_here, is_file, shown
 from boxwright.models.detector import Detector
-from boxwright.tensorflow.checkpoint import find_tensorflow, open_tensorflow, step_of
+from boxwright.tensorflow.checkpoint import open_tensorflow, step_of
 from boxwright.types import Categories
 
 __all__ = ["config_of", "find_config", "other_meaning", "restore_detector", "stored_config"]
@@ -62,8 +62,7 @@ def _restore(
     use_average: bool | None,
     categories: Categories | None,
 ) -> tuple[Detector, m.TrainEvalPipelineConfig, int]:
-    theirs = find_tensorflow(path) if is_tensorflow(path) else None
-    if theirs is not None:
+    if (theirs := tensorflow_source(path)) is not None:
         return _restore_tensorflow(theirs, config, use_average, categories)
     if not os.path.exists(path):
         raise CheckpointError(f"{shown(path)}: no such folder or checkpoint{nearby(path)}")
@@ -134,8 +133,7 @@ def stored_config(checkpoint: str | Path) -> m.TrainEvalPipelineConfig:
         CheckpointError: Where there is no checkpoint, or no configuration.
     """
     with unpacked(checkpoint) as path:
-        theirs = find_tensorflow(path) if is_tensorflow(path) else None
-        if theirs is not None:
+        if (theirs := tensorflow_source(path)) is not None:
             return load_config(find_config(theirs))
         newest, content = find_checkpoint(path)
         return config_of(content, newest)

@@ -20,7 +20,7 @@ from boxwright.tensorflow.checkpoint import find_tensorflow, open_tensorflow
 from boxwright.tensorflow.variables import FoundVariables, from_tensorflow
 from boxwright.types import Categories
 
-__all__ = ["SourceWeights", "is_tensorflow", "read_source"]
+__all__ = ["SourceWeights", "is_tensorflow", "read_source", "tensorflow_source"]
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,16 @@ class SourceWeights:
     missing: dict[str, str] = field(default_factory=dict)
 
 
-def is_tensorflow(source: str | Path) -> bool:
-    """Tell whether a path means a checkpoint of TensorFlow; a folder with checkpoints of ours counts as ours."""
+def tensorflow_source(source: str | Path) -> Path | None:
+    """Return what `find_tensorflow` finds; None, too, for a folder with checkpoints of ours, which counts as ours."""
     path = Path(source)
-    return not (is_folder(path) and any(path.glob("ckpt-*.pt"))) and find_tensorflow(path) is not None
+    ours = is_folder(path) and any(path.glob("ckpt-*.pt"))
+    return None if ours else find_tensorflow(path)
+
+
+def is_tensorflow(source: str | Path) -> bool:
+    """Tell whether a path means a checkpoint of TensorFlow."""
+    return tensorflow_source(source) is not None
 
 
 def read_source(
@@ -71,8 +77,7 @@ def read_source(
 
 
 def _read(network: nn.Module, path: Path, *, use_average: bool) -> SourceWeights:
-    theirs = find_tensorflow(path) if is_tensorflow(path) else None
-    if theirs is not None:
+    if (theirs := tensorflow_source(path)) is not None:
         return _theirs(from_tensorflow(network, open_tensorflow(theirs), use_average=use_average))
     if path.suffix == ".safetensors":
         if use_average:

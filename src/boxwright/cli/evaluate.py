@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from boxwright.cli.console import ap_line, console, count_progress, print_evaluation
+from boxwright.cli.options import CheckpointOption
 from boxwright.cli.paths import require_checkpoint
 from boxwright.errors import ConfigError
 from boxwright.evaluation.settings import EvaluationSettings, WatchSettings
@@ -18,12 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = ["evaluate_command", "print_watched"]
 
-ModelDir = Annotated[
-    Path,
-    typer.Option(
-        "--model_dir", "--checkpoint", help="A run's folder, one of its checkpoints, or a TF2 checkpoint or SavedModel."
-    ),
-]
 Config = Annotated[
     Path | None,
     typer.Option(
@@ -68,7 +63,7 @@ def print_watched(step: int, evaluation: Evaluation | None, text: str) -> None:
 def evaluate_command(
     settings: EvaluationSettings,
     waiting: WatchSettings,
-    model_dir: ModelDir,
+    model_dir: CheckpointOption,
     pipeline_config_path: Config = None,
     out: Out = None,
     set_: Set = None,

@@ -5,15 +5,26 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
 from typer.core import TyperCommand
 
-__all__ = ["CONTEXT", "PlainCommand", "with_settings"]
+__all__ = ["CONTEXT", "CheckpointOption", "PlainCommand", "with_settings"]
 
 # Help spells options with underscores, as TensorFlow's scripts do; hyphens are accepted everywhere.
 CONTEXT = {"help_option_names": ["-h", "--help"], "token_normalize_func": lambda token: token.replace("-", "_")}
+
+
+CheckpointOption = Annotated[
+    Path,
+    typer.Option(
+        "--model_dir",
+        "--checkpoint",
+        help="A run's folder or checkpoint; or TensorFlow's: a checkpoint, SavedModel, frozen graph, or zoo archive.",
+    ),
+]
 
 
 class PlainCommand(TyperCommand):

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from boxwright.cli.console import console, count_progress
+from boxwright.cli.options import CheckpointOption
 from boxwright.cli.paths import require_checkpoint
 from boxwright.inference.settings import PredictionSettings
 
@@ -15,14 +16,6 @@ __all__ = ["predict_command"]
 
 
 Images = Annotated[list[Path], typer.Argument(help="Image files, or folders of them.")]
-ModelDir = Annotated[
-    Path,
-    typer.Option(
-        "--model_dir",
-        "--checkpoint",
-        help="A run's folder or checkpoint; or TensorFlow's: a checkpoint, SavedModel, frozen graph, or zoo archive.",
-    ),
-]
 Out = Annotated[Path, typer.Option("--out", help="Folder for pictures and detections.json.")]
 Config = Annotated[
     Path | None,
@@ -47,7 +40,7 @@ Set = Annotated[
 def predict_command(
     settings: PredictionSettings,
     images: Images,
-    model_dir: ModelDir,
+    model_dir: CheckpointOption,
     out: Out,
     pipeline_config_path: Config = None,
     label_map: LabelMap = None,

@@ -108,14 +108,9 @@ def _units(module: nn.Module) -> list[nn.Sequential]:
     return [nn.Sequential(*unit) for unit in units]
 
 
-def _channels(unit: nn.Sequential) -> int:
+def _conv(unit: nn.Sequential) -> nn.Conv2d:
     (conv,) = (part for part in unit if isinstance(part, nn.Conv2d))
-    return conv.out_channels
-
-
-def _side(unit: nn.Sequential) -> int:
-    (conv,) = (part for part in unit if isinstance(part, nn.Conv2d))
-    return conv.kernel_size[0]
+    return conv
 
 
 def _by_module(part: nn.Module, scope: str) -> Named:
@@ -166,9 +161,9 @@ def _extra_maps(neck: MultiResolutionFeatureMaps, network: SSD) -> Named:
     first = len(neck.channels) - len(neck.extra)
     for number, extra in enumerate(neck.extra, start=first):
         squeeze, *depthwise, spread = _units(extra)
-        yield from _layer(squeeze, f"{path}_1_Conv2d_{number}_1x1_{_channels(squeeze)}")
-        side = _side(depthwise[0] if depthwise else spread)
-        name = f"{path}_2_Conv2d_{number}_{side}x{side}_s2_{_channels(spread)}"
+        yield from _layer(squeeze, f"{path}_1_Conv2d_{number}_1x1_{_conv(squeeze).out_channels}")
+        side = _conv(depthwise[0] if depthwise else spread).kernel_size[0]
+        name = f"{path}_2_Conv2d_{number}_{side}x{side}_s2_{_conv(spread).out_channels}"
         for layer in depthwise:
             yield from _layer(layer, f"{name}_depthwise")
         yield from _layer(spread, name)
@@ -197,7 +192,7 @@ def _pyramid(neck: FeaturePyramid, network: SSD) -> Named:
 
 def _pooling_pyramid(neck: PoolingPyramid, network: SSD) -> Named:
     for unit in _units(neck.project):
-        yield from _layer(unit, f"{_scope(network.backbone)}/Base_Conv2d_1x1_{_channels(unit)}")
+        yield from _layer(unit, f"{_scope(network.backbone)}/Base_Conv2d_1x1_{_conv(unit).out_channels}")
 
 
 def _mnasfpn(neck: MnasFpn, _: SSD) -> Named:
@@ -208,7 +203,7 @@ def _convolutional(head: ConvolutionalHead, _: SSD) -> Named:
     for level, (shared, boxes, classes) in enumerate(zip(head.shared, head.boxes, head.classes, strict=True)):
         scope = f"BoxPredictor_{level}"
         for number, layer in enumerate(_units(shared)):
-            yield from _layer(layer, f"{scope}/Conv2d_{number}_1x1_{_channels(layer)}")
+            yield from _layer(layer, f"{scope}/Conv2d_{number}_1x1_{_conv(layer).out_channels}")
         for layers, name in ((boxes, "BoxEncodingPredictor"), (classes, "ClassPredictor")):
             *depthwise, last = _units(layers)
             for layer in depthwise:

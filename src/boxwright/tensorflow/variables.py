@@ -21,6 +21,7 @@ from boxwright.models.backbones.pnasnet import PnasNet
 from boxwright.models.network import Network, is_within
 from boxwright.models.ssd import SSD
 from boxwright.tensorflow.bundle import Bundle
+from boxwright.tensorflow.named_layers import TfVariable
 from boxwright.tensorflow.object_graph import ATTRIBUTE
 from boxwright.tensorflow.tf2_names import SHARED_LAYERS
 from boxwright.tensorflow.variable_names import Variables, tf1_variables, tf2_variables
@@ -86,12 +87,14 @@ def _source(network: nn.Module, arrays: Mapping[str, NDArray[Any]]) -> _Source:
         return None
 
     def find_in_tf1(key: str, slot: str) -> str | None:
-        end = f"/{slot}" if slot else ""
         bare = key.removeprefix(_TF1_SCOPE)
-        # A classifier of which there are averages alone, or, as TF has it for PNASNet, they are taken.
         averaged = f"{bare}/{_TF1_AVERAGE}"
-        names = (key + end, averaged, bare) if of_averages and not slot else (key + end, bare + end)
-        names = (*names, averaged) if not slot else names
+        if slot:
+            names = [f"{key}/{slot}", f"{bare}/{slot}"]
+        elif of_averages:  # as TF takes PNASNet's classifier
+            names = [key, averaged, bare]
+        else:  # of some classifiers there are averages alone
+            names = [key, bare, averaged]
         return next((name for name in names if name in arrays), None)
 
     if written_by(arrays) == 2:
@@ -187,7 +190,7 @@ def from_tensorflow(
             array = np.asarray(arrays[key])
             if not np.issubdtype(array.dtype, np.floating):
                 raise CheckpointError(f"{key}: weights are floating-point numbers, found {array.dtype}")
-            values[name], keys[name] = torch.from_numpy(np.array(variable.to_ours(array), order="C")), key
+            values[name], keys[name] = _tensor(variable, array), key
     if plain:
         raise CheckpointError(
             f"moving averages are asked for, but the checkpoint has none of {len(plain)} of {len(learnt)} weights; "
@@ -196,6 +199,10 @@ def from_tensorflow(
     taken = set(keys.values())
     unused = {key: _reason(key, source.unused) for key in arrays if key not in taken}
     return FoundVariables(values, keys, unused, source.variables.unnamed)
+
+
+def _tensor(variable: TfVariable, array: NDArray[Any]) -> Tensor:
+    return torch.from_numpy(np.array(variable.to_ours(array), order="C"))
 
 
 def slots_of(network: nn.Module, arrays: Mapping[str, NDArray[Any]], slot: str) -> dict[str, Tensor]:
@@ -213,11 +220,7 @@ def slots_of(network: nn.Module, arrays: Mapping[str, NDArray[Any]], slot: str) 
     slot = source.average if slot == "average" else slot
     keys = {name: source.find(variable.key, slot) for name, variable in source.variables.named.items()}
     named = source.variables.named
-    return {
-        name: torch.from_numpy(np.array(named[name].to_ours(np.asarray(arrays[key])), order="C"))
-        for name, key in keys.items()
-        if key is not None
-    }
+    return {name: _tensor(named[name], np.asarray(arrays[key])) for name, key in keys.items() if key is not None}
 
 
 def updates_of(arrays: Mapping[str, NDArray[Any]], step: int) -> int:

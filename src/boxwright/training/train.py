@@ -152,8 +152,10 @@ def _prepare(
         _take_folder(model_dir, processes, held)
     newest: Found = processes.from_leader(store.latest)
     if newest is not None:
-        config = with_version_of(config, config_of(newest[1], newest[0]))
-        plan = build_training(config, workers=settings.workers, skip_bad=settings.skip_bad_records)
+        begun = with_version_of(config, config_of(newest[1], newest[0]))
+        if begun is not config:
+            config = begun
+            plan = build_training(config, workers=settings.workers, skip_bad=settings.skip_bad_records)
     plan = plan.with_seed(_seed(newest, settings.seed))
     if meaning := explain_version(config):
         processes.log.info(meaning)
