@@ -61,11 +61,11 @@ def compare(arrays: Any, name: str, actual: Any, absolute: float = 1e-4, relativ
         assert_close(picked, arrays[f"{name}@value"], absolute, relative)
 
 
-def components() -> list[Case]:
-    path = FOLDER / "components.json"
+def components(folder: str = ".") -> list[Case]:
+    path = FOLDER / folder / "components.json"
     if not path.is_file():
         return []
-    arrays = np.load(FOLDER / "components.npz")
+    arrays = np.load(path.with_suffix(".npz"))
     return [Case(description, arrays) for description in json.loads(path.read_text())]
 
 

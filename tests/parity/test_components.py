@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -18,17 +18,21 @@ from boxwright.builders.target_assigner import build_box_coder, build_matcher, b
 from boxwright.config import messages as m
 from boxwright.config import parse_message
 from boxwright.criteria.classification_losses import Dice
+from boxwright.criteria.example_sampler import BalancedSampler, MinibatchSampler
 from boxwright.criteria.target_assigner import ClassColumns, ConfidenceTargetAssigner, TargetAssigner
 from boxwright.errors import ConfigError
 from boxwright.ops.box_coder import FasterRcnnBoxCoder, KeypointBoxCoder
+from boxwright.ops.masks import paste_masks, reframe_masks
 from boxwright.ops.matcher import ArgmaxMatcher
-from boxwright.ops.roi import crop_and_resize, multilevel_crop_and_resize, multilevel_roi_align
+from boxwright.ops.position_sensitive import position_sensitive_crop
+from boxwright.ops.pyramid_level import by_relative_size
+from boxwright.ops.roi import crop_and_resize, grid_align
 from boxwright.optimization.optimizers import Optimizer
 from boxwright.types import Targets
 from tests.conftest import GOLDEN, assert_close, xyxy, yxyx
 from tests.parity.recordings import FOLDER, Case, components, unsupported
 
-CASES = components()
+CASES = [*components(), *components("two_stage")]
 
 
 def test_the_shipped_folder_is_whole() -> None:
@@ -235,24 +239,138 @@ def resizer(case: Case) -> None:
     assert list(size) == case.array("out/true_image_shape")[:2].tolist()
 
 
-def maps(case: Case) -> Iterator[Tensor]:
-    for name in sorted(name for name in case.inputs if name.startswith("f")):
-        yield tensor(case, name).permute(0, 3, 1, 2)
+def maps(case: Case) -> list[Tensor]:
+    names = sorted(name for name in case.inputs if name.startswith("f"))
+    return [tensor(case, name).permute(0, 3, 1, 2) for name in names]
 
 
 def crops(case: Case) -> None:
-    features, boxes = tensor(case, "image").permute(0, 3, 1, 2), xyxy(case.array("in/boxes"))
-    found = crop_and_resize(features, boxes, tuple(case.params["crop_size"]))
+    image, boxes = tensor(case, "image").permute(0, 3, 1, 2), xyxy(case.array("in/boxes"))
+    if "box_indices" in case.inputs:  # one box an image
+        image, boxes = image[tensor(case, "box_indices").long()], boxes[:, None]
+    nearest, fade = case.params.get("method") == "nearest", case.kind.startswith("matmul")
+    levels = torch.zeros(boxes.shape[:2], dtype=torch.int64)
+
+    def crop(features: Tensor) -> Tensor:
+        size = tuple(case.params["crop_size"])
+        found = crop_and_resize([features], boxes, levels, size, fade=fade, nearest=nearest)
+        return found.permute(0, 1, 3, 4, 2).reshape(case.array("out/crops").shape)
+
+    # What lies outside is 0; TF's operator can write another value there.
+    outside = 1 - crop(torch.ones_like(image))
+    assert_close(crop(image) + outside * case.params.get("extrapolation_value", 0), case.array("out/crops"))
+
+
+def multilevel_crops(case: Case) -> None:
+    boxes = xyxy(case.array("in/boxes"))
+    levels = torch.zeros(boxes.shape[:2], dtype=torch.int64)
+    if name := next((name for name in case.inputs if name.endswith("levels")), None):
+        levels = tensor(case, name).long()
+    size, fade = tuple(case.params["crop_size"]), "matmul" in case.kind
+    found = crop_and_resize(maps(case), boxes, levels, size, fade=fade)
     assert_close(found.permute(0, 1, 3, 4, 2), case.array("out/crops"))
 
 
-def multilevel(crop: Callable[..., Tensor]) -> Callable[[Case], None]:
-    def check(case: Case) -> None:
-        boxes, levels = xyxy(case.array("in/boxes")), tensor(case, "levels")
-        found = crop(list(maps(case)), boxes, levels, tuple(case.params["crop_size"]))
-        assert_close(found.permute(0, 1, 3, 4, 2), case.array("out/crops"))
+def aligned(case: Case) -> None:
+    name = next(name for name in case.inputs if name.endswith("levels"))
+    samples = (case.params.get("num_samples_per_cell_y", 1), case.params.get("num_samples_per_cell_x", 1))
+    found = grid_align(
+        maps(case),
+        xyxy(case.array("in/boxes")),
+        tensor(case, name).long(),
+        tuple(case.params.get("output_size") or case.params["crop_size"]),
+        samples=samples,
+        align_corners=case.params.get("align_corners", False),
+    )
+    assert_close(found.permute(0, 1, 3, 4, 2), case.array("out/crops"))
 
-    return check
+
+def pyramid_levels(case: Case) -> None:
+    count, ratio = case.params["num_levels"], case.params["image_ratio"]
+    assert case.params["unit_scale_index"] == count - 2
+    side = ratio * 224
+    found = by_relative_size(xyxy(case.array("in/boxes")), (side, side), count)
+    assert found.tolist() == case.array("out/levels").tolist()
+
+
+def position_sensitive(case: Case) -> None:
+    batched = case.kind.startswith("batch")
+    features = tensor(case, "images" if batched else "image").permute(0, 3, 1, 2) if batched else None
+    boxes = xyxy(case.array("in/boxes"))
+    if features is None:
+        features, boxes = tensor(case, "image").permute(2, 0, 1)[None], boxes[None]
+    size, bins = tuple(case.params["crop_size"]), tuple(case.params["num_spatial_bins"])
+    found = position_sensitive_crop(features, boxes, size, bins).permute(0, 1, 3, 4, 2)
+    if case.params["global_pool"]:
+        found = found.mean((2, 3), keepdim=True)
+    assert_close(found.reshape(case.array("out/crops").shape), case.array("out/crops"))
+
+
+_DRAWS = 2000
+# Of 560 comparisons one goes beyond by chance in 250 runs of the whole table.
+_DEVIATIONS = 4.5
+
+
+def drawn(case: Case, sample: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """Return what a sampler took in so many draws, bool [draws, N]."""
+    candidates, labels = tensor(case, "indicator").bool(), tensor(case, "labels").bool()
+    torch.manual_seed(15)
+    return sample(labels.expand(_DRAWS, -1), candidates.expand(_DRAWS, -1))
+
+
+def differs(taken: Tensor, case: Case) -> bool:
+    """Tell whether some example is taken more, or less, often than TF's sampler took it."""
+    theirs, ours = torch.from_numpy(case.array("out/times_taken")) / _DRAWS, taken.float().mean(0)
+    share = (theirs + ours) / 2
+    spread = torch.sqrt(2 * share * (1 - share) / _DRAWS)
+    return bool(((theirs - ours).abs() > _DEVIATIONS * spread).any())
+
+
+def balanced_sampler(case: Case) -> None:
+    """The same numbers of positives and negatives, and every example as often; TF's fixed form, where it has enough."""
+    size, share = case.params["batch_size"], case.params["positive_fraction"]
+    sampler = MinibatchSampler(size, share) if size else BalancedSampler(share)
+    taken = drawn(case, sampler)
+    candidates, positive = tensor(case, "indicator").bool(), tensor(case, "labels").bool()
+    assert not taken[:, ~candidates].any()
+    counts = [taken[:, part].sum(1).unique().tolist() for part in (candidates & positive, candidates & ~positive)]
+    if case.params["is_static"] and case.array("out/taken_without_indicator") > 0:
+        # Where candidates of a kind are too few, TF's fixed form takes what is no candidate; ours takes fewer.
+        enough = [min(int((candidates & kind).sum()), size) for kind in (positive, ~positive)]
+        assert counts == [[min(enough[0], int(share * size))], [min(enough[1], size - counts[0][0])]]
+        return
+    for found, name in zip(counts, ("positives", "negatives"), strict=True):
+        assert found == case.array(f"out/{name}_histogram").nonzero()[0].tolist()
+    assert not differs(taken, case)
+    if 0 < taken[0].sum() < candidates.sum():
+        assert differs(drawn(case, lambda labels, among: among & (among.cumsum(1) <= taken[0].sum())), case)
+
+
+def reframed(case: Case) -> None:
+    size = (case.params["image_height"], case.params["image_width"])
+    masks, boxes = tensor(case, "box_masks"), xyxy(case.array("in/boxes"))
+    expected = case.array("out/image_masks")
+    nearest = case.params.get("resize_method") == "nearest" or expected.dtype == np.uint8
+    found = reframe_masks(masks.float(), boxes, size, nearest=nearest)
+    assert_close(found, expected)
+    if not nearest:
+        pixels = boxes * torch.tensor([size[1], size[0]] * 2)
+        assert_close(paste_masks(masks.float(), pixels, size), (found > 0.5).byte())
+
+
+def reframed_corners(case: Case) -> None:
+    """The image's corners in units of each box: what a mask of two by two pixels is sampled at."""
+    boxes = xyxy(case.array("in/boxes"))
+    ramp = torch.tensor([[[0.0, 0.0], [1.0, 1.0]], [[0.0, 1.0], [0.0, 1.0]]])
+    expected = torch.from_numpy(case.array("out/reframed"))
+    for mask, side in zip(ramp, (0, 1), strict=True):
+        inside = reframe_masks(mask.expand(len(boxes), -1, -1), boxes, (101, 101))
+        start, end = expected[:, side], expected[:, side + 2]
+        steps = torch.linspace(0, 1, 101)
+        line = start[:, None] + (end - start)[:, None] * steps
+        sure = ((line > 1e-3) & (line < 1 - 1e-3)) | (line < -1e-3) | (line > 1 + 1e-3)
+        within = torch.where((line >= 0) & (line <= 1), line, 0.0)
+        assert_close(inside.amax(2 - side)[sure], within[sure], 1e-4)
 
 
 CHECKS: dict[str, Callable[[Case], None]] = {
@@ -270,6 +388,16 @@ CHECKS: dict[str, Callable[[Case], None]] = {
     "optimizer": optimizer,
     "image_resizer": resizer,
     "crop_and_resize": crops,
-    "multilevel_crop_and_resize": multilevel(multilevel_crop_and_resize),
-    "multilevel_roi_align": multilevel(multilevel_roi_align),
+    "native_crop_and_resize": crops,
+    "matmul_crop_and_resize": crops,
+    "multilevel_crop_and_resize": multilevel_crops,
+    "multilevel_native_crop_and_resize": multilevel_crops,
+    "multilevel_matmul_crop_and_resize": multilevel_crops,
+    "multilevel_roi_align": aligned,
+    "balanced_sampler": balanced_sampler,
+    "reframe_box_masks_to_image_masks": reframed,
+    "reframe_image_corners_relative_to_boxes": reframed_corners,
+    "fpn_feature_levels": pyramid_levels,
+    "position_sensitive_crop_regions": position_sensitive,
+    "batch_position_sensitive_crop_regions": position_sensitive,
 }

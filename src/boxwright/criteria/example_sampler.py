@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["BalancedSampler"]
+__all__ = ["BalancedSampler", "MinibatchSampler"]
 
 
 @dataclass(frozen=True)
@@ -34,3 +34,41 @@ class BalancedSampler:
         lots = torch.rand(negative.shape, device=negative.device).masked_fill(~negative, 2.0)
         rank = lots.argsort(dim=1).argsort(dim=1)
         return kept | (negative & (rank < wanted[:, None]))
+
+
+@dataclass(frozen=True)
+class MinibatchSampler:
+    """Choose at random so many examples of each image, of which at most a share is positive.
+
+    Where positives are too few, negatives fill their places. (Faster R-CNN, section 3.1.3; TensorFlow's
+    BalancedPositiveNegativeSampler.)
+
+    Attributes:
+        size: Examples of an image, at least 1.
+        positive_fraction: The largest share of positives, 0 to 1.
+    """
+
+    size: int
+    positive_fraction: float = 0.5
+
+    @property
+    def most_positives(self) -> int:
+        """The most positives that an image gives."""
+        return int(self.positive_fraction * self.size)
+
+    def __call__(self, positive: Tensor, candidates: Tensor) -> Tensor:
+        """Return bool [B, A]: the examples, of the candidates."""
+        positives = _draw(positive & candidates, self.most_positives)
+        room = self.size - positives.sum(1)
+        return positives | _draw(~positive & candidates, self.size, room)
+
+
+def _draw(among: Tensor, most: int, count: Tensor | None = None) -> Tensor:
+    """Choose at random the most of each row [B, A], or as many as `count` [B] says; fewer where there are fewer."""
+    most = min(most, among.shape[1])
+    lots = torch.rand(among.shape, device=among.device).masked_fill(~among, -1.0)
+    best = lots.topk(most, dim=1)
+    chosen = best.values >= 0
+    if count is not None:
+        chosen &= torch.arange(most, device=among.device) < count[:, None]
+    return torch.zeros_like(among).scatter(1, best.indices, chosen)

@@ -1,109 +1,312 @@
-"""Cropping regions out of feature maps, with TensorFlow's arithmetic.
+"""Cropping regions out of feature maps: TensorFlow's crop-and-resize, and RoIAlign.
 
-Dimensions: B batch, R regions of an image, C channels, H W feature map, h w crop, L levels.
+Every way of cropping says, for each cell of a crop and each axis, which rows (or columns) of the map it reads and how
+much each counts. So all are one weighted gather, which looks at no map but a region's own.
+
+Dimensions: B batch, R regions of an image, N = B·R, C channels, H W feature map, h w crop, L levels, t taps of a cell.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-__all__ = ["crop_and_resize", "multilevel_crop_and_resize", "multilevel_roi_align"]
+__all__ = [
+    "Pool",
+    "Taps",
+    "corners",
+    "crop_and_resize",
+    "grid_align",
+    "map_sizes",
+    "roi_align",
+    "taps",
+    "weighted_gather",
+]
 
 Size = tuple[int, int]
+# What a sample outside the map is: 0; the border as far as it still reaches there; or the border within a pixel.
+Border = Literal["drop", "fade", "hold"]
 
 
-def crop_and_resize(features: Tensor, boxes: Tensor, crop_size: Size) -> Tensor:
+@dataclass(frozen=True)
+class Taps:
+    """What each cell reads along one axis.
+
+    Attributes:
+        places: int64 [N, n, t]; rows or columns of the map.
+        weights: float32 [N, n, t].
+    """
+
+    places: Tensor
+    weights: Tensor
+
+    def every(self, first: int, step: int, count: int) -> Taps:
+        """Return the taps of some cells: the first, and each so many further."""
+        cells = slice(first, first + step * (count - 1) + 1, step)
+        return Taps(self.places[:, cells], self.weights[:, cells])
+
+
+@dataclass(frozen=True)
+class Pool:
+    """A pool that keeps the largest value of each window of a crop, without padding.
+
+    Attributes:
+        kernel: The side of a window.
+        stride: Its step.
+        every: Of the pooled cells only each so many are wanted, as where a strided 1×1 convolution reads the crop.
+    """
+
+    kernel: int = 1
+    stride: int = 1
+    every: int = 1
+
+    def size(self, side: int) -> int:
+        """Return the side of what is left of a crop."""
+        pooled = (side - self.kernel) // self.stride + 1
+        return -(-pooled // self.every)
+
+
+def map_sizes(maps: Sequence[Tensor], levels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the height and the width, int64 [N], of each region's map.
+
+    Args:
+        maps: L maps, float [B, C, H, W] each.
+        levels: int64 [N] in 0..L-1.
+
+    Returns:
+        Heights and widths.
+    """
+    sizes = torch.tensor([level.shape[-2:] for level in maps], device=levels.device)
+    height, width = sizes[levels].unbind(-1)
+    return height, width
+
+
+def crop_and_resize(
+    maps: Sequence[Tensor],
+    boxes: Tensor,
+    levels: Tensor,
+    size: Size,
+    *,
+    fade: bool = False,
+    nearest: bool = False,
+    pool: Pool | None = None,
+) -> Tensor:
     """Sample each region at a grid whose corners are the region's, as `tf.image.crop_and_resize`.
 
     Args:
-        features: float [B, C, H, W].
-        boxes: float [B, R, 4], xyxy in units of the map (0..1 spans the centres of its corner pixels).
-        crop_size: (h, w).
+        maps: L maps, float [B, C, H, W] each.
+        boxes: float32 [B, R, 4], xyxy in units of the map (0..1 spans the centres of its corner pixels).
+        levels: int64 [B, R] in 0..L-1; the map of each region.
+        size: (h, w).
+        fade: Beyond the map's border TF's native form is 0 at once; its form by matrix products, which this asks
+            for, falls to 0 within a pixel.
+        nearest: Whether a sample is its nearest pixel's value, rather than one between its neighbours'.
+        pool: Keeps the largest of each window; None for all cells.
 
     Returns:
         float [B, R, C, h, w]; 0 where a sample lies outside the map.
     """
-    height, width = features.shape[-2:]
-    y = _aligned_grid(boxes[..., 1], boxes[..., 3], crop_size[0]) * (height - 1)
-    x = _aligned_grid(boxes[..., 0], boxes[..., 2], crop_size[1]) * (width - 1)
-    return _sample(features, y, x)
+    flat = boxes.reshape(-1, 4)
+    border: Border = "fade" if fade else "drop"
+    extents = map_sizes(maps, levels.flatten())
+    lay = _corners_by_products if fade else corners
+    axes = [
+        taps(lay(flat[:, side], flat[:, side + 2], extent - 1, cells), extent, border=border, nearest=nearest)
+        for side, extent, cells in zip((1, 0), extents, size, strict=True)
+    ]
+    images = torch.arange(len(boxes), device=boxes.device).repeat_interleave(boxes.shape[1])
+    crops = _pooled(maps, images, levels.flatten(), (axes[0], axes[1]), pool or Pool())
+    return crops.view(*boxes.shape[:2], *crops.shape[1:])
 
 
-def multilevel_crop_and_resize(features: Sequence[Tensor], boxes: Tensor, levels: Tensor, crop_size: Size) -> Tensor:
-    """Crop each region from the map of its level by `crop_and_resize`.
+def grid_align(
+    maps: Sequence[Tensor],
+    boxes: Tensor,
+    levels: Tensor,
+    size: Size,
+    *,
+    samples: Size = (1, 1),
+    align_corners: bool = False,
+) -> Tensor:
+    """Average samples of each cell of a region (TF's `multilevel_roi_align`).
 
     Args:
-        features: L maps, float [B, C, H, W] each.
-        boxes: float [B, R, 4], xyxy in 0..1.
-        levels: int64 [B, R] in 0..L-1.
-        crop_size: (h, w).
+        maps: L maps, float [B, C, H, W] each.
+        boxes: float32 [B, R, 4], xyxy in units of the map (0..1 spans the centres of its corner pixels).
+        levels: int64 [B, R] in 0..L-1; the map of each region.
+        size: (h, w).
+        samples: Samples of a cell in y and in x.
+        align_corners: Whether the samples' corners are the region's; if not, samples lie at the centres of equal parts.
+
+    Returns:
+        float [B, R, C, h, w]; beyond the border values fall to 0 within a pixel.
+    """
+    flat = boxes.reshape(-1, 4)
+    axes = []
+    for side, extent, cells, count in zip((1, 0), map_sizes(maps, levels.flatten()), size, samples, strict=True):
+        lay = _corners_by_products if align_corners else _centres
+        positions = lay(flat[:, side], flat[:, side + 2], extent - 1, cells * count)
+        axes.append(taps(positions, extent, samples=count, border="fade"))
+    images = torch.arange(len(boxes), device=boxes.device).repeat_interleave(boxes.shape[1])
+    crops = weighted_gather(maps, images, levels.flatten(), axes[0], axes[1])
+    return crops.view(*boxes.shape[:2], *crops.shape[1:])
+
+
+def roi_align(
+    maps: Sequence[Tensor],
+    boxes: Tensor,
+    levels: Tensor,
+    size: Size,
+    *,
+    input_size: Size,
+    samples: int = 2,
+    aligned: bool = True,
+) -> Tensor:
+    """Average samples² samples of each cell of a region (Mask R-CNN, section 3), as torchvision does.
+
+    Args:
+        maps: L maps, float [B, C, H, W] each.
+        boxes: float32 [B, R, 4], xyxy in pixels of the network's input.
+        levels: int64 [B, R] in 0..L-1; the map of each region.
+        size: (h, w).
+        input_size: (height, width) that the maps span together with their padding.
+        samples: Samples of a cell in either direction.
+        aligned: Whether pixels have their centres half a pixel in; if not, regions are shifted by half a cell of the
+            map, and no smaller than one (Detectron's first form).
 
     Returns:
         float [B, R, C, h, w].
     """
-    return _by_level([crop_and_resize(level, boxes, crop_size) for level in features], levels)
+    flat, axes = boxes.reshape(-1, 4), []
+    for side, extent, whole, cells in zip((1, 0), map_sizes(maps, levels.flatten()), input_size, size, strict=True):
+        scale = extent / whole
+        start, end = flat[:, side] * scale, flat[:, side + 2] * scale
+        length = end - start if aligned else (end - start).clamp(min=1)
+        start = start - 0.5 if aligned else start
+        steps = (torch.arange(cells * samples, device=boxes.device) + 0.5) / (cells * samples)
+        axes.append(taps(start[:, None] + length[:, None] * steps, extent, samples=samples, border="hold"))
+    images = torch.arange(len(boxes), device=boxes.device).repeat_interleave(boxes.shape[1])
+    crops = weighted_gather(maps, images, levels.flatten(), axes[0], axes[1])
+    return crops.view(*boxes.shape[:2], *crops.shape[1:])
 
 
-def multilevel_roi_align(features: Sequence[Tensor], boxes: Tensor, levels: Tensor, crop_size: Size) -> Tensor:
-    """Crop each region from the map of its level, sampled at the centres of a grid's cells (ROIAlign).
+def weighted_gather(maps: Sequence[Tensor], images: Tensor, levels: Tensor, rows: Taps, columns: Taps) -> Tensor:
+    """Sum what each cell reads.
 
     Args:
-        features: L maps, float [B, C, H, W] each.
-        boxes: float [B, R, 4], xyxy in units of the map (0..1 spans the centres of its corner pixels).
-        levels: int64 [B, R] in 0..L-1.
-        crop_size: (h, w).
+        maps: L maps, float [B, C, H, W] each.
+        images: int64 [N]; the image of each region.
+        levels: int64 [N]; its map.
+        rows: What its h rows of cells read.
+        columns: What its w columns of cells read.
 
     Returns:
-        float [B, R, C, h, w]; 0 where a sample lies outside the map.
+        float [N, C, h, w], channels last in memory; in the maps' type.
     """
-    crops = []
-    for level in features:
-        height, width = level.shape[-2:]
-        y = _centred_grid(boxes[..., 1], boxes[..., 3], crop_size[0]) * (height - 1)
-        x = _centred_grid(boxes[..., 0], boxes[..., 2], crop_size[1]) * (width - 1)
-        crops.append(_sample(level, y, x))
-    return _by_level(crops, levels)
+    table = torch.cat([level.permute(0, 2, 3, 1).flatten(0, 2) for level in maps]) if len(maps) > 1 else None
+    if table is None:
+        table = maps[0].permute(0, 2, 3, 1).flatten(0, 2)
+    height, width = map_sizes(maps, levels)
+    cells = torch.tensor([len(level) * level.shape[-2] * level.shape[-1] for level in maps], device=levels.device)
+    first = (cells.cumsum(0) - cells)[levels] + images * height * width
+    row_starts = first[:, None, None] + rows.places * width[:, None, None]
+    places = row_starts[:, :, None, :, None] + columns.places[:, None, :, None, :]
+    weights = rows.weights[:, :, None, :, None] * columns.weights[:, None, :, None, :]
+    count, h, w = places.shape[:3]
+    if count == 0:
+        return table.new_zeros(0, table.shape[1], h, w)
+    found = F.embedding_bag(
+        places.view(count * h * w, -1),
+        table,
+        mode="sum",
+        per_sample_weights=weights.view(count * h * w, -1).to(table.dtype),
+    )
+    return found.view(count, h, w, -1).permute(0, 3, 1, 2)
 
 
-def _by_level(crops: Sequence[Tensor], levels: Tensor) -> Tensor:
-    index = levels[None, ..., None, None, None].long().expand(1, *crops[0].shape)
-    return torch.stack(list(crops)).gather(0, index).squeeze(0)
+def _pooled(maps: Sequence[Tensor], images: Tensor, levels: Tensor, axes: tuple[Taps, Taps], pool: Pool) -> Tensor:
+    """Crop, and keep the largest of each window: one gather for each place in a window, so no crop is held whole."""
+    rows, columns = axes
+    height, width = pool.size(rows.places.shape[1]), pool.size(columns.places.shape[1])
+    step = pool.stride * pool.every
+    largest: Tensor | None = None
+    for y, x in product(range(pool.kernel), repeat=2):
+        cells = weighted_gather(maps, images, levels, rows.every(y, step, height), columns.every(x, step, width))
+        largest = cells if largest is None else torch.maximum(largest, cells)
+    if largest is None:
+        raise ValueError("a pool has a kernel of at least 1")
+    return largest
 
 
-def _aligned_grid(start: Tensor, end: Tensor, size: int) -> Tensor:
-    """Lay [..., size] points from start to end; one point lies in the middle."""
-    if size == 1:
-        return ((start + end) / 2)[..., None]
-    steps = torch.linspace(0, 1, size, device=start.device)
-    return start[..., None] + (end - start)[..., None] * steps
+def corners(start: Tensor, end: Tensor, last: Tensor, count: int) -> Tensor:
+    """Lay positions from start to end, in TF's order of operations; one position lies in the middle.
+
+    Args:
+        start: float32 [N], in 0..1 of a map.
+        end: float32 [N], alike.
+        last: The last row or column of the map, [N] or [].
+        count: How many.
+
+    Returns:
+        float32 [N, count], in rows or columns of the map.
+    """
+    if count == 1:
+        return (0.5 * (start + end) * last)[:, None]
+    step = (end - start) * last / (count - 1)
+    return (start * last)[:, None] + torch.arange(count, device=start.device) * step[:, None]
 
 
-def _centred_grid(start: Tensor, end: Tensor, size: int) -> Tensor:
-    """Lay [..., size] points at the centres of equal cells between start and end."""
-    steps = (torch.arange(size, device=start.device) + 0.5) / size
-    return start[..., None] + (end - start)[..., None] * steps
+def _corners_by_products(start: Tensor, end: Tensor, last: Tensor, count: int) -> Tensor:
+    """Lay the same positions in the order of operations of TF's form by matrix products."""
+    start, end = start * last, end * last
+    if count == 1:
+        return (0.5 * (start + end))[:, None]
+    return start[:, None] + (end - start)[:, None] * torch.linspace(0, 1, count, device=start.device)
 
 
-def _sample(features: Tensor, y: Tensor, x: Tensor) -> Tensor:
-    """Sample maps [B, C, H, W] bilinearly at y [B, R, h] × x [B, R, w]; 0 outside."""
-    height, width = features.shape[-2:]
-    inside = ((y >= 0) & (y <= height - 1))[..., :, None] & ((x >= 0) & (x <= width - 1))[..., None, :]
-    top, left = y.floor().clamp(0, height - 1), x.floor().clamp(0, width - 1)
-    share_y, share_x = (y - top)[:, None, ..., :, None], (x - left)[:, None, ..., None, :]
-    rows = [top.long(), (top.long() + 1).clamp(max=height - 1)]
-    columns = [left.long(), (left.long() + 1).clamp(max=width - 1)]
-    batch, channels = features.shape[:2]
-    flat = features.flatten(2)
+def _centres(start: Tensor, end: Tensor, last: Tensor, count: int) -> Tensor:
+    """Lay [N, count] positions at the centres of equal parts between start and end."""
+    steps = (torch.arange(count, device=start.device) + 0.5) / count
+    return (start[:, None] + (end - start)[:, None] * steps) * last[:, None]
 
-    def corner(row: Tensor, column: Tensor) -> Tensor:
-        place = row[..., :, None] * width + column[..., None, :]
-        picked = flat.gather(2, place.flatten(1)[:, None].expand(-1, channels, -1))
-        return picked.view(batch, channels, *place.shape[1:])
 
-    upper = torch.lerp(corner(rows[0], columns[0]), corner(rows[0], columns[1]), share_x)
-    lower = torch.lerp(corner(rows[1], columns[0]), corner(rows[1], columns[1]), share_x)
-    crops = torch.lerp(upper, lower, share_y) * inside[:, None]
-    return crops.movedim(1, 2)
+def taps(positions: Tensor, extent: Tensor, *, border: Border, samples: int = 1, nearest: bool = False) -> Taps:
+    """Return what cells read at positions between rows or columns of a map.
+
+    Args:
+        positions: float32 [N, n·samples], in rows or columns.
+        extent: int64 [N]; rows or columns of each map.
+        border: What a position outside the map is.
+        samples: Positions of a cell, which averages them.
+        nearest: Whether a position reads the nearest row alone.
+
+    Returns:
+        The taps of n cells.
+    """
+    last = (extent - 1)[:, None]
+    if border == "hold":
+        inside = (positions >= -1) & (positions <= extent[:, None])
+        positions = torch.minimum(positions.clamp(min=0), last.to(positions.dtype))
+    # What is not a number, or far away, reads the border and counts nothing.
+    low = positions.nan_to_num(nan=-2.0).clamp(-2, 1e6).floor()
+    share = positions - low
+    if nearest:
+        share = (share >= 0.5).to(share.dtype)
+    places = torch.stack([low, low + 1], dim=-1).long()
+    exists = (places >= 0) & (places <= last[..., None])
+    weights = torch.stack([1 - share, share], dim=-1)
+    if border == "drop":
+        inside = (positions >= 0) & (positions <= last)
+    if border != "fade":
+        exists = exists & inside[..., None]
+    weights = torch.where(exists, weights, 0.0) / samples
+    places = torch.minimum(places.clamp(min=0), last[..., None])
+    count = positions.shape[1] // samples
+    shape = (len(positions), count, 2 * samples)
+    return Taps(places.view(shape), weights.view(shape))
