@@ -16,8 +16,8 @@ __all__ = ["MultiscaleAnchorGenerator"]
 class MultiscaleAnchorGenerator:
     """At level l, anchors of side `anchor_scale × 2^l`, in octave steps and aspect ratios.
 
-    A grid starts at half a stride where the image's size is a multiple of the stride, and at 0
-    where it is not (TensorFlow's rule).
+    A grid starts at half a stride. Where the image's size is no multiple of the stride, it starts at 0 for one-stage
+    detectors (TensorFlow's rule).
 
     Attributes:
         min_level: The finest level; its stride is 2^min_level.
@@ -25,6 +25,7 @@ class MultiscaleAnchorGenerator:
         anchor_scale: The side of the smallest square anchor, in strides.
         aspect_ratios: Widths over heights.
         scales_per_octave: How many scales lie between one level and the next.
+        always_half: Whether every grid starts at half a stride, as two-stage detectors' do.
     """
 
     min_level: int = 3
@@ -32,6 +33,7 @@ class MultiscaleAnchorGenerator:
     anchor_scale: float = 4.0
     aspect_ratios: tuple[float, ...] = (1.0, 2.0, 0.5)
     scales_per_octave: int = 2
+    always_half: bool = False
 
     @property
     def anchors_per_location(self) -> tuple[int, ...]:
@@ -45,7 +47,9 @@ class MultiscaleAnchorGenerator:
         anchors = []
         for level, size in zip(range(self.min_level, self.max_level + 1), feature_sizes, strict=True):
             stride = float(2**level)
-            offset_y, offset_x = (stride / 2 if side % stride == 0 or side == 1 else 0.0 for side in image_size)
+            offset_y, offset_x = (
+                stride / 2 if self.always_half or side % stride == 0 or side == 1 else 0.0 for side in image_size
+            )
             side = self.anchor_scale * stride
             grid = GridAnchorGenerator(scales, self.aspect_ratios, (side, side), (stride, stride), (offset_y, offset_x))
             anchors += grid([size], image_size)

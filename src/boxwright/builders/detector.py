@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from boxwright.builders.choice import build_chosen, require
+from boxwright.builders.faster_rcnn import build_faster_rcnn
 from boxwright.builders.refinedet import build_refinedet
 from boxwright.builders.ssd import build_ssd
 from boxwright.config import messages as m
@@ -53,6 +54,7 @@ def build_detector(
 
 # Member of the oneof → what builds it. A new family is one line here, and one in `DetectionModel`.
 _DETECTORS: dict[str, Callable[..., Detector]] = {
+    "faster_rcnn": build_faster_rcnn,
     "ssd": build_ssd,
     "refinedet": build_refinedet,
 }

@@ -98,7 +98,7 @@ def build_refinedet(config: m.RefineDet, categories: Categories | None) -> Detec
         image_channels=resizer.channels,
     )
     network = _network(config, extractor, anchors, columns)
-    network.frozen_statistics = config.freeze_batchnorm
+    network.frozen_statistics = ("",) if config.freeze_batchnorm else ()
     coder = _coder(config)
     return Detector(
         Preprocessor(resizer, extractor.backbone.scaling),

@@ -63,7 +63,7 @@ def build_ssd(config: m.Ssd, categories: Categories | None) -> Detector:
         anchors,
         pad_to_multiple=extraction.pad_to_multiple,
     )
-    network.frozen_statistics = config.freeze_batchnorm
+    network.frozen_statistics = ("",) if config.freeze_batchnorm else ()
     return Detector(
         Preprocessor(resizer, extractor.backbone.scaling),
         network,

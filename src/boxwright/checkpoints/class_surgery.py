@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from boxwright.models.network import Network
+from boxwright.models.network import ClassLayer, Network
 from boxwright.types import Categories
 
 __all__ = ["ClassSurgery", "map_classes"]
@@ -16,15 +16,16 @@ __all__ = ["ClassSurgery", "map_classes"]
 class ClassSurgery:
     """Which columns of a class predictor another one's columns become."""
 
-    def __init__(self, source: Categories, target: Categories, background: int) -> None:
+    def __init__(self, source: Categories, target: Categories, num_classes: int) -> None:
         """Pair classes by name.
 
         Args:
             source: The classes of the weights.
             target: The classes of the detector.
-            background: Columns before the foreground, in both.
+            num_classes: Foreground classes of the detector.
         """
-        self.pairs = [(column, column) for column in range(background)]
+        self.num_classes = num_classes
+        self.pairs: list[tuple[int, int]] = []
         self.kept: list[str] = []
         self.fresh: list[str] = []
         for category in target:
@@ -33,26 +34,30 @@ class ClassSurgery:
                 self.fresh.append(category.name)
             else:
                 self.kept.append(category.name)
-                self.pairs.append((background + category.label, background + same.label))
+                self.pairs.append((category.label, same.label))
 
-    def apply(self, old: Tensor, new: Tensor, columns: int) -> Tensor | None:
+    def apply(self, old: Tensor, new: Tensor, layer: ClassLayer) -> Tensor | None:
         """Fill a predictor's kernel or bias.
 
         Args:
-            old: [A · C', …], of the weights.
-            new: [A · C, …], of the detector, with fresh values.
-            columns: C.
+            old: [A · C' · n, …], of the weights.
+            new: [A · C · n, …], of the detector, with fresh values.
+            layer: For C and n.
 
         Returns:
             Like `new`; None where the two differ in more than their classes.
         """
-        anchors, rest = divmod(len(new), columns)
-        if rest or len(old) % anchors or old.shape[1:] != new.shape[1:]:
+        background = layer.columns - self.num_classes
+        anchors, rest = divmod(len(new), layer.columns * layer.numbers)
+        if rest or len(old) % (anchors * layer.numbers) or old.shape[1:] != new.shape[1:]:
             return None
-        before, after = old.reshape(anchors, -1, *old.shape[1:]), new.clone().reshape(anchors, columns, *new.shape[1:])
-        if max(column for _, column in self.pairs) >= before.shape[1]:
+        before = old.reshape(anchors, -1, layer.numbers, *old.shape[1:])
+        after = new.clone().reshape(anchors, layer.columns, layer.numbers, *new.shape[1:])
+        pairs = [(column, column) for column in range(background)]
+        pairs += [(background + label, background + same) for label, same in self.pairs]
+        if max(column for _, column in pairs) >= before.shape[1]:
             return None
-        for column, same in self.pairs:
+        for column, same in pairs:
             after[:, column] = before[:, same].to(after)
         return after.reshape(new.shape)
 
@@ -71,9 +76,9 @@ def map_classes(network: Network, values: dict[str, Tensor], surgery: ClassSurge
     state, parts = network.state_dict(), network.parts
     changed: dict[str, Tensor] = {}
     for layer in parts.class_layers:
-        for name in (f"{layer}.weight", f"{layer}.bias"):
+        for name in (f"{layer.name}.weight", f"{layer.name}.bias"):
             if name in state and name in values:
-                mapped = surgery.apply(values[name], state[name].cpu(), parts.class_columns)
+                mapped = surgery.apply(values[name], state[name].cpu(), layer)
                 if mapped is None:
                     return None
                 changed[name] = mapped

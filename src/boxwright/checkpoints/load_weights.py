@@ -155,7 +155,7 @@ def _with_our_classes(detector: Detector, weights: SourceWeights) -> tuple[Sourc
     theirs, ours, parts = weights.categories, detector.categories, detector.network.parts
     if theirs is None or ours is None or [(c.label, c.name) for c in theirs] == [(c.label, c.name) for c in ours]:
         return weights, ""
-    surgery = ClassSurgery(theirs, ours, background=parts.class_columns - detector.num_classes)
+    surgery = ClassSurgery(theirs, ours, num_classes=detector.num_classes)
     mapped = map_classes(detector.network, weights.values, surgery) if surgery.kept else None
     if mapped is None:
         # Nothing of the predictor is of use: without it, it is reset whole.

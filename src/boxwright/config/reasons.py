@@ -6,7 +6,6 @@ __all__ = [
     "BOXES_ONLY",
     "LATER",
     "OTHER_FAMILY",
-    "OTHER_HEAD",
     "OTHER_STEP",
     "PER_ANCHOR",
     "QUANTIZATION",
@@ -19,8 +18,7 @@ __all__ = [
 
 BOXES_ONLY = "the detectors there are predict boxes only"
 LATER = "not supported yet; remove it"
-OTHER_FAMILY = "only model { ssd } and model { refinedet } are supported yet"
-OTHER_HEAD = "use convolutional_box_predictor or weight_shared_convolutional_box_predictor"
+OTHER_FAMILY = "only model { ssd }, model { faster_rcnn } and model { refinedet } are supported yet"
 OTHER_STEP = (
     "not supported yet; remove the step, or use one that `boxwright config fields PreprocessingStep` calls honoured"
 )

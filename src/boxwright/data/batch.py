@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from boxwright.types import Sample, Targets
+from boxwright.types.masks import InstanceMasks
 from boxwright.types.sample import OBJECT_FIELDS
 
 __all__ = ["Batch", "collate", "learnable", "stack_targets", "to_input"]
@@ -205,18 +206,19 @@ def stack_targets(samples: Sequence[Sample], size: tuple[int, ...] | None = None
     count = -(-max(len(sample.boxes) for sample in samples) // _ROUND_TO) * _ROUND_TO
     learnt = {f.name for f in fields(Targets)}
     stacked: dict[str, Tensor] = {}
+    masks: InstanceMasks | None = None
     for declared in OBJECT_FIELDS:
         rows = [getattr(sample, declared.name) for sample in samples]
         wanted = declared.name in learnt and (declared.name in _ALWAYS or _says_something(rows))
         if wanted and declared.geometry == "points":
             stacked[declared.name] = _padded([points[..., :2] for points in rows], count, torch.nan)
         elif wanted and declared.geometry == "masks":
-            stacked |= {} if size is None else {declared.name: _padded([_on_canvas(m, size) for m in rows], count, 0)}
+            masks = None if size is None else InstanceMasks.stack(rows, count, (size[0], size[1]))
         elif wanted:
             stacked[declared.name] = _padded(rows, count, 0)
     valid = _padded([np.ones(len(sample.boxes), np.bool_) for sample in samples], count, 0)
     seen = [sample.annotated for sample in samples]
-    return Targets(**stacked, valid=valid, annotated=None if all(seen) else torch.tensor(seen))
+    return Targets(**stacked, valid=valid, masks=masks, annotated=None if all(seen) else torch.tensor(seen))
 
 
 def _says_something(rows: Sequence[NDArray[Any] | None]) -> bool:
@@ -231,11 +233,6 @@ def _padded(rows: Sequence[NDArray[Any]], count: int, fill: float) -> Tensor:
     for row, values in zip(into, rows, strict=True):
         row[: len(values)] = torch.from_numpy(np.ascontiguousarray(values))
     return into
-
-
-def _on_canvas(masks: NDArray[np.uint8], size: tuple[int, ...]) -> NDArray[np.uint8]:
-    below, right = size[0] - masks.shape[1], size[1] - masks.shape[2]
-    return np.pad(masks, ((0, 0), (0, below), (0, right))) if below or right else masks
 
 
 def _stack(images: list[NDArray[np.uint8]]) -> NDArray[np.uint8]:

@@ -23,6 +23,7 @@ __all__ = [
     "Conv2d",
     "ConvSettings",
     "Deconv2d",
+    "Dense",
     "KernelRule",
     "MaxPool2d",
     "Regularizer",
@@ -195,6 +196,30 @@ class Conv2d(nn.Conv2d):
         elif self.uneven is not None:
             input = F.pad(input, self.uneven)
         return super().forward(input)
+
+
+class Dense(Conv2d):
+    """A dense layer over crops of one size: the convolution whose kernel is as large as they are.
+
+    As such its kernel has the penalties of any other, and Keras's row by row flattening is its own order.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, side: int = 1, *, bias: bool = True) -> None:
+        """Make the layer; a `KernelRule` fills it.
+
+        Args:
+            in_channels: Channels in.
+            out_channels: Channels out.
+            side: Height and width of the crops.
+            bias: Whether a bias is learnt.
+        """
+        super().__init__(in_channels, out_channels, side, bias=bias, padding="valid")
+        self.weight = nn.Parameter(self.weight.detach().contiguous(memory_format=torch.channels_last))
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return [N, C', 1, 1] for crops [N, C, side, side]."""
+        rows, kernel = (tensor.permute(0, 2, 3, 1).flatten(1) for tensor in (input, self.weight))
+        return F.linear(rows, kernel, self.bias)[:, :, None, None]
 
 
 class Deconv2d(nn.ConvTranspose2d):

@@ -9,7 +9,22 @@ from torch import Tensor, nn
 
 from boxwright.types import Targets
 
-__all__ = ["Network", "Parts", "is_within"]
+__all__ = ["ClassLayer", "Network", "Parts", "is_within"]
+
+
+@dataclass(frozen=True)
+class ClassLayer:
+    """A layer whose rows are classes, anchor by anchor.
+
+    Attributes:
+        name: The layer's name in the network.
+        columns: Columns of an anchor: the classes, and before them the background where there is one.
+        numbers: Rows of a column, such as the 4 of a box code.
+    """
+
+    name: str
+    columns: int
+    numbers: int = 1
 
 
 @dataclass(frozen=True)
@@ -19,28 +34,26 @@ class Parts:
     Restoring, mapping of classes, freezing and TensorFlow's names go by it.
 
     Attributes:
-        backbone: The part that an image classifier has, too.
-        beyond_classifier: Modules within the backbone that a classifier has not.
+        backbone: The parts that an image classifier has, too.
+        beyond_classifier: Modules within them that a classifier has not.
         necks: What stands between backbone and heads.
         heads: What predicts.
         class_outputs: The modules of a head that end in class logits.
         box_outputs: Those that end in box codes.
-        class_layers: The convolutions whose rows are classes, anchor by anchor.
-        class_columns: Rows an anchor: the classes, and the background where there is one.
+        class_layers: The layers whose rows are classes.
     """
 
-    backbone: str
+    backbone: tuple[str, ...]
     necks: tuple[str, ...]
     heads: tuple[str, ...]
     class_outputs: tuple[str, ...]
     box_outputs: tuple[str, ...]
-    class_layers: tuple[str, ...]
-    class_columns: int
+    class_layers: tuple[ClassLayer, ...]
     beyond_classifier: tuple[str, ...] = ()
 
     def in_classifier(self, name: str) -> bool:
         """Return whether an image classifier has a tensor, too."""
-        return is_within(name, (self.backbone,)) and not is_within(name, self.beyond_classifier)
+        return is_within(name, self.backbone) and not is_within(name, self.beyond_classifier)
 
 
 def is_within(name: str, modules: tuple[str, ...]) -> bool:
@@ -52,19 +65,21 @@ class Network(nn.Module):
     """Predicts from images; each family of detectors has its own.
 
     Attributes:
-        frozen_statistics: Whether batch normalization keeps its stored statistics in training; gain and bias learn.
+        frozen_statistics: Parts whose batch normalization keeps its stored statistics in training, while gain and
+            bias learn; "" for the whole network.
         learns_masks: Whether training needs instance masks; if not, no batch carries them, as they are large.
     """
 
-    frozen_statistics: bool = False
+    frozen_statistics: tuple[str, ...] = ()
     learns_masks: bool = False
 
     def train(self, mode: bool = True) -> Self:
         """Set the mode of all but frozen normalization, which stays in inference."""
         super().train(mode)
-        for module in self.modules() if self.frozen_statistics else ():
-            if isinstance(module, nn.BatchNorm2d):
-                module.eval()
+        for part in self.frozen_statistics:
+            for module in self.get_submodule(part).modules():
+                if isinstance(module, nn.BatchNorm2d):
+                    module.eval()
         return self
 
     @property

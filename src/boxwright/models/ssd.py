@@ -12,7 +12,7 @@ from boxwright.anchors.grid import AnchorGenerator
 from boxwright.models.anchor_layer import AnchorLayer, grids_of
 from boxwright.models.backbones.backbone import Backbone
 from boxwright.models.heads.outputs import AnchorHead
-from boxwright.models.network import Network, Parts
+from boxwright.models.network import ClassLayer, Network, Parts
 from boxwright.types import AnchorPredictions, Targets
 
 __all__ = ["SSD"]
@@ -51,14 +51,13 @@ class SSD(Network):
     def parts(self) -> Parts:
         """What the network is made of."""
         return Parts(
-            backbone="backbone",
+            backbone=("backbone",),
             beyond_classifier=tuple(f"backbone.{name}" for name in self.backbone.beyond_classifier),
             necks=("neck",),
             heads=("head",),
             class_outputs=("head.classes",),
             box_outputs=("head.boxes",),
-            class_layers=tuple(f"head.{name}" for name in self.head.class_layers),
-            class_columns=self.head.output.columns,
+            class_layers=tuple(ClassLayer(f"head.{name}", self.head.output.columns) for name in self.head.class_layers),
         )
 
     def lay_anchors(self, input_size: tuple[int, int], channels: int = 3) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["box_area", "clip_boxes", "pairwise_intersection", "pairwise_ioa", "pairwise_iou"]
+__all__ = ["box_area", "clip_boxes", "normalized", "pairwise_intersection", "pairwise_ioa", "pairwise_iou"]
 
 
 def box_area(boxes: Tensor) -> Tensor:
@@ -38,6 +38,20 @@ def clip_boxes(boxes: Tensor, height: Tensor | float, width: Tensor | float) -> 
     limit_y = torch.as_tensor(height, dtype=boxes.dtype, device=boxes.device)
     limits = torch.stack([limit_x, limit_y, limit_x, limit_y], dim=-1)
     return torch.minimum(boxes.clamp(min=0), limits)
+
+
+def normalized(boxes: Tensor, size: tuple[int, int]) -> Tensor:
+    """Return boxes in 0..1 of an image, rounded as TF rounds them: at the border the last bit decides what is cropped.
+
+    Args:
+        boxes: float32 [..., 4], xyxy in pixels.
+        size: (height, width) of the image.
+
+    Returns:
+        float32 [..., 4].
+    """
+    height, width = 1 / size[0], 1 / size[1]
+    return boxes * boxes.new_tensor([width, height, width, height])
 
 
 def pairwise_intersection(boxes: Tensor, others: Tensor) -> Tensor:

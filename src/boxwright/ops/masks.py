@@ -1,6 +1,6 @@
 """Instance masks between their boxes and the image.
 
-Dimensions: D masks, h w mask within its box, H W image.
+Dimensions: D masks, K classes, h w mask within its box, H W image.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from boxwright.ops.roi import Size, Taps, corners, taps
 
-__all__ = ["MaskWindow", "mask_windows", "paste_masks", "reframe_masks"]
+__all__ = ["MaskWindow", "mask_windows", "masks_of_classes", "paste_masks", "reframe_masks"]
 
 _LEAST_SIDE = 1e-4  # of a box, in 0..1 of the image
 
@@ -93,6 +93,22 @@ def paste_masks(masks: Tensor, boxes: Tensor, size: Size, threshold: float = 0.5
         place = into[window.top : window.top + height, window.left : window.left + width]
         place.copy_(window.values > threshold)
     return pasted
+
+
+def masks_of_classes(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the masks of the classes that were found.
+
+    Args:
+        logits: float [..., K or 1, h, w].
+        labels: int64 [...], 0-based.
+
+    Returns:
+        float [..., h, w].
+    """
+    if logits.shape[-3] == 1:
+        return logits.squeeze(-3)
+    index = labels[..., None, None, None].expand(*labels.shape, 1, *logits.shape[-2:])
+    return torch.gather(logits, logits.ndim - 3, index).squeeze(-3)
 
 
 def _axes(boxes: Tensor, mask_size: Size, size: Size, *, nearest: bool) -> tuple[Taps, Taps]:

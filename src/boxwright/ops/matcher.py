@@ -18,6 +18,7 @@ __all__ = [
     "BipartiteArgmaxMatcher",
     "BipartiteMatcher",
     "Matcher",
+    "OwnLowQualityMatcher",
 ]
 
 UNMATCHED = -1
@@ -85,6 +86,31 @@ class ArgmaxMatcher:
         low, between = (UNMATCHED, IGNORED) if self.negatives_lower_than_unmatched else (IGNORED, UNMATCHED)
         match = torch.where(best < self.matched_threshold, between, best_row)
         return torch.where(best < self.unmatched_threshold, low, match)
+
+
+@dataclass(frozen=True)
+class OwnLowQualityMatcher:
+    """Match each anchor to its most similar groundtruth box, if that is similar enough, or if no anchor is more so.
+
+    An anchor that no other surpasses for some groundtruth box is matched, however little it is like it; but to the box
+    that it is most like itself, and so are all that tie. (Detectron's, torchvision's and kerod's rule.)
+
+    Attributes:
+        matched_threshold: The least similarity of other matches.
+        unmatched_threshold: Below it an anchor is negative; between the two it is ignored.
+    """
+
+    matched_threshold: float = 0.7
+    unmatched_threshold: float = 0.3
+
+    def __call__(self, similarity: Tensor, valid: Tensor) -> Tensor:
+        """Return int64 [B, A]: the index of the matched box, UNMATCHED or IGNORED."""
+        match = ArgmaxMatcher(self.matched_threshold, self.unmatched_threshold)(similarity, valid)
+        if similarity.shape[1] == 0:
+            return match
+        best = similarity.amax(dim=2, keepdim=True)
+        surpassed_by_none = ((similarity == best) & valid[..., None]).any(dim=1)
+        return torch.where(surpassed_by_none, similarity.argmax(dim=1), match)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from torch.nn import functional as F
 __all__ = [
     "Pool",
     "Taps",
+    "corner_taps",
     "corners",
     "crop_and_resize",
     "grid_align",
@@ -123,6 +124,26 @@ def crop_and_resize(
     images = torch.arange(len(boxes), device=boxes.device).repeat_interleave(boxes.shape[1])
     crops = _pooled(maps, images, levels.flatten(), (axes[0], axes[1]), pool or Pool())
     return crops.view(*boxes.shape[:2], *crops.shape[1:])
+
+
+def corner_taps(boxes: Tensor, extent: Size, size: Size, *, fade: bool = False) -> tuple[Taps, Taps]:
+    """Return what the rows and the columns of crops read, laid as `crop_and_resize` lays them.
+
+    Args:
+        boxes: float32 [N, 4], xyxy in units of the map.
+        extent: (H, W) of the map, the same for all.
+        size: (h, w).
+        fade: As there.
+
+    Returns:
+        The taps of the rows, and of the columns.
+    """
+    lay, axes = (_corners_by_products if fade else corners), []
+    for side, rows, cells in zip((1, 0), extent, size, strict=True):
+        extents = torch.full((len(boxes),), rows, device=boxes.device)
+        positions = lay(boxes[:, side], boxes[:, side + 2], extents - 1, cells)
+        axes.append(taps(positions, extents, border="fade" if fade else "drop"))
+    return axes[0], axes[1]
 
 
 def grid_align(

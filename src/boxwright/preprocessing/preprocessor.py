@@ -56,10 +56,13 @@ class Preprocessor:
     Attributes:
         resizer: Brings an image to size.
         scaling: Scales pixel values.
+        scale_padding: Whether padding is scaled as pixels are, as for TF's two-stage detectors; for its one-stage
+            detectors it is not.
     """
 
     resizer: ImageResizer
     scaling: PixelScaling = MINUS_ONE_TO_ONE
+    scale_padding: bool = False
 
     def __call__(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return float32 [B, C, H', W'], and the (height, width) int64 [B, 2] of each without its padding."""
@@ -71,7 +74,7 @@ class Preprocessor:
     def normalize(self, pixels: Tensor, true_sizes: Tensor) -> Tensor:
         """Scale pixel values of images that have their size already.
 
-        The padding is not scaled, as TF pads after scaling: it is 0, or the resizer's colour.
+        Padding is 0, or the resizer's colour; before or after scaling.
 
         Args:
             pixels: [B, C, H, W] in 0..255, of any dtype.
@@ -86,6 +89,9 @@ class Preprocessor:
             sizes = true_sizes.to(pixels.device)[:, :, None, None]
             rows = torch.arange(height, device=pixels.device)[:, None] < sizes[:, 0]
             columns = torch.arange(width, device=pixels.device) < sizes[:, 1]
-            colour = torch.tensor(self.resizer.pad_value or (0.0,), device=pixels.device)
-            scaled = torch.where((rows & columns)[:, None], scaled, colour[:, None, None])
+            values = torch.tensor(self.resizer.pad_value or (0.0,), device=pixels.device)
+            colour = values[:, None, None]
+            if self.scale_padding:
+                colour = self.scaling(colour.expand(1, pixels.shape[1], 1, 1))[0]
+            scaled = torch.where((rows & columns)[:, None], scaled, colour)
         return scaled.contiguous(memory_format=torch.channels_last)

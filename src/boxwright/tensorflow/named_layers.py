@@ -32,14 +32,18 @@ class TfVariable:
         key: Its key in a checkpoint.
         axes: The transposition that brings it to our layout; empty for none.
         multiplier: Of a depthwise kernel: channels out for each channel in.
+        side: Of a dense layer's kernel, which TF keeps as [h · w · in, out]: height and width of what it sees; else 0.
     """
 
     key: str
     axes: tuple[int, ...] = ()
     multiplier: int = 1
+    side: int = 0
 
     def to_ours(self, array: NDArray[Any]) -> NDArray[Any]:
         """Return the array in our layout; one of another rank as it is."""
+        if self.side and array.ndim == 2 and array.shape[0] % self.side**2 == 0:
+            array = array.reshape(self.side, self.side, -1, array.shape[1])
         if not self.axes or array.ndim != len(self.axes):
             return array
         ours = array.transpose(self.axes)
@@ -50,7 +54,8 @@ class TfVariable:
         """Return an array of ours in TensorFlow's layout."""
         if self.multiplier > 1:
             array = array.reshape(-1, self.multiplier, *array.shape[2:])
-        return array.transpose(np.argsort(self.axes)) if self.axes else array
+        theirs = array.transpose(np.argsort(self.axes)) if self.axes else array
+        return theirs.reshape(-1, theirs.shape[-1]) if self.side else theirs
 
 
 def learnt_names(norm: nn.Module) -> list[str]:

@@ -7,7 +7,8 @@ TF2 names a variable by the path of attributes that leads to it. The paths below
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -18,7 +19,7 @@ from boxwright.models.backbones.mobilenet_v2 import MobileNetV2
 from boxwright.models.backbones.resnet_v1 import Bottleneck, ResNetV1
 from boxwright.models.heads.convolutional import ConvolutionalHead
 from boxwright.models.heads.weight_shared import Tower, WeightSharedHead
-from boxwright.models.layers import Conv2d
+from boxwright.models.layers import Conv2d, Dense
 from boxwright.models.necks.bifpn import BiFpn, BiFpnNode
 from boxwright.models.necks.fpn import FeaturePyramid, smoothed
 from boxwright.models.necks.multi_resolution import MultiResolutionFeatureMaps
@@ -34,7 +35,7 @@ from boxwright.tensorflow.named_layers import (
 )
 from boxwright.tensorflow.object_graph import ATTRIBUTE
 
-__all__ = ["SHARED_LAYERS", "SSD_PARTS", "variables_of"]
+__all__ = ["SHARED_LAYERS", "SSD_PARTS", "numbered", "resnet_layers", "sequence", "variables_of"]
 
 # Paths under which TF keeps the same layers once more.
 SHARED_LAYERS = {"_feature_extractor/_efficientnet/": "_feature_extractor/classification_backbone/"}
@@ -53,6 +54,9 @@ def variables_of(layer: nn.Module, path: str) -> dict[str, TfVariable]:
         The tensor's name within the layer to the variable.
     """
     path, _, part = path.partition("#")
+    if isinstance(layer, Dense):
+        found = {"weight": replace(_variable(path, "kernel", CONV_AXES), side=layer.kernel_size[0])}
+        return found if layer.bias is None else found | {"bias": _variable(path, "bias")}
     if isinstance(layer, nn.Conv2d):
         depthwise = layer.groups > 1
         kernel = part or ("depthwise_kernel" if depthwise else "kernel")
@@ -72,10 +76,14 @@ def _in_order(backbone: nn.Module, _: SSD) -> Named:
 
 
 def _numbered(backbone: nn.Module, model: str) -> Named:
+    yield from numbered(backbone.modules(), f"_feature_extractor/{model}")
+
+
+def numbered(layers: Iterable[nn.Module], path: str) -> Named:
     """Number the layers of a Keras model as they are listed."""
-    layers = [module for module in backbone.modules() if isinstance(module, nn.Conv2d | nn.BatchNorm2d)]
-    for number, module in enumerate(layers):
-        yield module, f"_feature_extractor/{model}/layer_with_weights-{number}"
+    with_weights = (layer for layer in layers if isinstance(layer, nn.Conv2d | nn.BatchNorm2d))
+    for number, layer in enumerate(with_weights):
+        yield layer, f"{path}/layer_with_weights-{number}"
 
 
 def _efficientnet(backbone: nn.Module, _: SSD) -> Named:
@@ -83,22 +91,26 @@ def _efficientnet(backbone: nn.Module, _: SSD) -> Named:
 
 
 def _resnet(backbone: ResNetV1, _: SSD) -> Named:
-    """Number the layers of Keras's ResNet, which sorts those of a projecting block by their depth."""
-    layers = list(backbone.stem)
-    for block in (module for module in backbone.modules() if isinstance(module, Bottleneck)):
+    yield from _numbered(nn.Sequential(*resnet_layers(backbone)), "classification_backbone")
+
+
+def resnet_layers(part: nn.Module) -> list[nn.Module]:
+    """List the layers of a part of Keras's ResNet, which sorts those of a projecting block by their depth."""
+    layers = list(part.stem) if isinstance(part, ResNetV1) else []
+    for block in (module for module in part.modules() if isinstance(module, Bottleneck)):
         layers += [*block.reduce, *block.convolve]
         if isinstance(block.shortcut, nn.Sequential):
             layers += [block.shortcut[0], block.expand[0], block.shortcut[1], block.expand[1]]
         else:
             layers += [*block.expand]
-    yield from _numbered(nn.Sequential(*layers), "classification_backbone")
+    return layers
 
 
 def _extra_maps(neck: MultiResolutionFeatureMaps, network: SSD) -> Named:
     generator = _MAP_GENERATORS.get(type(network.backbone), "feature_map_generator")
     first = len(neck.channels) - len(neck.extra)
     for number, layer in enumerate(neck.extra, start=first):
-        yield from _sequence(layer, f"_feature_extractor/{generator}/convolutions/{number}")
+        yield from sequence(layer, f"_feature_extractor/{generator}/convolutions/{number}")
 
 
 def _pyramid(neck: FeaturePyramid, _: SSD) -> Named:
@@ -109,19 +121,19 @@ def _pyramid(neck: FeaturePyramid, _: SSD) -> Named:
     yield top, f"{path}/top_layers/0"
     for number, (lateral, smooth) in enumerate(zip(laterals, reversed(list(neck.smooth)), strict=True)):
         yield lateral, f"{path}/residual_blocks/{number}/0"
-        yield from _sequence(smooth, f"{path}/conv_layers/{number}")
+        yield from sequence(smooth, f"{path}/conv_layers/{number}")
     for number, layer in enumerate(neck.extra):
-        yield from _sequence(layer, f"_feature_extractor/_coarse_feature_layers/{number}")
+        yield from sequence(layer, f"_feature_extractor/_coarse_feature_layers/{number}")
 
 
 def _bifpn(neck: BiFpn, _: SSD) -> Named:
     path = "_feature_extractor/_bifpn_stage"
     for number, extra in enumerate(neck.extra):
-        yield from _sequence(extra, f"{path}/node_input_blocks/{number}/0/1")
+        yield from sequence(extra, f"{path}/node_input_blocks/{number}/0/1")
     nodes = (module for module in neck.nodes if isinstance(module, BiFpnNode))
     for number, node in enumerate(nodes, start=len(neck.extra)):
         for position, layers in enumerate(node.resample):
-            yield from _sequence(layers, f"{path}/node_input_blocks/{number}/{position}/1")
+            yield from sequence(layers, f"{path}/node_input_blocks/{number}/{position}/1")
         yield node, f"{path}/node_combine_op/{number}/bifpn_combine_weights"
         block = f"{path}/node_post_combine_block/{number}"
         yield from _separable(node.conv, f"{block}/1")
@@ -130,16 +142,16 @@ def _bifpn(neck: BiFpn, _: SSD) -> Named:
 
 def _convolutional(head: ConvolutionalHead, _: SSD) -> Named:
     for level, layers in enumerate(zip(head.shared, head.boxes, head.classes, strict=True)):
-        yield from _sequence(layers[0], f"_box_predictor/_shared_nets/{level}")
-        yield from _sequence(layers[1], f"{_BOXES}/{level}/_box_encoder_layers")
-        yield from _sequence(layers[2], f"{_CLASSES}/{level}/_class_predictor_layers")
+        yield from sequence(layers[0], f"_box_predictor/_shared_nets/{level}")
+        yield from sequence(layers[1], f"{_BOXES}/{level}/_box_encoder_layers")
+        yield from sequence(layers[2], f"{_CLASSES}/{level}/_class_predictor_layers")
 
 
 def _weight_shared(head: WeightSharedHead, _: SSD) -> Named:
     for level, layers in enumerate(head.projections):
-        yield from _sequence(layers, f"_box_predictor/_additional_projection_layers/{level}")
-    yield from _sequence(nn.Sequential(head.boxes), "_box_predictor/_box_prediction_head/_box_encoder_layers")
-    yield from _sequence(nn.Sequential(head.classes), f"{_CLASSES}/_class_predictor_layers")
+        yield from sequence(layers, f"_box_predictor/_additional_projection_layers/{level}")
+    yield from sequence(nn.Sequential(head.boxes), "_box_predictor/_box_prediction_head/_box_encoder_layers")
+    yield from sequence(nn.Sequential(head.classes), f"{_CLASSES}/_class_predictor_layers")
     if head.class_tower is None:
         yield from _tower(head.box_tower, "PredictionTower", "box_encodings")
     else:
@@ -172,7 +184,7 @@ SSD_PARTS: dict[type[nn.Module], Callable[[Any, Any], Named]] = {
 }
 
 
-def _sequence(module: nn.Module, path: str) -> Named:
+def sequence(module: nn.Module, path: str) -> Named:
     """Number the layers of a sequence as Keras would.
 
     A separable convolution is one layer; explicit padding is one of its own, before the convolution.

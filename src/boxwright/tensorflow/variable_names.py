@@ -12,10 +12,12 @@ from typing import Any
 
 from torch import nn
 
+from boxwright.models.faster_rcnn import FasterRCNN
 from boxwright.models.network import Network
 from boxwright.models.ssd import SSD
 from boxwright.tensorflow import tf1_names, tf2_names
 from boxwright.tensorflow.named_layers import Named, TfVariable, UnnamedPartError
+from boxwright.tensorflow.tf2_two_stage_names import FASTER_RCNN_PARTS
 
 __all__ = ["Variables", "tf1_variables", "tf2_variables"]
 
@@ -30,7 +32,10 @@ class _Family:
     tf2: Namers
 
 
-_FAMILIES: dict[type[Network], _Family] = {SSD: _Family(tf1_names.SSD_PARTS, tf2_names.SSD_PARTS)}
+_FAMILIES: dict[type[Network], _Family] = {
+    SSD: _Family(tf1_names.SSD_PARTS, tf2_names.SSD_PARTS),
+    FasterRCNN: _Family({}, FASTER_RCNN_PARTS),
+}
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,7 @@ def _variables(
         return Variables({}, {"": f"no {version} names are known for a {type(network).__name__}"})
     ours = {id(module): name for name, module in network.named_modules()}
     found = Variables({}, {})
-    for name in (network.parts.backbone, *network.parts.necks, *network.parts.heads):
+    for name in (*network.parts.backbone, *network.parts.necks, *network.parts.heads):
         try:
             for layer, path in _layers(network.get_submodule(name), network, table(family)):
                 variables = variables_of(layer, path)

@@ -274,7 +274,7 @@ def draw_inputs(batch: Batch, categories: Categories | None, most: int) -> list[
         labels = targets.labels[row].numpy()[valid].tolist()
         names = [categories.by_label(label).title if categories else str(label + 1) for label in labels]
         boxes, of = targets.boxes[row].numpy()[valid], targets.keypoints
-        masks = None if targets.masks is None else targets.masks[row].numpy()[valid]
+        masks = None if targets.masks is None else targets.masks.dense(row).numpy()[valid]
         points = None if of is None else of[row].numpy()[valid]
         pictures.append(draw_boxes(image, boxes, labels, names, masks=masks, keypoints=points))
     return pictures

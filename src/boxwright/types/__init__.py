@@ -8,7 +8,15 @@ with continuous coordinates (a box that covers a whole 4×3 image is `0, 0, 4, 3
 
 from boxwright.types.categories import Categories, Category
 from boxwright.types.detections import Detections, PaddedDetections
-from boxwright.types.predictions import AnchorPredictions, RawDetections, RefineDetPredictions
+from boxwright.types.predictions import (
+    AnchorPredictions,
+    InstancePredictions,
+    Proposals,
+    RawDetections,
+    RefineDetPredictions,
+    RegionPredictions,
+    TwoStagePredictions,
+)
 from boxwright.types.sample import Sample
 from boxwright.types.targets import Targets
 
@@ -17,9 +25,13 @@ __all__ = [
     "Categories",
     "Category",
     "Detections",
+    "InstancePredictions",
     "PaddedDetections",
+    "Proposals",
     "RawDetections",
     "RefineDetPredictions",
+    "RegionPredictions",
     "Sample",
     "Targets",
+    "TwoStagePredictions",
 ]

@@ -2,7 +2,8 @@
 
 Only a family's criterion and postprocessor read the fields; everything else passes them through.
 
-Dimensions: B batch, A anchors, C columns of the class head, K foreground classes, H W grid.
+Dimensions: B batch, A anchors, R regions of an image, D detections (padded), C columns of the class head, K foreground
+classes, H W grid, h w instance mask.
 """
 
 from __future__ import annotations
@@ -11,7 +12,17 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-__all__ = ["AnchorPredictions", "RawDetections", "RefineDetPredictions"]
+from boxwright.types.detections import PaddedDetections
+
+__all__ = [
+    "AnchorPredictions",
+    "InstancePredictions",
+    "Proposals",
+    "RawDetections",
+    "RefineDetPredictions",
+    "RegionPredictions",
+    "TwoStagePredictions",
+]
 
 
 @dataclass(frozen=True)
@@ -50,6 +61,73 @@ class RefineDetPredictions:
 
     refinement: AnchorPredictions
     detection: AnchorPredictions
+
+
+@dataclass(frozen=True)
+class Proposals:
+    """Regions that may hold an object, best first; what is valid comes first.
+
+    Attributes:
+        boxes: float32 [B, R, 4], xyxy in pixels of the network's input; zeros where padded.
+        scores: float32 [B, R]; how likely each holds an object; 0 where padded.
+        valid: bool [B, R]; False where padded.
+        positive: bool [B, R]; which were sampled for the object that they hold; None where nothing was sampled.
+    """
+
+    boxes: Tensor
+    scores: Tensor
+    valid: Tensor
+    positive: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class RegionPredictions:
+    """What a second stage says of each proposal.
+
+    Attributes:
+        box_codes: float [B, R, K, 4]; offsets from the proposals, for each class or, with [B, R, 1, 4], for all alike.
+        class_logits: float [B, R, C]; column 0 is background.
+        features: What the heads saw, float [B · R, channels, H, W]; or [B, channels, H, W] where the second stage looks
+            at whole maps.
+    """
+
+    box_codes: Tensor
+    class_logits: Tensor
+    features: Tensor
+
+
+@dataclass(frozen=True)
+class InstancePredictions:
+    """The masks that a third stage predicts.
+
+    Attributes:
+        boxes: float32 [B, D, 4], xyxy in pixels of the network's input; what each mask spans.
+        valid: bool [B, D].
+        logits: float [B, D, K, h, w], for each class or, with [B, D, 1, h, w], for all alike.
+        detections: The detections that the masks are of; None in training, where they are of sampled proposals.
+    """
+
+    boxes: Tensor
+    valid: Tensor
+    logits: Tensor
+    detections: PaddedDetections | None = None
+
+
+@dataclass(frozen=True)
+class TwoStagePredictions:
+    """Predictions of Faster and Mask R-CNN.
+
+    Attributes:
+        first: The region proposal network's; its columns are no object, object. Its anchors are those that count.
+        proposals: The regions that the second stage looked at.
+        regions: What it said of them; None where there is no second stage.
+        instances: The third stage's masks; None where there is none.
+    """
+
+    first: AnchorPredictions
+    proposals: Proposals
+    regions: RegionPredictions | None = None
+    instances: InstancePredictions | None = None
 
 
 @dataclass(frozen=True)

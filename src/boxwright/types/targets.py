@@ -6,10 +6,13 @@ Dimensions: B batch, G groundtruth boxes (padded), P keypoints, K classes, H W n
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from boxwright.types.masks import InstanceMasks
 
 __all__ = ["Targets"]
 
@@ -32,7 +35,7 @@ class Targets:
         class_scores: float32 [B, G, K]; what the class logits of each object should say, where that is not its
             label alone; or None.
         annotated: bool [B]; False for images that nobody looked at, which no loss counts; or None for all.
-        masks: uint8 [B, G, H, W] of 0 and 1, in the frame of the network's input; or None.
+        masks: In the frame of the network's input; or None.
         areas: float32 [B, G] in pixels of the network's input; or None.
         group_of: bool [B, G]; or None.
         track_ids: int64 [B, G]; or None.
@@ -46,7 +49,7 @@ class Targets:
     confidences: Tensor | None = None
     class_scores: Tensor | None = None
     annotated: Tensor | None = None
-    masks: Tensor | None = None
+    masks: InstanceMasks | None = None
     areas: Tensor | None = None
     group_of: Tensor | None = None
     track_ids: Tensor | None = None
@@ -58,7 +61,8 @@ class Targets:
 
     def rows(self, start: int, stop: int) -> Targets:
         """Return the targets of some images, from `start` to before `stop`."""
-        return self._each(lambda value: value[start:stop])
+        part = replace(self, masks=None)._each(lambda value: value[start:stop])
+        return part if self.masks is None else replace(part, masks=self.masks.rows(start, stop))
 
     def pin_memory(self) -> Targets:
         """Return a copy in memory from which a GPU can read while the CPU works."""
@@ -66,8 +70,14 @@ class Targets:
 
     def tensors(self) -> list[Tensor]:
         """Return what there is: the tensors that are not None."""
-        return [value for f in fields(self) if (value := getattr(self, f.name)) is not None]
+        found = [value for f in fields(self) if isinstance(value := getattr(self, f.name), Tensor)]
+        return found if self.masks is None else found + self.masks.tensors()
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Targets:
-        known = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
-        return Targets(**{name: change(value) for name, value in known.items()})
+        changed: dict[str, Any] = {}
+        for f in fields(self):
+            value = getattr(self, f.name)
+            changed[f.name] = value.each(change) if isinstance(value, InstanceMasks) else value
+            if isinstance(value, Tensor):
+                changed[f.name] = change(value)
+        return Targets(**changed)

@@ -72,7 +72,16 @@ from boxwright.config.messages.eval import (
     KeypointEdge,
     ParameterizedMetric,
 )
-from boxwright.config.messages.faster_rcnn import AttentionPosition, Context, FasterRcnn, FasterRcnnFeatureExtractor
+from boxwright.config.messages.faster_rcnn import (
+    AttentionPosition,
+    Context,
+    FasterRcnn,
+    FasterRcnnFeatureExtractor,
+    LevelProposals,
+    LowQualityMatches,
+    PyramidVariant,
+    RoiAlign,
+)
 from boxwright.config.messages.fpn import BidirectionalFeaturePyramidNetworks, FeaturePyramidNetworks
 from boxwright.config.messages.graph_rewriter import GraphRewriter, Quantization
 from boxwright.config.messages.hyperparams import (
@@ -225,6 +234,10 @@ from boxwright.config.messages.ssd import Ssd, SsdFeatureExtractor, SsdMaskHead
 from boxwright.config.messages.train import ChannelOrder, CheckpointVersion, FreezeStage, TrainConfig
 
 __all__ = [
+    "LevelProposals",
+    "LowQualityMatches",
+    "PyramidVariant",
+    "RoiAlign",
     "CaffeDistort",
     "OverlapCrop",
     "RandomExpand",

@@ -8,7 +8,6 @@ from typing import ClassVar
 from boxwright.config.field import Field
 from boxwright.config.message import Bool, Enum, Float, Int32, Message
 from boxwright.config.messages.hyperparams import Hyperparams
-from boxwright.config.reasons import OTHER_HEAD
 
 __all__ = [
     "BoxPredictor",
@@ -82,16 +81,15 @@ class MaskRCNNBoxPredictor(Message):
     """Second-stage head: box refinement, classes and optional masks for each proposal."""
 
     proto_name: ClassVar[str] = "MaskRCNNBoxPredictor"
-    refused: ClassVar[str] = OTHER_HEAD
 
     fc_hyperparams: Hyperparams | None = Field(
         None, description="Settings of the dense layers that predict boxes and classes."
     )
     use_dropout: Bool = Field(False, description="Apply dropout before the dense layers when training.")
     dropout_keep_probability: Float = Field(
-        0.5, description="Chance that a value survives dropout; 0..1, used only with use_dropout."
+        0.5, gt=0, le=1, description="Chance that a value survives dropout; 0..1, used only with use_dropout."
     )
-    box_code_size: Int32 = Field(4, description="Numbers predicted per box; must match the box coder, normally 4.")
+    box_code_size: Int32 = Field(4, ge=4, le=4, description="Numbers predicted per box: 4.")
     conv_hyperparams: Hyperparams | None = Field(
         None, description="Settings of the mask convolutions; needed when masks are predicted."
     )
@@ -99,12 +97,21 @@ class MaskRCNNBoxPredictor(Message):
         False, description="Add a mask head (Mask R-CNN); also needs number_of_stages 3 and masks in the data."
     )
     mask_prediction_conv_depth: Int32 = Field(
-        256, description="Channels of the mask convolutions; 0 picks a number from the class and feature counts."
+        256,
+        ge=0,
+        le=8192,
+        description="Channels of the mask convolutions; 0 picks a number from the class and feature counts.",
     )
-    predict_keypoints: Bool = Field(False, description="Meant to add a keypoint head, which does not exist.")
-    mask_height: Int32 = Field(15, description="Height of each predicted mask, cells.")
-    mask_width: Int32 = Field(15, description="Width of each predicted mask, cells.")
-    mask_prediction_num_conv_layers: Int32 = Field(2, description="Number of convolution layers in the mask head.")
+    predict_keypoints: Bool = Field(
+        False,
+        refused="TensorFlow has no such head, either; for keypoints use an SSD with a keypoint_box_coder",
+        description="Meant to add a keypoint head, which does not exist.",
+    )
+    mask_height: Int32 = Field(15, ge=1, le=512, description="Height of each predicted mask, cells.")
+    mask_width: Int32 = Field(15, ge=1, le=512, description="Width of each predicted mask, cells.")
+    mask_prediction_num_conv_layers: Int32 = Field(
+        2, ge=1, le=64, description="Number of convolution layers in the mask head."
+    )
     masks_are_class_agnostic: Bool = Field(False, description="Predict one mask per box instead of one per class.")
     share_box_across_classes: Bool = Field(
         False, description="Predict one refined box per proposal instead of one per class."
@@ -112,26 +119,38 @@ class MaskRCNNBoxPredictor(Message):
     convolve_then_upsample_masks: Bool = Field(
         False, description="Convolve mask features first and enlarge them after, instead of the reverse."
     )
+    mask_crop_size: Int32 = Field(
+        0,
+        ge=0,
+        le=512,
+        description="Ours: side of a crop of the mask head's own, by RoIAlign; 0 = it sees the box classifier's features.",
+    )
+    deconvolve_masks: Bool = Field(
+        False,
+        description="Ours: the paper's layers for pyramids: convolutions, a deconvolution that doubles the size, and a "
+        "1x1 convolution.",
+    )
 
 
 class RfcnBoxPredictor(Message):
     """R-FCN head using position-sensitive crops of convolution score maps."""
 
     proto_name: ClassVar[str] = "RfcnBoxPredictor"
-    refused: ClassVar[str] = OTHER_HEAD
 
     conv_hyperparams: Hyperparams | None = Field(
         None, description="Weight init, regularizer, activation and norm of the head convolutions."
     )
-    num_spatial_bins_height: Int32 = Field(3, ge=1, description="Rows of position-sensitive bins per proposal.")
-    num_spatial_bins_width: Int32 = Field(3, ge=1, description="Columns of position-sensitive bins per proposal.")
+    num_spatial_bins_height: Int32 = Field(3, ge=1, le=32, description="Rows of position-sensitive bins per proposal.")
+    num_spatial_bins_width: Int32 = Field(
+        3, ge=1, le=32, description="Columns of position-sensitive bins per proposal."
+    )
     depth: Int32 = Field(1024, description="Channels the features are reduced to before the score maps.")
-    box_code_size: Int32 = Field(4, description="Numbers predicted per box; must match the box coder, normally 4.")
+    box_code_size: Int32 = Field(4, ge=4, le=4, description="Numbers predicted per box: 4.")
     crop_height: Int32 = Field(
         12, description="Height each proposal is cropped to; a multiple of num_spatial_bins_height."
     )
     crop_width: Int32 = Field(
-        12, description="Width each proposal is cropped to; a multiple of num_spatial_bins_width."
+        12, ge=1, le=512, description="Width each proposal is cropped to; a multiple of num_spatial_bins_width."
     )
 
 
@@ -206,12 +225,9 @@ class BoxPredictor(Message):
     )
     mask_rcnn_box_predictor: MaskRCNNBoxPredictor | None = Field(
         None,
-        refused=OTHER_HEAD,
         description="Dense head on pooled proposals, with optional masks (Faster and Mask R-CNN).",
     )
-    rfcn_box_predictor: RfcnBoxPredictor | None = Field(
-        None, refused=OTHER_HEAD, description="Position-sensitive head (R-FCN)."
-    )
+    rfcn_box_predictor: RfcnBoxPredictor | None = Field(None, description="Position-sensitive head (R-FCN).")
     weight_shared_convolutional_box_predictor: WeightSharedConvolutionalBoxPredictor | None = Field(
         None, description="One convolution head shared by all feature maps (RetinaNet, EfficientDet)."
     )

@@ -37,7 +37,6 @@ class DetectionModel(Message):
 
     faster_rcnn: FasterRcnn | None = Field(
         None,
-        refused=OTHER_FAMILY,
         description="Use a two-stage Faster R-CNN, Mask R-CNN, R-FCN or Context R-CNN model.",
     )
     ssd: Ssd | None = Field(None, description="Use a single-stage anchor-based model (SSD, RetinaNet, EfficientDet).")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-__all__ = ["Backbone"]
+__all__ = ["Backbone", "LastMap"]
 
 
 class Backbone(nn.Module):
@@ -21,3 +21,21 @@ class Backbone(nn.Module):
     def forward(self, inputs: Tensor) -> list[Tensor]:
         """Return the feature maps, finest first."""
         raise NotImplementedError
+
+
+class LastMap(nn.Module):
+    """A part of a backbone that looks at crops: its coarsest map alone."""
+
+    def __init__(self, body: Backbone) -> None:
+        """Keep the part.
+
+        Args:
+            body: Crops to maps.
+        """
+        super().__init__()
+        self.body = body
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return [N, C, H, W]."""
+        maps: list[Tensor] = self.body(inputs)
+        return maps[-1]

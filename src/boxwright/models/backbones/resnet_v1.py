@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from boxwright.models.backbones.backbone import Backbone
 from boxwright.models.layers import ConvSettings, MaxPool2d, conv_norm_act, make_activation
 
-__all__ = ["RESNET_BLOCKS", "Bottleneck", "ResNetV1"]
+__all__ = ["RESNET_BLOCKS", "Bottleneck", "ResNetV1", "ResNetV1Stage5"]
 
 RESNET_BLOCKS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 _WIDTHS = (64, 128, 256, 512)
@@ -50,6 +50,32 @@ class Bottleneck(nn.Module):
         """Return [B, C', H', W']."""
         outputs: Tensor = self.activation(self.expand(self.convolve(self.reduce(inputs))) + self.shortcut(inputs))
         return outputs
+
+
+def _stage(
+    count: int, in_channels: int, width: int, out_channels: int, stride: int, settings: ConvSettings
+) -> nn.Sequential:
+    first = Bottleneck(in_channels, width, out_channels, stride, settings, project=True)
+    rest = (Bottleneck(out_channels, width, out_channels, 1, settings, project=False) for _ in range(count - 1))
+    return nn.Sequential(first, *rest)
+
+
+class ResNetV1Stage5(nn.Sequential):
+    """The last stage on its own, for crops of the map of stride 16."""
+
+    def __init__(self, blocks: Sequence[int], settings: ConvSettings, *, stride: int = 2) -> None:
+        """Build the stage.
+
+        Args:
+            blocks: Bottlenecks of each stage.
+            settings: Convolutions; they never learn a bias.
+            stride: Of its first convolutions; 1 for crops that hold only what these would read with stride 2.
+        """
+        settings = replace(settings, force_bias=False)
+        width = _WIDTHS[3]
+        channels, out = _WIDTHS[2] * _EXPANSION, width * _EXPANSION
+        super().__init__(*_stage(blocks[3], channels, width, out, stride, settings))
+        self.out_channels = out
 
 
 class ResNetV1(Backbone):
@@ -91,13 +117,9 @@ class ResNetV1(Backbone):
         self.pool = MaxPool2d(3, 2)
         stages = []
         for number, (count, width) in enumerate(zip(blocks[: max(levels) - 1], _WIDTHS, strict=False)):
-            out = depth(width * _EXPANSION)
-            stage = []
-            for position in range(count):
-                stride = 2 if number > 0 and position == 0 else 1
-                stage.append(Bottleneck(channels, depth(width), out, stride, settings, project=position == 0))
-                channels = out
-            stages.append(nn.Sequential(*stage))
+            out, stride = depth(width * _EXPANSION), 2 if number > 0 else 1
+            stages.append(_stage(count, channels, depth(width), out, stride, settings))
+            channels = out
         self.stages = nn.ModuleList(stages)
         self.channels = tuple(depth(_WIDTHS[level - 2] * _EXPANSION) for level in levels)
 

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from boxwright.models.backbones.backbone import Backbone
 from boxwright.models.layers import ConvSettings, MaxPool2d, conv_norm_act
 
-__all__ = ["ResNetV1Slim"]
+__all__ = ["ResNetV1Slim", "ResNetV1SlimBlock4"]
 
 _WIDTHS = (64, 128, 256, 512)
 _EXPANSION = 4
@@ -26,24 +26,61 @@ _EXPANSION = 4
 class BottleneckV1(nn.Module):
     """1×1, 3×3, 1×1, added to the input or, where channels differ, to a projection of it; then a ReLU."""
 
-    def __init__(self, in_channels: int, width: int, settings: ConvSettings) -> None:
+    def __init__(self, in_channels: int, width: int, settings: ConvSettings, dilation: int = 1) -> None:
         """Build the block.
 
         Args:
             in_channels: Channels in.
             width: Channels between; a fourth of those out.
             settings: Convolutions.
+            dilation: Distance between the taps of the 3×3 kernel.
         """
         super().__init__()
         out, linear = width * _EXPANSION, replace(settings, activation="NONE")
         self.shortcut = conv_norm_act(in_channels, out, 1, linear) if in_channels != out else nn.Identity()
         self.conv1 = conv_norm_act(in_channels, width, 1, settings)
-        self.conv2 = conv_norm_act(width, width, 3, settings)
+        self.conv2 = conv_norm_act(width, width, 3, settings, dilation=dilation)
         self.conv3 = conv_norm_act(width, out, 1, linear)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return [B, C', H, W]."""
         return F.relu(self.shortcut(inputs) + self.conv3(self.conv2(self.conv1(inputs))))
+
+
+def _block(count: int, in_channels: int, width: int, settings: ConvSettings, dilation: int = 1) -> nn.Sequential:
+    """Put units in a row, named by their scopes."""
+    stage = nn.Sequential()
+    for unit in range(1, count + 1):
+        block = nn.Sequential()
+        channels = in_channels if unit == 1 else width * _EXPANSION
+        block.add_module("bottleneck_v1", BottleneckV1(channels, width, settings, dilation))
+        stage.add_module(f"unit_{unit}", block)
+    return stage
+
+
+class ResNetV1SlimBlock4(nn.Module):
+    """The last block on its own, for crops; it keeps their size.
+
+    Attributes:
+        channels: Channels out.
+    """
+
+    def __init__(self, blocks: Sequence[int], settings: ConvSettings) -> None:
+        """Build the block.
+
+        Args:
+            blocks: Bottlenecks of each stage.
+            settings: Convolutions.
+        """
+        super().__init__()
+        self.slim_scope = f"resnet_v1_{3 * sum(blocks) + 2}"
+        self.block4 = _block(blocks[3], _WIDTHS[2] * _EXPANSION, _WIDTHS[3], settings)
+        self.channels = (_WIDTHS[3] * _EXPANSION,)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return [N, C', h, w]."""
+        outputs: Tensor = self.block4(inputs)
+        return outputs
 
 
 class ResNetV1Slim(Backbone):
@@ -62,6 +99,7 @@ class ResNetV1Slim(Backbone):
         depth_multiplier: float = 1.0,
         min_depth: int = 8,
         in_channels: int = 3,
+        coarsest_stride: int = 32,
     ) -> None:
         """Build the network up to the last level that is returned.
 
@@ -72,6 +110,8 @@ class ResNetV1Slim(Backbone):
             depth_multiplier: Multiplies channels, but the stem's.
             min_depth: The least channels within a bottleneck.
             in_channels: Channels of the image.
+            coarsest_stride: 8, 16 or 32: maps that would be coarser keep this stride, and are seen through dilated
+                convolutions.
         """
         super().__init__()
         # Three convolutions a block, the stem, and the classifier behind.
@@ -81,23 +121,25 @@ class ResNetV1Slim(Backbone):
         self.conv1 = conv_norm_act(in_channels, channels, 7, settings, stride=2, padding="explicit")
         self.pool = MaxPool2d(3, 2)
         self.stages: list[str] = []
+        self.halved: list[bool] = []
         widths = [max(int(width * depth_multiplier), min_depth) for width in _WIDTHS]
+        stride, dilation = 4, 1
         for number, (count, width) in enumerate(zip(blocks[: max(levels) - 1], widths, strict=False), start=1):
-            stage = nn.Sequential()
-            for unit in range(1, count + 1):
-                block = nn.Sequential()
-                block.add_module("bottleneck_v1", BottleneckV1(channels, width, settings))
-                stage.add_module(f"unit_{unit}", block)
-                channels = width * _EXPANSION
+            self.halved.append(number > 1 and stride < coarsest_stride)
+            if self.halved[-1]:
+                stride *= 2
+            elif number > 1:
+                dilation *= 2
             self.stages.append(f"block{number}")
-            self.add_module(self.stages[-1], stage)
+            self.add_module(self.stages[-1], _block(count, channels, width, settings, dilation))
+            channels = width * _EXPANSION
         self.channels = tuple(widths[level - 2] * _EXPANSION for level in levels)
 
     def forward(self, inputs: Tensor) -> list[Tensor]:
         """Return one map a level, finest first."""
         features, outputs = self.pool(self.conv1(inputs)), []
-        for level, name in enumerate(self.stages, start=2):
-            features = self.get_submodule(name)(features if level == 2 else features[..., ::2, ::2])
+        for level, (name, halved) in enumerate(zip(self.stages, self.halved, strict=True), start=2):
+            features = self.get_submodule(name)(features[..., ::2, ::2] if halved else features)
             if level in self.levels:
                 outputs.append(features)
         return outputs

@@ -1,0 +1,48 @@
+"""What a mask head should predict: the groundtruth's mask, cropped as regions are (TF's FasterRCNNMetaArch).
+
+Dimensions: B batch, D regions, h w mask, N = B·D.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from boxwright.ops.boxes import normalized
+from boxwright.ops.roi import corner_taps
+from boxwright.types.masks import InstanceMasks
+
+__all__ = ["mask_targets"]
+
+
+def mask_targets(
+    masks: InstanceMasks, match: Tensor, boxes: Tensor, size: tuple[int, int], *, fade: bool = False
+) -> Tensor:
+    """Crop the mask of each region's object at the region.
+
+    Args:
+        masks: The groundtruth's, in the frame of the network's input.
+        match: int64 [B, D]; the object of each region, below 0 for none.
+        boxes: float32 [B, D, 4], xyxy in pixels of the input.
+        size: (h, w).
+        fade: As for `crop_and_resize`.
+
+    Returns:
+        float32 [B, D, h, w] in 0..1; 0 where a region has no object.
+    """
+    object_of = match.clamp(min=0)
+    windows = masks.windows.gather(1, object_of[..., None].expand(-1, -1, 4)).flatten(0, 1)
+    starts = masks.starts.gather(1, object_of).flatten()
+    windows = windows * (match.flatten() >= 0)[:, None]
+    rows, columns = corner_taps(normalized(boxes, masks.size).flatten(0, 1), masks.size, size, fade=fade)
+    top, left, height, width = (side[:, None, None] for side in windows.unbind(1))
+    row, column = rows.places - top, columns.places - left
+    row_weights = rows.weights * ((row >= 0) & (row < height))
+    column_weights = columns.weights * ((column >= 0) & (column < width))
+    row, column = row.clamp(min=0), column.clamp(min=0)
+    places = starts[:, None, None, None, None] + (row * width)[:, :, None, :, None] + column[:, None, :, None, :]
+    weights = row_weights[:, :, None, :, None] * column_weights[:, None, :, None, :]
+    if not len(masks.values):
+        return weights.new_zeros(*match.shape, *size)
+    # What lies outside its window counts nothing, wherever it points.
+    picked = masks.values[places.clamp(max=len(masks.values) - 1)]
+    return (picked * weights).sum((-2, -1)).view(*match.shape, *size)

@@ -1,0 +1,61 @@
+"""Which proposals a second stage learns from (Faster R-CNN, section 3.2; TF's FasterRCNNMetaArch).
+
+Dimensions: B batch, R proposals of an image, S sampled ones, G groundtruth boxes (padded).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from boxwright.criteria.example_sampler import MinibatchSampler
+from boxwright.criteria.target_assigner import Assigner
+from boxwright.types import Proposals, Targets
+
+__all__ = ["RegionSampler", "with_groundtruth"]
+
+
+@dataclass(frozen=True)
+class RegionSampler:
+    """Sample proposals, of which at most a share holds an object; they keep their order.
+
+    Attributes:
+        assigner: Decides which proposals hold an object.
+        sampler: Chooses.
+        add_groundtruth: Whether groundtruth boxes are among the proposals.
+    """
+
+    assigner: Assigner
+    sampler: MinibatchSampler
+    add_groundtruth: bool = False
+
+    @torch.no_grad()
+    def __call__(self, proposals: Proposals, targets: Targets) -> Proposals:
+        """Return S proposals an image, and which of them hold an object."""
+        if self.add_groundtruth:
+            proposals = with_groundtruth(proposals, targets)
+        assigned = self.assigner(proposals.boxes, targets)
+        candidates = proposals.valid & (assigned.class_weights.mean(-1) > 0)
+        positive = assigned.match >= 0
+        chosen = self.sampler(positive, candidates)
+        count = min(self.sampler.size, chosen.shape[1])
+        index = (~chosen).byte().argsort(dim=1, stable=True)[:, :count]
+        taken = chosen.gather(1, index)
+
+        def picked(values: Tensor) -> Tensor:
+            return torch.where(taken, values.gather(1, index), 0)
+
+        boxes = proposals.boxes.gather(1, index[..., None].expand(-1, -1, 4)) * taken[..., None]
+        return Proposals(boxes, picked(proposals.scores), taken, taken & positive.gather(1, index))
+
+
+def with_groundtruth(proposals: Proposals, targets: Targets) -> Proposals:
+    """Return the proposals and, behind them, the groundtruth boxes that count, with score 1."""
+    valid = targets.valid & (targets.weights > 0)
+    return Proposals(
+        torch.cat([proposals.boxes, targets.boxes * valid[..., None]], dim=1),
+        torch.cat([proposals.scores, valid.to(proposals.scores)], dim=1),
+        torch.cat([proposals.valid, valid], dim=1),
+    )

@@ -1,0 +1,254 @@
+"""The criterion of two-stage detectors (Faster R-CNN, equation 1; Mask R-CNN, section 3; TF's FasterRCNNMetaArch.loss).
+
+Dimensions: B batch, A anchors, R proposals of an image, K foreground classes, D regions with masks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from boxwright.criteria.classification_losses import ClassificationLoss
+from boxwright.criteria.criterion import Description
+from boxwright.criteria.example_sampler import MinibatchSampler
+from boxwright.criteria.hard_example_miner import HardExampleMiner
+from boxwright.criteria.localization_losses import LocalizationLoss
+from boxwright.criteria.mask_targets import mask_targets
+from boxwright.criteria.target_assigner import AnchorTargets, Assigner
+from boxwright.criteria.terms import LossTerm
+from boxwright.errors import DataError
+from boxwright.ops.masks import masks_of_classes
+from boxwright.types import AnchorPredictions, InstancePredictions, Proposals, RegionPredictions, Targets
+from boxwright.types.predictions import TwoStagePredictions
+
+__all__ = ["BoxClassifierCriterion", "MaskCriterion", "ProposalCriterion", "TwoStageCriterion"]
+
+
+@dataclass(frozen=True)
+class ProposalCriterion:
+    """Judge the region proposal network, on a sample of anchors.
+
+    Attributes:
+        assigner: Decides what each anchor should predict; its one class is "object".
+        sampler: Chooses the anchors that count.
+        classification: The loss of the two logits.
+        localization: The loss of box codes.
+        objectness_weight: Multiplies the former.
+        localization_weight: Multiplies the latter.
+    """
+
+    assigner: Assigner
+    sampler: MinibatchSampler
+    classification: ClassificationLoss
+    localization: LocalizationLoss
+    objectness_weight: float = 1.0
+    localization_weight: float = 1.0
+
+    def __call__(self, predictions: AnchorPredictions, targets: Targets, images: Tensor) -> dict[str, LossTerm]:
+        """Return the terms, means over so many images, each of which counts by its sampled anchors alone."""
+        assigned = self.assigner(predictions.anchors, as_objects(targets))
+        sampled = self.sample(assigned)
+        share = sampled / sampled.sum(1, keepdim=True).clamp(min=1)
+        # The weight of a groundtruth box counts for its code, not for its objectness: as in TF.
+        class_losses = self.classification(
+            predictions.class_logits.float(), assigned.classes, share[..., None] * _annotated(targets)[:, None, None]
+        )
+        box_weights = assigned.box_weights * share * _annotated(targets)[:, None]
+        box_losses = self.localization(predictions.box_codes.float(), assigned.box_codes, box_weights)
+        return {
+            "Loss/RPNLoss/localization_loss": LossTerm(self.localization_weight * box_losses.sum(), images),
+            "Loss/RPNLoss/objectness_loss": LossTerm(self.objectness_weight * class_losses.sum(), images),
+        }
+
+    @torch.no_grad()
+    def sample(self, assigned: AnchorTargets) -> Tensor:
+        """Return bool [B, A]: the anchors that count."""
+        return self.sampler(assigned.match >= 0, assigned.class_weights.squeeze(-1) > 0)
+
+
+@dataclass(frozen=True)
+class BoxClassifierCriterion:
+    """Judge the second stage.
+
+    Attributes:
+        assigner: Decides what each proposal should predict.
+        classification: The loss of class logits.
+        localization: The loss of box codes.
+        classification_weight: Multiplies the former.
+        localization_weight: Multiplies the latter.
+        miner: Chooses the proposals that count by their losses, or None for all.
+    """
+
+    assigner: Assigner
+    classification: ClassificationLoss
+    localization: LocalizationLoss
+    classification_weight: float = 1.0
+    localization_weight: float = 1.0
+    miner: HardExampleMiner | None = None
+
+    def __call__(
+        self, regions: RegionPredictions, proposals: Proposals, targets: Targets, images: Tensor
+    ) -> dict[str, LossTerm]:
+        """Return the terms, means over so many images, each of which counts by its proposals alone."""
+        assigned = self.assigner(proposals.boxes, targets)
+        share = proposals.valid / proposals.valid.sum(1, keepdim=True).clamp(min=1)
+        share = share * _annotated(targets)[:, None]
+        class_losses = self.classification(
+            regions.class_logits.float(), assigned.classes, assigned.class_weights * share[..., None]
+        )
+        codes = codes_of_classes(regions.box_codes.float(), object_labels(assigned))
+        box_losses = self.localization(codes, assigned.box_codes, assigned.box_weights * share)
+        if self.miner is not None:
+            chosen = self.miner(class_losses, box_losses, proposals.boxes, assigned.match)
+            class_losses, box_losses = class_losses * chosen, box_losses * chosen
+        return {
+            "Loss/BoxClassifierLoss/localization_loss": LossTerm(self.localization_weight * box_losses.sum(), images),
+            "Loss/BoxClassifierLoss/classification_loss": LossTerm(
+                self.classification_weight * class_losses.sum(), images
+            ),
+        }
+
+
+@dataclass(frozen=True)
+class MaskCriterion:
+    """Judge the third stage: the mask of the groundtruth's class, for regions that have an object.
+
+    Attributes:
+        assigner: Decides which object each region has.
+        weight: Multiplies the loss.
+        fade: How groundtruth is cropped, as for `crop_and_resize`.
+    """
+
+    assigner: Assigner
+    weight: float = 1.0
+    fade: bool = False
+
+    def __call__(self, instances: InstancePredictions, targets: Targets) -> dict[str, LossTerm]:
+        """Return the term, divided by the pixels of the masks that count in the whole batch.
+
+        Args:
+            instances: The masks.
+            targets: The groundtruth.
+
+        Returns:
+            `Loss/BoxClassifierLoss/mask_loss`.
+
+        Raises:
+            DataError: Where there are objects without masks.
+        """
+        if targets.masks is None:
+            if bool(targets.valid.any()):
+                raise DataError(
+                    "the detector learns masks, but the records have none; set load_instance_masks and mask_type in "
+                    "the input reader, or number_of_stages: 2"
+                )
+            nothing = instances.logits.sum() * 0.0
+            return {"Loss/BoxClassifierLoss/mask_loss": LossTerm(nothing, nothing.detach())}
+        assigned = self.assigner(instances.boxes, targets)
+        weights = assigned.box_weights * instances.valid * _annotated(targets)[:, None]
+        logits = masks_of_classes(instances.logits.float(), object_labels(assigned))
+        size = (logits.shape[-2], logits.shape[-1])
+        with torch.no_grad():
+            wanted = mask_targets(targets.masks, assigned.match, instances.boxes, size, fade=self.fade)
+        pixels = F.binary_cross_entropy_with_logits(logits, wanted, reduction="none").sum((-2, -1))
+        count = weights.sum() * size[0] * size[1]
+        return {"Loss/BoxClassifierLoss/mask_loss": LossTerm(self.weight * (pixels * weights).sum(), count)}
+
+
+@dataclass(frozen=True)
+class TwoStageCriterion:
+    """Compare what each stage predicts with groundtruth.
+
+    No gradient of a later stage reaches an earlier one through the boxes that it chose.
+
+    Attributes:
+        first: Judges the region proposal network.
+        second: Judges the box classifier; None where there is none.
+        masks: Judges the masks; None where there are none.
+    """
+
+    first: ProposalCriterion
+    second: BoxClassifierCriterion | None = None
+    masks: MaskCriterion | None = None
+
+    def __call__(self, predictions: TwoStagePredictions, targets: Targets) -> dict[str, LossTerm]:
+        """Return the terms of all stages, by TF's names."""
+        images = predictions.proposals.scores.new_tensor(float(len(targets.boxes)))
+        terms = self.first(predictions.first, targets, images)
+        if self.second is not None and predictions.regions is not None:
+            terms |= self.second(predictions.regions, predictions.proposals, targets, images)
+        if self.masks is not None and predictions.instances is not None:
+            terms |= self.masks(predictions.instances, targets)
+        return terms
+
+    @torch.no_grad()
+    def describe(self, predictions: TwoStagePredictions, targets: Targets) -> Description:
+        """Say how well a batch was proposed and classified.
+
+        Args:
+            predictions: What the network said.
+            targets: The groundtruth, in pixels of the network's input.
+
+        Returns:
+            Shares of groundtruth boxes that are proposed, of proposals that are classified right, of those with an
+            object that are, and of those that are taken for background.
+        """
+        valid = targets.valid & (targets.weights > 0)
+        proposals = predictions.proposals
+        scalars: dict[str, Tensor] = {}
+        assigned = self.first.assigner(predictions.first.anchors, as_objects(targets))
+        positive, negative = assigned.match >= 0, assigned.match == -1
+        scalars["RPN/positive_anchors"] = positive.sum(1).float().mean()
+        scalars["RPN/negative_anchors"] = negative.sum(1).float().mean()
+        if self.second is not None and predictions.regions is not None:
+            found = self.second.assigner(proposals.boxes, targets)
+            held = torch.zeros_like(valid[:, :1].expand(-1, valid.shape[1] + 1))
+            held = held.scatter_reduce(
+                1, torch.where(found.match >= 0, found.match, valid.shape[1]), proposals.valid, "amax"
+            )
+            scalars["RPN/recall"] = _share(held[:, :-1] & valid, valid)
+            scalars |= _accuracies(predictions.regions.class_logits, found, proposals.valid)
+        return Description(scalars=scalars, distributions={})
+
+
+def _accuracies(logits: Tensor, assigned: AnchorTargets, valid: Tensor) -> dict[str, Tensor]:
+    """Return what share of proposals has its class, by kerod's names."""
+    guess, wanted = logits.argmax(-1), assigned.classes.argmax(-1)
+    counted = valid & (assigned.class_weights.mean(-1) > 0)
+    foreground = counted & (wanted > 0)
+    return {
+        "BoxClassifier/accuracy": _share((guess == wanted) & counted, counted),
+        "BoxClassifier/fg_accuracy": _share((guess == wanted) & foreground, foreground),
+        "BoxClassifier/false_negative": _share((guess == 0) & foreground, foreground),
+    }
+
+
+def _share(part: Tensor, whole: Tensor) -> Tensor:
+    return part.sum() / whole.sum().clamp(min=1)
+
+
+def as_objects(targets: Targets) -> Targets:
+    """Return the groundtruth with one class for all that is an object."""
+    return replace(targets, labels=torch.zeros_like(targets.labels), confidences=None, class_scores=None, masks=None)
+
+
+def object_labels(assigned: AnchorTargets) -> Tensor:
+    """Return the class of each region's object, int64 [B, R]; 0 where it has none."""
+    return (assigned.classes.argmax(-1) - 1).clamp(min=0)
+
+
+def codes_of_classes(codes: Tensor, labels: Tensor) -> Tensor:
+    """Return the codes [B, R, 4] of some classes, of [B, R, K or 1, 4]."""
+    if codes.shape[2] == 1:
+        return codes.squeeze(2)
+    return codes.gather(2, labels[..., None, None].expand(-1, -1, 1, codes.shape[3])).squeeze(2)
+
+
+def _annotated(targets: Targets) -> Tensor:
+    """Return float [B]: 0 for images that nobody looked at."""
+    if targets.annotated is None:
+        return torch.ones(len(targets.boxes), device=targets.boxes.device)
+    return targets.annotated.float()

@@ -1,0 +1,161 @@
+"""Faster R-CNN (Ren et al., 2015) and Mask R-CNN (He et al., 2017): proposals, then a closer look at each.
+
+Dimensions: B batch, C channels, H W image, A anchors, R regions of an image, K foreground classes, D detections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, Protocol
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from boxwright.anchors.grid import AnchorGenerator
+from boxwright.models.anchor_layer import AnchorLayer, grids_of
+from boxwright.models.backbones.backbone import Backbone
+from boxwright.models.heads.region_proposal import RegionProposalHead
+from boxwright.models.network import ClassLayer, Network, Parts
+from boxwright.models.second_stage import BoxClassifier, SecondStage
+from boxwright.models.third_stage import MaskPredictor
+from boxwright.ops.boxes import clip_boxes
+from boxwright.types import AnchorPredictions, Proposals, Targets, TwoStagePredictions
+
+__all__ = ["FasterRCNN", "Propose", "RegionProposalNetwork"]
+
+Size = tuple[int, int]
+# What becomes of anchors that cross the input's border: they are clipped to it; left out in training, clipped
+# otherwise; or kept as they are.
+Crossing = Literal["clip", "prune", "keep"]
+
+
+class RegionProposalNetwork(nn.Module):
+    """Predicts for every anchor whether it holds an object, and where rather."""
+
+    def __init__(self, head: RegionProposalHead, anchors: AnchorGenerator, crossing: Crossing) -> None:
+        """Assemble the stage.
+
+        Args:
+            head: Maps to box codes [B, A, 4] and logits of no object and object, [B, A, 2].
+            anchors: Lays anchors over those maps, in the order of the head's rows.
+            crossing: What becomes of anchors that cross the input's border.
+        """
+        super().__init__()
+        self.head, self.anchors, self.crossing = head, AnchorLayer(anchors), crossing
+
+    def forward(self, maps: list[Tensor], input_size: Size) -> AnchorPredictions:
+        """Return codes and logits of the anchors that count, with the anchors."""
+        codes, logits = self.head(maps)
+        anchors, levels = self.anchors(maps, input_size)
+        height, width = input_size
+        if self.crossing == "prune" and self.training:
+            limit = anchors.new_tensor([width, height])
+            inside = ((anchors[:, :2] >= 0) & (anchors[:, 2:] <= limit)).all(1).nonzero().squeeze(1)
+            codes, logits, anchors, levels = codes[:, inside], logits[:, inside], anchors[inside], levels[inside]
+        elif self.crossing != "keep":
+            anchors = clip_boxes(anchors, height, width)
+        return AnchorPredictions(codes, logits, anchors, tuple(maps), input_size, levels)
+
+
+class Propose(Protocol):
+    """Chooses proposals from what the first stage predicted."""
+
+    def __call__(self, predictions: AnchorPredictions, true_sizes: Tensor, *, training: bool) -> Proposals:
+        """Return the proposals of a batch, without gradient; clipped to the true sizes [B, 2]."""
+        ...
+
+
+class FasterRCNN(Network):
+    """Backbone, region proposal network, proposals, box classifier, masks: one, two or three stages."""
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        neck: nn.Module,
+        rpn: RegionProposalNetwork,
+        propose: Propose,
+        second: SecondStage | None = None,
+        masks: MaskPredictor | None = None,
+        *,
+        sample: Callable[[Proposals, Targets], Proposals] | None = None,
+        pad_to_multiple: int = 1,
+    ) -> None:
+        """Assemble the network.
+
+        Args:
+            backbone: Images to feature maps, finest first.
+            neck: Those to the maps that proposals come from, and that are cropped.
+            rpn: Those to what each anchor holds.
+            propose: Chooses proposals.
+            second: Looks at each proposal; None for a network that only proposes.
+            masks: Predicts masks; None for none.
+            sample: Chooses the proposals to learn from, in training; None for all.
+            pad_to_multiple: Inputs are padded with 0 below and right until both sides are multiples of it; anchors
+                and regions are laid as if they were not.
+        """
+        super().__init__()
+        self.backbone, self.neck, self.rpn, self.second, self.masks = backbone, neck, rpn, second, masks
+        self.propose, self.sample, self.pad_to_multiple = propose, sample, pad_to_multiple
+        self.learns_masks = masks is not None
+
+    @property
+    def parts(self) -> Parts:
+        """What the network is made of; what a second stage sees is the backbone's, or for pyramids a head's."""
+        second, masks = self.second, self.masks
+        layers = () if second is None else second.class_layers
+        own = tuple(ClassLayer(f"second.{layer.name}", layer.columns, layer.numbers) for layer in layers)
+        has_mask_classes = masks is not None and masks.head.columns > 1
+        if masks is not None and has_mask_classes:
+            own += (ClassLayer("masks.head.predict", masks.head.columns),)
+        tail = () if second is None else ("second.features",)
+        pyramid = not isinstance(self.neck, nn.Identity)
+        return Parts(
+            backbone=("backbone", *(() if pyramid else tail)),
+            beyond_classifier=tuple(f"backbone.{name}" for name in self.backbone.beyond_classifier),
+            necks=("neck",) if pyramid else (),
+            heads=(
+                "rpn.head",
+                *(tail if pyramid else ()),
+                *(("second.head",) if second is not None else ()),
+                *(("masks.head",) if masks is not None else ()),
+            ),
+            class_outputs=(
+                *(("second.head.classes",) if second is not None else ()),
+                *(("masks.head.predict",) if has_mask_classes else ()),
+            ),
+            box_outputs=("second.head.boxes",) if second is not None else (),
+            class_layers=own,
+        )
+
+    def lay_anchors(self, input_size: Size, channels: int = 3) -> None:
+        """Keep the anchors of a size of input as buffers.
+
+        Args:
+            input_size: (height, width).
+            channels: Channels of the input.
+        """
+        self.rpn.anchors.lay(grids_of(self, input_size, channels), input_size)
+
+    def feature_maps(self, inputs: Tensor) -> list[Tensor]:
+        """Return the maps that proposals come from, finest first."""
+        height, width = inputs.shape[-2:]
+        below, right = -height % self.pad_to_multiple, -width % self.pad_to_multiple
+        padded = F.pad(inputs, (0, right, 0, below)) if below or right else inputs
+        maps: list[Tensor] = self.neck(self.backbone(padded))
+        return maps
+
+    def forward(self, inputs: Tensor, true_sizes: Tensor, targets: Targets | None = None) -> TwoStagePredictions:
+        """Return what each stage predicts; in training proposals are sampled against the targets."""
+        size = (inputs.shape[-2], inputs.shape[-1])
+        maps = self.feature_maps(inputs)
+        first: AnchorPredictions = self.rpn(maps, size)
+        proposals = self.propose(first, true_sizes, training=self.training)
+        if self.second is None:
+            return TwoStagePredictions(first, proposals)
+        if self.training and targets is not None and self.sample is not None:
+            proposals = self.sample(proposals, targets)
+        found = TwoStagePredictions(first, proposals, self.second(maps, proposals, size))
+        if self.masks is None or not isinstance(self.second, BoxClassifier):
+            return found
+        instances = self.masks(maps, found, self.second, true_sizes)
+        return TwoStagePredictions(first, proposals, found.regions, instances)

@@ -1,0 +1,70 @@
+"""The box classifier's head: of which class a region is, and where its object's box rather lies.
+
+(Faster R-CNN, section 3.2; TF's mask_rcnn_box_predictor.)
+
+Dimensions: N regions, K foreground classes, C channels.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from boxwright.models.batch_norm import BatchNormSettings, make_norm
+from boxwright.models.layers import Dense, KernelRule
+
+__all__ = ["BoxClassifierHead"]
+
+CODE_SIZE = 4
+_KERAS = KernelRule()
+
+
+class BoxClassifierHead(nn.Module):
+    """The mean of a crop's features, then a dense layer for codes and one for logits.
+
+    Attributes:
+        num_classes: K.
+        box_columns: K, or 1 where all classes share a box.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        num_classes: int,
+        *,
+        share_boxes: bool = False,
+        dropout: float = 0.0,
+        rule: KernelRule = _KERAS,
+        box_rule: KernelRule | None = None,
+        norm: BatchNormSettings | None = None,
+    ) -> None:
+        """Build the layers.
+
+        Args:
+            in_channels: Channels of the crops' features.
+            num_classes: Foreground classes, K.
+            share_boxes: Whether all classes share one box.
+            dropout: The share of features dropped before either layer.
+            rule: How kernels start and what they cost.
+            box_rule: The same for the box layer, where it differs.
+            norm: Normalization behind either layer; None for none.
+        """
+        super().__init__()
+        self.num_classes, self.box_columns = num_classes, 1 if share_boxes else num_classes
+
+        def layers(out: int, rule: KernelRule) -> nn.Sequential:
+            dense = rule.apply(Dense(in_channels, out, bias=norm is None))
+            return nn.Sequential(*([nn.Dropout(dropout)] if dropout else []), dense, make_norm(out, norm))
+
+        self.boxes = layers(self.box_columns * CODE_SIZE, box_rule or rule)
+        self.classes = layers(num_classes + 1, rule)
+
+    @property
+    def dense_layer(self) -> int:
+        """Which layer of `boxes` and `classes` is the dense one."""
+        return len(self.classes) - 2
+
+    def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Return box codes [N, K or 1, 4] and class logits [N, K + 1] for features [N, C, H, W]."""
+        mean = features.mean((2, 3), keepdim=True)
+        codes, logits = self.boxes(mean).flatten(1), self.classes(mean).flatten(1)
+        return codes.view(len(codes), self.box_columns, CODE_SIZE), logits

@@ -1,0 +1,134 @@
+"""The mask head: which pixels of a region belong to its object (Mask R-CNN, section 3).
+
+Dimensions: N regions, K foreground classes, C channels, h w mask.
+"""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from boxwright.models.layers import ConvSettings, Deconv2d, KernelRule, conv_norm_act, make_activation, make_conv
+
+__all__ = ["MaskHead", "ResizeTo", "depth_between", "deconvolving_layers", "resizing_layers", "upsampling_layers"]
+
+Size = tuple[int, int]
+
+
+class ResizeTo(nn.Module):
+    """Resize to one size, between the centres of the corner pixels (TF's `align_corners`)."""
+
+    def __init__(self, size: Size) -> None:
+        """Remember the size.
+
+        Args:
+            size: (height, width).
+        """
+        super().__init__()
+        self.size = size
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return [N, C, h, w]."""
+        return F.interpolate(inputs, size=self.size, mode="bilinear", align_corners=True)
+
+
+class MaskHead(nn.Module):
+    """Layers, then a convolution that says for each pixel and class whether it belongs to an object of that class.
+
+    Attributes:
+        columns: K, or 1 where masks are the same for all classes.
+    """
+
+    def __init__(
+        self, layers: nn.Sequential, channels: int, columns: int, rule: KernelRule, kernel_size: int = 3
+    ) -> None:
+        """Build the last convolution.
+
+        Args:
+            layers: From a region's features to maps of the mask's size.
+            channels: Channels of those maps.
+            columns: K or 1.
+            rule: How the last kernel starts and what it costs.
+            kernel_size: Its side.
+        """
+        super().__init__()
+        self.layers, self.columns = layers, columns
+        self.predict = make_conv(channels, columns, kernel_size, rule, bias=True)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return logits [N, K or 1, h, w] for features [N, C, H, W]."""
+        logits: Tensor = self.predict(self.layers(features))
+        return logits
+
+
+def _convolutions(in_channels: int, depth: int, count: int, settings: ConvSettings) -> list[nn.Module]:
+    widths = [in_channels, *[depth] * count]
+    return [conv_norm_act(before, depth, 3, settings) for before in widths[:-1]]
+
+
+def resizing_layers(in_channels: int, depth: int, count: int, settings: ConvSettings, size: Size) -> nn.Sequential:
+    """Resize, then convolve (TF's layers).
+
+    Args:
+        in_channels: Channels of a region's features.
+        depth: Channels of the convolutions.
+        count: How many; none leaves `in_channels`.
+        settings: Convolutions.
+        size: (h, w) of the masks.
+
+    Returns:
+        The layers.
+    """
+    return nn.Sequential(ResizeTo(size), *_convolutions(in_channels, depth, count, settings))
+
+
+def upsampling_layers(in_channels: int, depth: int, count: int, settings: ConvSettings, factors: Size) -> nn.Sequential:
+    """Convolve, repeat pixels, convolve once more (TF's `convolve_then_upsample_masks`).
+
+    Args:
+        in_channels: Channels of a region's features.
+        depth: Channels of the convolutions.
+        count: How many before pixels are repeated.
+        settings: Convolutions.
+        factors: How often a pixel is repeated in y and x.
+
+    Returns:
+        The layers.
+    """
+    before = _convolutions(in_channels, depth, count, settings)
+    repeat = nn.Upsample(scale_factor=(float(factors[0]), float(factors[1])), mode="nearest")
+    after = conv_norm_act(depth if count else in_channels, depth, 3, settings)
+    return nn.Sequential(*before, repeat, after)
+
+
+def deconvolving_layers(in_channels: int, depth: int, count: int, settings: ConvSettings) -> nn.Sequential:
+    """Convolve, then double height and width by a learnt deconvolution (the paper's figure 4, right).
+
+    Args:
+        in_channels: Channels of a region's features.
+        depth: Channels of the convolutions.
+        count: How many.
+        settings: Convolutions.
+
+    Returns:
+        The layers.
+    """
+    before = _convolutions(in_channels, depth, count, settings)
+    double = Deconv2d(depth if count else in_channels, depth, 2, settings.kernel, bias=True)
+    return nn.Sequential(*before, double, make_activation(settings.activation))
+
+
+def depth_between(in_channels: int, num_classes: int) -> int:
+    """Return the channels of TF's mask convolutions where they are left to it.
+
+    Args:
+        in_channels: Channels of a region's features.
+        num_classes: Foreground classes.
+
+    Returns:
+        A power of two between the two, two parts to the features and three to the classes.
+    """
+    total = 2 * math.log2(in_channels) + 3 * math.log2(num_classes)
+    return int(2.0 ** round(total / 5))

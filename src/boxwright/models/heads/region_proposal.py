@@ -1,0 +1,36 @@
+"""The head of a region proposal network (Faster R-CNN, section 3.1): is there an object, and where rather.
+
+Dimensions: B batch, A anchors, C channels.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from boxwright.models.heads.outputs import AnchorHead
+
+__all__ = ["RegionProposalHead"]
+
+
+class RegionProposalHead(AnchorHead):
+    """One convolution for all levels, then box codes and two class logits for each anchor."""
+
+    def __init__(self, convolve: nn.Module, predict: AnchorHead) -> None:
+        """Assemble the head.
+
+        Args:
+            convolve: The convolution that all levels share.
+            predict: From its maps to codes and logits; columns are no object, object.
+        """
+        super().__init__()
+        self.convolve, self.predict, self.output = convolve, predict, predict.output
+
+    @property
+    def class_layers(self) -> tuple[str, ...]:
+        """None: what it tells apart are no classes."""
+        return ()
+
+    def forward(self, features: list[Tensor]) -> tuple[Tensor, Tensor]:
+        """Return box codes [B, A, 4] and class logits [B, A, 2], level by level, row by row."""
+        codes, logits = self.predict([self.convolve(level) for level in features])
+        return codes, logits

@@ -1,0 +1,59 @@
+"""Feature pyramid network as in its paper (Lin et al., 2017, section 3), and in most two-stage detectors.
+
+Dimensions: B batch, C channels, H W grid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from boxwright.models.layers import ConvSettings, make_conv
+
+__all__ = ["PaperFeaturePyramid"]
+
+
+class PaperFeaturePyramid(nn.Module):
+    """Project each map, add coarse to fine, then smooth every level; coarser levels are sampled from the last.
+
+    Convolutions learn a bias, and nothing is normalized or activated.
+
+    Attributes:
+        channels: Channels of each map that `forward` returns.
+    """
+
+    def __init__(
+        self, in_channels: Sequence[int], depth: int, settings: ConvSettings, *, extra_levels: int = 0, pool: int = 1
+    ) -> None:
+        """Build the pyramid.
+
+        Args:
+            in_channels: Channels of the backbone's maps, finest first.
+            depth: Channels of every level.
+            settings: Convolutions.
+            extra_levels: How many coarser levels to append, each of half the size.
+            pool: Side of the windows whose largest value they have; 1 takes every second pixel.
+        """
+        super().__init__()
+        self.laterals = nn.ModuleList([make_conv(c, depth, 1, settings.kernel, bias=True) for c in in_channels])
+        self.smooth = nn.ModuleList([make_conv(depth, depth, 3, settings.kernel, bias=True) for _ in in_channels])
+        self.extra_levels, self.pool = extra_levels, pool
+        self.channels = (depth,) * (len(in_channels) + extra_levels)
+
+    def forward(self, features: list[Tensor]) -> list[Tensor]:
+        """Return all levels, finest first."""
+        total: Tensor | None = None
+        levels: list[Tensor] = []
+        for lateral, smooth, level in zip(
+            reversed(self.laterals), reversed(self.smooth), reversed(features), strict=True
+        ):
+            projected = lateral(level)
+            if total is not None:
+                projected = projected + F.interpolate(total, size=projected.shape[-2:], mode="nearest")
+            total = projected
+            levels.insert(0, smooth(total))
+        for _ in range(self.extra_levels):
+            levels.append(F.max_pool2d(levels[-1], self.pool, 2))
+        return levels

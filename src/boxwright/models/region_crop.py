@@ -1,0 +1,111 @@
+"""How a second stage cuts regions out of feature maps.
+
+Dimensions: B batch, R regions of an image, C channels, h w crop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from boxwright.ops.boxes import normalized
+from boxwright.ops.pyramid_level import by_relative_size, by_size
+from boxwright.ops.roi import Pool, crop_and_resize, roi_align
+
+__all__ = ["CornerCrop", "RegionCrop", "RoiAlign"]
+
+Size = tuple[int, int]
+_FINEST_STRIDE = 4
+
+
+class RegionCrop(Protocol):
+    """Cuts regions out of the maps of a batch."""
+
+    @property
+    def side(self) -> int:
+        """Height and width of a crop."""
+        ...
+
+    def __call__(self, maps: Sequence[Tensor], boxes: Tensor, input_size: Size) -> Tensor:
+        """Crop.
+
+        Args:
+            maps: Levels, finest first, float [B, C, H, W] each.
+            boxes: float32 [B, R, 4], xyxy in pixels of the network's input.
+            input_size: (height, width) of that input.
+
+        Returns:
+            float [B · R, C, h, w], in the order of images, then of regions.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class CornerCrop:
+    """TF's crop, from the corners of a region, with a maximum over windows behind it.
+
+    Maps that were padded to a multiple are sampled as if they were not, as in TF; a trained network relies on it.
+
+    Attributes:
+        size: Height and width before the pool.
+        pool: The windows.
+        fade: As for `crop_and_resize`.
+    """
+
+    size: int
+    pool: Pool
+    fade: bool = False
+
+    @property
+    def side(self) -> int:
+        """Height and width of a crop."""
+        return self.pool.size(self.size)
+
+    def __call__(self, maps: Sequence[Tensor], boxes: Tensor, input_size: Size) -> Tensor:
+        """Return float [B · R, C, h, w]."""
+        places = normalized(boxes, input_size)
+        levels = by_relative_size(places, input_size, len(maps))
+        crops = crop_and_resize(maps, places, levels, (self.size, self.size), fade=self.fade, pool=self.pool)
+        return crops.flatten(0, 1)
+
+
+@dataclass(frozen=True)
+class RoiAlign:
+    """The paper's crop: samples at the centres of equal parts, averaged; levels by the region's size alone.
+
+    Attributes:
+        size: Height and width.
+        samples: Samples of a cell in either direction.
+        aligned: As for `roi_align`.
+        levels: How many levels are cropped from; the first is level 2.
+    """
+
+    size: int
+    samples: int = 2
+    aligned: bool = True
+    levels: int = 4
+
+    @property
+    def side(self) -> int:
+        """Height and width of a crop."""
+        return self.size
+
+    def __call__(self, maps: Sequence[Tensor], boxes: Tensor, input_size: Size) -> Tensor:
+        """Return float [B · R, C, h, w]."""
+        del input_size
+        used = maps[: self.levels]
+        # What the maps span: the input with its padding.
+        height, width = used[0].shape[-2] * _FINEST_STRIDE, used[0].shape[-1] * _FINEST_STRIDE
+        crops = roi_align(
+            used,
+            boxes,
+            by_size(boxes, len(used)),
+            (self.size, self.size),
+            input_size=(height, width),
+            samples=self.samples,
+            aligned=self.aligned,
+        )
+        return crops.flatten(0, 1)

@@ -1,0 +1,88 @@
+"""The third stage: masks of what was found (Mask R-CNN, section 3).
+
+Dimensions: B batch, R proposals of an image, D detections (padded), P positives, K foreground classes, h w mask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from boxwright.models.heads.mask import MaskHead
+from boxwright.models.region_crop import RegionCrop
+from boxwright.models.second_stage import BoxClassifier
+from boxwright.types import InstancePredictions, PaddedDetections, Proposals, TwoStagePredictions
+
+__all__ = ["MaskPredictor"]
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Some of the proposals: `index` int64 [B, P] of R, boxes [B, P, 4], valid [B, P]."""
+
+    index: Tensor
+    boxes: Tensor
+    valid: Tensor
+
+
+class MaskPredictor(nn.Module):
+    """Predicts a mask for each detection; in training, for the proposals that were sampled for their objects."""
+
+    def __init__(
+        self,
+        head: MaskHead,
+        crop: RegionCrop | None,
+        detect: Callable[[TwoStagePredictions, Tensor], PaddedDetections],
+        most_positives: int,
+    ) -> None:
+        """Assemble the stage.
+
+        Args:
+            head: A region's features to logits [N, K or 1, h, w].
+            crop: Cuts regions out of the maps for it; None where it sees the second stage's features.
+            detect: Chooses the detections, given the true sizes.
+            most_positives: The most proposals an image that are sampled for their objects.
+        """
+        super().__init__()
+        self.head, self.crop, self.detect, self.most_positives = head, crop, detect, most_positives
+
+    def forward(
+        self, maps: list[Tensor], found: TwoStagePredictions, second: BoxClassifier, true_sizes: Tensor
+    ) -> InstancePredictions:
+        """Return logits [B, D, K or 1, h, w]."""
+        size = found.first.input_size
+        positive = found.proposals.positive
+        if positive is not None and found.regions is not None:
+            rows = self._positives(found.proposals, positive)
+            if self.crop is None:
+                batch = torch.arange(len(positive), device=positive.device)[:, None] * positive.shape[1]
+                features = found.regions.features[(batch + rows.index).flatten()]
+            else:
+                features = self.crop(maps, rows.boxes, size)
+            return InstancePredictions(rows.boxes, rows.valid, self._logits(features, rows.valid))
+        detections = self.detect(found, true_sizes)
+        if self.crop is None:
+            features = second.look(maps, detections.boxes, detections.valid, size)
+        else:
+            features = self.crop(maps, detections.boxes, size)
+        logits = self._logits(features, detections.valid)
+        return InstancePredictions(detections.boxes, detections.valid, logits, detections)
+
+    def _positives(self, proposals: Proposals, positive: Tensor) -> _Rows:
+        """Gather what was sampled for its object: only these learn masks."""
+        count = min(self.most_positives, positive.shape[1])
+        index = (~positive).byte().argsort(dim=1, stable=True)[:, :count]
+        boxes = proposals.boxes.gather(1, index[..., None].expand(-1, -1, 4))
+        return _Rows(index, boxes, positive.gather(1, index))
+
+    def _logits(self, features: Tensor, valid: Tensor) -> Tensor:
+        if self.training or torch.compiler.is_compiling() or bool(valid.all()):
+            logits: Tensor = self.head(features)
+        else:
+            rows = valid.flatten().nonzero().squeeze(1)
+            found: Tensor = self.head(features[rows])
+            logits = found.new_zeros(valid.numel(), *found.shape[1:]).index_copy(0, rows, found)
+        return logits.view(*valid.shape, *logits.shape[1:])

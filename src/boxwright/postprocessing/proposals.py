@@ -1,0 +1,99 @@
+"""From a region proposal network's predictions to proposals (Faster R-CNN, section 3.1; TF's first stage).
+
+Dimensions: B batch, A anchors, R proposals of an image, L levels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from boxwright.ops.box_coder import BoxCoder
+from boxwright.ops.boxes import clip_boxes
+from boxwright.postprocessing.nms import ClassAgnostic, Nms, PerClass
+from boxwright.types import AnchorPredictions, PaddedDetections, Proposals
+
+__all__ = ["LevelProposals", "RegionProposals"]
+
+
+@dataclass(frozen=True)
+class RegionProposals:
+    """Suppress among all anchors, then clip to the image; what has no area left is not replaced (TF's rule).
+
+    Attributes:
+        box_coder: Decodes box codes.
+        nms: Keeps the best.
+        nms_in_training: Does so in training.
+    """
+
+    box_coder: BoxCoder
+    nms: Nms
+    nms_in_training: Nms
+
+    @torch.no_grad()
+    def __call__(self, predictions: AnchorPredictions, true_sizes: Tensor, *, training: bool) -> Proposals:
+        """Return the proposals of a batch, clipped to the true sizes [B, 2]."""
+        nms = self.nms_in_training if training else self.nms
+        boxes = self.box_coder.decode(predictions.box_codes.float(), predictions.anchors)
+        scores = predictions.class_logits.float().softmax(-1)[..., 1:]
+        return _proposals(nms(boxes, scores, true_sizes.to(boxes)))
+
+
+@dataclass(frozen=True)
+class LevelProposals:
+    """Take the best of each level, clip them to the image, then suppress (as Detectron, kerod and torchvision do).
+
+    Attributes:
+        box_coder: Decodes box codes.
+        iou_threshold: Boxes that overlap a better one by more are dropped.
+        per_level: The most that a level gives; (in training, otherwise).
+        most: The most proposals an image, R; (in training, otherwise).
+        across_levels: Whether boxes suppress others of all levels, or of their own alone.
+        score: "logit": the object's logit, of which those below 0 are never proposed; or its "probability".
+    """
+
+    box_coder: BoxCoder
+    iou_threshold: float = 0.7
+    per_level: tuple[int, int] = (2000, 1000)
+    most: tuple[int, int] = (2000, 1000)
+    across_levels: bool = False
+    score: Literal["logit", "probability"] = "probability"
+
+    @torch.no_grad()
+    def __call__(self, predictions: AnchorPredictions, true_sizes: Tensor, *, training: bool) -> Proposals:
+        """Return the proposals of a batch, clipped to the true sizes [B, 2]."""
+        per_level, most = (counts[0] if training else counts[1] for counts in (self.per_level, self.most))
+        logits = predictions.class_logits.float()
+        scores = logits[..., 1] if self.score == "logit" else logits.softmax(-1)[..., 1]
+        rank = scores if self.score == "logit" else logits[..., 1] - logits[..., 0]
+        levels = predictions.levels
+        if levels is None:
+            levels = torch.zeros(scores.shape[1], dtype=torch.int64, device=scores.device)
+        chosen = _best_of_levels(rank, levels, per_level)
+        anchors = predictions.anchors[chosen]
+        codes = predictions.box_codes.float().gather(1, chosen[..., None].expand(-1, -1, 4))
+        sizes = true_sizes.to(codes)
+        boxes = clip_boxes(self.box_coder.decode(codes, anchors), sizes[:, :1], sizes[:, 1:])
+        scores = scores.gather(1, chosen)[..., None]
+        if self.across_levels:
+            return _proposals(Nms(ClassAgnostic(self.iou_threshold), 0.0, most)(boxes, scores, sizes))
+        of_level = torch.nn.functional.one_hot(levels[chosen], int(levels.max()) + 1).bool()
+        columns = torch.where(of_level, scores, -torch.inf)
+        return _proposals(Nms(PerClass(self.iou_threshold, most), 0.0, most)(boxes, columns, sizes))
+
+
+def _best_of_levels(scores: Tensor, levels: Tensor, count: int) -> Tensor:
+    """Return the indices int64 [B, n] of the best of each level, level by level, of A anchors."""
+    found, first = [], 0
+    for size in torch.unique_consecutive(levels, return_counts=True)[1].tolist():
+        part = scores[:, first : first + size]
+        found.append(first + part.topk(min(count, size), dim=1).indices)
+        first += size
+    return torch.cat(found, dim=1)
+
+
+def _proposals(found: PaddedDetections) -> Proposals:
+    return Proposals(found.boxes, found.scores, found.valid)
