@@ -71,13 +71,39 @@ def components(folder: str = ".") -> list[Case]:
 
 def unclaimed() -> list[str]:
     """Name what the folder holds that no test here looks at."""
-    claimed = {"components", "models", "checkpoint", "metrics", "records", "networks", "refinedet", "tf1", "weights"}
+    claimed = {
+        "components",
+        "models",
+        "checkpoint",
+        "metrics",
+        "records",
+        "networks",
+        "refinedet",
+        "tf1",
+        "two_stage",
+        "weights",
+    }
     claimed |= {"README", "__init__", "__pycache__", "pipeline_schema", "tensorflow_ops"}
     return sorted({path.name for path in FOLDER.iterdir() if path.name.split(".")[0] not in claimed})
 
 
 def model_names() -> list[str]:
-    return sorted(path.stem for path in (FOLDER / "models").glob("*.json"))
+    """Name the recorded one-stage detectors, and those that are not known."""
+    return [name.name for name in _detectors("models") if not is_two_stage(name)]
+
+
+def two_stage_names() -> list[str]:
+    """Name the recorded two-stage detectors, with their folder."""
+    found = [*_detectors("models"), *(path for path in _detectors("two_stage") if path.name != "components")]
+    return [f"{path.parent.name}/{path.name}" for path in found if is_two_stage(path)]
+
+
+def _detectors(folder: str) -> list[Path]:
+    return sorted(path.with_suffix("") for path in (FOLDER / folder).glob("*.json"))
+
+
+def is_two_stage(path: Path) -> bool:
+    return json.loads(path.with_name(f"{path.name}.json").read_text())["model_text"].startswith("faster_rcnn")
 
 
 def tf1_names() -> list[str]:
