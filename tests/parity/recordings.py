@@ -95,6 +95,7 @@ def model_names() -> list[str]:
 def two_stage_names() -> list[str]:
     """Name the recorded two-stage detectors, with their folder."""
     found = [*_detectors("models"), *(path for path in _detectors("two_stage") if path.name != "components")]
+    found += _detectors("tf1")
     return [f"{path.parent.name}/{path.name}" for path in found if is_two_stage(path)]
 
 
@@ -107,7 +108,8 @@ def is_two_stage(path: Path) -> bool:
 
 
 def tf1_names() -> list[str]:
-    return sorted(path.stem for path in (FOLDER / "tf1").glob("*.json"))
+    """Name the recorded one-stage detectors of TF1."""
+    return [path.name for path in _detectors("tf1") if not is_two_stage(path)]
 
 
 _BACKBONE = "model/_feature_extractor/classification_backbone/layer_with_weights-"

@@ -146,8 +146,9 @@ def recorded(request: pytest.FixtureRequest) -> Recorded:
 
 
 def test_every_variable_has_its_name(recorded: Recorded) -> None:
-    assert set(recorded.report.restored.values()) == recorded.names
-    assert not recorded.report.unused
+    assert set(recorded.report.restored.values()) == recorded.names - set(recorded.report.unused)
+    # TF1's ResNet has its last block in the first half, too, where nothing reads it.
+    assert all("FirstStageFeatureExtractor/resnet_v1_101/block4/" in name for name in recorded.report.unused)
     assert not recorded.report.kept
 
 
@@ -161,11 +162,13 @@ def test_first_stage(recorded: Recorded) -> None:
         first = recorded.predict(mode).first
         assert first.feature_maps
         for level, features in enumerate(first.feature_maps):
-            if mode == "" and not recorded.has(f"predict/rpn_features_to_crop/{level}"):
-                continue
-            recorded.compare(f"{mode}predict/rpn_features_to_crop/{level}", features.permute(0, 2, 3, 1))
-            seen = recorded.network.rpn.head.convolve(features)
-            recorded.compare(f"{mode}predict/rpn_box_predictor_features/{level}", seen.permute(0, 2, 3, 1))
+            if recorded.has(f"feature_maps/{level}"):
+                # TF1's values spread by some 0.06 only.
+                recorded.compare(f"feature_maps/{level}", features.permute(0, 2, 3, 1), 1e-5, 1e-4)
+            elif recorded.has(f"{mode}predict/rpn_features_to_crop/{level}"):
+                recorded.compare(f"{mode}predict/rpn_features_to_crop/{level}", features.permute(0, 2, 3, 1))
+                seen = recorded.network.rpn.head.convolve(features)
+                recorded.compare(f"{mode}predict/rpn_box_predictor_features/{level}", seen.permute(0, 2, 3, 1))
         recorded.compare(f"{mode}predict/rpn_box_encodings", first.box_codes)
         recorded.compare(f"{mode}predict/rpn_objectness_predictions_with_background", first.class_logits)
         recorded.compare(f"{mode}predict/anchors", yxyx(first.anchors), 1e-5, 1e-4)
@@ -206,22 +209,20 @@ def second_stage(recorded: Recorded, mode: str) -> RegionPredictions:
 
 
 def rows(recorded: Recorded, mode: str, name: str, actual: Tensor) -> None:
-    """Compare rows of proposals; those that are padding were not looked at here."""
-    count = int(recorded.array(f"{mode}predict/num_proposals")[0])
-    whole = len(actual) == count
-    if whole or (recorded.has(f"{mode}{name}") and f"{mode}{name}" in recorded.arrays.files):
-        expected = recorded.arrays[f"{mode}{name}"] if f"{mode}{name}" in recorded.arrays.files else None
-        if expected is None:
-            recorded.compare(f"{mode}{name}", actual)
-        else:
-            assert_close(actual[:count], expected[:count], 1e-4, 1e-3)
+    """Compare rows of proposals, but for those that are padding, which were not looked at here."""
+    name, boxes = f"{mode}{name}", recorded.array(f"{mode}predict/proposal_boxes")
+    if len(actual) != boxes.shape[1]:  # the whole map, of R-FCN
+        recorded.compare(name, actual)
         return
-    shape = tuple(recorded.arrays[f"{mode}{name}@shape"])
-    index = recorded.arrays[f"{mode}{name}@index"]
+    count = int(recorded.array(f"{mode}predict/num_proposals")[0])
+    if name in recorded.arrays.files:
+        assert_close(actual[:count], recorded.arrays[name][:count], 1e-4, 1e-3)
+        return
+    shape, index = tuple(recorded.arrays[f"{name}@shape"]), recorded.arrays[f"{name}@index"]
     assert tuple(actual.shape) == shape
     of_proposals = index // int(np.prod(shape[1:])) < count
     picked = actual.reshape(-1)[torch.from_numpy(index[of_proposals])]
-    assert_close(picked, recorded.arrays[f"{mode}{name}@value"][of_proposals], 1e-4, 1e-3)
+    assert_close(picked, recorded.arrays[f"{name}@value"][of_proposals], 1e-4, 1e-3)
 
 
 def test_second_stage(recorded: Recorded) -> None:

@@ -51,7 +51,7 @@ from boxwright.postprocessing.two_stage import ProposalPostprocessor, TwoStagePo
 from boxwright.preprocessing.preprocessor import Preprocessor
 from boxwright.types import Categories
 
-__all__ = ["build_faster_rcnn"]
+__all__ = ["build_faster_rcnn", "check_sampling"]
 
 _PATH = "model.faster_rcnn"
 _OBJECT = ClassColumns(num_classes=1)
@@ -106,15 +106,28 @@ def build_faster_rcnn(config: m.FasterRcnn, categories: Categories | None) -> De
     )
 
 
+def check_sampling(config: m.FasterRcnn) -> None:
+    """Refuse to learn from more proposals than there are, as TF does when it trains.
+
+    Args:
+        config: The message.
+
+    Raises:
+        ConfigError: Where that is so.
+    """
+    levels = config.level_proposals
+    most = config.first_stage_max_proposals if levels is None else levels.max_proposals_in_training
+    if config.number_of_stages > 1 and config.second_stage_batch_size > most and config.hard_example_miner is None:
+        raise ConfigError(
+            f"{_PATH}.second_stage_batch_size: {config.second_stage_batch_size} proposals of an image are to be learnt "
+            f"from, but there are {most} at most; lower it, or raise first_stage_max_proposals"
+        )
+
+
 def _check(config: m.FasterRcnn) -> None:
     """Refuse what contradicts itself, before anything is built."""
     if config.number_of_stages == 1:
         return
-    if config.second_stage_batch_size > config.first_stage_max_proposals and config.level_proposals is None:
-        raise ConfigError(
-            f"{_PATH}.second_stage_batch_size: {config.second_stage_batch_size} proposals are to be learnt from, but "
-            f"first_stage_max_proposals is {config.first_stage_max_proposals}"
-        )
     predictor = require(config.second_stage_box_predictor, f"{_PATH}.second_stage_box_predictor")
     mask = predictor.mask_rcnn_box_predictor
     if config.number_of_stages == 3 and (mask is None or not mask.predict_instance_masks):

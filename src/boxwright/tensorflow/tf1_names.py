@@ -20,6 +20,7 @@ from boxwright.models.backbones.pnasnet import PnasNet
 from boxwright.models.backbones.resnet_v1_slim import ResNetV1Slim
 from boxwright.models.heads.convolutional import ConvolutionalHead
 from boxwright.models.heads.weight_shared import Tower, WeightSharedHead
+from boxwright.models.layers import Dense
 from boxwright.models.necks.fpn import FeaturePyramid, unsmoothed
 from boxwright.models.necks.mnasfpn import MnasFpn
 from boxwright.models.necks.multi_resolution import MultiResolutionFeatureMaps
@@ -35,7 +36,7 @@ from boxwright.tensorflow.named_layers import (
     learnt_names,
 )
 
-__all__ = ["SSD_PARTS", "variables_of"]
+__all__ = ["SSD_PARTS", "by_module", "slim_layer", "units", "variables_of"]
 
 _EXTRACTOR = "FeatureExtractor"
 # Scopes of what follows the backbones whose modules are not named by them.
@@ -57,6 +58,9 @@ def variables_of(layer: nn.Module, path: str) -> dict[str, TfVariable]:
         The tensor's name within the layer to the variable.
     """
     path, _, part = path.partition("#")
+    if isinstance(layer, Dense):
+        found = {"weight": TfVariable(f"{path}/weights", CONV_AXES, side=layer.kernel_size[0])}
+        return found if layer.bias is None else found | {"bias": TfVariable(f"{path}/biases")}
     if isinstance(layer, nn.Conv2d):
         depthwise = layer.groups > 1
         kernel = part or ("depthwise_weights" if depthwise else "weights")
@@ -66,7 +70,7 @@ def variables_of(layer: nn.Module, path: str) -> dict[str, TfVariable]:
     return {name: TfVariable(f"{path}/{NORM[name]}") for name in learnt_names(layer)}
 
 
-def _layer(module: nn.Module, scope: str) -> Named:
+def slim_layer(module: nn.Module, scope: str) -> Named:
     """Name one layer of TF-Slim: a convolution, or the two of a separable one, and its normalization."""
     convs = [part for part in module.modules() if isinstance(part, nn.Conv2d)]
     kernels = ("#depthwise_weights", "#pointwise_weights") if len(convs) > 1 else ("",)
@@ -79,25 +83,25 @@ def _layer(module: nn.Module, scope: str) -> Named:
 
 def _mobilenet_v1(backbone: MobileNetV1, _: SSD) -> Named:
     scope = f"{_EXTRACTOR}/MobilenetV1/Conv2d"
-    yield from _layer(backbone.stem, f"{scope}_0")
+    yield from slim_layer(backbone.stem, f"{scope}_0")
     for number, block in enumerate(backbone.blocks, start=1):
         depthwise, pointwise = block.children()
-        yield from _layer(depthwise, f"{scope}_{number}_depthwise")
-        yield from _layer(pointwise, f"{scope}_{number}_pointwise")
+        yield from slim_layer(depthwise, f"{scope}_{number}_depthwise")
+        yield from slim_layer(pointwise, f"{scope}_{number}_pointwise")
 
 
 def _mobilenet_v2(backbone: MobileNetV2, _: SSD) -> Named:
     scope = f"{_EXTRACTOR}/MobilenetV2"
-    yield from _layer(backbone.stem, f"{scope}/Conv")
+    yield from slim_layer(backbone.stem, f"{scope}/Conv")
     for number, block in enumerate(part for part in backbone.blocks if isinstance(part, InvertedResidual)):
         name = f"{scope}/expanded_conv_{number}" if number else f"{scope}/expanded_conv"
         for part in ("expand", "depthwise", "project"):
-            yield from _layer(getattr(block, part), f"{name}/{part}")
+            yield from slim_layer(getattr(block, part), f"{name}/{part}")
     if backbone.head is not None:
-        yield from _layer(backbone.head, f"{scope}/Conv_1")
+        yield from slim_layer(backbone.head, f"{scope}/Conv_1")
 
 
-def _units(module: nn.Module) -> list[nn.Sequential]:
+def units(module: nn.Module) -> list[nn.Sequential]:
     """Cut a part into convolutions, each with the normalization behind it."""
     units: list[list[nn.Module]] = []
     for part in module.modules():
@@ -113,7 +117,7 @@ def _conv(unit: nn.Sequential) -> nn.Conv2d:
     return conv
 
 
-def _by_module(part: nn.Module, scope: str) -> Named:
+def by_module(part: nn.Module, scope: str) -> Named:
     """Name the layers of a part whose modules are named by TF-Slim's scopes; numbers only hold layers together."""
     units: dict[str, list[nn.Module]] = {}
     for name, module in part.named_modules():
@@ -121,19 +125,19 @@ def _by_module(part: nn.Module, scope: str) -> Named:
             own = "/".join(step for step in name.split(".") if not step.isdigit())
             units.setdefault(own, []).append(module)
     for own, layers in units.items():
-        yield from _layer(nn.Sequential(*layers), f"{scope}/{own}")
+        yield from slim_layer(nn.Sequential(*layers), f"{scope}/{own}")
 
 
 _SlimBackbone = Inception | MobileDet | MobileNetV3 | ResNetV1Slim
 
 
 def _slim_backbone(backbone: _SlimBackbone, _: SSD) -> Named:
-    yield from _by_module(backbone, _scope(backbone))
+    yield from by_module(backbone, _scope(backbone))
 
 
 def _pnasnet(backbone: PnasNet, _: SSD) -> Named:
     """Name layers by their modules; normalization is a layer of its own there."""
-    for layer, path in _by_module(backbone, _EXTRACTOR):
+    for layer, path in by_module(backbone, _EXTRACTOR):
         yield layer, path.removesuffix("/BatchNorm")
 
 
@@ -160,13 +164,13 @@ def _extra_maps(neck: MultiResolutionFeatureMaps, network: SSD) -> Named:
     path = f"{_scope(network.backbone)}/{_last_layer(network.backbone)}"
     first = len(neck.channels) - len(neck.extra)
     for number, extra in enumerate(neck.extra, start=first):
-        squeeze, *depthwise, spread = _units(extra)
-        yield from _layer(squeeze, f"{path}_1_Conv2d_{number}_1x1_{_conv(squeeze).out_channels}")
+        squeeze, *depthwise, spread = units(extra)
+        yield from slim_layer(squeeze, f"{path}_1_Conv2d_{number}_1x1_{_conv(squeeze).out_channels}")
         side = _conv(depthwise[0] if depthwise else spread).kernel_size[0]
         name = f"{path}_2_Conv2d_{number}_{side}x{side}_s2_{_conv(spread).out_channels}"
         for layer in depthwise:
-            yield from _layer(layer, f"{name}_depthwise")
-        yield from _layer(spread, name)
+            yield from slim_layer(layer, f"{name}_depthwise")
+        yield from slim_layer(spread, name)
 
 
 # What the first map behind the backbone's is called: the layer, and its number.
@@ -182,41 +186,41 @@ def _pyramid(neck: FeaturePyramid, network: SSD) -> Named:
         raise UnnamedPartError("a pyramid that hands down smoothed maps")
     scope = f"{_scope(network.backbone)}/fpn"
     for number, lateral in enumerate(neck.laterals, start=1):
-        yield from _layer(lateral, f"{scope}/projection_{number}")
+        yield from slim_layer(lateral, f"{scope}/projection_{number}")
     for number, smooth in enumerate(neck.smooth, start=1):
-        yield from _layer(smooth, f"{scope}/smoothing_{number}")
+        yield from slim_layer(smooth, f"{scope}/smoothing_{number}")
     layer, first = _BOTTOM_UP[type(network.backbone)]
     for number, extra in enumerate(neck.extra, start=first):
-        yield from _layer(extra, f"{scope}/bottom_up_{layer}{number}")
+        yield from slim_layer(extra, f"{scope}/bottom_up_{layer}{number}")
 
 
 def _pooling_pyramid(neck: PoolingPyramid, network: SSD) -> Named:
-    for unit in _units(neck.project):
-        yield from _layer(unit, f"{_scope(network.backbone)}/Base_Conv2d_1x1_{_conv(unit).out_channels}")
+    for unit in units(neck.project):
+        yield from slim_layer(unit, f"{_scope(network.backbone)}/Base_Conv2d_1x1_{_conv(unit).out_channels}")
 
 
 def _mnasfpn(neck: MnasFpn, _: SSD) -> Named:
-    yield from _by_module(neck, f"{_EXTRACTOR}/MnasFPN")
+    yield from by_module(neck, f"{_EXTRACTOR}/MnasFPN")
 
 
 def _convolutional(head: ConvolutionalHead, _: SSD) -> Named:
     for level, (shared, boxes, classes) in enumerate(zip(head.shared, head.boxes, head.classes, strict=True)):
         scope = f"BoxPredictor_{level}"
-        for number, layer in enumerate(_units(shared)):
-            yield from _layer(layer, f"{scope}/Conv2d_{number}_1x1_{_conv(layer).out_channels}")
+        for number, layer in enumerate(units(shared)):
+            yield from slim_layer(layer, f"{scope}/Conv2d_{number}_1x1_{_conv(layer).out_channels}")
         for layers, name in ((boxes, "BoxEncodingPredictor"), (classes, "ClassPredictor")):
-            *depthwise, last = _units(layers)
+            *depthwise, last = units(layers)
             for layer in depthwise:
-                yield from _layer(layer, f"{scope}/{name}_depthwise")
-            yield from _layer(last, f"{scope}/{name}")
+                yield from slim_layer(layer, f"{scope}/{name}_depthwise")
+            yield from slim_layer(last, f"{scope}/{name}")
 
 
 def _weight_shared(head: WeightSharedHead, _: SSD) -> Named:
     scope = "WeightSharedConvolutionalBoxPredictor"
     for level, projection in enumerate(head.projections):
-        yield from _layer(projection, f"{scope}/ProjectionLayer/conv2d_{level}")
-    yield from _layer(head.boxes, f"{scope}/BoxPredictor")
-    yield from _layer(head.classes, f"{scope}/ClassPredictor")
+        yield from slim_layer(projection, f"{scope}/ProjectionLayer/conv2d_{level}")
+    yield from slim_layer(head.boxes, f"{scope}/BoxPredictor")
+    yield from slim_layer(head.classes, f"{scope}/ClassPredictor")
     if head.class_tower is None:
         yield from _tower(head.box_tower, f"{scope}/PredictionTower")
     else:
@@ -226,7 +230,7 @@ def _weight_shared(head: WeightSharedHead, _: SSD) -> Named:
 
 def _tower(tower: Tower, scope: str) -> Named:
     for number, conv in enumerate(tower.convs):
-        yield from _layer(conv, f"{scope}/conv2d_{number}")
+        yield from slim_layer(conv, f"{scope}/conv2d_{number}")
     for position, norm in enumerate(tower.norms):
         level, number = divmod(position, len(tower.convs))
         if isinstance(norm, nn.BatchNorm2d):

@@ -15,9 +15,8 @@ from torch import nn
 from boxwright.models.faster_rcnn import FasterRCNN
 from boxwright.models.network import Network
 from boxwright.models.ssd import SSD
-from boxwright.tensorflow import tf1_names, tf2_names
+from boxwright.tensorflow import tf1_names, tf1_two_stage_names, tf2_names, tf2_two_stage_names
 from boxwright.tensorflow.named_layers import Named, TfVariable, UnnamedPartError
-from boxwright.tensorflow.tf2_two_stage_names import FASTER_RCNN_PARTS
 
 __all__ = ["Variables", "tf1_variables", "tf2_variables"]
 
@@ -34,7 +33,7 @@ class _Family:
 
 _FAMILIES: dict[type[Network], _Family] = {
     SSD: _Family(tf1_names.SSD_PARTS, tf2_names.SSD_PARTS),
-    FasterRCNN: _Family({}, FASTER_RCNN_PARTS),
+    FasterRCNN: _Family(tf1_two_stage_names.FASTER_RCNN_PARTS, tf2_two_stage_names.FASTER_RCNN_PARTS),
 }
 
 

@@ -1,0 +1,83 @@
+"""Where TF1 keeps the layers of a two-stage detector's parts: by the scopes of `faster_rcnn_meta_arch`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from boxwright.models.backbones.backbone import LastMap
+from boxwright.models.backbones.inception import Inception
+from boxwright.models.backbones.resnet_v1_slim import ResNetV1Slim, ResNetV1SlimBlock4
+from boxwright.models.faster_rcnn import FasterRCNN
+from boxwright.models.heads.box_classifier import BoxClassifierHead
+from boxwright.models.heads.convolutional import ConvolutionalHead
+from boxwright.models.heads.mask import MaskHead
+from boxwright.models.heads.position_sensitive import PositionSensitiveHead
+from boxwright.models.heads.region_proposal import RegionProposalHead
+from boxwright.tensorflow.named_layers import Named, UnnamedPartError
+from boxwright.tensorflow.tf1_names import by_module, slim_layer, units
+
+__all__ = ["FASTER_RCNN_PARTS"]
+
+_FIRST, _SECOND = "FirstStageFeatureExtractor", "SecondStageFeatureExtractor"
+_HEADS = "SecondStageBoxPredictor"
+
+
+def _first_half(backbone: Inception | ResNetV1Slim, _: FasterRCNN) -> Named:
+    yield from by_module(backbone, f"{_FIRST}/{backbone.slim_scope}")
+
+
+def _block4(block: ResNetV1SlimBlock4, _: FasterRCNN) -> Named:
+    yield from by_module(block, f"{_SECOND}/{block.slim_scope}")
+
+
+def _second_half(half: LastMap, network: FasterRCNN) -> Named:
+    del network
+    if not isinstance(half.body, Inception):
+        raise UnnamedPartError(f"a {type(half.body).__name__} behind crops")
+    # Blocks behind the cut are named anew there.
+    renamed = {"Repeat_2": "Repeat"}
+    for part, path in by_module(half.body, f"{_SECOND}/{half.body.slim_scope}"):
+        scope, _, rest = path.removeprefix(f"{_SECOND}/{half.body.slim_scope}/").partition("/")
+        yield part, f"{_SECOND}/{half.body.slim_scope}/{renamed.get(scope, scope)}/{rest}"
+
+
+def _proposal_head(head: RegionProposalHead, _: FasterRCNN) -> Named:
+    if not isinstance(head.predict, ConvolutionalHead) or len(head.predict.boxes) > 1:
+        raise UnnamedPartError("a region proposal head of several levels")
+    yield from slim_layer(head.convolve, "Conv")
+    yield from slim_layer(head.predict.boxes[0], "FirstStageBoxPredictor/BoxEncodingPredictor")
+    yield from slim_layer(head.predict.classes[0], "FirstStageBoxPredictor/ClassPredictor")
+
+
+def _box_classifier(head: BoxClassifierHead, _: FasterRCNN) -> Named:
+    yield from slim_layer(head.boxes, f"{_HEADS}/BoxEncodingPredictor")
+    yield from slim_layer(head.classes, f"{_HEADS}/ClassPredictor")
+
+
+def _mask_head(head: MaskHead, _: FasterRCNN) -> Named:
+    if any(isinstance(part, nn.ConvTranspose2d) for part in head.modules()):
+        raise UnnamedPartError("a mask head with a deconvolution")
+    for number, unit in enumerate([*units(head.layers), nn.Sequential(head.predict)]):
+        yield from slim_layer(unit, f"{_HEADS}/Conv_{number}" if number else f"{_HEADS}/Conv")
+
+
+def _position_sensitive(head: PositionSensitiveHead, _: FasterRCNN) -> Named:
+    yield from slim_layer(head.reduce, f"{_HEADS}/reduce_depth")
+    yield from slim_layer(head.boxes, f"{_HEADS}/refined_locations")
+    yield from slim_layer(head.classes, f"{_HEADS}/class_predictions")
+
+
+# Type of a part → what names its layers, given the part and its network.
+FASTER_RCNN_PARTS: dict[type[nn.Module], Callable[[Any, Any], Named]] = {
+    Inception: _first_half,
+    ResNetV1Slim: _first_half,
+    ResNetV1SlimBlock4: _block4,
+    LastMap: _second_half,
+    RegionProposalHead: _proposal_head,
+    BoxClassifierHead: _box_classifier,
+    PositionSensitiveHead: _position_sensitive,
+    MaskHead: _mask_head,
+}
