@@ -22,6 +22,20 @@ EXTENSIONS = {
     "TrainConfig": {"use_float16", "gradient_accumulation_steps", "freeze_stage", "fine_tune_checkpoint_channels"},
     "FreezeStage": {"until_step", "variables"},
     "SsdFeatureExtractor": {"tensorflow_version"},
+    "FasterRcnnFeatureExtractor": {"pyramid"},
+    "MaskRCNNBoxPredictor": {"mask_crop_size", "deconvolve_masks"},
+    "FasterRcnn": {
+        "first_stage_box_coder",
+        "first_stage_localization_loss",
+        "second_stage_localization_loss",
+        "first_stage_low_quality_matches",
+        "first_stage_activation",
+        "first_stage_share_predictor",
+        "first_stage_keep_crossing_anchors",
+        "level_proposals",
+        "add_groundtruth_boxes",
+        "roi_align",
+    },
     "Optimizer": {"adamw_optimizer"},
     "AdamWOptimizer": {"learning_rate", "weight_decay", "beta1", "beta2", "epsilon"},
     "CocoInputReader": {"annotations", "image_folder", "load_masks"},
@@ -33,6 +47,7 @@ EXTENSIONS = {
 NEW = {"ClassWeight", "FreezeStage", "AdamWOptimizer", "CocoInputReader", "VocInputReader", "BipartiteArgmaxMatcher"}
 NEW |= {"CaffeDistort", "OverlapCrop", "RandomExpand", "RandomInterpolationResize"}
 NEW |= {"AnchorRefinement", "RefineDet", "RefineDetFeatureExtractor", "ResidualBody", "TransferConnection"}
+NEW |= {"LevelProposals", "RoiAlign"}
 KINDS = {"float": "float", "int32": "int", "uint32": "int", "bool": "bool", "string": "string"}
 
 

@@ -24,6 +24,7 @@ from boxwright.data.label_map import load_label_map
 from boxwright.errors import ConfigError
 from boxwright.models.necks.bifpn import COMBINERS
 from tests.conftest import SMALL_MODEL, SMALL_TRAINING, extra_folder
+from tests.two_stage_models import EVERY
 
 MESSAGES = {cls.proto_name: cls for cls in vars(m).values() if isinstance(cls, type) and issubclass(cls, Message)}
 
@@ -37,7 +38,7 @@ HONOURED = {
 
 def test_every_field_has_a_verdict() -> None:
     statuses = [field_status(cls, field) for cls in MESSAGES.values() for field in cls.model_fields]
-    assert len(statuses) == 851 + 53 + 21 + 7 + 1
+    assert len(statuses) == 851 + 53 + 21 + 7 + 1 + 21
     assert all(status.note for status in statuses if status.verdict != "honoured")
 
 
@@ -231,7 +232,7 @@ def test_honoured_is_what_builders_read(shapes_data: Path, tmp_path: Path, monke
         return plain(self, name)
 
     configs = [parse_message(text, Pipeline) for text in variants(shapes_data)]
-    models = [parse_message(text, m.DetectionModel) for text in REFINEDETS]
+    models = [parse_message(text, m.DetectionModel) for text in (*REFINEDETS, *EVERY.values())]
     (tmp_path / "map.pbtxt").write_text('item { id: 1 name: "a" display_name: "A" keypoints { id: 0 label: "k" } }')
     grid = parse_message("grid_anchor_generator { }", m.AnchorGenerator)
     monkeypatch.setattr(Message, "__getattribute__", watching)
@@ -262,7 +263,7 @@ def test_honoured_is_what_builders_read(shapes_data: Path, tmp_path: Path, monke
 def test_report_classifies_and_locates() -> None:
     config = parse_message(
         "train_config {\n sync_replicas: true\n bias_grad_multiplier: 0\n batch_size: 4 }\n"
-        "model { faster_rcnn { num_classes: 3 } }",
+        "model { center_net { num_classes: 3 } }",
         Pipeline,
         file="f",
     )
@@ -271,7 +272,7 @@ def test_report_classifies_and_locates() -> None:
     assert str(lines["train_config.sync_replicas"]).startswith("f:2:2: train_config.sync_replicas: without effect")
     assert lines["train_config.bias_grad_multiplier"].status.verdict == "honoured"
     assert lines["train_config.batch_size"].status.verdict == "honoured"
-    assert lines["model.faster_rcnn.num_classes"].status.verdict == "refused"
+    assert lines["model.center_net.num_classes"].status.verdict == "refused"
     with pytest.raises(ConfigError) as caught:
         refuse_unsupported(config, "")
     assert str(caught.value).count("refused") == 1

@@ -446,7 +446,8 @@ def test_json_that_is_none(tmp_path: Path, text: str) -> None:
 def test_packed_run_lengths_are_those_of_pycocotools() -> None:
     from pycocotools import mask as theirs
 
-    from boxwright.data.coco_masks import decode_mask, encode_mask
+    from boxwright.data.coco_masks import decode_mask
+    from boxwright.ops.run_lengths import encode_mask
 
     rng = np.random.default_rng(3)
     for _ in range(200):

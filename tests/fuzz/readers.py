@@ -31,7 +31,6 @@ from boxwright.config.overrides import apply_override
 from boxwright.config.support import report
 from boxwright.data.batch import to_input
 from boxwright.data.coco import CocoDataset
-from boxwright.data.coco_masks import encode_mask
 from boxwright.data.dataset import Dataset
 from boxwright.data.image_io import decode_image, encode_jpeg, encode_png
 from boxwright.data.label_map import load_label_map
@@ -41,6 +40,7 @@ from boxwright.data.tf_example import encode_example
 from boxwright.data.tfrecord import TFRecordFile, write_records
 from boxwright.data.tfrecord_dataset import TFRecordDataset
 from boxwright.data.voc import VocDataset, write_voc_annotation
+from boxwright.ops.run_lengths import encode_mask
 from boxwright.optimization.trainable import Freezing, Trainable
 from boxwright.preprocessing.image_resizer import FixedShapeResizer
 from boxwright.tensorflow.bundle import Bundle

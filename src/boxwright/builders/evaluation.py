@@ -14,13 +14,17 @@ from boxwright.metrics.coco import CocoMetrics
 from boxwright.metrics.metric import Metrics
 from boxwright.metrics.pascal import (
     OPEN_IMAGES_CHALLENGE,
+    OPEN_IMAGES_CHALLENGE_MASKS,
     OPEN_IMAGES_V2,
     PASCAL_VOC,
     PASCAL_VOC_2007,
+    PASCAL_VOC_MASKS,
     WEIGHTED_PASCAL_VOC,
+    WEIGHTED_PASCAL_VOC_MASKS,
     PascalMetrics,
     precision_at_recall,
 )
+from boxwright.metrics.regions import MASKS
 from boxwright.types import Categories
 
 __all__ = ["EvaluationPlan", "build_evaluation"]
@@ -28,6 +32,9 @@ __all__ = ["EvaluationPlan", "build_evaluation"]
 MetricsFactory = Callable[[Categories], Metrics]
 _METRICS: dict[str, Callable[[m.EvalConfig], MetricsFactory]] = {
     "coco_detection_metrics": lambda config: partial(CocoMetrics, per_category=config.include_metrics_per_category),
+    "coco_mask_metrics": lambda config: partial(
+        CocoMetrics, per_category=config.include_metrics_per_category, kind=MASKS
+    ),
     "pascal_voc_detection_metrics": lambda _: partial(PascalMetrics, rules=PASCAL_VOC),
     "pascal_voc_2007_detection_metrics": lambda _: partial(PascalMetrics, rules=PASCAL_VOC_2007),
     "weighted_pascal_voc_detection_metrics": lambda _: partial(PascalMetrics, rules=WEIGHTED_PASCAL_VOC),
@@ -36,6 +43,11 @@ _METRICS: dict[str, Callable[[m.EvalConfig], MetricsFactory]] = {
     ),
     "oid_V2_detection_metrics": lambda _: partial(PascalMetrics, rules=OPEN_IMAGES_V2),
     "oid_challenge_detection_metrics": lambda _: partial(PascalMetrics, rules=OPEN_IMAGES_CHALLENGE),
+    "oid_challenge_segmentation_metrics": lambda _: partial(PascalMetrics, rules=OPEN_IMAGES_CHALLENGE_MASKS),
+    "pascal_voc_instance_segmentation_metrics": lambda _: partial(PascalMetrics, rules=PASCAL_VOC_MASKS),
+    "weighted_pascal_voc_instance_segmentation_metrics": lambda _: partial(
+        PascalMetrics, rules=WEIGHTED_PASCAL_VOC_MASKS
+    ),
 }
 
 

@@ -23,7 +23,7 @@ from boxwright.builders.losses import (
     build_localization_loss,
 )
 from boxwright.builders.post_processing import build_nms, build_score_converter
-from boxwright.builders.region_heads import MaskRequest, build_mask_predictor, build_second_stage
+from boxwright.builders.region_heads import MaskRequest, build_final_outputs, build_mask_predictor, build_second_stage
 from boxwright.builders.target_assigner import build_box_coder
 from boxwright.config import messages as m
 from boxwright.criteria.classification_losses import SoftmaxCrossEntropy
@@ -41,7 +41,7 @@ from boxwright.models.heads.outputs import AnchorHead, HeadOutput
 from boxwright.models.heads.region_proposal import RegionProposalHead
 from boxwright.models.heads.weight_shared import TowerShape, WeightSharedHead
 from boxwright.models.layers import conv_norm_act
-from boxwright.models.second_stage import SecondStage
+from boxwright.models.second_stage import FinalOutputs, SecondStage
 from boxwright.models.third_stage import MaskPredictor
 from boxwright.ops.box_coder import BoxCoder, FasterRcnnBoxCoder
 from boxwright.ops.matcher import ArgmaxMatcher, Matcher, OwnLowQualityMatcher
@@ -77,17 +77,17 @@ def build_faster_rcnn(config: m.FasterRcnn, categories: Categories | None) -> De
     extraction = require(config.feature_extractor, f"{_PATH}.feature_extractor")
     with located(_PATH):
         extractor = build_two_stage_extractor(extraction, resizer.channels)
-        rpn = _first_stage(config, extractor, two_stage_version(extraction))
+        first_coder = _first_coder(config)
+        rpn = _first_stage(config, extractor, _proposals(config, first_coder))
         second = _second_stage(config, extractor, columns) if config.number_of_stages > 1 else None
-    first_coder = _first_coder(config)
     network = FasterRCNN(
         extractor.backbone,
         extractor.neck,
         rpn,
-        _proposals(config, first_coder),
         None if second is None else second.stage,
         None if second is None else second.masks,
         sample=None if second is None else second.sample,
+        final=None if second is None else second.final,
         pad_to_multiple=extractor.pad_to_multiple,
     )
     if not extraction.batch_norm_trainable:
@@ -141,8 +141,9 @@ def _check(config: m.FasterRcnn) -> None:
         )
 
 
-def _first_stage(config: m.FasterRcnn, extractor: TwoStageExtractor, version: int) -> RegionProposalNetwork:
+def _first_stage(config: m.FasterRcnn, extractor: TwoStageExtractor, propose: Propose) -> RegionProposalNetwork:
     anchors = _anchors(config, extractor)
+    version = two_stage_version(require(config.feature_extractor, "feature_extractor"))
     hyperparams = require(
         config.first_stage_box_predictor_conv_hyperparams, "first_stage_box_predictor_conv_hyperparams"
     )
@@ -165,7 +166,7 @@ def _first_stage(config: m.FasterRcnn, extractor: TwoStageExtractor, version: in
     crossing: Crossing = "clip" if config.clip_anchors_to_image else "prune"
     if config.first_stage_keep_crossing_anchors:
         crossing = "keep"
-    return RegionProposalNetwork(RegionProposalHead(convolve, predict), anchors, crossing)
+    return RegionProposalNetwork(RegionProposalHead(convolve, predict), anchors, crossing, propose)
 
 
 def _anchors(config: m.FasterRcnn, extractor: TwoStageExtractor) -> AnchorGenerator:
@@ -194,7 +195,7 @@ def _first_coder(config: m.FasterRcnn) -> BoxCoder:
         FasterRcnnBoxCoder() if config.first_stage_box_coder is None else build_box_coder(config.first_stage_box_coder)
     )
     if coder.code_size != 4 or not coder.unit_free:
-        raise ConfigError(f"{_PATH}.first_stage_box_coder: use faster_rcnn_box_coder")
+        raise ConfigError("first_stage_box_coder: use faster_rcnn_box_coder")
     return coder
 
 
@@ -252,6 +253,7 @@ class _Second:
     criterion: BoxClassifierCriterion
     mask_criterion: MaskCriterion | None
     postprocessor: TwoStagePostprocessor
+    final: FinalOutputs | None
 
 
 def _second_stage(config: m.FasterRcnn, extractor: TwoStageExtractor, columns: ClassColumns) -> _Second:
@@ -292,6 +294,7 @@ def _second_stage(config: m.FasterRcnn, extractor: TwoStageExtractor, columns: C
         ),
         mask_criterion=mask_criterion,
         postprocessor=postprocessor,
+        final=build_final_outputs(config, second.stage, postprocessor.detect),
     )
 
 

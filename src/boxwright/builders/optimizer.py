@@ -144,8 +144,8 @@ def _manual(config: m.ManualStepLearningRate) -> Schedule:
     boundaries = [stage.step for stage in config.schedule]
     if not boundaries:
         raise ConfigError("manual_step_learning_rate: no schedule; at least one is expected")
-    if boundaries != sorted(set(boundaries)) or boundaries[0] < 1:
-        raise ConfigError(f"manual_step_learning_rate: expected rising steps from 1 on, found {boundaries}")
+    if boundaries != sorted(set(boundaries)) or boundaries[0] < 0:
+        raise ConfigError(f"manual_step_learning_rate: expected rising steps from 0 on, found {boundaries}")
     rates = [config.initial_learning_rate, *(stage.learning_rate for stage in config.schedule)]
     return ManualSteps(boundaries, rates, config.warmup)
 

@@ -17,12 +17,12 @@ from boxwright.models.heads.mask import MaskHead, deconvolving_layers, depth_bet
 from boxwright.models.heads.position_sensitive import PositionSensitiveStage
 from boxwright.models.layers import ConvSettings, KernelRule
 from boxwright.models.region_crop import CornerCrop, RegionCrop, RoiAlign
-from boxwright.models.second_stage import BoxClassifier, SecondStage
+from boxwright.models.second_stage import BoxClassifier, FinalOutputs, SecondStage
 from boxwright.models.third_stage import MaskPredictor
 from boxwright.ops.roi import Pool
 from boxwright.types import PaddedDetections, TwoStagePredictions
 
-__all__ = ["BuiltSecondStage", "MaskRequest", "build_mask_predictor", "build_second_stage"]
+__all__ = ["BuiltSecondStage", "MaskRequest", "build_final_outputs", "build_mask_predictor", "build_second_stage"]
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,34 @@ def _crop(config: m.FasterRcnn, extractor: TwoStageExtractor) -> tuple[RegionCro
     pool = Pool(kernel, stride)
     every = replace(pool, every=2 if extractor.strided else 1)
     return CornerCrop(size, every, config.use_matmul_crop_and_resize), pool.size(size)
+
+
+def build_final_outputs(
+    config: m.FasterRcnn, stage: SecondStage, detect: Callable[[TwoStagePredictions, Tensor], PaddedDetections]
+) -> FinalOutputs | None:
+    """Build what is given out of each detection beside its box.
+
+    Args:
+        config: The message.
+        stage: The second stage.
+        detect: Chooses the detections, given the true sizes.
+
+    Returns:
+        What; None for nothing.
+
+    Raises:
+        ConfigError: Where the second stage looks at no crops.
+    """
+    if not (config.output_final_box_features or config.output_final_box_rpn_features):
+        return None
+    if not isinstance(stage, BoxClassifier):
+        raise ConfigError("output_final_box_features: rfcn_box_predictor crops no features; remove the line")
+    crop: RegionCrop | None = None
+    if config.output_final_box_rpn_features:
+        crop = stage.crop
+        if isinstance(crop, CornerCrop):  # all cells, not only those that the second stage reads
+            crop = replace(crop, pool=replace(crop.pool, every=1))
+    return FinalOutputs(config.output_final_box_features, crop, detect)
 
 
 def _mask_rcnn(

@@ -15,7 +15,13 @@ __all__ = ["mask_targets"]
 
 
 def mask_targets(
-    masks: InstanceMasks, match: Tensor, boxes: Tensor, size: tuple[int, int], *, fade: bool = False
+    masks: InstanceMasks,
+    match: Tensor,
+    boxes: Tensor,
+    size: tuple[int, int],
+    input_size: tuple[int, int],
+    *,
+    fade: bool = False,
 ) -> Tensor:
     """Crop the mask of each region's object at the region.
 
@@ -24,6 +30,7 @@ def mask_targets(
         match: int64 [B, D]; the object of each region, below 0 for none.
         boxes: float32 [B, D, 4], xyxy in pixels of the input.
         size: (h, w).
+        input_size: (height, width) of the input.
         fade: As for `crop_and_resize`.
 
     Returns:
@@ -33,7 +40,7 @@ def mask_targets(
     windows = masks.windows.gather(1, object_of[..., None].expand(-1, -1, 4)).flatten(0, 1)
     starts = masks.starts.gather(1, object_of).flatten()
     windows = windows * (match.flatten() >= 0)[:, None]
-    rows, columns = corner_taps(normalized(boxes, masks.size).flatten(0, 1), masks.size, size, fade=fade)
+    rows, columns = corner_taps(normalized(boxes, input_size).flatten(0, 1), input_size, size, fade=fade)
     top, left, height, width = (side[:, None, None] for side in windows.unbind(1))
     row, column = rows.places - top, columns.places - left
     row_weights = rows.weights * ((row >= 0) & (row < height))

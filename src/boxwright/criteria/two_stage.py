@@ -126,12 +126,15 @@ class MaskCriterion:
     weight: float = 1.0
     fade: bool = False
 
-    def __call__(self, instances: InstancePredictions, targets: Targets) -> dict[str, LossTerm]:
+    def __call__(
+        self, instances: InstancePredictions, targets: Targets, input_size: tuple[int, int]
+    ) -> dict[str, LossTerm]:
         """Return the term, divided by the pixels of the masks that count in the whole batch.
 
         Args:
             instances: The masks.
             targets: The groundtruth.
+            input_size: (height, width) of the network's input.
 
         Returns:
             `Loss/BoxClassifierLoss/mask_loss`.
@@ -152,7 +155,7 @@ class MaskCriterion:
         logits = masks_of_classes(instances.logits.float(), object_labels(assigned))
         size = (logits.shape[-2], logits.shape[-1])
         with torch.no_grad():
-            wanted = mask_targets(targets.masks, assigned.match, instances.boxes, size, fade=self.fade)
+            wanted = mask_targets(targets.masks, assigned.match, instances.boxes, size, input_size, fade=self.fade)
         pixels = F.binary_cross_entropy_with_logits(logits, wanted, reduction="none").sum((-2, -1))
         count = weights.sum() * size[0] * size[1]
         return {"Loss/BoxClassifierLoss/mask_loss": LossTerm(self.weight * (pixels * weights).sum(), count)}
@@ -181,7 +184,7 @@ class TwoStageCriterion:
         if self.second is not None and predictions.regions is not None:
             terms |= self.second(predictions.regions, predictions.proposals, targets, images)
         if self.masks is not None and predictions.instances is not None:
-            terms |= self.masks(predictions.instances, targets)
+            terms |= self.masks(predictions.instances, targets, predictions.first.input_size)
         return terms
 
     @torch.no_grad()

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.data.coco_masks import check_mask_memory, decode_mask, encode_mask
+from boxwright.data.coco_masks import check_mask_memory, decode_mask
 from boxwright.data.image_io import read_image
 from boxwright.data.reading import checked_sample, finite_number, inside, reading, whole_number
 from boxwright.errors import DataError
 from boxwright.files import is_file, is_folder, read_file, refuse_unfinished, shown
+from boxwright.ops.run_lengths import encode_mask
 from boxwright.types import Categories, Category, Sample
 
 __all__ = ["CocoDataset", "coco_annotation"]

@@ -17,7 +17,7 @@ from boxwright.data.reading import finite_number, whole_number
 from boxwright.errors import DataError
 from boxwright.limits import COORDINATE, MASK_BOUNDARY, MASK_PIXELS
 
-__all__ = ["check_mask_memory", "decode_mask", "encode_mask"]
+__all__ = ["check_mask_memory", "decode_mask"]
 
 
 def decode_mask(segmentation: Any, size: tuple[int, int], where: str) -> NDArray[np.uint8]:
@@ -116,16 +116,3 @@ def check_mask_memory(count: int, size: tuple[int, int], where: str) -> None:
     """
     if problem := MASK_PIXELS.exceeded(count * size[0] * size[1]):
         raise DataError(f"{where}: {count} masks of {size[0]}×{size[1]}: {problem}")
-
-
-def encode_mask(mask: NDArray[np.uint8]) -> dict[str, Any]:
-    """Return a mask as COCO's packed run lengths.
-
-    Args:
-        mask: uint8 [H, W] of 0 and 1.
-
-    Returns:
-        `size` and `counts`.
-    """
-    code = coco_mask.encode(np.asfortranarray(mask))
-    return {"size": list(map(int, code["size"])), "counts": code["counts"].decode()}

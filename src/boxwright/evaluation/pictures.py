@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from boxwright.builders.evaluation import EvaluationPlan
 from boxwright.data.pictures import draw_sample
 from boxwright.drawing import NAME_AND_SCORE, Captions, draw_boxes, side_by_side
+from boxwright.postprocessing.masks import instance_masks
 from boxwright.types import Categories, Detections, Sample
 
 __all__ = ["draw_beside_truth", "draw_detections"]
@@ -49,8 +50,6 @@ def draw_detections(
     count = min(len(shown), max_boxes)
     texts = [captions.of(*pair) for pair in zip(shown.names(), shown.scores.tolist(), strict=True)]
     boxes, labels = shown.boxes[:count].cpu().numpy(), shown.labels[:count].tolist()
-    # What a head predicts of a mask is of its box; only a whole picture's can be laid over one.
-    whole = shown.masks is not None and tuple(shown.masks.shape[1:]) == image.shape[:2]
-    masks = (shown.masks[:count] > 0.5).cpu().numpy()[::-1].astype(np.uint8) if whole else None  # type: ignore[index]
+    masks = None if shown.masks is None else instance_masks(shown.first(count)).cpu().numpy()[::-1]
     points = None if shown.keypoints is None else shown.keypoints[:count].cpu().numpy()[::-1]
     return draw_boxes(image, boxes[::-1], labels[::-1], texts[:count][::-1], masks=masks, keypoints=points, edges=edges)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from boxwright.data.image_io import encode_png
 from boxwright.files import make_folder, unfinished, unique_stem, write_whole
 from boxwright.metrics.metric import MetricResult, without_nan
+from boxwright.metrics.regions import ImageMasks
 from boxwright.types import Categories, Detections
 
 __all__ = ["Evaluation", "detection_rows", "write_evaluation"]
@@ -41,17 +42,21 @@ class Evaluation:
     results: list[MetricResult] = field(default_factory=list)
 
 
-def detection_rows(detections: Detections, image_id: str, categories: Categories | None) -> list[dict[str, Any]]:
+def detection_rows(
+    detections: Detections, image_id: str, categories: Categories | None, masks: ImageMasks | None = None
+) -> list[dict[str, Any]]:
     """Write detections as rows of COCO's results file.
 
     Args:
         detections: The detections of one image.
         image_id: Its id; a number where it reads as one.
         categories: The classes, for their ids; without, ids are labels plus 1.
+        masks: Those of the detections, where there are any.
 
     Returns:
         One row a detection.
     """
+    segmentations = [{} for _ in range(len(detections))] if masks is None else _segmentations(masks)
     identity: str | int = int(image_id) if _NUMBER.fullmatch(image_id) else image_id
     boxes, scores = detections.boxes.double().tolist(), detections.scores.tolist()
     return [
@@ -60,9 +65,16 @@ def detection_rows(detections: Detections, image_id: str, categories: Categories
             "category_id": categories.by_label(label).id if categories else label + 1,
             "bbox": [round(v, 3) for v in (box[0], box[1], box[2] - box[0], box[3] - box[1])],
             "score": round(score, 6),
+            **segmentation,
         }
-        for box, score, label in zip(boxes, scores, detections.labels.tolist(), strict=True)
+        for box, score, label, segmentation in zip(
+            boxes, scores, detections.labels.tolist(), segmentations, strict=True
+        )
     ]
+
+
+def _segmentations(masks: ImageMasks) -> list[dict[str, Any]]:
+    return [{"segmentation": code} for code in masks.found]
 
 
 def write_evaluation(evaluation: Evaluation, folder: str | Path) -> None:

@@ -25,8 +25,11 @@ from boxwright.errors import ConfigError
 from boxwright.evaluation.pictures import draw_beside_truth
 from boxwright.evaluation.results import Evaluation, detection_rows
 from boxwright.evaluation.settings import EvaluationSettings
+from boxwright.metrics.regions import ImageMasks
 from boxwright.models.detector import Detector
 from boxwright.models.multi_scale import MultiScaleDetector, at_scales
+from boxwright.ops.run_lengths import encode_mask
+from boxwright.postprocessing.masks import mask_run_lengths
 from boxwright.types import Categories, Category, Detections, Sample
 
 __all__ = [
@@ -107,6 +110,7 @@ class _Part:
     detections: Detections
     losses: dict[str, float]
     picture: NDArray[np.uint8] | None
+    masks: ImageMasks | None
 
 
 def evaluate_detector(
@@ -179,8 +183,18 @@ def _evaluate_batch(
                 detections=_on_cpu(seen),
                 losses=losses,
                 picture=draw_beside_truth(truth, seen, _categories(dataset, plan), plan) if index in drawn else None,
+                masks=_masks(sample, detections),
             )
         start += len(found)
+
+
+def _masks(sample: Sample, found: Detections) -> ImageMasks | None:
+    """Return the masks of an image as run lengths, which a whole data set's fit in memory; None without any."""
+    if found.masks is None:
+        return None
+    # Objects without masks stay without; metrics of masks then say so.
+    truth = [encode_mask(mask) for mask in sample.masks] if sample.masks is not None else []
+    return ImageMasks(truth, list(mask_run_lengths(found)))
 
 
 def _one_class(sample: Sample, found: Detections) -> tuple[Sample, Detections]:
@@ -200,12 +214,13 @@ def _losses(
     seed: int,
 ) -> dict[str, float]:
     """Compute TF's loss terms of images that were detected in together; the seed is for sampled anchors."""
-    objects = [
-        learnable(replace(sample, masks=None), (h, w)) for sample, (h, w) in zip(samples, sizes.tolist(), strict=True)
-    ]
+    if not detector.network.learns_masks:
+        samples = [replace(sample, masks=None) for sample in samples]
+    objects = [learnable(sample, (h, w)) for sample, (h, w) in zip(samples, sizes.tolist(), strict=True)]
+    largest = tuple(sizes.amax(0).tolist())
     with torch.no_grad(), torch.random.fork_rng():
         torch.manual_seed(seed)
-        losses = LossTerm.values(detector.criterion(predictions, stack_targets(objects).to(sizes.device)))
+        losses = LossTerm.values(detector.criterion(predictions, stack_targets(objects, largest).to(sizes.device)))
         if plan.regularize:
             losses[REGULARIZATION] = detector.regularization()
         values = {name: float(value) for name, value in losses.items()}
@@ -225,8 +240,8 @@ def _summed_up(parts: Iterable[_Part], categories: Categories, plan: EvaluationP
     count = 0
     for part in parts:
         for metric in metrics:
-            metric.add(part.sample, part.detections)
-        rows += detection_rows(part.detections, part.sample.id, categories)
+            metric.add(part.sample, part.detections, part.masks)
+        rows += detection_rows(part.detections, part.sample.id, categories, part.masks)
         if part.picture is not None:
             name = part.sample.id or str(count)
             pictures[name if name not in pictures else f"{name} ({count})"] = part.picture

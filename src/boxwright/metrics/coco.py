@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.metrics.average_precision import precision_and_recall, sampled
-from boxwright.metrics.matching import NOBODY, claim_best_free, overlaps, overlaps_of_crowds
+from boxwright.metrics.matching import NOBODY, claim_best_free
 from boxwright.metrics.metric import Curve, Matches, MetricResult
+from boxwright.metrics.regions import BOXES, ImageMasks, Kind, Regions
 from boxwright.types import Categories, Detections, Sample
 
 __all__ = ["CocoMetrics"]
@@ -25,7 +26,6 @@ _RECALLS = np.linspace(0.0, 1.0, 101)
 _RANGES = ((0.0, 1e10), (0.0, 32.0**2), (32.0**2, 96.0**2), (96.0**2, 1e10))
 _SIZES = ("", " (small)", " (medium)", " (large)")
 _LIMITS = (1, 10, 100)
-_MAP = "DetectionBoxes_Precision/mAP"
 
 
 @dataclass(frozen=True)
@@ -56,28 +56,32 @@ class _Judged:
 class CocoMetrics:
     """Gathers truth and detections image by image, then computes the twelve numbers (and each class's)."""
 
-    def __init__(self, categories: Categories, *, per_category: bool = False) -> None:
+    def __init__(self, categories: Categories, *, per_category: bool = False, kind: Kind = BOXES) -> None:
         """Start empty.
 
         Args:
             categories: The classes.
             per_category: Whether to add `DetectionBoxes_PerformanceByCategory/mAP/NAME`.
+            kind: What is compared: boxes or masks.
         """
-        self.categories, self.per_category = categories, per_category
+        self.categories, self.per_category, self.kind = categories, per_category, kind
+        self._prefix = f"Detection{kind.name}"
+        self._map = f"{self._prefix}_Precision/mAP"
         self._judged: dict[int, list[_Judged]] = defaultdict(list)
         self._objects: dict[int, NDArray[np.int64]] = defaultdict(lambda: np.zeros(len(_RANGES), np.int64))
         self._images = self._truths = self._found = 0
         self._best = 0.0
 
-    def add(self, sample: Sample, detections: Detections) -> None:
+    def add(self, sample: Sample, detections: Detections, masks: ImageMasks | None = None) -> None:
         """Add one image.
 
         Args:
             sample: The truth; boxes in pixels of the original image.
             detections: What was found, in the same frame.
+            masks: Of both, where masks are compared.
         """
+        truth, found = self.kind.of(sample, detections, masks)
         found_labels = detections.labels.cpu().numpy()
-        found_boxes = detections.boxes.cpu().numpy().astype(np.float64)
         found_scores = detections.scores.cpu().numpy().astype(np.float64)
         self._images += 1
         self._truths += len(sample.labels)
@@ -87,23 +91,24 @@ class CocoMetrics:
         for label in sorted(known & {*sample.labels.tolist(), *found_labels.tolist()}):
             mine = np.flatnonzero(found_labels == label)
             best = mine[np.argsort(-found_scores[mine], kind="stable")[: _LIMITS[-1]]]
-            self._judge(label, best, found_boxes[best], found_scores[best], sample)
+            self._judge(label, best, found[best], found_scores[best], sample, truth)
 
     def _judge(
         self,
         label: int,
         detections: NDArray[np.int64],
-        boxes: NDArray[np.float64],
+        found: Regions,
         scores: NDArray[np.float64],
         sample: Sample,
+        objects: Regions,
     ) -> None:
         chosen = np.flatnonzero(sample.labels == label)
-        truth, crowd = sample.boxes[chosen].astype(np.float64), sample.is_crowd[chosen]
+        truth, crowd = objects[chosen], sample.is_crowd[chosen]
         areas = sample.areas[chosen].astype(np.float64)
         low, high = np.array(_RANGES).T
         ignored = crowd | (areas < low[:, None]) | (areas > high[:, None])
         self._objects[label] += (~ignored).sum(1)
-        overlap = np.where(crowd, overlaps_of_crowds(boxes, truth), overlaps(boxes, truth))
+        overlap = np.where(crowd, found.overlaps_of_crowds(truth), found.overlaps(truth))
         rules = np.repeat(ignored, len(_THRESHOLDS), axis=0)
         claims = claim_best_free(overlap, np.tile(_THRESHOLDS, len(_RANGES)), rules, crowd)
         claims = claims.reshape(len(_RANGES), len(_THRESHOLDS), len(scores))
@@ -111,7 +116,7 @@ class CocoMetrics:
         of_ignored = np.zeros_like(taken)
         for size, row in enumerate(ignored):
             of_ignored[size] = taken[size] & np.append(row, False)[claims[size]]
-        own = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
+        own = found.areas
         outside = (own < low[:, None]) | (own > high[:, None])
         self._judged[label].append(
             _Judged(
@@ -129,20 +134,20 @@ class CocoMetrics:
         curves = {label: self._curves(label, _LIMITS[-1]) for label in sorted(self._judged)}
         precision = [curve[0] for curve in curves.values()]
         values = {
-            _MAP: _mean(p[0] for p in precision),
-            f"{_MAP}@.50IOU": _mean(p[0, 0] for p in precision),
-            f"{_MAP}@.75IOU": _mean(p[0, 5] for p in precision),
+            self._map: _mean(p[0] for p in precision),
+            f"{self._map}@.50IOU": _mean(p[0, 0] for p in precision),
+            f"{self._map}@.75IOU": _mean(p[0, 5] for p in precision),
         }
-        values |= {f"{_MAP}{_SIZES[size]}": _mean(p[size] for p in precision) for size in (1, 2, 3)}
+        values |= {f"{self._map}{_SIZES[size]}": _mean(p[size] for p in precision) for size in (1, 2, 3)}
         for limit in _LIMITS:
             recalls = [self._curves(label, limit)[1] for label in curves]
-            values[f"DetectionBoxes_Recall/AR@{limit}"] = _mean(r[0] for r in recalls)
+            values[f"{self._prefix}_Recall/AR@{limit}"] = _mean(r[0] for r in recalls)
         recall = [curve[1] for curve in curves.values()]
-        values |= {f"DetectionBoxes_Recall/AR@100{_SIZES[size]}": _mean(r[size] for r in recall) for size in (1, 2, 3)}
+        values |= {f"{self._prefix}_Recall/AR@100{_SIZES[size]}": _mean(r[size] for r in recall) for size in (1, 2, 3)}
         if self.per_category:
             for category in self.categories:
                 own = [curves[category.label][0][0]] if category.label in curves else []
-                values[f"DetectionBoxes_PerformanceByCategory/mAP/{category.name}"] = _mean(own)
+                values[f"{self._prefix}_PerformanceByCategory/mAP/{category.name}"] = _mean(own)
         names = {category.label: category.name for category in self.categories}
         drawn = [curve for label in curves for curve in self._drawn(label, names[label])]
         return MetricResult(values, drawn, self._notes(values))
@@ -190,7 +195,7 @@ class CocoMetrics:
             return [f"AP is -1: none of the {self._images} images has an object"]
         if not self._found:
             return ["AP is 0: no detection scored above the threshold of post_processing; is the detector trained?"]
-        if metrics[_MAP] == 0:
+        if metrics[self._map] == 0:
             return [
                 f"AP is 0: none of {self._found} detections (best score {self._best:.3g}) "
                 "overlaps an object of its class"

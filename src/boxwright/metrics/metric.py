@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from boxwright.metrics.regions import ImageMasks
 from boxwright.types import Detections, Sample
 
 __all__ = ["Curve", "Matches", "MetricResult", "Metrics", "without_nan"]
@@ -87,12 +88,13 @@ class MetricResult:
 class Metrics(Protocol):
     """Gathers truth and detections image by image."""
 
-    def add(self, sample: Sample, detections: Detections) -> None:
+    def add(self, sample: Sample, detections: Detections, masks: ImageMasks | None = None) -> None:
         """Add one image.
 
         Args:
             sample: The truth; boxes in pixels of the original image.
             detections: What was found, in the same frame.
+            masks: Of both, where they are known.
         """
         ...
 

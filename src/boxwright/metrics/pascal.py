@@ -13,16 +13,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.metrics.average_precision import all_points, eleven_points, precision_and_recall
-from boxwright.metrics.matching import NOBODY, claim_best, overlaps, overlaps_of_crowds
+from boxwright.metrics.matching import NOBODY, claim_best
 from boxwright.metrics.metric import Curve, Matches, MetricResult
+from boxwright.metrics.regions import BOXES, MASKS, Boxes, ImageMasks, Kind, Regions
 from boxwright.types import Categories, Detections, Sample
 
 __all__ = [
     "OPEN_IMAGES_CHALLENGE",
+    "OPEN_IMAGES_CHALLENGE_MASKS",
     "OPEN_IMAGES_V2",
     "PASCAL_VOC",
     "PASCAL_VOC_2007",
+    "PASCAL_VOC_MASKS",
     "WEIGHTED_PASCAL_VOC",
+    "WEIGHTED_PASCAL_VOC_MASKS",
     "PascalMetrics",
     "PascalRules",
     "precision_at_recall",
@@ -45,6 +49,8 @@ class PascalRules:
         group_weight: What a found group counts, and what a group to be found.
         verified_only: Whether only classes that were verified for an image count in it.
         pooled: Whether the mean is over all detections rather than over classes.
+        kind: What is compared: boxes or masks. Objects whose masks are empty are then compared by their boxes, and
+            detections that find them do not count.
     """
 
     prefix: str
@@ -56,6 +62,7 @@ class PascalRules:
     group_weight: float = 0.0
     verified_only: bool = False
     pooled: bool = False
+    kind: Kind = BOXES
 
 
 PASCAL_VOC = PascalRules("PascalBoxes")
@@ -71,10 +78,40 @@ OPEN_IMAGES_CHALLENGE = PascalRules(
 )
 
 
+PASCAL_VOC_MASKS = PascalRules("PascalMasks", kind=MASKS)
+WEIGHTED_PASCAL_VOC_MASKS = PascalRules("WeightedPascalMasks", pooled=True, kind=MASKS)
+OPEN_IMAGES_CHALLENGE_MASKS = PascalRules(
+    "OpenImagesInstanceSegmentationChallenge",
+    excuses_difficult=False,
+    has_groups=True,
+    verified_only=True,
+    kind=MASKS,
+)
+
+
 def precision_at_recall(low: float, high: float) -> PascalRules:
     """Take only the part of the curve between two recalls."""
     suffix = f"@[{low:.1f},{high:.1f}]Recall" if low > 0 or high < 1 else ""
     return PascalRules("PrecisionAtRecallBoxes", suffix, lambda p, r: all_points(p, r, low, high))
+
+
+@dataclass(frozen=True)
+class _Overlaps:
+    """Of each detection with each object, float64 [D, G]: over the union, and over the detection's own area."""
+
+    union: NDArray[np.float64]
+    own: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, found: Regions, objects: Regions) -> _Overlaps:
+        return cls(found.overlaps(objects), found.overlaps_of_crowds(objects))
+
+    def without(self, objects: NDArray[np.bool_]) -> _Overlaps:
+        """Let some objects overlap nothing."""
+        return _Overlaps(np.where(objects, 0.0, self.union), np.where(objects, 0.0, self.own))
+
+    def rows(self, detections: NDArray[np.bool_]) -> _Overlaps:
+        return _Overlaps(self.union[detections], self.own[detections])
 
 
 class PascalMetrics:
@@ -95,13 +132,15 @@ class PascalMetrics:
         self._objects: dict[int, float] = defaultdict(float)
         self._images = 0
 
-    def add(self, sample: Sample, detections: Detections) -> None:
+    def add(self, sample: Sample, detections: Detections, masks: ImageMasks | None = None) -> None:
         """Add one image.
 
         Args:
             sample: The truth; boxes in pixels of the original image.
             detections: What was found, in the same frame.
+            masks: Of both, where masks are compared.
         """
+        truth, found = self.rules.kind.of(sample, detections, masks)
         boxes = detections.boxes.cpu().numpy().astype(np.float64)
         scores, labels = detections.scores.cpu().numpy().astype(np.float64), detections.labels.cpu().numpy()
         usable = (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
@@ -113,38 +152,74 @@ class PascalMetrics:
         for label in sorted(known & (present | set(labels[usable].tolist()))):
             mine = np.flatnonzero(usable & (labels == label))
             ranked = mine[np.argsort(-scores[mine], kind="stable")]
-            self._judge(label, ranked, boxes[ranked], scores[ranked], sample)
+            chosen = np.flatnonzero(sample.labels == label)
+            seen = truth[chosen].areas > 0
+            if self.rules.kind is BOXES or seen.all():
+                self._judge(label, ranked, scores[ranked], sample, chosen, _Overlaps.of(found[ranked], truth[chosen]))
+            else:
+                by_box = Boxes(boxes[ranked]), Boxes(sample.boxes[chosen].astype(np.float64))
+                apart = _Overlaps.of(found[ranked], truth[chosen]).without(~seen)
+                aside = self._found_by_box(*by_box, ~seen, apart, sample, chosen)
+                kept = ~aside
+                self._judge(label, ranked[kept], scores[ranked[kept]], sample, chosen, apart.rows(kept))
         self._images += 1
 
     def _judge(
         self,
         label: int,
         detections: NDArray[np.int64],
-        boxes: NDArray[np.float64],
         scores: NDArray[np.float64],
         sample: Sample,
+        chosen: NDArray[np.int64],
+        overlap: _Overlaps,
     ) -> None:
-        chosen = np.flatnonzero(sample.labels == label)
-        truth = sample.boxes[chosen].astype(np.float64)
         difficult = sample.difficult[chosen] & self.rules.excuses_difficult
         group = sample.group_of[chosen] & self.rules.has_groups
         weight = self.rules.group_weight
         self._objects[label] += float((~difficult & ~group).sum()) + weight * float((~difficult & group).sum())
+        right, dropped, groups, claims = self._claims(overlap, difficult, group)
         single = np.flatnonzero(~group)
-        claims = claim_best(overlaps(boxes, truth[single]), self.rules.threshold)
-        right, dropped = _first_claims(claims, difficult[single])
-        open_ones = np.flatnonzero(~right & ~dropped)
-        groups = claim_best(overlaps_of_crowds(boxes[open_ones], truth[group]), self.rules.threshold)
-        dropped[open_ones[groups != NOBODY]] = True
         kept = np.flatnonzero(~dropped)
         objects = np.where(right, np.append(chosen[single], NOBODY)[claims], NOBODY)
         self._record(label, scores[kept], right[kept].astype(np.float64), detections[kept], objects[kept])
         if weight > 0:
             found = np.array(sorted(set(groups[groups != NOBODY].tolist())), np.int64)
             # Detections come best first, so the first of a group is its best.
-            best = open_ones[[int(np.argmax(groups == number)) for number in found]]
+            best = np.array([int(np.argmax(groups == number)) for number in found], np.int64)
             gains = np.full(len(best), weight)
             self._record(label, scores[best], gains, detections[best], chosen[np.flatnonzero(group)[found]])
+
+    def _claims(
+        self, overlap: _Overlaps, difficult: NDArray[np.bool_], group: NDArray[np.bool_]
+    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.int64], NDArray[np.int64]]:
+        """Return which detections are right, which do not count, the group that each found, and the single object."""
+        single = np.flatnonzero(~group)
+        claims = claim_best(overlap.union[:, single], self.rules.threshold)
+        right, dropped = _first_claims(claims, difficult[single])
+        open_ones = np.flatnonzero(~right & ~dropped)
+        groups = np.full(len(claims), NOBODY, np.int64)
+        groups[open_ones] = claim_best(overlap.own[open_ones][:, group], self.rules.threshold)
+        dropped[groups != NOBODY] = True
+        return right, dropped, groups, claims
+
+    def _found_by_box(
+        self,
+        found: Boxes,
+        objects: Boxes,
+        maskless: NDArray[np.bool_],
+        by_mask: _Overlaps,
+        sample: Sample,
+        chosen: NDArray[np.int64],
+    ) -> NDArray[np.bool_]:
+        """Return which detections found no object by its mask, but one without a mask by its box; bool [D]."""
+        difficult = sample.difficult[chosen] & self.rules.excuses_difficult
+        group = sample.group_of[chosen] & self.rules.has_groups
+        right, dropped, _, _ = self._claims(by_mask, difficult, group)
+        by_box = _Overlaps.of(found, objects).without(~maskless).rows(~right & ~dropped)
+        rest_right, rest_dropped, _, _ = self._claims(by_box, difficult, group)
+        aside = np.zeros(len(right), np.bool_)
+        aside[np.flatnonzero(~right & ~dropped)] = rest_right | rest_dropped
+        return aside
 
     def _record(
         self,

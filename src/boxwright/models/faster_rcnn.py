@@ -6,6 +6,7 @@ Dimensions: B batch, C channels, H W image, A anchors, R regions of an image, K 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal, Protocol
 
 from torch import Tensor, nn
@@ -16,7 +17,7 @@ from boxwright.models.anchor_layer import AnchorLayer, grids_of
 from boxwright.models.backbones.backbone import Backbone
 from boxwright.models.heads.region_proposal import RegionProposalHead
 from boxwright.models.network import ClassLayer, Network, Parts
-from boxwright.models.second_stage import BoxClassifier, SecondStage
+from boxwright.models.second_stage import BoxClassifier, FinalOutputs, SecondStage
 from boxwright.models.third_stage import MaskPredictor
 from boxwright.ops.boxes import clip_boxes
 from boxwright.types import AnchorPredictions, Proposals, Targets, TwoStagePredictions
@@ -29,19 +30,30 @@ Size = tuple[int, int]
 Crossing = Literal["clip", "prune", "keep"]
 
 
+class Propose(Protocol):
+    """Chooses proposals from what the first stage predicted."""
+
+    def __call__(self, predictions: AnchorPredictions, true_sizes: Tensor, *, training: bool) -> Proposals:
+        """Return the proposals of a batch, without gradient; clipped to the true sizes [B, 2]."""
+        ...
+
+
 class RegionProposalNetwork(nn.Module):
     """Predicts for every anchor whether it holds an object, and where rather."""
 
-    def __init__(self, head: RegionProposalHead, anchors: AnchorGenerator, crossing: Crossing) -> None:
+    def __init__(
+        self, head: RegionProposalHead, anchors: AnchorGenerator, crossing: Crossing, propose: Propose
+    ) -> None:
         """Assemble the stage.
 
         Args:
             head: Maps to box codes [B, A, 4] and logits of no object and object, [B, A, 2].
             anchors: Lays anchors over those maps, in the order of the head's rows.
             crossing: What becomes of anchors that cross the input's border.
+            propose: Chooses proposals.
         """
         super().__init__()
-        self.head, self.anchors, self.crossing = head, AnchorLayer(anchors), crossing
+        self.head, self.anchors, self.crossing, self.propose = head, AnchorLayer(anchors), crossing, propose
 
     def forward(self, maps: list[Tensor], input_size: Size) -> AnchorPredictions:
         """Return codes and logits of the anchors that count, with the anchors."""
@@ -57,14 +69,6 @@ class RegionProposalNetwork(nn.Module):
         return AnchorPredictions(codes, logits, anchors, tuple(maps), input_size, levels)
 
 
-class Propose(Protocol):
-    """Chooses proposals from what the first stage predicted."""
-
-    def __call__(self, predictions: AnchorPredictions, true_sizes: Tensor, *, training: bool) -> Proposals:
-        """Return the proposals of a batch, without gradient; clipped to the true sizes [B, 2]."""
-        ...
-
-
 class FasterRCNN(Network):
     """Backbone, region proposal network, proposals, box classifier, masks: one, two or three stages."""
 
@@ -73,11 +77,11 @@ class FasterRCNN(Network):
         backbone: Backbone,
         neck: nn.Module,
         rpn: RegionProposalNetwork,
-        propose: Propose,
         second: SecondStage | None = None,
         masks: MaskPredictor | None = None,
         *,
         sample: Callable[[Proposals, Targets], Proposals] | None = None,
+        final: FinalOutputs | None = None,
         pad_to_multiple: int = 1,
     ) -> None:
         """Assemble the network.
@@ -85,17 +89,17 @@ class FasterRCNN(Network):
         Args:
             backbone: Images to feature maps, finest first.
             neck: Those to the maps that proposals come from, and that are cropped.
-            rpn: Those to what each anchor holds.
-            propose: Chooses proposals.
+            rpn: Those to what each anchor holds, and to proposals.
             second: Looks at each proposal; None for a network that only proposes.
             masks: Predicts masks; None for none.
             sample: Chooses the proposals to learn from, in training; None for all.
+            final: What is given out of each detection beside its box; None for nothing.
             pad_to_multiple: Inputs are padded with 0 below and right until both sides are multiples of it; anchors
                 and regions are laid as if they were not.
         """
         super().__init__()
         self.backbone, self.neck, self.rpn, self.second, self.masks = backbone, neck, rpn, second, masks
-        self.propose, self.sample, self.pad_to_multiple = propose, sample, pad_to_multiple
+        self.sample, self.final, self.pad_to_multiple = sample, final, pad_to_multiple
         self.learns_masks = masks is not None
 
     @property
@@ -149,13 +153,17 @@ class FasterRCNN(Network):
         size = (inputs.shape[-2], inputs.shape[-1])
         maps = self.feature_maps(inputs)
         first: AnchorPredictions = self.rpn(maps, size)
-        proposals = self.propose(first, true_sizes, training=self.training)
+        proposals = self.rpn.propose(first, true_sizes, training=self.training)
         if self.second is None:
             return TwoStagePredictions(first, proposals)
         if self.training and targets is not None and self.sample is not None:
             proposals = self.sample(proposals, targets)
         found = TwoStagePredictions(first, proposals, self.second(maps, proposals, size))
-        if self.masks is None or not isinstance(self.second, BoxClassifier):
+        if not isinstance(self.second, BoxClassifier):
             return found
-        instances = self.masks(maps, found, self.second, true_sizes)
-        return TwoStagePredictions(first, proposals, found.regions, instances)
+        if self.masks is not None:
+            found = replace(found, instances=self.masks(maps, found, self.second, true_sizes))
+        if self.final is not None and not self.training:
+            detections = self.final.detect(found, true_sizes)
+            found = replace(found, final=self.second.at(maps, detections, size, self.final))
+        return found

@@ -15,6 +15,7 @@ from torch import Tensor
 from boxwright.criteria.criterion import Criterion
 from boxwright.errors import ConfigError
 from boxwright.models.detector import Detector
+from boxwright.models.network import Network
 from boxwright.postprocessing.nms import Nms, SoftVoting, Voting
 from boxwright.preprocessing.image_resizer import FixedShapeResizer
 from boxwright.preprocessing.images import Images, image_tensors
@@ -114,8 +115,10 @@ class MultiScaleDetector:
             rules: The looks.
 
         Raises:
-            ConfigError: Where the detector does not bring images to a fixed size.
+            ConfigError: Where the detector does not bring images to a fixed size, or predicts masks, which cannot vote.
         """
+        if detector.network.learns_masks:
+            raise ConfigError("looking at many sizes merges boxes; a detector of masks looks once")
         if not isinstance(detector.preprocessor.resizer, FixedShapeResizer):
             raise ConfigError("looking at many sizes is for a detector with image_resizer { fixed_shape_resizer { } }")
         self.detector, self.rules = detector, rules
@@ -129,6 +132,11 @@ class MultiScaleDetector:
     def categories(self) -> Categories | None:
         """The classes, where known."""
         return self.detector.categories
+
+    @property
+    def network(self) -> Network:
+        """The detector's network."""
+        return self.detector.network
 
     @property
     def criterion(self) -> Criterion[Any]:

@@ -5,17 +5,35 @@ Dimensions: B batch, R proposals of an image, K foreground classes, C channels, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 
 from boxwright.models.heads.box_classifier import CODE_SIZE, BoxClassifierHead
 from boxwright.models.network import ClassLayer
 from boxwright.models.region_crop import RegionCrop
-from boxwright.types import Proposals, RegionPredictions
+from boxwright.types import FinalFeatures, PaddedDetections, Proposals, RegionPredictions, TwoStagePredictions
 
-__all__ = ["BoxClassifier", "SecondStage"]
+__all__ = ["BoxClassifier", "FinalOutputs", "SecondStage"]
 
 Size = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class FinalOutputs:
+    """What is given out of each detection beside its box.
+
+    Attributes:
+        features: Whether what the second stage sees there is.
+        crop: How the first stage's maps are cropped there; None where these crops are not.
+        detect: Chooses the detections, given the true sizes.
+    """
+
+    features: bool
+    crop: RegionCrop | None
+    detect: Callable[[TwoStagePredictions, Tensor], PaddedDetections]
 
 
 class SecondStage(nn.Module):
@@ -66,6 +84,18 @@ class BoxClassifier(SecondStage):
         codes, logits = self.head(features)
         count = proposals.boxes.shape[:2]
         return RegionPredictions(codes.view(*count, *codes.shape[1:]), logits.view(*count, -1), features)
+
+    def at(self, maps: list[Tensor], found: PaddedDetections, input_size: Size, wanted: FinalOutputs) -> FinalFeatures:
+        """Return what is seen at detections."""
+        count = found.boxes.shape[:2]
+        second = first = None
+        if wanted.features:
+            features = self.look(maps, found.boxes, found.valid, input_size)
+            second = features.view(*count, *features.shape[1:])
+        if wanted.crop is not None:
+            crops = wanted.crop(maps, found.boxes, input_size)
+            first = crops.view(*count, *crops.shape[1:])
+        return FinalFeatures(found, second, first)
 
     def look(self, maps: list[Tensor], boxes: Tensor, valid: Tensor, input_size: Size) -> Tensor:
         """Return the features [B · R, C, H, W] of boxes [B, R, 4] in pixels of the input; 0 where not valid."""

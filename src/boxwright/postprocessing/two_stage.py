@@ -54,6 +54,8 @@ class TwoStagePostprocessor:
         """Return what is left after suppression, padded; boxes are clipped to the true sizes."""
         if predictions.instances is not None and predictions.instances.detections is not None:
             return predictions.instances.detections
+        if predictions.final is not None:
+            return predictions.final.detections
         scores = raw.scores[..., 1:].masked_fill(~predictions.proposals.valid[..., None], -torch.inf)
         boxes = raw.boxes.squeeze(2) if raw.boxes.shape[2] == 1 else raw.boxes
         return self.nms(boxes, scores, true_sizes.to(boxes))
@@ -69,7 +71,7 @@ class TwoStagePostprocessor:
         masks = None
         if predictions.instances is not None and predictions.instances.detections is not None:
             masks = masks_of_classes(predictions.instances.logits.float(), selected.labels).sigmoid()
-        found = []
+        found, final = [], predictions.final
         for number, size in enumerate(true_sizes.tolist()):
             image = selected.image(number)
             detections = Detections(
@@ -80,6 +82,8 @@ class TwoStagePostprocessor:
                 anchor_indices=image.anchors,
                 multiclass_scores=raw.scores[number, image.anchors],
                 masks=None if masks is None else masks[number, : len(image.boxes)],
+                features=None if final is None or final.second is None else final.second[number, : len(image.boxes)],
+                rpn_features=None if final is None or final.first is None else final.first[number, : len(image.boxes)],
             )
             found.append(detections)
         return found

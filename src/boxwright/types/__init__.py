@@ -10,6 +10,7 @@ from boxwright.types.categories import Categories, Category
 from boxwright.types.detections import Detections, PaddedDetections
 from boxwright.types.predictions import (
     AnchorPredictions,
+    FinalFeatures,
     InstancePredictions,
     Proposals,
     RawDetections,
@@ -25,6 +26,7 @@ __all__ = [
     "Categories",
     "Category",
     "Detections",
+    "FinalFeatures",
     "InstancePredictions",
     "PaddedDetections",
     "Proposals",

@@ -16,6 +16,8 @@ from boxwright.types.categories import Categories
 
 __all__ = ["Detections", "PaddedDetections"]
 
+_OPTIONAL = ("anchor_indices", "multiclass_scores", "keypoints", "masks", "features", "rpn_features")
+
 
 @dataclass(frozen=True)
 class PaddedDetections:
@@ -54,7 +56,10 @@ class Detections:
         anchor_indices: int64 [D]; the anchor that each detection came from.
         multiclass_scores: float32 [D, C]; all scores of that anchor, background first where there is one.
         keypoints: float32 [D, P, 2], x and y in pixels of the image as it was given.
-        masks: float32 [D, …], as the head predicted them for that anchor.
+        masks: float32 [D, h, w] in 0..1; how likely each part of a detection's box belongs to the object, from corner
+            to corner. `boxwright.instance_masks` brings them to the image.
+        features: float [D, C, H, W]; what the second stage sees at the box (TF's `detection_features`).
+        rpn_features: float [D, C, H, W]; the crops of the first stage's map there (TF's `cropped_rpn_box_features`).
     """
 
     boxes: Tensor
@@ -66,19 +71,23 @@ class Detections:
     multiclass_scores: Tensor | None = None
     keypoints: Tensor | None = None
     masks: Tensor | None = None
+    features: Tensor | None = None
+    rpn_features: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.boxes)
 
     def above(self, score: float) -> Detections:
         """Keep the detections of at least a score."""
-        keep = self.scores >= score
-        optional = {
-            name: value[keep]
-            for name in ("anchor_indices", "multiclass_scores", "keypoints", "masks")
-            if (value := getattr(self, name)) is not None
-        }
-        return replace(self, boxes=self.boxes[keep], scores=self.scores[keep], labels=self.labels[keep], **optional)
+        return self._chosen(self.scores >= score)
+
+    def first(self, count: int) -> Detections:
+        """Keep the best detections."""
+        return self._chosen(slice(count))
+
+    def _chosen(self, rows: Tensor | slice) -> Detections:
+        known = {name: value[rows] for name in _OPTIONAL if (value := getattr(self, name)) is not None}
+        return replace(self, boxes=self.boxes[rows], scores=self.scores[rows], labels=self.labels[rows], **known)
 
     def names(self) -> list[str]:
         """Return D names; "class 3" for a label without a category."""
@@ -111,6 +120,10 @@ class Detections:
             result["detection_keypoints"] = keypoints.astype(np.float32)
         if self.masks is not None:
             result["detection_masks"] = self.masks.cpu().numpy().astype(np.float32)
+        for name, features in (("features", self.features), ("rpn_features", self.rpn_features)):
+            if features is not None:
+                tag = "detection_features" if name == "features" else "cropped_rpn_box_features"
+                result[tag] = features.permute(0, 2, 3, 1).cpu().numpy()
         if self.anchor_indices is not None:
             result["detection_anchor_indices"] = self.anchor_indices.cpu().numpy().astype(np.float32)
         return result

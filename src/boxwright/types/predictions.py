@@ -16,6 +16,7 @@ from boxwright.types.detections import PaddedDetections
 
 __all__ = [
     "AnchorPredictions",
+    "FinalFeatures",
     "InstancePredictions",
     "Proposals",
     "RawDetections",
@@ -114,6 +115,21 @@ class InstancePredictions:
 
 
 @dataclass(frozen=True)
+class FinalFeatures:
+    """What a network sees at the boxes that it found.
+
+    Attributes:
+        detections: The detections that they are of.
+        second: What the second stage sees, float [B, D, C, H, W]; None where not asked for.
+        first: The crops that it looks at, float [B, D, C, H, W]; None where not asked for.
+    """
+
+    detections: PaddedDetections
+    second: Tensor | None = None
+    first: Tensor | None = None
+
+
+@dataclass(frozen=True)
 class TwoStagePredictions:
     """Predictions of Faster and Mask R-CNN.
 
@@ -122,12 +138,14 @@ class TwoStagePredictions:
         proposals: The regions that the second stage looked at.
         regions: What it said of them; None where there is no second stage.
         instances: The third stage's masks; None where there is none.
+        final: Features of the detections; None where not asked for, and in training.
     """
 
     first: AnchorPredictions
     proposals: Proposals
     regions: RegionPredictions | None = None
     instances: InstancePredictions | None = None
+    final: FinalFeatures | None = None
 
 
 @dataclass(frozen=True)

@@ -20,22 +20,19 @@ __all__ = [
 
 METRIC_SETS = (
     "coco_detection_metrics",
+    "coco_mask_metrics",
     "pascal_voc_detection_metrics",
     "pascal_voc_2007_detection_metrics",
     "weighted_pascal_voc_detection_metrics",
     "precision_at_recall_detection_metrics",
     "oid_V2_detection_metrics",
     "oid_challenge_detection_metrics",
-)
-# TF's others.
-LATER_METRIC_SETS = (
-    "coco_mask_metrics",
-    "coco_panoptic_metrics",
-    "lvis_mask_metrics",
     "oid_challenge_segmentation_metrics",
     "pascal_voc_instance_segmentation_metrics",
     "weighted_pascal_voc_instance_segmentation_metrics",
 )
+# TF's others.
+LATER_METRIC_SETS = ("coco_panoptic_metrics", "lvis_mask_metrics")
 
 
 class CocoKeypointMetricsKeypointLabelToSigmasEntry(Message):

@@ -1,0 +1,153 @@
+"""What metrics compare: boxes, or masks.
+
+Dimensions: D detections, G objects, N of either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pycocotools import mask as coco_mask
+
+from boxwright.errors import DataError
+from boxwright.metrics.matching import overlaps, overlaps_of_crowds
+from boxwright.ops.run_lengths import RunLengths
+from boxwright.types import Detections, Sample
+
+__all__ = ["BOXES", "MASKS", "Boxes", "ImageMasks", "Kind", "Masks", "Regions"]
+
+Floats = NDArray[np.float64]
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class ImageMasks:
+    """The masks of an image, of its objects and of what was found; as run lengths, so that they can be kept.
+
+    Attributes:
+        truth: G masks.
+        found: D masks.
+    """
+
+    truth: Sequence[RunLengths]
+    found: Sequence[RunLengths]
+
+
+class Regions(Protocol):
+    """Parts of an image."""
+
+    @property
+    def areas(self) -> Floats:
+        """Return float64 [N], in pixels."""
+        ...
+
+    def __getitem__(self, chosen: Indices) -> Self: ...
+
+    def overlaps(self, objects: Self) -> Floats:
+        """Return intersection over union of all pairs, float64 [D, G]."""
+        ...
+
+    def overlaps_of_crowds(self, objects: Self) -> Floats:
+        """Return intersection over a detection's own area, for objects that stand for many, float64 [D, G]."""
+        ...
+
+
+@dataclass(frozen=True)
+class Boxes:
+    """Boxes float64 [N, 4], xyxy in pixels."""
+
+    boxes: Floats
+
+    @property
+    def areas(self) -> Floats:
+        """Return float64 [N], in pixels."""
+        return np.asarray((self.boxes[:, 2] - self.boxes[:, 0]) * (self.boxes[:, 3] - self.boxes[:, 1]))
+
+    def __getitem__(self, chosen: Indices) -> Boxes:
+        return Boxes(self.boxes[chosen])
+
+    def overlaps(self, objects: Boxes) -> Floats:
+        """Return intersection over union of all pairs, float64 [D, G]."""
+        return overlaps(self.boxes, objects.boxes)
+
+    def overlaps_of_crowds(self, objects: Boxes) -> Floats:
+        """Return intersection over a detection's own area, float64 [D, G]."""
+        return overlaps_of_crowds(self.boxes, objects.boxes)
+
+
+@dataclass(frozen=True)
+class Masks:
+    """N masks of one image, as run lengths."""
+
+    codes: Sequence[RunLengths]
+
+    @property
+    def areas(self) -> Floats:
+        """Return float64 [N], in pixels."""
+        return np.asarray(coco_mask.area(_packed(self.codes)), np.float64).reshape(len(self.codes))
+
+    def __getitem__(self, chosen: Indices) -> Masks:
+        return Masks([self.codes[number] for number in np.arange(len(self.codes))[chosen]])
+
+    def overlaps(self, objects: Masks) -> Floats:
+        """Return intersection over union of all pairs, float64 [D, G]."""
+        return self._overlaps(objects, crowds=False)
+
+    def overlaps_of_crowds(self, objects: Masks) -> Floats:
+        """Return intersection over a detection's own area, float64 [D, G]."""
+        return self._overlaps(objects, crowds=True)
+
+    def _overlaps(self, objects: Masks, *, crowds: bool) -> Floats:
+        shape = (len(self.codes), len(objects.codes))
+        if 0 in shape:
+            return np.zeros(shape)
+        found = coco_mask.iou(_packed(self.codes), _packed(objects.codes), [crowds] * shape[1])
+        # Two empty masks overlap by 0 over 0.
+        return np.nan_to_num(np.asarray(found, np.float64).reshape(shape))
+
+
+def _packed(codes: Sequence[RunLengths]) -> list[RunLengths]:
+    return [{"size": code["size"], "counts": code["counts"].encode()} for code in codes]
+
+
+class Kind(Protocol):
+    """What is compared, and what it is called."""
+
+    @property
+    def name(self) -> str:
+        """As TF's metrics have it: Boxes or Masks."""
+        ...
+
+    def of(self, sample: Sample, found: Detections, masks: ImageMasks | None) -> tuple[Regions, Regions]:
+        """Return the regions of an image's objects, and of what was found."""
+        ...
+
+
+class _OfBoxes:
+    name = "Boxes"
+
+    def of(self, sample: Sample, found: Detections, masks: ImageMasks | None) -> tuple[Regions, Regions]:
+        del masks
+        return Boxes(sample.boxes.astype(np.float64)), Boxes(found.boxes.cpu().numpy().astype(np.float64))
+
+
+class _OfMasks:
+    name = "Masks"
+
+    def of(self, sample: Sample, found: Detections, masks: ImageMasks | None) -> tuple[Regions, Regions]:
+        if masks is None or len(masks.truth) != len(sample.boxes):
+            raise DataError(
+                f"{sample.id or 'an image'}: metrics of masks are asked for, but its objects have none; set "
+                "load_instance_masks and mask_type in the reader, or another metrics_set"
+            )
+        if len(masks.found) != len(found):
+            raise DataError("metrics of masks are asked for, but the detector predicts none; set number_of_stages: 3")
+        return Masks(masks.truth), Masks(masks.found)
+
+
+BOXES: Kind = _OfBoxes()
+MASKS: Kind = _OfMasks()
