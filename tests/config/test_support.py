@@ -10,6 +10,7 @@ import pytest
 
 from boxwright.builders.detector import build_detector
 from boxwright.builders.evaluation import _METRICS, build_evaluation
+from boxwright.builders.faster_rcnn_extractor import FASTER_RCNN_EXTRACTORS
 from boxwright.builders.feature_extractor import SSD_EXTRACTORS
 from boxwright.builders.groundtruth import build_groundtruth
 from boxwright.builders.input_reader import build_dataset
@@ -50,6 +51,8 @@ def test_named_values_are_those_of_the_builders() -> None:
         assert values is not None
         return values
 
+    two_stage = declared(m.FasterRcnnFeatureExtractor, "type")
+    assert set(two_stage.names) == set(FASTER_RCNN_EXTRACTORS)
     ssd, refinedet = declared(m.SsdFeatureExtractor, "type"), declared(m.RefineDetFeatureExtractor, "type")
     assert {*ssd.names, "timm"} == set(SSD_EXTRACTORS)
     assert {*refinedet.names, "timm"} == set(REFINEDET_EXTRACTORS)

@@ -25,6 +25,7 @@ from boxwright.data.loader import TrainingExamples
 from boxwright.data.shapes import ShapesDataset
 from boxwright.drawing import colour_of
 from boxwright.evaluation.run import evaluate_detector
+from boxwright.ops.roi import crop_and_resize
 from boxwright.types import Detections, Targets
 from tests.conftest import SMALL_MODEL
 
@@ -87,12 +88,12 @@ def test_masks_travel(kind: str, folder: Path) -> None:
     targets = network.given
     assert targets is not None
     assert targets.masks is not None
-    assert targets.masks.shape[2:] == (96, 96)
+    assert targets.masks.size == (96, 96)
     checked = 0
     for row in range(len(batch)):
         height, width = batch.true_sizes[row].tolist()
         for box, mask in zip(
-            targets.boxes[row][targets.valid[row]], targets.masks[row][targets.valid[row]], strict=True
+            targets.boxes[row][targets.valid[row]], targets.masks.dense(row)[targets.valid[row]], strict=True
         ):
             assert not mask[height:].any()
             assert not mask[:, width:].any()
@@ -127,6 +128,16 @@ def test_masks_travel(kind: str, folder: Path) -> None:
     assert tinted >= len(sample.labels), "masks are drawn beside each other, found and true"
 
 
+def within_boxes(sample: Any) -> Tensor:
+    """Return masks as a head gives them: of their boxes, from corner to corner; finely, so that nothing is lost."""
+    masks = torch.from_numpy(sample.masks)[:, None].float()
+    height, width = masks.shape[-2:]
+    boxes = torch.from_numpy(sample.boxes) / torch.tensor([width, height, width, height])
+    levels = torch.zeros(1, len(masks), dtype=torch.int64)
+    whole = crop_and_resize([masks], boxes[:, None], levels.transpose(0, 1), (200, 200))
+    return whole[:, 0, 0]
+
+
 class FindsTruth:
     """Stands where a detector does, and finds what is annotated, masks and all."""
 
@@ -149,7 +160,7 @@ class FindsTruth:
                 torch.from_numpy(sample.labels),
                 image.shape[:2],
                 self.dataset.categories,
-                masks=torch.from_numpy(sample.masks).float(),
+                masks=within_boxes(sample),
             )
             yield [found], None, torch.tensor([image.shape[:2]])
 

@@ -49,6 +49,9 @@ _METRICS: dict[str, Callable[[m.EvalConfig], MetricsFactory]] = {
         PascalMetrics, rules=WEIGHTED_PASCAL_VOC_MASKS
     ),
 }
+_METRICS |= {
+    name: _METRICS["oid_V2_detection_metrics"] for name in ("open_images_metrics", "open_images_V2_detection_metrics")
+}
 
 
 @dataclass(frozen=True)

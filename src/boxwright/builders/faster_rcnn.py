@@ -13,7 +13,6 @@ from boxwright.builders.classes import check_classes
 from boxwright.builders.faster_rcnn_extractor import (
     TwoStageExtractor,
     build_two_stage_extractor,
-    two_stage_version,
 )
 from boxwright.builders.hyperparams import CONV_SETTINGS
 from boxwright.builders.image_resizer import build_image_resizer
@@ -25,6 +24,7 @@ from boxwright.builders.losses import (
 from boxwright.builders.post_processing import build_nms, build_score_converter
 from boxwright.builders.region_heads import MaskRequest, build_final_outputs, build_mask_predictor, build_second_stage
 from boxwright.builders.target_assigner import build_box_coder
+from boxwright.builders.tensorflow_version import two_stage_version
 from boxwright.config import messages as m
 from boxwright.criteria.classification_losses import SoftmaxCrossEntropy
 from boxwright.criteria.example_sampler import MinibatchSampler

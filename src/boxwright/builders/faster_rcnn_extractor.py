@@ -15,8 +15,8 @@ from torch import nn
 
 from boxwright.builders.hyperparams import CONV_SETTINGS, variance_scaling
 from boxwright.builders.necks import pyramid_levels
+from boxwright.builders.tensorflow_version import two_stage_version
 from boxwright.config import messages as m
-from boxwright.config.messages.faster_rcnn import FASTER_RCNN_TF1_EXTRACTORS
 from boxwright.errors import ConfigError
 from boxwright.models.backbones.backbone import Backbone, LastMap
 from boxwright.models.backbones.inception import Inception, InceptionLayout
@@ -31,7 +31,7 @@ from boxwright.models.necks.fpn import FeaturePyramid
 from boxwright.models.necks.fpn_paper import PaperFeaturePyramid
 from boxwright.preprocessing.preprocessor import MINUS_ONE_TO_ONE, VGG_MEAN, PixelScaling
 
-__all__ = ["TwoStageExtractor", "build_two_stage_extractor", "two_stage_version"]
+__all__ = ["FASTER_RCNN_EXTRACTORS", "TwoStageExtractor", "build_two_stage_extractor"]
 
 _PATH = "feature_extractor"
 _PYRAMID_MULTIPLE = 32
@@ -83,11 +83,6 @@ class TwoStageExtractor:
     pad_to_multiple: int = 1
 
 
-def two_stage_version(config: m.FasterRcnnFeatureExtractor) -> Literal[1, 2]:
-    """Return which TensorFlow's meaning a message has: that of its type's name."""
-    return 1 if config.type in FASTER_RCNN_TF1_EXTRACTORS else 2
-
-
 def build_two_stage_extractor(config: m.FasterRcnnFeatureExtractor, image_channels: int) -> TwoStageExtractor:
     """Build both halves.
 
@@ -106,9 +101,9 @@ def build_two_stage_extractor(config: m.FasterRcnnFeatureExtractor, image_channe
         _refuse_pyramid(config)
     if config.type.startswith("timm/"):
         return _timm(config, image_channels)
-    if config.type not in _EXTRACTORS:
-        raise ConfigError(f"{_PATH}.type: set one of {', '.join(_EXTRACTORS)}, or timm/NAME")
-    return _EXTRACTORS[config.type](config, image_channels)
+    if config.type not in FASTER_RCNN_EXTRACTORS:
+        raise ConfigError(f"{_PATH}.type: set one of {', '.join(FASTER_RCNN_EXTRACTORS)}, or timm/NAME")
+    return FASTER_RCNN_EXTRACTORS[config.type](config, image_channels)
 
 
 def _refuse_pyramid(config: m.FasterRcnnFeatureExtractor) -> None:
@@ -249,7 +244,7 @@ def _inception_resnet_v2(tail_padding: Literal["same", "valid"]) -> Callable[[in
 
 
 # Type → what builds it. `FasterRcnnFeatureExtractor.type` declares the same names.
-_EXTRACTORS: dict[str, _Build] = {
+FASTER_RCNN_EXTRACTORS: dict[str, _Build] = {
     **{f"faster_rcnn_resnet{depth}": _slim_resnet(depth) for depth in RESNET_BLOCKS},
     "faster_rcnn_inception_v2": _inception(lambda _: INCEPTION_V2, "Mixed_4e", _INCEPTION_V2),
     "faster_rcnn_inception_resnet_v2": _inception(

@@ -3,15 +3,38 @@
 from __future__ import annotations
 
 from boxwright.config import messages as m
+from boxwright.config.messages.faster_rcnn import FASTER_RCNN_TF1_EXTRACTORS
 from boxwright.config.messages.ssd import TF1_EXTRACTORS
 
-__all__ = ["explain_version", "extractor_version", "tensorflow_version", "with_version", "with_version_of"]
+__all__ = [
+    "explain_version",
+    "extractor_version",
+    "tensorflow_version",
+    "two_stage_version",
+    "with_version",
+    "with_version_of",
+]
+    "explain_version",
+    "extractor_version",
+    "tensorflow_version",
+    "two_stage_version",
+    "with_version",
+    "with_version_of",
+]
 
 
 def tensorflow_version(model: m.DetectionModel | None) -> int:
     """Return 1 or 2; what neither has is ours, and counts as 2."""
+    two_stage = model.faster_rcnn.feature_extractor if model is not None and model.faster_rcnn is not None else None
+    if two_stage is not None:
+        return two_stage_version(two_stage)
     extractor = _extractor(model)
     return 2 if extractor is None else extractor_version(extractor)
+
+
+def two_stage_version(extractor: m.FasterRcnnFeatureExtractor) -> int:
+    """Return 1 or 2: no type of a two-stage detector has both meanings."""
+    return 1 if extractor.type in FASTER_RCNN_TF1_EXTRACTORS else 2
 
 
 def _extractor(model: m.DetectionModel | None) -> m.SsdFeatureExtractor | None:
@@ -50,10 +73,14 @@ def explain_version(config: m.TrainEvalPipelineConfig) -> str:
     lines = []
     if rms_prop is not None and rms_prop.decay:
         lines.append(f"rms_prop_optimizer.decay {rms_prop.decay:g}: {_RMS_PROP[version]}")
+    if version == 1 and train is not None and train.optimizer is not None and train.optimizer.momentum_optimizer:
+        lines.append("momentum_optimizer: the sum of gradients is multiplied with the rate (TF2: each with its own)")
+    if version == 1 and config.model is not None and config.model.faster_rcnn is not None:
+        lines.append("fc_hyperparams: initializer and penalty are for the dense layers (TF2: Keras's, and none)")
+        kind = config.model.faster_rcnn.feature_extractor
+        return "\n".join([_APPLIES.format(kind.type if kind else ""), *(f"  {line}" for line in lines)])
     if version == 2 or extractor is None or ssd is None:
         return "\n".join(lines)
-    if train is not None and train.optimizer is not None and train.optimizer.momentum_optimizer is not None:
-        lines.append("momentum_optimizer: the sum of gradients is multiplied with the rate (TF2: each with its own)")
     lines.append("conv_hyperparams: initializer and penalty are for depthwise and separable kernels, too")
     if extractor.override_base_feature_extractor_hyperparams:
         lines += [
@@ -64,10 +91,10 @@ def explain_version(config: m.TrainEvalPipelineConfig) -> str:
     predictor = ssd.box_predictor
     if predictor is not None and predictor.weight_shared_convolutional_box_predictor is not None:
         lines.append("weight_shared_convolutional_box_predictor: its towers have RELU_6, whatever is configured")
-    head = f"{extractor.type} is TensorFlow 1's, whose meaning applies:"
-    return "\n".join([head, *(f"  {line}" for line in lines)])
+    return "\n".join([_APPLIES.format(extractor.type), *(f"  {line}" for line in lines)])
 
 
+_APPLIES = "{} is TensorFlow 1's, whose meaning applies:"
 _RMS_PROP = {
     1: "the decay of the average of squares, which starts at 1 (TF2: a decay of the learning rate)",
     2: "a decay of the learning rate, divided by 1 + decay · step (TF1: the decay of the average of squares)",

@@ -9,6 +9,7 @@ from typing import Literal
 
 from boxwright.builders.augmentation import build_augmentation
 from boxwright.builders.choice import require
+from boxwright.builders.faster_rcnn import check_sampling
 from boxwright.builders.optimizer import OptimizerPlan, build_optimizer
 from boxwright.builders.tensorflow_version import tensorflow_version
 from boxwright.config import messages as m
@@ -107,6 +108,7 @@ def build_training(
     refuse_unsupported(train, "train_config")
     reader = require(config.train_input_reader, "train_input_reader")
     _check_keypoints(config.model, reader)
+    _check_two_stage(config.model, reader)
     version = tensorflow_version(config.model)
     return TrainingPlan(
         num_steps=train.num_steps or (ENDLESS if version == 1 else 0),
@@ -147,6 +149,21 @@ def _finite(train: m.TrainConfig, name: str) -> float:
             f"{f'{where}: ' if where else ''}train_config.{name}: expected a finite number, found {value}"
         )
     return value
+
+
+def _check_two_stage(model: m.DetectionModel | None, reader: m.InputReader) -> None:
+    """Refuse to learn from more proposals than there are, and masks that are not read."""
+    two_stage = model.faster_rcnn if model is not None else None
+    if two_stage is None:
+        return
+    check_sampling(two_stage)
+    coco = reader.coco_input_reader
+    reads = reader.load_instance_masks or (coco is not None and coco.load_masks)
+    if two_stage.number_of_stages == 3 and not reads:
+        raise ConfigError(
+            "train_input_reader.load_instance_masks: the detector learns masks (number_of_stages: 3); set it to true, "
+            "and mask_type to what the records have"
+        )
 
 
 def _check_keypoints(model: m.DetectionModel | None, reader: m.InputReader) -> None:

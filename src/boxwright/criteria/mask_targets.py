@@ -36,6 +36,8 @@ def mask_targets(
     Returns:
         float32 [B, D, h, w] in 0..1; 0 where a region has no object.
     """
+    if not masks.windows.shape[1]:
+        return boxes.new_zeros(*match.shape, *size)
     object_of = match.clamp(min=0)
     windows = masks.windows.gather(1, object_of[..., None].expand(-1, -1, 4)).flatten(0, 1)
     starts = masks.starts.gather(1, object_of).flatten()

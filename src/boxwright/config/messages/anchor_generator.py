@@ -138,7 +138,7 @@ class MultiscaleAnchorGenerator(Message):
     )
     normalize_coordinates: Bool = Field(
         True,
-        no_effect="anchors are in pixels throughout",
+        note="anchors are in pixels throughout; of a two-stage detector it must be false, as in TensorFlow",
         description="Give anchors as fractions of the image (0..1) instead of pixels.",
     )
 

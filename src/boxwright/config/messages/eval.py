@@ -30,6 +30,9 @@ METRIC_SETS = (
     "oid_challenge_segmentation_metrics",
     "pascal_voc_instance_segmentation_metrics",
     "weighted_pascal_voc_instance_segmentation_metrics",
+    # TF's former names of oid_V2_detection_metrics, which its own sample configurations have.
+    "open_images_metrics",
+    "open_images_V2_detection_metrics",
 )
 # TF's others.
 LATER_METRIC_SETS = ("coco_panoptic_metrics", "lvis_mask_metrics")
@@ -137,7 +140,11 @@ class EvalConfig(Message):
     use_moving_averages: Bool = Field(
         False, description="Evaluate with the moving-average weights instead of the trained ones."
     )
-    eval_instance_masks: Bool = Field(False, refused=LATER, description="Also evaluate instance masks.")
+    eval_instance_masks: Bool = Field(
+        False,
+        no_effect="a detector with number_of_stages: 3 predicts masks, and coco_mask_metrics in metrics_set measures them",
+        description="Also evaluate instance masks.",
+    )
     min_score_threshold: Float = Field(
         0.5,
         allow_inf_nan=False,
