@@ -14,13 +14,6 @@ __all__ = [
     "with_version",
     "with_version_of",
 ]
-    "explain_version",
-    "extractor_version",
-    "tensorflow_version",
-    "two_stage_version",
-    "with_version",
-    "with_version_of",
-]
 
 
 def tensorflow_version(model: m.DetectionModel | None) -> int:
