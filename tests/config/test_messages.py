@@ -23,6 +23,7 @@ EXTENSIONS = {
     "FreezeStage": {"until_step", "variables"},
     "SsdFeatureExtractor": {"tensorflow_version"},
     "FasterRcnnFeatureExtractor": {"pyramid"},
+    "KeepAspectRatioResizer": {"half_pixel_centers"},
     "MaskRCNNBoxPredictor": {"mask_crop_size", "deconvolve_masks"},
     "FasterRcnn": {
         "first_stage_box_coder",

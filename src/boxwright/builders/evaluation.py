@@ -49,9 +49,8 @@ _METRICS: dict[str, Callable[[m.EvalConfig], MetricsFactory]] = {
         PascalMetrics, rules=WEIGHTED_PASCAL_VOC_MASKS
     ),
 }
-_METRICS |= {
-    name: _METRICS["oid_V2_detection_metrics"] for name in ("open_images_metrics", "open_images_V2_detection_metrics")
-}
+_FORMER_NAMES = ("open_images_metrics", "open_images_V2_detection_metrics")
+_METRICS |= dict.fromkeys(_FORMER_NAMES, _METRICS["oid_V2_detection_metrics"])
 
 
 @dataclass(frozen=True)

@@ -72,6 +72,7 @@ class TwoStageExtractor:
         crop_features: From a crop's side to what looks at it; with `every` 2, at every second row and column of it.
         strided: Whether the second half begins by reading every second row and column of a crop.
         pad_to_multiple: To which inputs are padded.
+        is_ours: Whether TensorFlow has none such, so that hyperparameters mean what they say throughout.
     """
 
     backbone: Backbone
@@ -81,6 +82,7 @@ class TwoStageExtractor:
     crop_features: Callable[[int], CropFeatures]
     strided: bool = False
     pad_to_multiple: int = 1
+    is_ours: bool = False
 
 
 def build_two_stage_extractor(config: m.FasterRcnnFeatureExtractor, image_channels: int) -> TwoStageExtractor:
@@ -194,11 +196,11 @@ def _pyramid_resnet(depth: int) -> _Build:
 def _timm(config: m.FasterRcnnFeatureExtractor, image_channels: int) -> TwoStageExtractor:
     if image_channels != 3:
         raise ConfigError(f"{config.type} takes images in colour; remove convert_to_grayscale")
-    if config.override_base_feature_extractor_hyperparams:
-        raise ConfigError(f"{_PATH}.override_base_feature_extractor_hyperparams: {config.type} takes only false")
     settings = _pyramid_settings(config)
     levels = pyramid_levels(_pyramid(config), finest=2)
     backbone = TimmBackbone(config.type.removeprefix("timm/"), strides=[2**level for level in levels])
+    if config.override_base_feature_extractor_hyperparams:
+        backbone.penalize(settings.kernel.regularizer)
     scaling = PixelScaling.standardize(backbone.mean, backbone.deviation)
     return _with_pyramid(config, backbone, scaling, settings)
 
@@ -225,18 +227,23 @@ def _with_pyramid(
         pool = {"SUBSAMPLED": 1, "POOLED": 2}[config.pyramid.name]
         neck = PaperFeaturePyramid(backbone.channels, depth, settings, extra_levels=extra, pool=pool)
 
+    is_ours = config.type.startswith("timm/")
+    # TF's are Keras's, whatever is configured but the normalization between.
+    rule = replace(KernelRule(), regularizer=settings.kernel.regularizer) if is_ours else KernelRule()
+
     def crop_features(side: int) -> CropFeatures:
-        # As in Keras: Glorot's initializer and no penalty, whatever is configured; the norm between is configured.
         layers = nn.Sequential(
-            KernelRule().apply(Dense(depth, _DENSE, side)),
+            rule.apply(Dense(depth, _DENSE, side)),
             nn.ReLU(inplace=True),
             make_norm(_DENSE, settings.norm),
-            KernelRule().apply(Dense(_DENSE, _DENSE)),
+            rule.apply(Dense(_DENSE, _DENSE)),
             nn.ReLU(inplace=True),
         )
         return CropFeatures(layers, _DENSE, 1)
 
-    return TwoStageExtractor(backbone, neck, neck.channels, scaling, crop_features, pad_to_multiple=_PYRAMID_MULTIPLE)
+    return TwoStageExtractor(
+        backbone, neck, neck.channels, scaling, crop_features, pad_to_multiple=_PYRAMID_MULTIPLE, is_ours=is_ours
+    )
 
 
 def _inception_resnet_v2(tail_padding: Literal["same", "valid"]) -> Callable[[int], InceptionLayout]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from boxwright.builders.choice import build_chosen
 from boxwright.config import messages as m
 from boxwright.errors import ConfigError
-from boxwright.ops.resize import resize_area, resize_bicubic, resize_bilinear, resize_nearest
+from boxwright.ops.resize import resize_area, resize_bicubic, resize_bilinear, resize_half_pixel, resize_nearest
 from boxwright.preprocessing.image_resizer import (
     ConditionalShapeResizer,
     FixedShapeResizer,
@@ -62,10 +64,13 @@ def _keep_aspect_ratio(config: m.KeepAspectRatioResizer) -> ImageResizer:
             f"keep_aspect_ratio_resizer.per_channel_pad_value: expected 3 numbers, "
             f"found {len(config.per_channel_pad_value)}"
         )
+    if config.half_pixel_centers and config.resize_method.name != "BILINEAR":
+        raise ConfigError("keep_aspect_ratio_resizer.half_pixel_centers: only with resize_method: BILINEAR")
     return KeepAspectRatioResizer(
         min_dimension=config.min_dimension,
         max_dimension=config.max_dimension,
-        resize=_method(config),
+        resize=resize_half_pixel if config.half_pixel_centers else _method(config),
+        to_whole=np.trunc if config.half_pixel_centers else np.rint,
         pad_to_max_dimension=config.pad_to_max_dimension,
         per_channel_pad_value=tuple(config.per_channel_pad_value),
         convert_to_grayscale=config.convert_to_grayscale,

@@ -118,8 +118,8 @@ def _mask_rcnn(
         config.num_classes,
         share_boxes=predictor.share_box_across_classes,
         dropout=1 - predictor.dropout_keep_probability if predictor.use_dropout else 0.0,
-        # Keras's dense layers take nothing of fc_hyperparams but the normalization.
-        rule=settings.kernel if version == 1 else KernelRule(),
+        # TF2's dense layers take nothing of fc_hyperparams but the normalization.
+        rule=settings.kernel if version == 1 or extractor.is_ours else KernelRule(),
         norm=settings.norm,
     )
     return BuiltSecondStage(BoxClassifier(crop, features.module, head), features)

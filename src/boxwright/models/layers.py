@@ -393,11 +393,11 @@ def conv_norm_act(
 
 def regularization_loss(network: nn.Module) -> Tensor:
     """Return a scalar; 0 where nothing is penalized."""
-    convs = [module for module in network.modules() if isinstance(module, Conv2d | Deconv2d)]
-    penalties = [conv.regularizer(conv.weight) for conv in convs if conv.regularizer != Regularizer()]
-    penalties += [
-        conv.bias_regularizer(conv.bias)
-        for conv in convs
-        if conv.bias is not None and conv.bias_regularizer != Regularizer()
-    ]
+    penalties = []
+    for module in network.modules():
+        # Others' convolutions may have been given a price, too.
+        for tensor, rule in (("weight", "regularizer"), ("bias", "bias_regularizer")):
+            price, value = getattr(module, rule, None), getattr(module, tensor, None)
+            if isinstance(price, Regularizer) and price != Regularizer() and isinstance(value, Tensor):
+                penalties.append(price(value))
     return torch.stack(penalties).sum() if penalties else torch.zeros(())

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-__all__ = ["resize_area", "resize_bicubic", "resize_bilinear", "resize_nearest"]
+__all__ = ["resize_area", "resize_bicubic", "resize_bilinear", "resize_half_pixel", "resize_nearest"]
 
 _CUBIC_STEPS = 1024
 _CUBIC_A = -0.75
@@ -36,6 +37,27 @@ def resize_bilinear(image: Tensor, height: int, width: int, *, align_corners: bo
     for dim, size in ((-3, height), (-2, width)):
         image = _interpolate(image, dim, size, _source(image, dim, size, align_corners=align_corners))
     return image
+
+
+def resize_half_pixel(image: Tensor, height: int, width: int, *, align_corners: bool = False) -> Tensor:
+    """Resize bilinearly between pixels' centres, as most other systems do; no antialiasing.
+
+    Args:
+        image: [..., H, W, C], of any dtype.
+        height: The new height.
+        width: The new width.
+        align_corners: Not used; there for other ways of resizing.
+
+    Returns:
+        float32 [..., height, width, C].
+    """
+    del align_corners
+    if image.shape[-3:-1] == (height, width):
+        return image.float()
+    pixels = image.float().movedim(-1, -3)
+    whole = pixels.reshape(-1, *pixels.shape[-3:])
+    resized = F.interpolate(whole, (height, width), mode="bilinear", align_corners=False)
+    return resized.view(*pixels.shape[:-2], height, width).movedim(-3, -1)
 
 
 def _source(image: Tensor, dim: int, size: int, *, align_corners: bool) -> Tensor:

@@ -5,11 +5,13 @@ Dimensions: H W C of the image.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from boxwright.ops.resize import resize_bilinear
@@ -138,6 +140,7 @@ class KeepAspectRatioResizer:
         pad_to_max_dimension: Whether to pad below and right to a square of `max_dimension`.
         per_channel_pad_value: The padding's colour; 0 where empty.
         convert_to_grayscale: Whether the result has one channel.
+        to_whole: Makes whole pixels of float32 sides: rounds half to even, as TF does, or cuts off, as others do.
     """
 
     min_dimension: int = 600
@@ -146,6 +149,7 @@ class KeepAspectRatioResizer:
     pad_to_max_dimension: bool = False
     per_channel_pad_value: tuple[float, ...] = ()
     convert_to_grayscale: bool = False
+    to_whole: Callable[[NDArray[np.float32]], NDArray[np.float32]] = np.rint
 
     @property
     def output_size(self) -> tuple[int, int] | None:
@@ -165,11 +169,11 @@ class KeepAspectRatioResizer:
         return self.per_channel_pad_value
 
     def new_size(self, height: int, width: int) -> tuple[int, int]:
-        """Compute the size before padding, in float32 and rounding half to even, as TF does."""
+        """Compute the size before padding, in float32."""
         sides = np.array([height, width], np.float32)
-        larger = np.rint(sides * (np.float32(self.min_dimension) / sides.min()))
+        larger = self.to_whole(sides * (np.float32(self.min_dimension) / sides.min()))
         if self.max_dimension > 0 and larger.max() > self.max_dimension:
-            larger = np.rint(sides * (np.float32(self.max_dimension) / sides.max()))
+            larger = self.to_whole(sides * (np.float32(self.max_dimension) / sides.max()))
         return max(int(larger[0]), 1), max(int(larger[1]), 1)
 
     def __call__(self, image: Tensor) -> tuple[Tensor, tuple[int, int]]:

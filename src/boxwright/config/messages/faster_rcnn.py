@@ -93,7 +93,9 @@ class FasterRcnnFeatureExtractor(Message):
         None, description="Settings for layers added on the backbone, and for the backbone itself if overridden."
     )
     override_base_feature_extractor_hyperparams: Bool = Field(
-        False, description="Apply conv_hyperparams to the backbone layers too, replacing their own defaults."
+        False,
+        note="of a backbone of timm's only the penalty on kernels",
+        description="Apply conv_hyperparams to the backbone layers too, replacing their own defaults.",
     )
     pad_to_multiple: Int32 = Field(
         32,

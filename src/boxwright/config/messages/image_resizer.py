@@ -57,6 +57,11 @@ class KeepAspectRatioResizer(Message):
     per_channel_pad_value: list[Finite] = Field(
         default_factory=list, description="Pixel value used for padding, one per channel; 0 for each when unset."
     )
+    half_pixel_centers: Bool = Field(
+        False,
+        description="Ours: resize bilinearly between pixels' centres, and cut sides off to whole pixels, as torchvision "
+        "and kerod do; false as TensorFlow does.",
+    )
 
 
 class FixedShapeResizer(Message):

@@ -9,10 +9,11 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from boxwright.errors import ConfigError
 from boxwright.models.backbones.backbone import Backbone
+from boxwright.models.layers import Regularizer
 
 __all__ = ["TimmBackbone"]
 
@@ -62,6 +63,16 @@ class TimmBackbone(Backbone):
         data: dict[str, Any] = getattr(self.body, "pretrained_cfg", None) or {}
         self.mean = tuple(data.get("mean", (0.485, 0.456, 0.406)))
         self.deviation = tuple(data.get("std", (0.229, 0.224, 0.225)))
+
+    def penalize(self, regularizer: Regularizer) -> None:
+        """Put a price on the kernels of its convolutions; they keep timm's initializers and normalization.
+
+        Args:
+            regularizer: The penalty.
+        """
+        for module in self.body.modules():
+            if isinstance(module, nn.Conv2d):
+                setattr(module, "regularizer", regularizer)  # noqa: B010  # timm's type declares no such attribute
 
     def forward(self, inputs: Tensor) -> list[Tensor]:
         """Return one map a stride, finest first."""

@@ -34,7 +34,6 @@ class BoxClassifierHead(nn.Module):
         share_boxes: bool = False,
         dropout: float = 0.0,
         rule: KernelRule = _KERAS,
-        box_rule: KernelRule | None = None,
         norm: BatchNormSettings | None = None,
     ) -> None:
         """Build the layers.
@@ -45,18 +44,17 @@ class BoxClassifierHead(nn.Module):
             share_boxes: Whether all classes share one box.
             dropout: The share of features dropped before either layer.
             rule: How kernels start and what they cost.
-            box_rule: The same for the box layer, where it differs.
             norm: Normalization behind either layer; None for none.
         """
         super().__init__()
         self.num_classes, self.box_columns = num_classes, 1 if share_boxes else num_classes
 
-        def layers(out: int, rule: KernelRule) -> nn.Sequential:
+        def layers(out: int) -> nn.Sequential:
             dense = rule.apply(Dense(in_channels, out, bias=norm is None))
             return nn.Sequential(*([nn.Dropout(dropout)] if dropout else []), dense, make_norm(out, norm))
 
-        self.boxes = layers(self.box_columns * CODE_SIZE, box_rule or rule)
-        self.classes = layers(num_classes + 1, rule)
+        self.boxes = layers(self.box_columns * CODE_SIZE)
+        self.classes = layers(num_classes + 1)
 
     @property
     def dense_layer(self) -> int:
