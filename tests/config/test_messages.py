@@ -35,6 +35,8 @@ EXTENSIONS = {
         "first_stage_keep_crossing_anchors",
         "level_proposals",
         "add_groundtruth_boxes",
+        "normalize_by_weights",
+        "second_stage_clip_first",
         "roi_align",
     },
     "Optimizer": {"adamw_optimizer"},

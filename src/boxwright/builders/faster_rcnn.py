@@ -240,6 +240,7 @@ def _first_criterion(config: m.FasterRcnn, coder: BoxCoder) -> ProposalCriterion
         _box_loss(config.first_stage_localization_loss),
         config.first_stage_objectness_loss_weight,
         config.first_stage_localization_loss_weight,
+        config.normalize_by_weights,
     )
 
 
@@ -261,13 +262,15 @@ def _second_stage(config: m.FasterRcnn, extractor: TwoStageExtractor, columns: C
     predictor = require(config.second_stage_box_predictor, "second_stage_box_predictor")
     post = require(config.second_stage_post_processing, "second_stage_post_processing")
     nms = require(post.batch_non_max_suppression, "second_stage_post_processing.batch_non_max_suppression")
-    if nms.use_combined_nms:
+    if nms.use_combined_nms and not extractor.is_ours:
         raise ConfigError(
             "second_stage_post_processing.batch_non_max_suppression.use_combined_nms: TensorFlow refuses it for a "
             "second stage; remove it"
         )
     coder = FasterRcnnBoxCoder()
-    postprocessor = TwoStagePostprocessor(coder, build_score_converter(post), build_nms(nms))
+    postprocessor = TwoStagePostprocessor(
+        coder, build_score_converter(post), build_nms(nms), config.second_stage_clip_first
+    )
     assigner = TargetAssigner(columns, ArgmaxMatcher(0.5, 0.5), coder)
     sampler = MinibatchSampler(config.second_stage_batch_size, config.second_stage_balance_fraction)
     second = build_second_stage(config, extractor, version)
@@ -291,6 +294,7 @@ def _second_stage(config: m.FasterRcnn, extractor: TwoStageExtractor, columns: C
             config.second_stage_classification_loss_weight,
             config.second_stage_localization_loss_weight,
             miner,
+            config.normalize_by_weights,
         ),
         mask_criterion=mask_criterion,
         postprocessor=postprocessor,

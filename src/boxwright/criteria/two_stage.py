@@ -21,10 +21,11 @@ from boxwright.criteria.target_assigner import AnchorTargets, Assigner
 from boxwright.criteria.terms import LossTerm
 from boxwright.errors import DataError
 from boxwright.ops.masks import masks_of_classes
+from boxwright.ops.matcher import UNMATCHED
 from boxwright.types import AnchorPredictions, InstancePredictions, Proposals, RegionPredictions, Targets
 from boxwright.types.predictions import TwoStagePredictions
 
-__all__ = ["BoxClassifierCriterion", "MaskCriterion", "ProposalCriterion", "TwoStageCriterion"]
+__all__ = ["BoxClassifierCriterion", "MaskCriterion", "ProposalCriterion", "TwoStageCriterion", "accuracies"]
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,8 @@ class ProposalCriterion:
         localization: The loss of box codes.
         objectness_weight: Multiplies the former.
         localization_weight: Multiplies the latter.
+        by_weight: Whether an anchor counts by its object's weight in objectness too, and an image by the sum of weights
+            (kerod); if not, the weight is the code's alone, and an image counts by its anchors (TF).
     """
 
     assigner: Assigner
@@ -46,17 +49,18 @@ class ProposalCriterion:
     localization: LocalizationLoss
     objectness_weight: float = 1.0
     localization_weight: float = 1.0
+    by_weight: bool = False
 
     def __call__(self, predictions: AnchorPredictions, targets: Targets, images: Tensor) -> dict[str, LossTerm]:
         """Return the terms, means over so many images, each of which counts by its sampled anchors alone."""
         assigned = self.assigner(predictions.anchors, as_objects(targets))
         sampled = self.sample(assigned)
-        share = sampled / sampled.sum(1, keepdim=True).clamp(min=1)
-        # The weight of a groundtruth box counts for its code, not for its objectness: as in TF.
+        counts = assigned.class_weights.squeeze(-1) * sampled if self.by_weight else sampled
+        share = _annotated(targets)[:, None] / counts.sum(1, keepdim=True).clamp(min=1)
         class_losses = self.classification(
-            predictions.class_logits.float(), assigned.classes, share[..., None] * _annotated(targets)[:, None, None]
+            predictions.class_logits.float(), assigned.classes, (counts * share)[..., None]
         )
-        box_weights = assigned.box_weights * share * _annotated(targets)[:, None]
+        box_weights = assigned.box_weights * sampled * share
         box_losses = self.localization(predictions.box_codes.float(), assigned.box_codes, box_weights)
         return {
             "Loss/RPNLoss/localization_loss": LossTerm(self.localization_weight * box_losses.sum(), images),
@@ -80,6 +84,7 @@ class BoxClassifierCriterion:
         classification_weight: Multiplies the former.
         localization_weight: Multiplies the latter.
         miner: Chooses the proposals that count by their losses, or None for all.
+        by_weight: Whether an image counts by the sum of its proposals' weights (kerod), rather than by their number.
     """
 
     assigner: Assigner
@@ -88,14 +93,15 @@ class BoxClassifierCriterion:
     classification_weight: float = 1.0
     localization_weight: float = 1.0
     miner: HardExampleMiner | None = None
+    by_weight: bool = False
 
     def __call__(
         self, regions: RegionPredictions, proposals: Proposals, targets: Targets, images: Tensor
     ) -> dict[str, LossTerm]:
         """Return the terms, means over so many images, each of which counts by its proposals alone."""
         assigned = self.assigner(proposals.boxes, targets)
-        share = proposals.valid / proposals.valid.sum(1, keepdim=True).clamp(min=1)
-        share = share * _annotated(targets)[:, None]
+        counts = assigned.class_weights.mean(-1) * proposals.valid if self.by_weight else proposals.valid
+        share = proposals.valid / counts.sum(1, keepdim=True).clamp(min=1) * _annotated(targets)[:, None]
         class_losses = self.classification(
             regions.class_logits.float(), assigned.classes, assigned.class_weights * share[..., None]
         )
@@ -203,9 +209,11 @@ class TwoStageCriterion:
         proposals = predictions.proposals
         scalars: dict[str, Tensor] = {}
         assigned = self.first.assigner(predictions.first.anchors, as_objects(targets))
-        positive, negative = assigned.match >= 0, assigned.match == -1
+        positive, negative = assigned.match >= 0, assigned.match == UNMATCHED
+        seen = predictions.first.class_logits.argmax(-1) > 0
         scalars["RPN/positive_anchors"] = positive.sum(1).float().mean()
         scalars["RPN/negative_anchors"] = negative.sum(1).float().mean()
+        scalars["RPN/anchor_recall"] = _share(positive & seen, positive)
         if self.second is not None and predictions.regions is not None:
             found = self.second.assigner(proposals.boxes, targets)
             held = torch.zeros_like(valid[:, :1].expand(-1, valid.shape[1] + 1))
@@ -213,12 +221,21 @@ class TwoStageCriterion:
                 1, torch.where(found.match >= 0, found.match, valid.shape[1]), proposals.valid, "amax"
             )
             scalars["RPN/recall"] = _share(held[:, :-1] & valid, valid)
-            scalars |= _accuracies(predictions.regions.class_logits, found, proposals.valid)
+            scalars |= accuracies(predictions.regions.class_logits, found, proposals.valid)
         return Description(scalars=scalars, distributions={})
 
 
-def _accuracies(logits: Tensor, assigned: AnchorTargets, valid: Tensor) -> dict[str, Tensor]:
-    """Return what share of proposals has its class, by kerod's names."""
+def accuracies(logits: Tensor, assigned: AnchorTargets, valid: Tensor) -> dict[str, Tensor]:
+    """Return what share of proposals has its class, by kerod's names.
+
+    Args:
+        logits: float [B, R, K + 1].
+        assigned: What each should be.
+        valid: bool [B, R].
+
+    Returns:
+        Tag to a scalar tensor: of all; of those with an object; and of those, the share taken for background.
+    """
     guess, wanted = logits.argmax(-1), assigned.classes.argmax(-1)
     counted = valid & (assigned.class_weights.mean(-1) > 0)
     foreground = counted & (wanted > 0)

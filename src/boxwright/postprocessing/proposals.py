@@ -13,7 +13,7 @@ from torch import Tensor
 
 from boxwright.ops.box_coder import BoxCoder
 from boxwright.ops.boxes import clip_boxes
-from boxwright.postprocessing.nms import ClassAgnostic, Nms, PerClass
+from boxwright.postprocessing.nms import Nms, PerClass
 from boxwright.types import AnchorPredictions, PaddedDetections, Proposals
 
 __all__ = ["LevelProposals", "RegionProposals"]
@@ -79,7 +79,8 @@ class LevelProposals:
         boxes = clip_boxes(self.box_coder.decode(codes, anchors), sizes[:, :1], sizes[:, 1:])
         scores = scores.gather(1, chosen)[..., None]
         if self.across_levels:
-            return _proposals(Nms(ClassAgnostic(self.iou_threshold), 0.0, most)(boxes, scores, sizes))
+            # kerod keeps what clipping left without area.
+            return _proposals(Nms(PerClass(self.iou_threshold, most), 0.0, most, outside="keep")(boxes, scores, sizes))
         of_level = torch.nn.functional.one_hot(levels[chosen], int(levels.max()) + 1).bool()
         columns = torch.where(of_level, scores, -torch.inf)
         return _proposals(Nms(PerClass(self.iou_threshold, most), 0.0, most)(boxes, columns, sizes))

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from boxwright.ops.box_coder import BoxCoder
+from boxwright.ops.boxes import clip_boxes
 from boxwright.ops.masks import masks_of_classes
 from boxwright.postprocessing.nms import Nms
 from boxwright.postprocessing.score_converters import ScoreConverter
@@ -27,11 +28,13 @@ class TwoStagePostprocessor:
         box_coder: Decodes box codes.
         score_converter: Turns logits into scores.
         nms: Keeps the best.
+        clip_first: Whether boxes are clipped before they suppress others, as torchvision and kerod do; TF does after.
     """
 
     box_coder: BoxCoder
     score_converter: ScoreConverter
     nms: Nms
+    clip_first: bool = False
 
     @torch.no_grad()
     def __call__(self, predictions: TwoStagePredictions, true_sizes: Tensor) -> list[Detections]:
@@ -58,6 +61,9 @@ class TwoStagePostprocessor:
             return predictions.final.detections
         scores = raw.scores[..., 1:].masked_fill(~predictions.proposals.valid[..., None], -torch.inf)
         boxes = raw.boxes.squeeze(2) if raw.boxes.shape[2] == 1 else raw.boxes
+        if self.clip_first:
+            height, width = true_sizes.to(boxes).view(-1, 2, *[1] * (boxes.ndim - 2)).unbind(1)
+            boxes = clip_boxes(boxes, height, width)
         return self.nms(boxes, scores, true_sizes.to(boxes))
 
     def detect(self, predictions: TwoStagePredictions, true_sizes: Tensor) -> PaddedDetections:

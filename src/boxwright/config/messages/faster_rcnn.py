@@ -365,6 +365,16 @@ class FasterRcnn(Message):
     add_groundtruth_boxes: Bool = Field(
         False, description="Ours: in training groundtruth boxes are among the proposals, as in the paper's code."
     )
+    second_stage_clip_first: Bool = Field(
+        False,
+        description="Ours: detections are clipped to the image before they suppress others (torchvision, kerod); false: "
+        "after.",
+    )
+    normalize_by_weights: Bool = Field(
+        False,
+        description="Ours: an image's losses are divided by the sum of the weights of what was sampled, and objectness "
+        "counts by weight, too (kerod); false: by their number, and not.",
+    )
     roi_align: RoiAlign | None = Field(
         None,
         description="Ours: crop by RoIAlign to initial_crop_size; without, by crop_and_resize and a max pool.",
