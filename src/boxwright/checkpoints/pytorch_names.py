@@ -1,9 +1,9 @@
 """Weights of public PyTorch ports and of ImageNet, by their names there.
 
 What a `.pth` file holds is told by its names: a RefineDet port's whole detector, VGG-16 with its classifier
-made convolutions (`vgg16_reducedfc.pth`), torchvision's VGG-16, or a ResNet by torchvision's names: torchvision's
-own go into timm's ResNets, converted Caffe models, whose blocks stride earlier, into ours. Nothing in a file is
-run: it is read with PyTorch's restricted unpickler.
+made convolutions (`vgg16_reducedfc.pth`), torchvision's VGG-16, its Faster or Mask R-CNN on a ResNet-50 with a
+pyramid, or a ResNet by torchvision's names: torchvision's own go into timm's ResNets, converted Caffe models, whose
+blocks stride earlier, into ours. Nothing in a file is run: it is read with PyTorch's restricted unpickler.
 
 Dimensions: A anchors a location, C channels.
 """
@@ -17,11 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from boxwright.checkpoints.archive import load_archive
+from boxwright.checkpoints.torchvision_names import is_torchvision_two_stage, torchvision_two_stage
 from boxwright.errors import CheckpointError
 from boxwright.files import shown
 from boxwright.models.backbones.resnet_v1 import Bottleneck, ResNetV1
 from boxwright.models.backbones.timm_backbone import TimmBackbone
 from boxwright.models.backbones.vgg16 import Vgg16
+from boxwright.models.faster_rcnn import FasterRCNN
 from boxwright.models.refinedet import RefineDet
 
 __all__ = ["from_pytorch", "read_pth"]
@@ -94,13 +96,8 @@ def _layout(network: nn.Module, state: Mapping[str, Tensor], path: Path) -> Name
     backbone = network.backbone
     if "arm_loc.0.weight" in state and isinstance(network, RefineDet) and isinstance(backbone, Vgg16):
         return _refinedet_port()
-    if isinstance(backbone, Vgg16):
-        if "31.weight" in state:
-            return _vgg("", _REDUCED, _unchanged, _unchanged)
-        if "vgg.31.weight" in state:
-            return _vgg("vgg.", _REDUCED, _unchanged, _unchanged)
-        if "features.0.weight" in state:
-            return _torchvision_vgg()
+    if isinstance(backbone, Vgg16) and (names := _vgg_layout(state)) is not None:
+        return names
     if isinstance(backbone, ResNetV1) and "layer1.0.conv1.weight" in state:
         if not _saw_levels(state):
             raise CheckpointError(
@@ -108,6 +105,8 @@ def _layout(network: nn.Module, state: Mapping[str, Tensor], path: Path) -> Name
                 "besides; refinedet_resnet101 takes conversions of Caffe's, which saw 0..255; use timm/resnet101"
             )
         return _resnet(backbone)
+    if is_torchvision_two_stage(state) and isinstance(network, FasterRCNN) and isinstance(backbone, TimmBackbone):
+        return torchvision_two_stage(network, backbone, state)
     if isinstance(backbone, TimmBackbone) and "layer1.0.conv1.weight" in state:
         if _saw_levels(state):
             raise CheckpointError(
@@ -119,8 +118,16 @@ def _layout(network: nn.Module, state: Mapping[str, Tensor], path: Path) -> Name
     raise CheckpointError(
         f"{path}: its names ({example}, …) are not of a layout known for a {type(network).__name__} on a "
         f"{type(backbone).__name__}; known: refinedet.pytorch, vgg16_reducedfc and torchvision's VGG-16 for VGG-16, "
-        "converted Caffe ResNets for refinedet_resnet101, torchvision's ResNets for timm/NAME"
+        "converted Caffe ResNets for refinedet_resnet101, torchvision's ResNets for timm/NAME, and its Faster and Mask "
+        "R-CNN for configs/faster_rcnn/torchvision_*"
     )
+
+
+def _vgg_layout(state: Mapping[str, Tensor]) -> Names | None:
+    for prefix in ("", "vgg."):
+        if f"{prefix}31.weight" in state:
+            return _vgg(prefix, _REDUCED, _unchanged, _unchanged)
+    return _torchvision_vgg() if "features.0.weight" in state else None
 
 
 def _changed(change: Callable[[Tensor], Tensor], value: Tensor, name: str, path: Path) -> Tensor:

@@ -83,7 +83,8 @@ class LevelProposals:
             return _proposals(Nms(PerClass(self.iou_threshold, most), 0.0, most, outside="keep")(boxes, scores, sizes))
         of_level = torch.nn.functional.one_hot(levels[chosen], int(levels.max()) + 1).bool()
         columns = torch.where(of_level, scores, -torch.inf)
-        return _proposals(Nms(PerClass(self.iou_threshold, most), 0.0, most)(boxes, columns, sizes))
+        # The threshold lets a probability of 0 pass, too, as torchvision does.
+        return _proposals(Nms(PerClass(self.iou_threshold, most), -1.0, most)(boxes, columns, sizes))
 
 
 def _best_of_levels(scores: Tensor, levels: Tensor, count: int) -> Tensor:

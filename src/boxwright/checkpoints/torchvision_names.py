@@ -1,0 +1,96 @@
+"""torchvision's Faster and Mask R-CNN, by their names there.
+
+Its heads predict a box and a mask for the background too, which ours leave out; one logit of an object, beside which
+ours has a constant one of none; and x before y.
+
+Dimensions: A anchors a location, C channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+from boxwright.models.backbones.timm_backbone import TimmBackbone
+from boxwright.models.faster_rcnn import FasterRCNN
+
+__all__ = ["is_torchvision_two_stage", "torchvision_two_stage"]
+
+Names = Iterator[tuple[str, str, Callable[[Tensor], Tensor]]]
+_CROP_SIDE = 7
+
+
+def is_torchvision_two_stage(state: Mapping[str, Tensor]) -> bool:
+    """Return whether tensors have the names of torchvision's two-stage detectors."""
+    return "roi_heads.box_predictor.cls_score.weight" in state
+
+
+def torchvision_two_stage(network: FasterRCNN, backbone: TimmBackbone, state: Mapping[str, Tensor]) -> Names:
+    """List where each tensor comes from.
+
+    Args:
+        network: The network; its backbone is timm's ResNet.
+        backbone: That backbone.
+        state: Name to tensor; older and newer torchvisions call some layers otherwise.
+
+    Yields:
+        Our name, torchvision's, and what changes the tensor.
+    """
+    for name in backbone.body.state_dict():
+        yield f"backbone.body.{name}", f"backbone.body.{name}", _unchanged
+    for part, theirs in (("laterals", "inner_blocks"), ("smooth", "layer_blocks")):
+        for level in range(4):
+            yield from _both(f"neck.{part}.{level}", f"backbone.fpn.{theirs}.{level}", state)
+    yield from _both("rpn.head.convolve.0", "rpn.head.conv", state)
+    yield from _both("rpn.head.predict.classes.0", "rpn.head.cls_logits", state, _beside_nothing)
+    yield from _both("rpn.head.predict.boxes.0", "rpn.head.bbox_pred", state, _vertical_first)
+    yield from _both("second.features.0", "roi_heads.box_head.fc6", state, _as_window)
+    yield from _both("second.features.3", "roi_heads.box_head.fc7", state, _as_kernel)
+    yield from _both("second.head.classes.0", "roi_heads.box_predictor.cls_score", state, _as_kernel)
+    yield from _both("second.head.boxes.0", "roi_heads.box_predictor.bbox_pred", state, _boxes_of_classes)
+    if network.masks is None:
+        return
+    for number in range(4):
+        older = f"roi_heads.mask_head.mask_fcn{number + 1}"
+        theirs = older if f"{older}.weight" in state else f"roi_heads.mask_head.{number}"
+        yield from _both(f"masks.head.layers.{number}.0", theirs, state)
+    yield from _both("masks.head.layers.4", "roi_heads.mask_predictor.conv5_mask", state)
+    yield from _both("masks.head.predict", "roi_heads.mask_predictor.mask_fcn_logits", state, lambda value: value[1:])
+
+
+def _unchanged(value: Tensor) -> Tensor:
+    return value
+
+
+def _both(
+    ours: str, theirs: str, state: Mapping[str, Tensor], change: Callable[[Tensor], Tensor] = _unchanged
+) -> Names:
+    """List kernel and bias; newer versions wrap some convolutions once or twice."""
+    path = next((path for path in (theirs, f"{theirs}.0", f"{theirs}.0.0") if f"{path}.weight" in state), theirs)
+    for kind in ("weight", "bias"):
+        yield f"{ours}.{kind}", f"{path}.{kind}", change
+
+
+def _as_kernel(value: Tensor) -> Tensor:
+    return value[:, :, None, None] if value.ndim == 2 else value
+
+
+def _as_window(value: Tensor) -> Tensor:
+    """Bring a dense layer over flattened crops, channel by channel, to a kernel."""
+    return value.view(len(value), -1, _CROP_SIDE, _CROP_SIDE) if value.ndim == 2 else value
+
+
+def _vertical_first(value: Tensor) -> Tensor:
+    """Reorder x y w h of each box to y x h w."""
+    return value.reshape(-1, 4, *value.shape[1:])[:, [1, 0, 3, 2]].reshape(value.shape)
+
+
+def _boxes_of_classes(value: Tensor) -> Tensor:
+    return _as_kernel(_vertical_first(value[4:]))
+
+
+def _beside_nothing(value: Tensor) -> Tensor:
+    """Put a logit of 0 before each anchor's: softmax of both is the sigmoid of the one."""
+    return torch.stack([torch.zeros_like(value), value], dim=1).flatten(0, 1)
