@@ -61,7 +61,8 @@ def test_equal_detections(kind: str, tmp_path: Path) -> None:
         if kind == "maskrcnn":
             assert found.masks is not None
             within = masks_within_boxes(model, image)
-            torch.testing.assert_close(found.masks, within[expected], atol=1e-4, rtol=1e-3)
+            # A box that differs in its last digits is cropped elsewhere by as much.
+            torch.testing.assert_close(found.masks, within[expected], atol=1e-3, rtol=1e-3)
     assert found_in_all > 50
 
 
