@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from boxwright.errors import BoxwrightError, CheckpointError, ConfigError, DataError, OutputError, TrainingError
     from boxwright.evaluation.run import evaluate
     from boxwright.models.detector import Detector
+    from boxwright.postprocessing.masks import instance_masks
     from boxwright.training.train import RunSettings, train
     from boxwright.types import AnchorPredictions, Categories, Category, Detections, Sample, Targets
 
@@ -33,6 +34,7 @@ __all__ = [
     "TrainingError",
     "build_detector",
     "evaluate",
+    "instance_masks",
     "load_config",
     "load_weights",
     "restore_detector",
@@ -56,6 +58,7 @@ _HOMES = {
     "boxwright.checkpoints.restore": ("restore_detector",),
     "boxwright.evaluation.run": ("evaluate",),
     "boxwright.models.detector": ("Detector",),
+    "boxwright.postprocessing.masks": ("instance_masks",),
     "boxwright.training.train": ("RunSettings", "train"),
     "boxwright.types": ("Categories", "Category", "Detections", "AnchorPredictions", "Sample", "Targets"),
 }

@@ -56,6 +56,8 @@ def encode_window(window: NDArray[np.uint8], top: int, left: int, size: tuple[in
     first = first[np.insert(apart[:-1], 0, True)] if len(first) else first
     bounds = np.stack([first, last], axis=1).reshape(-1)
     counts = np.diff(np.concatenate([[0], bounds, [height * width]]))
+    if len(bounds) and counts[-1] == 0:  # as pycocotools leaves it out
+        counts = counts[:-1]
     return _as_text(coco_mask.frPyObjects({"size": [height, width], "counts": counts.tolist()}, height, width))
 
 
