@@ -44,10 +44,34 @@ def test_all_are_there() -> None:
         f"refinedet{s}_{net}_{data}" for s in (320, 512) for net in ("vgg16", "resnet101") for data in ("voc", "coco")
     }
     small = {"refinedet_mobilenet_v2_shapes", "refinedet_mobilenet_v2_bccd"}
-    assert names == sizes | small | {"ssd300_vgg16_voc", "ssd512_vgg16_voc"}
+    kerods = {"kerod_resnet50_fpn_coco", "kerod_resnet50_fpn_voc", "mask_rcnn_resnet50_fpn_coco"}
+    torchvisions = {f"torchvision_{kind}_resnet50_fpn_coco" for kind in ("fasterrcnn", "maskrcnn")}
+    two_stages = kerods | torchvisions | {"mask_rcnn_mobilenet_v3_fpn_shapes"}
+    assert names == sizes | small | {"ssd300_vgg16_voc", "ssd512_vgg16_voc"} | two_stages
 
 
-@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", [path for path in PATHS if path.parent.name == "faster_rcnn"], ids=lambda path: path.stem
+)
+def test_two_stage_configuration(path: Path) -> None:
+    header = "\n".join(line for line in path.read_text().splitlines() if line.startswith("#"))
+    assert f"boxwright train --pipeline_config_path {path.relative_to(ROOT).as_posix()}" in header
+    assert "Published: " in header or "Reached here" in header
+    config = load_config(path)
+    assert [str(row) for row in report(config) if row.status.verdict != "honoured"] == []
+    plan = build_training(config)
+    assert plan.num_steps > 0
+    with torch.device("meta"):
+        network = build_detector(config).network
+    assert network.learns_masks == ("mask" in path.stem)
+    if "resnet50" in path.stem:  # 25.6 million less the classifier's 2.0, a pyramid of 3.3, dense layers of 13.9
+        numbers = sum(parameter.numel() for parameter in network.parameters())
+        assert 41e6 < numbers < 45e6
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in PATHS if path.parent.name != "faster_rcnn"], ids=lambda path: path.stem
+)
 def test_configuration(path: Path) -> None:
     text = path.read_text()
     header = "\n".join(line for line in text.splitlines() if line.startswith("#"))

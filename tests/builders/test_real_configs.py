@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -21,6 +22,7 @@ from boxwright.criteria.terms import LossTerm
 from boxwright.errors import ConfigError
 from boxwright.optimization.optimizers import Optimizer
 from boxwright.types import AnchorPredictions, Targets
+from boxwright.types.masks import InstanceMasks
 from tests.conftest import SMALL_MODEL, extra_folder
 
 FOLDER = extra_folder("BOXWRIGHT_CONFIGS")
@@ -98,6 +100,71 @@ def test_a_step_at_full_size(path: Path) -> None:
     assert any(not torch.equal(old, new) for old, new in zip(before, some, strict=True))
 
 
+TWO_STAGES = [path for path in FILES if (model := load_config(path).model) and model.faster_rcnn]
+REFUSED = {"context_rcnn_resnet101_snapshot_serengeti", "context_rcnn_resnet101_snapshot_serengeti_sync"}
+REFUSED |= {"faster_rcnn_nas_coco"}
+
+
+def test_how_many_two_stages_there_are() -> None:
+    if FOLDER is None:
+        pytest.skip(_ABSENT)
+    count = {name: sum(path.parent.name == name for path in TWO_STAGES) for name in ("tf1", "tf2")}
+    assert count == {"tf1": 29, "tf2": 11}
+    assert {path.stem for path in TWO_STAGES} >= REFUSED
+
+
+def one_of_each_kind() -> set[Path]:
+    """List the first two-stage file of each backbone, number of stages and predictor."""
+    found: dict[str, Path] = {}
+    for path in TWO_STAGES:
+        model = load_config(path).model
+        two_stage = model.faster_rcnn if model else None
+        if two_stage is not None and two_stage.feature_extractor and two_stage.second_stage_box_predictor:
+            predictor = two_stage.second_stage_box_predictor.which("box_predictor_oneof")
+            kind = two_stage.feature_extractor.type.replace("152", "101")
+            found.setdefault(f"{kind} {two_stage.number_of_stages} {predictor}", path)
+    return set(found.values()) | {path for path in TWO_STAGES if path.stem in REFUSED}
+
+
+FIRST_OF_KIND = one_of_each_kind()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path if path in FIRST_OF_KIND else pytest.param(path, marks=pytest.mark.slow) for path in TWO_STAGES],
+    ids=lambda path: f"{path.parent.name}/{path.stem}",
+)
+def test_two_stages_detect_and_lose(path: Path) -> None:
+    """As configured, but for the size of the picture and the number of proposals."""
+    model = load_config(path).model
+    assert model is not None
+    assert model.faster_rcnn is not None
+    model.faster_rcnn.image_resizer = parse_message("fixed_shape_resizer { height: 96 width: 128 }", m.ImageResizer)
+    model.faster_rcnn.first_stage_max_proposals = 6
+    model.faster_rcnn.second_stage_batch_size = 4
+    if path.stem in REFUSED:
+        with pytest.raises(ConfigError, match="is not supported"):
+            build_detector(model)
+        return
+    torch.manual_seed(0)
+    detector = build_detector(model)
+    (found,) = detector.detect([torch.randint(0, 255, (3, 60, 90), dtype=torch.uint8)])
+    assert torch.isfinite(found.boxes).all()
+    boxes = torch.tensor([[[10.0, 12, 60, 70], [70, 20, 90, 60]]])
+    mask = np.zeros((2, 96, 128), np.uint8)
+    mask[:, 20:60, 15:80] = 1
+    masks = InstanceMasks.stack([mask], 2, (96, 128))
+    ones = torch.ones(1, 2)
+    targets = Targets(boxes, torch.zeros(1, 2, dtype=torch.int64), ones, ones > 0, masks=masks)
+    detector.train()
+    with torch.no_grad():
+        inputs, sizes = detector.preprocess(torch.randint(0, 255, (1, 60, 90, 3), dtype=torch.uint8))
+        terms = LossTerm.values(detector.criterion(detector.predict(inputs, sizes, targets), targets))
+    stages = model.faster_rcnn.number_of_stages
+    assert len(terms) == {1: 2, 2: 4, 3: 5}[stages]
+    assert not any(value.isnan() for value in terms.values())
+
+
 def without_gradient(model: m.DetectionModel | Pipeline) -> list[str]:
     """Name the weights that no output depends on; nothing is computed but shapes."""
     with torch.device("meta"):
@@ -150,7 +217,7 @@ TF_CONFIGS: Table = {
 USER_CONFIGS: Table = {
     "center_net": {"model.center_net: refused": 3},
     "faster_rcnn": {
-        "runs": 29,
+        "runs": 30,
         "random_rgb_to_gray: refused": 1,
         "random_image_scale: refused": 1,
         "random_absolute_pad_image: refused": 1,

@@ -269,7 +269,7 @@ ERRORS = [
     (ONE_MAP, "faster_rcnn {", "faster_rcnn { first_stage_nms_iou_threshold: 1.5", "first_stage_nms_iou_threshold"),
     (ONE_MAP, "faster_rcnn {", "faster_rcnn { first_stage_minibatch_size: 0", "first_stage_minibatch_size"),
     (ONE_MAP, "faster_rcnn {", "faster_rcnn { second_stage_balance_fraction: 1.5", "second_stage_balance_fraction"),
-    (ONE_MAP, "use_dropout: true", "dropout_keep_probability: 0", "dropout_keep_probability"),
+    (ONE_MAP, "use_dropout: true", "use_dropout: true dropout_keep_probability: 0", "0 would drop everything"),
     (ONE_MAP, "use_dropout: true", "box_code_size: 5", "box_code_size"),
     (ONE_MAP, "use_dropout: true", "predict_keypoints: true", "TensorFlow has no such head, either; for keypoints use"),
     (ONE_MAP, "iou_threshold: 0.5", "use_combined_nms: true change_coordinate_frame: false", "refuses it for a second"),

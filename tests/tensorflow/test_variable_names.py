@@ -116,14 +116,14 @@ def test_inception_resnet_for_two_stages(stride: int, size: int) -> None:
     from boxwright.models.backbones.inception import Inception
     from boxwright.models.backbones.inception_resnet_v2 import inception_resnet_v2
     from boxwright.models.layers import ConvSettings
-    from boxwright.tensorflow.tf1_names import _by_module
+    from boxwright.tensorflow.tf1_names import by_module
 
     with torch.device("meta"):
         layout = inception_resnet_v2(middle_stride=stride)
         backbone = Inception(layout, ConvSettings(), taps=["Repeat_1/block17_20"])
         (features,) = backbone(torch.zeros(1, 3, 299, 299))
     assert features.shape == (1, 1088, size, size)
-    scopes = {path for _, path in _by_module(backbone, "InceptionResnetV2")}
+    scopes = {path for _, path in by_module(backbone, "InceptionResnetV2")}
     assert scopes >= {
         "InceptionResnetV2/Mixed_5b/Branch_0/Conv2d_1x1",
         "InceptionResnetV2/Repeat/block35_10/Conv2d_1x1",

@@ -14,7 +14,6 @@ from boxwright.errors import ConfigError
 from boxwright.models.backbones.backbone import Backbone
 from boxwright.models.backbones.efficientnet import EFFICIENTNETS, EfficientNet
 from boxwright.models.backbones.inception import Inception, InceptionLayout
-from boxwright.models.backbones.inception_resnet_v2 import inception_resnet_v2
 from boxwright.models.backbones.inception_v2 import INCEPTION_V2
 from boxwright.models.backbones.inception_v3 import INCEPTION_V3
 from boxwright.models.backbones.mobiledet import MOBILEDETS, MobileDet
@@ -303,8 +302,6 @@ _BACKBONES: dict[str, _Build] = {
     **{f"mobiledet_{hardware}": _mobiledet(hardware) for hardware in MOBILEDETS},
     "pnasnet": _pnasnet,
     "inception_v2": _inception(INCEPTION_V2, {4: "Mixed_4c", 5: "Mixed_5c"}),
-    # For detectors of two stages, whose proposals come from the map of stride 16.
-    "inception_resnet_v2": _inception(inception_resnet_v2(), {4: "Repeat_1/block17_20", 5: "Conv2d_7b_1x1"}),
     "inception_v3": _inception(INCEPTION_V3, {3: "Mixed_5d", 4: "Mixed_6e", 5: "Mixed_7c"}),
     **{f"resnet{depth}_v1": _resnet_v1(depth) for depth in RESNET_BLOCKS},
     **{f"resnet{depth}_v1_slim": _resnet_v1_slim(depth) for depth in RESNET_BLOCKS},

@@ -110,6 +110,8 @@ def build_final_outputs(
 def _mask_rcnn(
     predictor: m.MaskRCNNBoxPredictor, config: m.FasterRcnn, extractor: TwoStageExtractor, version: int
 ) -> BuiltSecondStage:
+    if predictor.use_dropout and predictor.dropout_keep_probability == 0:
+        raise ConfigError("mask_rcnn_box_predictor.dropout_keep_probability: 0 would drop everything; use more")
     crop, side = _crop(config, extractor)
     features = extractor.crop_features(side)
     settings = CONV_SETTINGS[version](predictor.fc_hyperparams or m.Hyperparams())

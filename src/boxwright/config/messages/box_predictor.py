@@ -87,9 +87,11 @@ class MaskRCNNBoxPredictor(Message):
     )
     use_dropout: Bool = Field(False, description="Apply dropout before the dense layers when training.")
     dropout_keep_probability: Float = Field(
-        0.5, gt=0, le=1, description="Chance that a value survives dropout; 0..1, used only with use_dropout."
+        0.5, ge=0, le=1, description="Chance that a value survives dropout; 0..1, used only with use_dropout."
     )
-    box_code_size: Int32 = Field(4, ge=4, le=4, description="Numbers predicted per box: 4.")
+    box_code_size: Int32 = Field(
+        4, ge=4, le=4, no_effect="a box has four numbers", description="Numbers predicted per box: 4."
+    )
     conv_hyperparams: Hyperparams | None = Field(
         None, description="Settings of the mask convolutions; needed when masks are predicted."
     )
@@ -144,10 +146,12 @@ class RfcnBoxPredictor(Message):
     num_spatial_bins_width: Int32 = Field(
         3, ge=1, le=32, description="Columns of position-sensitive bins per proposal."
     )
-    depth: Int32 = Field(1024, description="Channels the features are reduced to before the score maps.")
-    box_code_size: Int32 = Field(4, ge=4, le=4, description="Numbers predicted per box: 4.")
+    depth: Int32 = Field(1024, ge=1, le=8192, description="Channels the features are reduced to before the score maps.")
+    box_code_size: Int32 = Field(
+        4, ge=4, le=4, no_effect="a box has four numbers", description="Numbers predicted per box: 4."
+    )
     crop_height: Int32 = Field(
-        12, description="Height each proposal is cropped to; a multiple of num_spatial_bins_height."
+        12, ge=1, le=512, description="Height each proposal is cropped to; a multiple of num_spatial_bins_height."
     )
     crop_width: Int32 = Field(
         12, ge=1, le=512, description="Width each proposal is cropped to; a multiple of num_spatial_bins_width."

@@ -69,18 +69,20 @@ def _stem(padding: Padding) -> tuple[Conv | Pool | Block, ...]:
 
 
 def inception_resnet_v2(
-    padding: Padding = "same", middle_stride: int = 2, tail_padding: Padding = "same"
+    padding: Padding = "same", middle_stride: int = 2, tail_padding: Padding | None = None
 ) -> InceptionLayout:
     """Describe the network.
 
     Args:
         padding: Of strided layers: "same" where detectors align maps with pixels, "valid" for the classifier.
         middle_stride: 2; or 1 for maps of stride 8, whose convolutions are then dilated.
-        tail_padding: Of strided layers behind those maps, where a second stage looks at crops: TF1's is "valid".
+        tail_padding: Of strided layers behind those maps, where a second stage looks at crops: TF1's is "valid"; None
+            for the same.
 
     Returns:
         The network; "Repeat_1/block17_20" is what a region proposal network looks at.
     """
+    tail = tail_padding or padding
     return InceptionLayout(
         "InceptionResnetV2",
         (
@@ -102,14 +104,14 @@ def inception_resnet_v2(
             Block(
                 "Mixed_7a",
                 (
-                    (Conv("Conv2d_0a_1x1", 1, 256), Conv("Conv2d_1a_3x3", 3, 384, stride=2, padding=tail_padding)),
-                    (Conv("Conv2d_0a_1x1", 1, 256), Conv("Conv2d_1a_3x3", 3, 288, stride=2, padding=tail_padding)),
+                    (Conv("Conv2d_0a_1x1", 1, 256), Conv("Conv2d_1a_3x3", 3, 384, stride=2, padding=tail)),
+                    (Conv("Conv2d_0a_1x1", 1, 256), Conv("Conv2d_1a_3x3", 3, 288, stride=2, padding=tail)),
                     (
                         Conv("Conv2d_0a_1x1", 1, 256),
                         Conv("Conv2d_0b_3x3", 3, 288),
-                        Conv("Conv2d_1a_3x3", 3, 320, stride=2, padding=tail_padding),
+                        Conv("Conv2d_1a_3x3", 3, 320, stride=2, padding=tail),
                     ),
-                    (Pool("max", stride=2, padding=tail_padding),),
+                    (Pool("max", stride=2, padding=tail),),
                 ),
             ),
             *(_block_8(f"Repeat_2/block8_{number}") for number in range(1, 10)),
