@@ -18,6 +18,7 @@ import os
 import platform
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -90,13 +91,17 @@ class Printer:
         """
 
 
-def run_ours(root: Path, seconds: float, out: Path) -> dict[str, float]:
+def run_ours(
+    root: Path, seconds: float, out: Path, path: Path = HERE / "bccd.config", seed: int = 0
+) -> dict[str, float]:
     """Train and measure ours.
 
     Args:
         root: The BCCD folder.
         seconds: Wall time of training, calibration and compilation included.
         out: Where pictures go.
+        path: The configuration.
+        seed: Of the run.
 
     Returns:
         AP, AP50, images seen, seconds.
@@ -110,7 +115,7 @@ def run_ours(root: Path, seconds: float, out: Path) -> dict[str, float]:
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:
         warm = 60
-        trial = load_config(HERE / "bccd.config", [*overrides, f"train_config.num_steps={warm}"])
+        trial = load_config(path, [*overrides, f"train_config.num_steps={warm}"])
         settings = RunSettings(evaluate=False, checkpoint_every_n=10**6)
         batch = trial.train_config.batch_size if trial.train_config else 1
         printer = Printer(warm, batch)
@@ -118,11 +123,9 @@ def run_ours(root: Path, seconds: float, out: Path) -> dict[str, float]:
         # The speed at the trial's end; three parts in a hundred are left for the start and for noise.
         steps = int((seconds - (time.monotonic() - began)) * 0.97 * printer.speed / batch)
         schedule = "train_config.optimizer.adam_optimizer.learning_rate.cosine_decay_learning_rate.total_steps"
-        config = load_config(
-            HERE / "bccd.config", [*overrides, f"train_config.num_steps={steps}", f"{schedule}={steps}"]
-        )
+        config = load_config(path, [*overrides, f"train_config.num_steps={steps}", f"{schedule}={steps}"])
         left = seconds - (time.monotonic() - began)
-        settings = RunSettings(evaluate=False, checkpoint_every_n=10**6, max_seconds=left, log_every_n=20)
+        settings = RunSettings(evaluate=False, checkpoint_every_n=10**6, max_seconds=left, log_every_n=20, seed=seed)
         done = train(config, Path(scratch) / "run", settings, {"printer": Printer(steps, batch)})
         took = time.monotonic() - began
         detector, config, _ = restore_detector(Path(scratch) / "run", use_average=True)
@@ -171,19 +174,29 @@ def _pairs(batch: list[Any]) -> tuple[Any, ...]:
     return tuple(zip(*batch, strict=True))
 
 
-def run_torchvision(root: Path, seconds: float) -> dict[str, float]:
-    """Train and measure torchvision's SSDLite.
+def ssdlite(classes: int) -> Any:
+    """Make torchvision's SSDLite."""
+    return ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=classes)
+
+
+def run_torchvision(
+    root: Path, seconds: float, build: Callable[[int], Any] = ssdlite, seed: int = 0, rate: float = 0.05
+) -> dict[str, float]:
+    """Train and measure one of torchvision's.
 
     Args:
         root: The BCCD folder.
         seconds: Wall time of training.
+        build: Makes it, given its classes with background.
+        seed: Of weights and order.
+        rate: The largest learning rate.
 
     Returns:
         AP, AP50, images seen, seconds.
     """
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     training = VocDataset(root, "trainval")
-    model = ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=len(training.categories) + 1)
+    model = build(len(training.categories) + 1)
     model.transform = GeneralizedRCNNTransform(
         SIZE[0], SIZE[1], [0.5] * 3, [0.5] * 3, size_divisible=1, fixed_size=(SIZE[1], SIZE[0])
     )
@@ -191,14 +204,14 @@ def run_torchvision(root: Path, seconds: float) -> dict[str, float]:
     loader = torch.utils.data.DataLoader(
         TorchvisionSamples(training), batch_size=16, shuffle=True, num_workers=1, collate_fn=_pairs, drop_last=True
     )
-    optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9, weight_decay=4e-5)
+    optimizer = torch.optim.SGD(model.parameters(), rate, momentum=0.9, weight_decay=4e-5)
     began, images, printer = time.monotonic(), 0, Printer()
     while time.monotonic() - began < seconds:
         for pictures, targets in loader:
             share = min((time.monotonic() - began) / seconds, 1.0)
             warm = min(images / 1600, 1.0)
             for group in optimizer.param_groups:
-                group["lr"] = 0.05 * warm * 0.5 * (1 + math.cos(math.pi * share))
+                group["lr"] = rate * warm * 0.5 * (1 + math.cos(math.pi * share))
             loss = sum(model(list(pictures), list(targets)).values())
             optimizer.zero_grad(set_to_none=True)
             loss.backward()

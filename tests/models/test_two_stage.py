@@ -21,6 +21,7 @@ from boxwright.errors import ConfigError, DataError
 from boxwright.models.detector import Detector
 from boxwright.models.faster_rcnn import FasterRCNN
 from boxwright.models.multi_scale import MULTI_SCALE, MultiScaleDetector
+from boxwright.models.region_crop import RoiAlign
 from boxwright.models.second_stage import BoxClassifier
 from boxwright.ops.box_coder import FasterRcnnBoxCoder
 from boxwright.ops.matcher import IGNORED, UNMATCHED, ArgmaxMatcher, OwnLowQualityMatcher
@@ -358,3 +359,18 @@ def test_is_one_graph(text: str) -> None:
     assert torch.equal(valid, found[1])
     for ours, graph in zip(wanted[2:], found[2:], strict=True):
         torch.testing.assert_close(graph[valid], ours[valid], atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("finest", [2, 3])
+def test_regions_are_cropped_where_they_are(finest: int) -> None:
+    """Of maps that hold their own pixels' place, a crop holds the region's places, whatever the finest level."""
+    count = 3
+    maps = []
+    for level in range(finest, finest + count):
+        stride = 2**level
+        rows, columns = torch.meshgrid(torch.arange(256 // stride), torch.arange(384 // stride), indexing="ij")
+        maps.append((torch.stack([columns, rows]) * stride + stride / 2)[None].float())
+    boxes = torch.tensor([[[40.0, 30, 120, 110], [100, 60, 330, 230]]])
+    crops = RoiAlign(4, 2, levels=count, finest=finest)(maps, boxes, (256, 384))
+    for crop, box in zip(crops, boxes[0], strict=True):
+        torch.testing.assert_close(crop.mean((1, 2)), (box[:2] + box[2:]) / 2, atol=1e-2, rtol=1e-3)

@@ -91,6 +91,7 @@ def test_levels_by_size() -> None:
     sides = [224.0, 223.9, 112.0, 111.9, 55.0, 448.0, 5000.0, 0.0]
     squares = torch.tensor([[0, 0, side, side] for side in sides])
     assert by_size(squares, 4).tolist() == [2, 1, 1, 0, 0, 3, 3, 0]
+    assert by_size(squares, 3, 3).tolist() == [1, 0, 0, 0, 0, 2, 2, 0], "of levels 3 to 5"
     assert by_relative_size(squares / 640, (640, 640), 5).tolist() == [3, 2, 2, 1, 0, 4, 4, 0]
 
 

@@ -72,6 +72,7 @@ class TwoStageExtractor:
         crop_features: From a crop's side to what looks at it; with `every` 2, at every second row and column of it.
         strided: Whether the second half begins by reading every second row and column of a crop.
         pad_to_multiple: To which inputs are padded.
+        finest_level: Of the maps: the first has a stride of 2 to that power.
         is_ours: Whether TensorFlow has none such, so that hyperparameters mean what they say throughout.
     """
 
@@ -82,6 +83,7 @@ class TwoStageExtractor:
     crop_features: Callable[[int], CropFeatures]
     strided: bool = False
     pad_to_multiple: int = 1
+    finest_level: int = 4
     is_ours: bool = False
 
 
@@ -242,7 +244,14 @@ def _with_pyramid(
         return CropFeatures(layers, _DENSE, 1)
 
     return TwoStageExtractor(
-        backbone, neck, neck.channels, scaling, crop_features, pad_to_multiple=_PYRAMID_MULTIPLE, is_ours=is_ours
+        backbone,
+        neck,
+        neck.channels,
+        scaling,
+        crop_features,
+        pad_to_multiple=_PYRAMID_MULTIPLE,
+        finest_level=pyramid.min_level,
+        is_ours=is_ours,
     )
 
 

@@ -67,7 +67,7 @@ def _crop(config: m.FasterRcnn, extractor: TwoStageExtractor) -> tuple[RegionCro
         if extractor.strided:
             raise ConfigError("roi_align: use it with a feature extractor that has a pyramid")
         align = config.roi_align
-        return RoiAlign(size, align.samples, align.aligned, align.num_levels), size
+        return RoiAlign(size, align.samples, align.aligned, align.num_levels, extractor.finest_level), size
     kernel, stride = config.maxpool_kernel_size, config.maxpool_stride
     if kernel < 1 or stride < 1 or kernel > size:
         raise ConfigError(
@@ -195,7 +195,7 @@ def build_mask_predictor(
     crop: RegionCrop | None = None
     channels, side = second.features.channels, second.features.side
     if config.mask_crop_size:
-        crop = RoiAlign(config.mask_crop_size, aligned=_aligned(second.stage))
+        crop = RoiAlign(config.mask_crop_size, aligned=_aligned(second.stage), finest=extractor.finest_level)
         channels, side = extractor.channels[0], config.mask_crop_size
     depth = config.mask_prediction_conv_depth or depth_between(channels, request.num_classes)
     layers, width = _mask_layers(config, channels, depth, side, settings)

@@ -18,7 +18,6 @@ from boxwright.ops.roi import Pool, crop_and_resize, roi_align
 __all__ = ["CornerCrop", "RegionCrop", "RoiAlign"]
 
 Size = tuple[int, int]
-_FINEST_STRIDE = 4
 
 
 class RegionCrop(Protocol):
@@ -80,13 +79,15 @@ class RoiAlign:
         size: Height and width.
         samples: Samples of a cell in either direction.
         aligned: As for `roi_align`.
-        levels: How many levels are cropped from; the first is level 2.
+        levels: How many levels are cropped from.
+        finest: The first of them: its map has a stride of 2 to that power.
     """
 
     size: int
     samples: int = 2
     aligned: bool = True
     levels: int = 4
+    finest: int = 2
 
     @property
     def side(self) -> int:
@@ -98,11 +99,12 @@ class RoiAlign:
         del input_size
         used = maps[: self.levels]
         # What the maps span: the input with its padding.
-        height, width = used[0].shape[-2] * _FINEST_STRIDE, used[0].shape[-1] * _FINEST_STRIDE
+        stride = 2**self.finest
+        height, width = used[0].shape[-2] * stride, used[0].shape[-1] * stride
         crops = roi_align(
             used,
             boxes,
-            by_size(boxes, len(used)),
+            by_size(boxes, len(used), self.finest),
             (self.size, self.size),
             input_size=(height, width),
             samples=self.samples,

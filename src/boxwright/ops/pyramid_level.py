@@ -20,6 +20,7 @@ LevelRule = Callable[[Tensor, tuple[int, int], int], Tensor]
 
 # The side of a region, in pixels, that has the level of an image classifier's input (Lin et al., 2017, equation 1).
 _CANONICAL_SIDE = 224
+_CANONICAL_LEVEL = 4
 
 
 def by_relative_size(boxes: Tensor, input_size: tuple[int, int], count: int) -> Tensor:
@@ -41,16 +42,23 @@ def by_relative_size(boxes: Tensor, input_size: tuple[int, int], count: int) -> 
     return (exponent.floor() + (count - 2)).nan_to_num(nan=0.0).clamp(0, count - 1).long()
 
 
-def by_size(boxes: Tensor, count: int) -> Tensor:
+def by_size(boxes: Tensor, count: int, finest: int = 2) -> Tensor:
     """Return the paper's levels: a side of 224 pixels has level 4, one more for each doubling.
 
     Args:
         boxes: float32 [..., 4], xyxy in pixels of the input.
-        count: L; the first is level 2.
+        count: L.
+        finest: Which level is the first.
 
     Returns:
         int64 [...] in 0..L-1; 0 for a region without area.
     """
     side = torch.sqrt(box_area(boxes).clamp(min=0))
     # The small number lets 224 pixels be level 4 whatever rounding does, as in kerod and torchvision.
-    return (torch.log2(side / _CANONICAL_SIDE + 1e-7) + 2 + 1e-6).floor().nan_to_num(nan=0.0).clamp(0, count - 1).long()
+    return (
+        (torch.log2(side / _CANONICAL_SIDE + 1e-7) + (_CANONICAL_LEVEL - finest) + 1e-6)
+        .floor()
+        .nan_to_num(nan=0.0)
+        .clamp(0, count - 1)
+        .long()
+    )

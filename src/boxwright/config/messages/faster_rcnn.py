@@ -123,7 +123,7 @@ class RoiAlign(Message):
         4,
         ge=1,
         le=16,
-        description="How many levels are cropped from, from level 2 on; a side of 224 pixels has level 4 (the paper's).",
+        description="How many levels are cropped from, the finest first; a side of 224 pixels has level 4 (the paper's).",
     )
 
 
