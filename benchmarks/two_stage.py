@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import statistics
 import subprocess
 import sys
@@ -289,10 +288,16 @@ def one_step(what: str, size: int) -> None:
     kind, who = what.split()
     model = theirs(kind, size)
     run = their_step(model, 2, size, "cpu") if who == "theirs" else our_step(ours(kind, size, model), 2, size, "cpu")
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = _kibibytes("VmRSS")
     run()
     run()
-    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+    print((_kibibytes("VmHWM") - before) / 1024)
+
+
+def _kibibytes(name: str) -> int:
+    """Return what Linux says of this process's memory."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name))
 
 
 def main() -> None:

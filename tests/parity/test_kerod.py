@@ -218,6 +218,7 @@ class Given:
 
     def __init__(self, chosen: NDArray[Any]) -> None:
         self.chosen = torch.from_numpy(chosen) > 0
+        self.size = int(self.chosen.sum(1).max())
 
     def __call__(self, positive: Tensor, candidates: Tensor) -> Tensor:
         del positive

@@ -8,7 +8,7 @@ Dimensions: B batch, G groundtruth boxes (padded), A anchors, C columns of the c
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Protocol
 
 import torch
@@ -21,7 +21,7 @@ from boxwright.ops.matcher import IGNORED, UNMATCHED, Matcher
 from boxwright.ops.similarity import Similarity, negative_squared_distance
 from boxwright.types import Targets
 
-__all__ = ["AnchorTargets", "Assigner", "ClassColumns", "ConfidenceTargetAssigner", "TargetAssigner"]
+__all__ = ["AnchorTargets", "Assigner", "ClassColumns", "ConfidenceTargetAssigner", "TargetAssigner", "rows_of"]
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,25 @@ class AnchorTargets:
     box_weights: Tensor
     classes: Tensor
     class_weights: Tensor
+
+    def rows(self, index: Tensor) -> AnchorTargets:
+        """Return the targets of some anchors, whose index int64 [B, N] differs from image to image."""
+        return AnchorTargets(*(rows_of(getattr(self, field.name), index) for field in fields(self)))
+
+
+def rows_of(values: Tensor, index: Tensor) -> Tensor:
+    """Return some rows of each image.
+
+    Args:
+        values: [B, A, …].
+        index: int64 [B, N].
+
+    Returns:
+        [B, N, …].
+    """
+    if values.ndim == 2:
+        return values.gather(1, index)
+    return values.gather(1, index[..., None].expand(-1, -1, values.shape[2]))
 
 
 class Assigner(Protocol):

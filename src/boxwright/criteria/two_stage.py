@@ -17,7 +17,7 @@ from boxwright.criteria.example_sampler import MinibatchSampler
 from boxwright.criteria.hard_example_miner import HardExampleMiner
 from boxwright.criteria.localization_losses import LocalizationLoss
 from boxwright.criteria.mask_targets import mask_targets
-from boxwright.criteria.target_assigner import AnchorTargets, Assigner
+from boxwright.criteria.target_assigner import AnchorTargets, Assigner, rows_of
 from boxwright.criteria.terms import LossTerm
 from boxwright.errors import DataError
 from boxwright.ops.masks import masks_of_classes
@@ -55,13 +55,16 @@ class ProposalCriterion:
         """Return the terms, means over so many images, each of which counts by its sampled anchors alone."""
         assigned = self.assigner(predictions.anchors, as_objects(targets))
         sampled = self.sample(assigned)
+        # A few hundred of hundreds of thousands of anchors: what costs nothing is not computed.
+        rows = sampled.float().topk(min(self.sampler.size, sampled.shape[1]), dim=1).indices
+        sampled, assigned = sampled.gather(1, rows), assigned.rows(rows)
         counts = assigned.class_weights.squeeze(-1) * sampled if self.by_weight else sampled
         share = _annotated(targets)[:, None] / counts.sum(1, keepdim=True).clamp(min=1)
         class_losses = self.classification(
-            predictions.class_logits.float(), assigned.classes, (counts * share)[..., None]
+            rows_of(predictions.class_logits, rows).float(), assigned.classes, (counts * share)[..., None]
         )
         box_weights = assigned.box_weights * sampled * share
-        box_losses = self.localization(predictions.box_codes.float(), assigned.box_codes, box_weights)
+        box_losses = self.localization(rows_of(predictions.box_codes, rows).float(), assigned.box_codes, box_weights)
         return {
             "Loss/RPNLoss/localization_loss": LossTerm(self.localization_weight * box_losses.sum(), images),
             "Loss/RPNLoss/objectness_loss": LossTerm(self.objectness_weight * class_losses.sum(), images),

@@ -79,10 +79,16 @@ class MaskPredictor(nn.Module):
         return _Rows(index, boxes, positive.gather(1, index))
 
     def _logits(self, features: Tensor, valid: Tensor) -> Tensor:
-        if self.training or torch.compiler.is_compiling() or bool(valid.all()):
+        # Graphs have one shape; and statistics of normalization are over all rows, as the second stage's are.
+        whole = torch.compiler.is_compiling() or (self.training and _learns_statistics(self.head))
+        if whole or bool(valid.all()):
             logits: Tensor = self.head(features)
         else:
             rows = valid.flatten().nonzero().squeeze(1)
             found: Tensor = self.head(features[rows])
             logits = found.new_zeros(valid.numel(), *found.shape[1:]).index_copy(0, rows, found)
         return logits.view(*valid.shape, *logits.shape[1:])
+
+
+def _learns_statistics(part: nn.Module) -> bool:
+    return any(isinstance(module, nn.BatchNorm2d) and module.training for module in part.modules())
