@@ -21,6 +21,7 @@ from boxwright.tensorflow.variable_names import tf1_variables, tf2_variables
 from boxwright.tensorflow.variables import to_tensorflow
 from tests.conftest import GOLDEN, SMALL_MODEL, Silent
 from tests.models.test_detectors import KINDS, config
+from tests.two_stage_models import ONE_MAP, PYRAMID, RFCN
 
 
 def small(text: str = SMALL_MODEL, seed: int = 0) -> Detector:
@@ -31,8 +32,26 @@ def small(text: str = SMALL_MODEL, seed: int = 0) -> Detector:
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if not kind.startswith("timm")])
 def test_every_network_goes_there_and_back(kind: str, tmp_path: Path) -> None:
     """Every parameter and statistic is written under a key of its own, and comes back to the same bits."""
+    goes_there_and_back(config(kind), tmp_path)
+
+
+TWO_STAGES = {
+    "resnet50_keras": ONE_MAP,
+    "resnet50_fpn_keras with masks": PYRAMID,
+    "rfcn": RFCN,
+    **{kind: ONE_MAP.replace("resnet50_keras", kind) for kind in ("resnet50", "inception_v2", "inception_resnet_v2")},
+    "inception_resnet_v2_keras": ONE_MAP.replace("resnet50_keras", "inception_resnet_v2_keras"),
+}
+
+
+@pytest.mark.parametrize("kind", TWO_STAGES)
+def test_every_two_stage_network_goes_there_and_back(kind: str, tmp_path: Path) -> None:
+    goes_there_and_back(parse_message(TWO_STAGES[kind], m.DetectionModel), tmp_path)
+
+
+def goes_there_and_back(model: m.TrainEvalPipelineConfig | m.DetectionModel, tmp_path: Path) -> None:
     torch.manual_seed(0)
-    detector, other = bw.build_detector(config(kind)), bw.build_detector(config(kind))
+    detector, other = bw.build_detector(model), bw.build_detector(model)
     write_tensorflow_checkpoint(detector, tmp_path / "ckpt-7", step=7)
     named = [table(detector.network) for table in (tf2_variables, tf1_variables)]
     variables = next(one.named for one in named if not one.unnamed)
