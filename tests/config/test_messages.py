@@ -39,6 +39,7 @@ EXTENSIONS = {
         "second_stage_clip_first",
         "roi_align",
     },
+    "AutoAugmentImage": {"sub_policy"},
     "Optimizer": {"adamw_optimizer"},
     "AdamWOptimizer": {"learning_rate", "weight_decay", "beta1", "beta2", "epsilon"},
     "CocoInputReader": {"annotations", "image_folder", "load_masks"},
@@ -50,7 +51,7 @@ EXTENSIONS = {
 NEW = {"ClassWeight", "FreezeStage", "AdamWOptimizer", "CocoInputReader", "VocInputReader", "BipartiteArgmaxMatcher"}
 NEW |= {"CaffeDistort", "OverlapCrop", "RandomExpand", "RandomInterpolationResize"}
 NEW |= {"AnchorRefinement", "RefineDet", "RefineDetFeatureExtractor", "ResidualBody", "TransferConnection"}
-NEW |= {"LevelProposals", "RoiAlign"}
+NEW |= {"LevelProposals", "RoiAlign", "AutoAugmentOperation", "AutoAugmentSubPolicy"}
 KINDS = {"float": "float", "int32": "int", "uint32": "int", "bool": "bool", "string": "string"}
 
 

@@ -39,7 +39,7 @@ HONOURED = {
 
 def test_every_field_has_a_verdict() -> None:
     statuses = [field_status(cls, field) for cls in MESSAGES.values() for field in cls.model_fields]
-    assert len(statuses) == 851 + 53 + 21 + 7 + 1 + 24
+    assert len(statuses) == 851 + 53 + 21 + 7 + 1 + 24 + 5
     assert all(status.note for status in statuses if status.verdict != "honoured")
 
 
@@ -101,7 +101,26 @@ def variants(shapes_data: Path) -> Iterator[str]:
         for rate in rates
     ]
     steps = " ".join(f"data_augmentation_options {{ {step} {{ }} }}" for step in HONOURED["PreprocessingStep"])
-    steps = steps.replace("resize { }", "resize { height: 64 width: 64 }")
+    for name, what in {
+        "resize": "height: 64 width: 64",
+        "normalize_image": "original_maxval: 255",
+        "random_resize_method": "target_height: 64 target_width: 64",
+        "resize_image": "new_height: 64 new_width: 64",
+        "subtract_channel_mean": "means: [1, 2, 3]",
+        "random_downscale_to_target_pixels": "max_target_pixels: 500000",
+        "remap_labels": "original_labels: 2 new_label: 1",
+        "autoaugment_image": 'sub_policy { operation { name: "Color" } }',
+    }.items():
+        steps = steps.replace(f"{name} {{ }}", f"{name} {{ {what} }}")
+    steps += " data_augmentation_options { autoaugment_image { } }"
+    window = "min_area: 0.1 max_area: 1"
+    shaped = f"min_aspect_ratio: 0.5 max_aspect_ratio: 2 {window}"
+    for name, what in {
+        "ssd_random_crop_pad": shaped,
+        "ssd_random_crop_fixed_aspect_ratio": window,
+        "ssd_random_crop_pad_fixed_aspect_ratio": shaped,
+    }.items():
+        steps += f" data_augmentation_options {{ {name} {{ operations {{ {what} }} }} }}"
     steps += """ data_augmentation_options { ssd_random_crop { operations {
       min_aspect_ratio: 0.5 max_aspect_ratio: 2 min_area: 0.1 max_area: 1 } } }"""
     initializers = [

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from boxwright.builders.augmentation import build_augmentation
+from boxwright.builders.augmentation import build_steps
 from boxwright.config import messages as m
 from boxwright.config import parse_message
 from boxwright.data.augmentation.color import RandomBrightness, RandomContrast, RandomSaturation
-from boxwright.data.augmentation.crop import RandomCrop, SsdRandomCrop, crop
+from boxwright.data.augmentation.crop import SSD_CROPS, RandomCrop, crop, overlapping
 from boxwright.data.augmentation.flip import RandomHorizontalFlip, RandomRotation90, RandomVerticalFlip
-from boxwright.data.augmentation.transform import Chain
+from boxwright.data.augmentation.transform import Chain, OneOf
 from boxwright.data.batch import collate, to_input
 from boxwright.data.loader import TrainingExamples, training_batches
 from boxwright.data.order import StreamSettings, sample_keys
@@ -53,20 +53,24 @@ def test_flips_by_hand(transform: RandomHorizontalFlip, box: list[int], first_po
     assert [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1] == box
 
 
+def cropped(window: tuple[int, int, int, int], least: float, *, clip_boxes: bool = True) -> Sample:
+    return crop(sample(), window, overlapping(sample().boxes, window, least), clip_boxes=clip_boxes)
+
+
 def test_crop_by_hand() -> None:
-    found = crop(sample(), (4, 0, 10, 6), 0.5, clip_boxes=True)
+    found = cropped((4, 0, 10, 6), 0.5)
     assert found.boxes.tolist() == [[0, 1, 2, 3]]
     assert found.keypoints is not None
     assert found.keypoints[0, :, 2].tolist() == [0, 1]
-    assert crop(sample(), (4, 0, 10, 6), 0.5, clip_boxes=False).boxes.tolist() == [[-2, 1, 2, 3]]
-    assert len(crop(sample(), (4, 0, 10, 6), 0.51, clip_boxes=True).boxes) == 0
-    assert len(crop(sample(), (6, 0, 10, 6), 0.0, clip_boxes=True).boxes) == 0
+    assert cropped((4, 0, 10, 6), 0.5, clip_boxes=False).boxes.tolist() == [[-2, 1, 2, 3]]
+    assert len(cropped((4, 0, 10, 6), 0.51).boxes) == 0
+    assert len(cropped((6, 0, 10, 6), 0.0).boxes) == 0
 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_random_crops_keep_boxes_on_their_objects(seed: int) -> None:
     whole = ShapesDataset(30, seed=9)[seed]
-    found = SsdRandomCrop()(whole, np.random.default_rng(seed))
+    found = OneOf(SSD_CROPS)(whole, np.random.default_rng(seed))
     height, width = found.image.shape[:2]
     assert height >= 1
     assert width >= 1
@@ -81,7 +85,7 @@ def test_random_crops_keep_boxes_on_their_objects(seed: int) -> None:
 def test_crop_of_an_image_without_objects_and_of_one_pixel() -> None:
     empty = Sample(np.zeros((1, 1, 3), np.uint8), np.zeros((0, 4)), np.zeros(0))
     for seed in range(20):
-        assert SsdRandomCrop()(empty, np.random.default_rng(seed)).image.shape == (1, 1, 3)
+        assert OneOf(SSD_CROPS)(empty, np.random.default_rng(seed)).image.shape == (1, 1, 3)
 
 
 def test_full_cover_keeps_the_object_whole() -> None:
@@ -114,7 +118,7 @@ def test_every_step_leaves_a_valid_sample() -> None:
     text = """random_horizontal_flip random_vertical_flip random_rotation90 random_adjust_brightness random_adjust_contrast
     random_adjust_hue random_adjust_saturation random_distort_color random_crop_image ssd_random_crop"""
     steps = [parse_message(f"{name} {{ }}", m.PreprocessingStep) for name in text.split()]
-    chain = build_augmentation(steps)
+    chain = build_steps(steps)
     assert len(chain.transforms) == 10
     for index in range(10):
         found = chain(ShapesDataset(10, seed=2)[index], np.random.default_rng(index))
@@ -134,7 +138,7 @@ def test_every_step_leaves_a_valid_sample() -> None:
 )
 def test_bad_steps(text: str, wanted: str) -> None:
     with pytest.raises(ConfigError, match=wanted):
-        build_augmentation([parse_message(text, m.PreprocessingStep)])
+        build_steps([parse_message(text, m.PreprocessingStep)])
 
 
 def test_examples_leave_out_what_cannot_be_learnt() -> None:
@@ -177,7 +181,7 @@ def test_stream_uses_each_sample_once_an_epoch_and_starts_anywhere() -> None:
 @pytest.mark.parametrize("workers", [1, 2])
 def test_stream_is_the_same_whatever_the_workers(workers: int) -> None:
     def images(count: int, start: int) -> list[torch.Tensor]:
-        augmentation = Chain((RandomHorizontalFlip(), SsdRandomCrop()))
+        augmentation = Chain((RandomHorizontalFlip(), OneOf(SSD_CROPS)))
         examples = TrainingExamples(ShapesDataset(9, seed=1), augmentation, FixedShapeResizer(32, 32), seed=5)
         stream = iter(training_batches(examples, StreamSettings(batch_size=2, seed=5, workers=count), start))
         return [next(stream).images for _ in range(3)]

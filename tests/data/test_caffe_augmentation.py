@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import boxwright as bw
-from boxwright.builders.augmentation import build_augmentation
+from boxwright.builders.augmentation import build_steps
 from boxwright.config import messages as m
 from boxwright.config import parse_message
 from boxwright.data.augmentation.caffe import CaffeDistort, OverlapCrop, RandomExpand, RandomInterpolationResize
@@ -257,7 +257,7 @@ def test_shapes_of_windows() -> None:
 @example(2146, 17)
 @given(st.integers(0, 2**32 - 1), st.integers(0, 30))
 def test_what_always_holds(seed: int, index: int) -> None:
-    chain = build_augmentation(parse_message(CHAIN, m.TrainConfig).data_augmentation_options)
+    chain = build_steps(parse_message(CHAIN, m.TrainConfig).data_augmentation_options)
     sample = ShapesDataset(31, seed=9, size=(50, 70))[index]
     before = sample.image.copy()
     out = chain(sample, np.random.default_rng(seed))
@@ -292,7 +292,7 @@ def test_masks_follow_their_boxes(seed: int, index: int) -> None:
 
 
 def test_images_without_objects_pass() -> None:
-    chain = build_augmentation(parse_message(CHAIN, m.TrainConfig).data_augmentation_options)
+    chain = build_steps(parse_message(CHAIN, m.TrainConfig).data_augmentation_options)
     for seed in range(50):
         out = chain(sample_of([]), np.random.default_rng(seed))
         assert out.image.shape == (64, 96, 3)
@@ -320,6 +320,4 @@ def test_keypoints_go_along_and_are_not_seen_outside() -> None:
 )
 def test_errors(step: str, message: str) -> None:
     with pytest.raises(bw.ConfigError, match=message):
-        build_augmentation(
-            parse_message(f"data_augmentation_options {{ {step} }}", m.TrainConfig).data_augmentation_options
-        )
+        build_steps(parse_message(f"data_augmentation_options {{ {step} }}", m.TrainConfig).data_augmentation_options)

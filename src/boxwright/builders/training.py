@@ -14,7 +14,6 @@ from boxwright.builders.optimizer import OptimizerPlan, build_optimizer
 from boxwright.builders.tensorflow_version import tensorflow_version
 from boxwright.config import messages as m
 from boxwright.config.support import refuse_unsupported
-from boxwright.data.augmentation.transform import Transform
 from boxwright.data.order import StreamSettings
 from boxwright.errors import ConfigError
 from boxwright.files import is_file
@@ -55,7 +54,6 @@ class TrainingPlan:
     Attributes:
         num_steps: Steps in all; `ENDLESS` where TF1 goes on until it is stopped.
         stream: How samples become batches.
-        augmentation: What happens to samples.
         optimizer: How weights are trained.
         clip_norm: The largest norm of all gradients together; 0 for no limit.
         regularize: Whether penalties on kernels are part of the loss.
@@ -70,7 +68,6 @@ class TrainingPlan:
 
     num_steps: int
     stream: StreamSettings
-    augmentation: Transform
     optimizer: OptimizerPlan
     clip_norm: float
     regularize: bool
@@ -109,6 +106,7 @@ def build_training(
     reader = require(config.train_input_reader, "train_input_reader")
     _check_keypoints(config.model, reader)
     _check_two_stage(config.model, reader)
+    build_augmentation(config)  # what is wrong with it is said before data are read
     version = tensorflow_version(config.model)
     return TrainingPlan(
         num_steps=train.num_steps or (ENDLESS if version == 1 else 0),
@@ -123,7 +121,6 @@ def build_training(
             group=reader.group_by_aspect_ratio,
             skip_bad=skip_bad,
         ),
-        augmentation=build_augmentation(train.data_augmentation_options),
         optimizer=build_optimizer(
             require(train.optimizer, "train_config.optimizer"),
             "train_config.optimizer",

@@ -6,7 +6,6 @@ __all__ = [
     "BOXES_ONLY",
     "LATER",
     "OTHER_FAMILY",
-    "OTHER_STEP",
     "PER_ANCHOR",
     "QUANTIZATION",
     "QUEUE",
@@ -19,9 +18,6 @@ __all__ = [
 BOXES_ONLY = "the detectors there are predict boxes only"
 LATER = "not supported yet; remove it"
 OTHER_FAMILY = "only model { ssd }, model { faster_rcnn } and model { refinedet } are supported yet"
-OTHER_STEP = (
-    "not supported yet; remove the step, or use one that `boxwright config fields PreprocessingStep` calls honoured"
-)
 PER_ANCHOR = "losses are per anchor always"
 QUANTIZATION = "quantization-aware training is of TF1 only; the network is trained and run in floating point"
 QUEUE = "tuning of TensorFlow's input queues"

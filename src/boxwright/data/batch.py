@@ -33,7 +33,7 @@ class Batch:
     """Images of one size with their targets.
 
     Attributes:
-        images: uint8 [B, C, H, W].
+        images: uint8 [B, C, H, W]; float32 where an augmentation left whole levels.
         true_sizes: int64 [B, 2]; (height, width).
         targets: The groundtruth, padded.
         ids: B identities.
@@ -110,7 +110,7 @@ class Batch:
 def to_input(sample: Sample, resizer: Resizer) -> Sample:
     """Return a sample at the network's size, with the objects that can be learnt from.
 
-    Pixels are rounded to uint8 after resizing; masks take the nearest.
+    Pixels of uint8 are rounded after resizing; masks take the nearest.
 
     Args:
         sample: The sample.
@@ -122,11 +122,13 @@ def to_input(sample: Sample, resizer: Resizer) -> Sample:
     # A copy where strides are negative, as those of a flipped image one pixel wide may be: torch refuses them.
     image = sample.image.copy() if min(sample.image.strides) < 0 else sample.image
     resized, true_size = resizer(torch.from_numpy(image))
-    pixels = resized.round().clamp(0, 255).to(torch.uint8).contiguous().numpy()
+    if sample.image.dtype == np.uint8:
+        resized = resized.round().clamp(0, 255).to(torch.uint8)
+    pixels = resized.contiguous().numpy()
     return learnable(sample, true_size, pixels)
 
 
-def learnable(sample: Sample, true_size: tuple[int, int], image: NDArray[np.uint8] | None = None) -> Sample:
+def learnable(sample: Sample, true_size: tuple[int, int], image: NDArray[Any] | None = None) -> Sample:
     """Return the objects of a sample that can be learnt from, in the frame of the network's input.
 
     Boxes are clipped to the image; those without area after that (zero-area, outside) and crowds are
@@ -235,11 +237,11 @@ def _padded(rows: Sequence[NDArray[Any]], count: int, fill: float) -> Tensor:
     return into
 
 
-def _stack(images: list[NDArray[np.uint8]]) -> NDArray[np.uint8]:
+def _stack(images: list[NDArray[Any]]) -> NDArray[Any]:
     if len({image.shape for image in images}) == 1:
         return np.stack(images)
     height, width = max(image.shape[0] for image in images), max(image.shape[1] for image in images)
-    stacked = np.zeros((len(images), height, width, images[0].shape[2]), np.uint8)
+    stacked = np.zeros((len(images), height, width, images[0].shape[2]), np.result_type(*images))
     for row, image in zip(stacked, images, strict=True):
         row[: image.shape[0], : image.shape[1]] = image
     return stacked

@@ -29,7 +29,16 @@ from boxwright.errors import DataError
 from boxwright.files import read_file
 from boxwright.limits import IMAGE_PIXELS
 
-__all__ = ["FORMATS", "decode_image", "encode_jpeg", "encode_picture", "encode_png", "image_size", "read_image"]
+__all__ = [
+    "FORMATS",
+    "decode_image",
+    "encode_jpeg",
+    "encode_picture",
+    "encode_png",
+    "image_size",
+    "read_image",
+    "recompress_jpeg",
+]
 
 # Named, as Pillow knows formats that start other programs (EPS) or have had no reader for years. JPEG has MPO with it.
 FORMATS = ("JPEG", "PNG", "BMP", "DIB", "GIF", "TIFF", "WEBP", "PPM")
@@ -218,6 +227,19 @@ def encode_png(image: NDArray[np.uint8]) -> bytes:
     buffer = io.BytesIO()
     Image.fromarray(image).save(buffer, format="PNG")
     return buffer.getvalue()
+
+
+def recompress_jpeg(image: NDArray[np.uint8], quality: int) -> NDArray[np.uint8]:
+    """Return an image as it is after compression as JPEG, with TensorFlow's settings.
+
+    Args:
+        image: uint8 [H, W, 3].
+        quality: 0 to 100; 0 counts as 1.
+
+    Returns:
+        An image of the same shape.
+    """
+    return np.asarray(simplejpeg.decode_jpeg(encode_jpeg(image, max(quality, 1)), fastdct=True))
 
 
 def encode_jpeg(image: NDArray[np.uint8], quality: int = 92) -> bytes:

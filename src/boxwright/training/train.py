@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from boxwright.builders.augmentation import build_augmentation
 from boxwright.builders.detector import build_detector
 from boxwright.builders.groundtruth import build_groundtruth
 from boxwright.builders.input_reader import build_dataset
@@ -207,12 +208,13 @@ def _batches(
 ) -> BatchStream:
     """Return the stream of this process's parts of the batches, from where the run stopped."""
     detector = state.detector
+    augmentation = build_augmentation(config, dataset)
     transforms = build_groundtruth(config, dataset.categories, detector.num_classes)
     if not detector.network.learns_masks:
         transforms = (*transforms, without_masks)
     examples = TrainingExamples(
         dataset,
-        Chain((plan.augmentation, *transforms)),
+        Chain((augmentation, *transforms)),
         detector.preprocessor.resizer,
         state.seed,
         skip_bad=plan.stream.skip_bad,

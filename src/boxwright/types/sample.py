@@ -50,7 +50,7 @@ class Sample:
     """One image with what is known about its objects.
 
     Attributes:
-        image: uint8 [H, W, C], RGB (or one channel), upright.
+        image: [H, W, C], RGB (or one channel), upright; uint8, or float32 once an augmentation left whole levels.
         boxes: float32 [N, 4], xyxy in pixels of `image`, as annotated (they may cross the border).
         labels: int64 [N], 0-based.
         weights: float32 [N]; how much each object counts in training.
@@ -74,7 +74,7 @@ class Sample:
         problems: What was wrong with the samples in whose place this one came.
     """
 
-    image: NDArray[np.uint8]
+    image: NDArray[Any]
     boxes: NDArray[np.float32] = field(metadata=_row(np.float32, geometry="boxes"))
     labels: NDArray[np.int64] = field(metadata=_row(np.int64))
     weights: NDArray[np.float32] = field(default=_DERIVED, metadata=_row(np.float32, missing=1))
@@ -126,11 +126,11 @@ class Sample:
         known = {declared.name: getattr(self, declared.name) for declared in OBJECT_FIELDS}
         return {name: value for name, value in known.items() if value is not None}
 
-    def moved(self, image: NDArray[np.uint8], **change: Callable[[Array], Array]) -> Sample:
+    def moved(self, image: NDArray[Any], **change: Callable[[Array], Array]) -> Sample:
         """Return the sample with another image, and what has a place in it moved there.
 
         Args:
-            image: uint8 [H', W', C].
+            image: [H', W', C].
             **change: For each of "boxes", "points", "masks" and "areas" what becomes of such fields; without, they
                 stay.
 

@@ -170,6 +170,8 @@ from boxwright.config.messages.post_processing import (
 from boxwright.config.messages.preprocessor import (
     AdjustGamma,
     AutoAugmentImage,
+    AutoAugmentOperation,
+    AutoAugmentSubPolicy,
     ConvertClassLogitsToSoftmax,
     DropLabelProbabilistically,
     NormalizeImage,
@@ -259,6 +261,8 @@ __all__ = [
     "AttentionPosition",
     "AugmentedSelfSupervisionLoss",
     "AutoAugmentImage",
+    "AutoAugmentOperation",
+    "AutoAugmentSubPolicy",
     "BatchNonMaxSuppression",
     "BatchNorm",
     "BidirectionalFeaturePyramidNetworks",

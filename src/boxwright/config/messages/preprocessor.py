@@ -14,11 +14,12 @@ from boxwright.config.messages.caffe_augmentation import (
     RandomInterpolationResize,
 )
 from boxwright.config.messages.center_net import RandomJitterBoxesJitterMode
-from boxwright.config.reasons import OTHER_STEP
 
 __all__ = [
     "AdjustGamma",
     "AutoAugmentImage",
+    "AutoAugmentOperation",
+    "AutoAugmentSubPolicy",
     "ConvertClassLogitsToSoftmax",
     "DropLabelProbabilistically",
     "NormalizeImage",
@@ -78,14 +79,17 @@ class NormalizeImage(Message):
     """Maps pixel values linearly from one value range to another."""
 
     proto_name: ClassVar[str] = "NormalizeImage"
-    refused: ClassVar[str] = OTHER_STEP
 
-    original_minval: Float = Field(0.0, description="Input pixel value that is mapped to target_minval.")
-    original_maxval: Float = Field(
-        0.0, description="Input pixel value that is mapped to target_maxval; must differ from original_minval."
+    original_minval: Float = Field(
+        0.0, allow_inf_nan=False, description="Input pixel value that is mapped to target_minval."
     )
-    target_minval: Float = Field(0.0, description="Output value for original_minval.")
-    target_maxval: Float = Field(1.0, description="Output value for original_maxval.")
+    original_maxval: Float = Field(
+        0.0,
+        allow_inf_nan=False,
+        description="Input pixel value that is mapped to target_maxval; must differ from original_minval.",
+    )
+    target_minval: Float = Field(0.0, allow_inf_nan=False, description="Output value for original_minval.")
+    target_maxval: Float = Field(1.0, allow_inf_nan=False, description="Output value for original_maxval.")
 
 
 class RandomHorizontalFlip(Message):
@@ -104,29 +108,26 @@ class RandomPixelValueScale(Message):
     """Multiplies every pixel value by its own random factor and clips the result to the pixel range."""
 
     proto_name: ClassVar[str] = "RandomPixelValueScale"
-    refused: ClassVar[str] = OTHER_STEP
 
-    minval: Float = Field(0.9, description="Smallest random factor.")
-    maxval: Float = Field(1.1, description="Largest random factor.")
+    minval: Float = Field(0.9, allow_inf_nan=False, description="Smallest random factor.")
+    maxval: Float = Field(1.1, allow_inf_nan=False, description="Largest random factor.")
 
 
 class RandomImageScale(Message):
     """Resizes the whole image by a random factor, keeping its aspect ratio."""
 
     proto_name: ClassVar[str] = "RandomImageScale"
-    refused: ClassVar[str] = OTHER_STEP
 
-    min_scale_ratio: Float = Field(0.5, description="Smallest resize factor (1 = original size).")
-    max_scale_ratio: Float = Field(2.0, description="Largest resize factor (1 = original size).")
+    min_scale_ratio: Float = Field(0.5, allow_inf_nan=False, description="Smallest resize factor (1 = original size).")
+    max_scale_ratio: Float = Field(2.0, allow_inf_nan=False, description="Largest resize factor (1 = original size).")
 
 
 class RandomRGBtoGray(Message):
     """Randomly turns the image gray while keeping three channels."""
 
     proto_name: ClassVar[str] = "RandomRGBtoGray"
-    refused: ClassVar[str] = OTHER_STEP
 
-    probability: Float = Field(0.1, description="Chance of converting an image to gray; 0..1.")
+    probability: Float = Field(0.1, ge=0, le=1, description="Chance of converting an image to gray; 0..1.")
 
 
 class RandomAdjustBrightness(Message):
@@ -190,9 +191,10 @@ class RandomJitterBoxes(Message):
     """Randomly moves the corners of each ground-truth box."""
 
     proto_name: ClassVar[str] = "RandomJitterBoxes"
-    refused: ClassVar[str] = OTHER_STEP
 
-    ratio: Float = Field(0.05, description="Largest corner shift as a fraction of the box width or height.")
+    ratio: Float = Field(
+        0.05, ge=0, allow_inf_nan=False, description="Largest corner shift as a fraction of the box width or height."
+    )
     jitter_mode: RandomJitterBoxesJitterMode = Field(
         RandomJitterBoxesJitterMode.DEFAULT,
         description="How corners move: DEFAULT = freely, EXPAND* = boxes only grow, SHRINK* = boxes only shrink.",
@@ -236,19 +238,22 @@ class RandomPadImage(Message):
     """Pads the image to a random larger size, with the image at a random position."""
 
     proto_name: ClassVar[str] = "RandomPadImage"
-    refused: ClassVar[str] = OTHER_STEP
 
     min_image_height: Int32 = Field(
-        0, description="Smallest padded height in pixels; unset = image height; set together with min_image_width."
+        0,
+        ge=0,
+        description="Smallest padded height in pixels; unset = image height; set together with min_image_width.",
     )
     min_image_width: Int32 = Field(
-        0, description="Smallest padded width in pixels; unset = image width; set together with min_image_height."
+        0, ge=0, description="Smallest padded width in pixels; unset = image width; set together with min_image_height."
     )
     max_image_height: Int32 = Field(
-        0, description="Largest padded height in pixels; unset = twice the image height; set with max_image_width."
+        0,
+        ge=0,
+        description="Largest padded height in pixels; unset = twice the image height; set with max_image_width.",
     )
     max_image_width: Int32 = Field(
-        0, description="Largest padded width in pixels; unset = twice the image width; set with max_image_height."
+        0, ge=0, description="Largest padded width in pixels; unset = twice the image width; set with max_image_height."
     )
     pad_color: list[Float] = Field(
         default_factory=list,
@@ -260,23 +265,29 @@ class RandomCropPadImage(Message):
     """Randomly crops the image, then pads the crop to a random larger size."""
 
     proto_name: ClassVar[str] = "RandomCropPadImage"
-    refused: ClassVar[str] = OTHER_STEP
 
     min_object_covered: Float = Field(
         1.0, ge=0, le=1, description="Crop must contain at least this fraction of some box's area; 0..1."
     )
-    min_aspect_ratio: Float = Field(0.75, gt=0, description="Smallest width/height ratio the crop may have.")
-    max_aspect_ratio: Float = Field(1.33, gt=0, description="Largest width/height ratio the crop may have.")
+    min_aspect_ratio: Float = Field(
+        0.75, allow_inf_nan=False, gt=0, description="Smallest width/height ratio the crop may have."
+    )
+    max_aspect_ratio: Float = Field(
+        1.33, allow_inf_nan=False, gt=0, description="Largest width/height ratio the crop may have."
+    )
     min_area: Float = Field(0.1, gt=0, le=1, description="Smallest crop area as a fraction of the image area.")
     max_area: Float = Field(1.0, gt=0, le=1, description="Largest crop area as a fraction of the image area.")
     overlap_thresh: Float = Field(
-        0.3, description="Boxes with less than this fraction of their area inside the crop are dropped; 0..1."
+        0.3,
+        ge=0,
+        allow_inf_nan=False,
+        description="Boxes with less than this fraction of their area inside the crop are dropped; 0..1.",
     )
     clip_boxes: Bool = Field(
         True, description="Cut boxes at the crop border; false keeps their full extent, beyond the crop."
     )
     random_coef: Float = Field(
-        0.0, description="Probability of leaving the image unchanged; 0 = always apply, 1 = never."
+        0.0, ge=0, le=1, description="Probability of leaving the image unchanged; 0 = always apply, 1 = never."
     )
     min_padded_size_ratio: list[Float] = Field(
         default_factory=list,
@@ -295,11 +306,15 @@ class RandomCropToAspectRatio(Message):
     """Crops the largest window of a given aspect ratio at a random position."""
 
     proto_name: ClassVar[str] = "RandomCropToAspectRatio"
-    refused: ClassVar[str] = OTHER_STEP
 
-    aspect_ratio: Float = Field(1.0, description="Width/height ratio of the crop; must be positive.")
+    aspect_ratio: Float = Field(
+        1.0, allow_inf_nan=False, description="Width/height ratio of the crop; must be positive."
+    )
     overlap_thresh: Float = Field(
-        0.3, description="Boxes with less than this fraction of their area inside the crop are dropped; 0..1."
+        0.3,
+        ge=0,
+        allow_inf_nan=False,
+        description="Boxes with less than this fraction of their area inside the crop are dropped; 0..1.",
     )
     clip_boxes: Bool = Field(
         True, description="Cut boxes at the crop border; false keeps their full extent, beyond the crop."
@@ -310,21 +325,23 @@ class RandomBlackPatches(Message):
     """Paints black square patches at random places in the image."""
 
     proto_name: ClassVar[str] = "RandomBlackPatches"
-    refused: ClassVar[str] = OTHER_STEP
 
-    max_black_patches: Int32 = Field(10, description="Number of times a patch is tried, so the most patches per image.")
-    probability: Float = Field(0.5, description="Chance that each tried patch is painted; 0..1.")
-    size_to_image_ratio: Float = Field(0.1, description="Patch side length as a fraction of the shorter image side.")
+    max_black_patches: Int32 = Field(
+        10, ge=0, description="Number of times a patch is tried, so the most patches per image."
+    )
+    probability: Float = Field(0.5, ge=0, le=1, description="Chance that each tried patch is painted; 0..1.")
+    size_to_image_ratio: Float = Field(
+        0.1, ge=0, le=1, description="Patch side length as a fraction of the shorter image side."
+    )
 
 
 class RandomResizeMethod(Message):
     """Resizes the image to a fixed size with a randomly chosen interpolation method."""
 
     proto_name: ClassVar[str] = "RandomResizeMethod"
-    refused: ClassVar[str] = OTHER_STEP
 
-    target_height: Int32 = Field(0, description="Output height in pixels.")
-    target_width: Int32 = Field(0, description="Output width in pixels.")
+    target_height: Int32 = Field(0, ge=0, description="Output height in pixels.")
+    target_width: Int32 = Field(0, ge=0, description="Output width in pixels.")
 
 
 class ScaleBoxesToPixelCoordinates(Message):
@@ -337,10 +354,9 @@ class ResizeImage(Message):
     """Resizes every image to a fixed size, ignoring its aspect ratio."""
 
     proto_name: ClassVar[str] = "ResizeImage"
-    refused: ClassVar[str] = OTHER_STEP
 
-    new_height: Int32 = Field(0, description="Output height in pixels.")
-    new_width: Int32 = Field(0, description="Output width in pixels.")
+    new_height: Int32 = Field(0, ge=0, description="Output height in pixels.")
+    new_width: Int32 = Field(0, ge=0, description="Output width in pixels.")
     method: ResizeImageMethod = Field(
         ResizeImageMethod.BILINEAR,
         description="Interpolation used for resizing: AREA, BICUBIC, BILINEAR or NEAREST_NEIGHBOR.",
@@ -351,7 +367,6 @@ class SubtractChannelMean(Message):
     """Subtracts a constant from each image channel."""
 
     proto_name: ClassVar[str] = "SubtractChannelMean"
-    refused: ClassVar[str] = OTHER_STEP
 
     means: list[Float] = Field(
         default_factory=list, description="Value to subtract, one per channel, in pixel units (3 numbers for RGB)."
@@ -421,16 +436,21 @@ class SSDRandomCropPadOperation(Message):
     """One crop-and-pad setting of ssd_random_crop_pad."""
 
     proto_name: ClassVar[str] = "SSDRandomCropPadOperation"
-    refused: ClassVar[str] = OTHER_STEP
 
     min_object_covered: Float = Field(
         0.0, ge=0, le=1, description="Crop must contain at least this fraction of some box's area; 0..1."
     )
     min_aspect_ratio: Float = Field(
-        0.0, gt=0, description="Smallest width/height ratio the crop may have; the default 0 is invalid, so set it."
+        0.0,
+        allow_inf_nan=False,
+        gt=0,
+        description="Smallest width/height ratio the crop may have; the default 0 is invalid, so set it.",
     )
     max_aspect_ratio: Float = Field(
-        0.0, gt=0, description="Largest width/height ratio the crop may have; the default 0 is invalid, so set it."
+        0.0,
+        allow_inf_nan=False,
+        gt=0,
+        description="Largest width/height ratio the crop may have; the default 0 is invalid, so set it.",
     )
     min_area: Float = Field(
         0.0,
@@ -445,13 +465,16 @@ class SSDRandomCropPadOperation(Message):
         description="Largest crop area as a fraction of the image area; the default 0 is invalid, so set it.",
     )
     overlap_thresh: Float = Field(
-        0.0, description="Boxes with less than this fraction of their area inside the crop are dropped; 0..1."
+        0.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="Boxes with less than this fraction of their area inside the crop are dropped; 0..1.",
     )
     clip_boxes: Bool = Field(
         True, description="Cut boxes at the crop border; false keeps their full extent, beyond the crop."
     )
     random_coef: Float = Field(
-        0.0, description="Probability of leaving the image unchanged; 0 = always apply, 1 = never."
+        0.0, ge=0, le=1, description="Probability of leaving the image unchanged; 0 = always apply, 1 = never."
     )
     min_padded_size_ratio: list[Float] = Field(
         default_factory=list,
@@ -460,16 +483,15 @@ class SSDRandomCropPadOperation(Message):
     max_padded_size_ratio: list[Float] = Field(
         default_factory=list, description="Largest padded size relative to the input image, two numbers: height, width."
     )
-    pad_color_r: Float = Field(0.0, description="Red value of the padding, in pixel units.")
-    pad_color_g: Float = Field(0.0, description="Green value of the padding, in pixel units.")
-    pad_color_b: Float = Field(0.0, description="Blue value of the padding, in pixel units.")
+    pad_color_r: Float = Field(0.0, allow_inf_nan=False, description="Red value of the padding, in pixel units.")
+    pad_color_g: Float = Field(0.0, allow_inf_nan=False, description="Green value of the padding, in pixel units.")
+    pad_color_b: Float = Field(0.0, allow_inf_nan=False, description="Blue value of the padding, in pixel units.")
 
 
 class SSDRandomCropPad(Message):
     """SSD-style crop and pad: picks one of several settings at random for each image."""
 
     proto_name: ClassVar[str] = "SSDRandomCropPad"
-    refused: ClassVar[str] = OTHER_STEP
 
     operations: list[SSDRandomCropPadOperation] = Field(
         default_factory=list,
@@ -481,7 +503,6 @@ class SSDRandomCropFixedAspectRatioOperation(Message):
     """One crop setting of ssd_random_crop_fixed_aspect_ratio."""
 
     proto_name: ClassVar[str] = "SSDRandomCropFixedAspectRatioOperation"
-    refused: ClassVar[str] = OTHER_STEP
 
     min_object_covered: Float = Field(
         0.0, ge=0, le=1, description="Crop must contain at least this fraction of some box's area; 0..1."
@@ -499,13 +520,16 @@ class SSDRandomCropFixedAspectRatioOperation(Message):
         description="Largest crop area as a fraction of the image area; the default 0 is invalid, so set it.",
     )
     overlap_thresh: Float = Field(
-        0.0, description="Boxes with less than this fraction of their area inside the crop are dropped; 0..1."
+        0.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="Boxes with less than this fraction of their area inside the crop are dropped; 0..1.",
     )
     clip_boxes: Bool = Field(
         True, description="Cut boxes at the crop border; false keeps their full extent, beyond the crop."
     )
     random_coef: Float = Field(
-        0.0, description="Probability of leaving the image unchanged; 0 = always apply, 1 = never."
+        0.0, ge=0, le=1, description="Probability of leaving the image unchanged; 0 = always apply, 1 = never."
     )
 
 
@@ -513,28 +537,34 @@ class SSDRandomCropFixedAspectRatio(Message):
     """SSD-style random crop where every crop has the same aspect ratio."""
 
     proto_name: ClassVar[str] = "SSDRandomCropFixedAspectRatio"
-    refused: ClassVar[str] = OTHER_STEP
 
     operations: list[SSDRandomCropFixedAspectRatioOperation] = Field(
         default_factory=list, description="Crop settings to choose from with equal chance; empty = built-in set."
     )
-    aspect_ratio: Float = Field(1.0, description="Width/height ratio of every crop; must be positive.")
+    aspect_ratio: Float = Field(
+        1.0, allow_inf_nan=False, description="Width/height ratio of every crop; must be positive."
+    )
 
 
 class SSDRandomCropPadFixedAspectRatioOperation(Message):
     """One crop setting of ssd_random_crop_pad_fixed_aspect_ratio."""
 
     proto_name: ClassVar[str] = "SSDRandomCropPadFixedAspectRatioOperation"
-    refused: ClassVar[str] = OTHER_STEP
 
     min_object_covered: Float = Field(
         0.0, ge=0, le=1, description="Crop must contain at least this fraction of some box's area; 0..1."
     )
     min_aspect_ratio: Float = Field(
-        0.0, gt=0, description="Smallest width/height ratio the crop may have; the default 0 is invalid, so set it."
+        0.0,
+        allow_inf_nan=False,
+        gt=0,
+        description="Smallest width/height ratio the crop may have; the default 0 is invalid, so set it.",
     )
     max_aspect_ratio: Float = Field(
-        0.0, gt=0, description="Largest width/height ratio the crop may have; the default 0 is invalid, so set it."
+        0.0,
+        allow_inf_nan=False,
+        gt=0,
+        description="Largest width/height ratio the crop may have; the default 0 is invalid, so set it.",
     )
     min_area: Float = Field(
         0.0,
@@ -549,13 +579,16 @@ class SSDRandomCropPadFixedAspectRatioOperation(Message):
         description="Largest crop area as a fraction of the image area; the default 0 is invalid, so set it.",
     )
     overlap_thresh: Float = Field(
-        0.0, description="Boxes with less than this fraction of their area inside the crop are dropped; 0..1."
+        0.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="Boxes with less than this fraction of their area inside the crop are dropped; 0..1.",
     )
     clip_boxes: Bool = Field(
         True, description="Cut boxes at the crop border; false keeps their full extent, beyond the crop."
     )
     random_coef: Float = Field(
-        0.0, description="Probability of leaving the image unchanged; 0 = always apply, 1 = never."
+        0.0, ge=0, le=1, description="Probability of leaving the image unchanged; 0 = always apply, 1 = never."
     )
 
 
@@ -563,12 +596,13 @@ class SSDRandomCropPadFixedAspectRatio(Message):
     """SSD-style random crop, then padding to a fixed aspect ratio."""
 
     proto_name: ClassVar[str] = "SSDRandomCropPadFixedAspectRatio"
-    refused: ClassVar[str] = OTHER_STEP
 
     operations: list[SSDRandomCropPadFixedAspectRatioOperation] = Field(
         default_factory=list, description="Crop settings to choose from with equal chance; empty = built-in set."
     )
-    aspect_ratio: Float = Field(1.0, description="Width/height ratio of the padded image; must be positive.")
+    aspect_ratio: Float = Field(
+        1.0, allow_inf_nan=False, description="Width/height ratio of the padded image; must be positive."
+    )
     min_padded_size_ratio: list[Float] = Field(
         default_factory=list, description="Smallest padded size relative to the image, two numbers: height, width."
     )
@@ -610,10 +644,11 @@ class ConvertClassLogitsToSoftmax(Message):
     """Turns stored multiclass logits of each box into probabilities by softmax."""
 
     proto_name: ClassVar[str] = "ConvertClassLogitsToSoftmax"
-    refused: ClassVar[str] = OTHER_STEP
 
     temperature: Float = Field(
-        1.0, description="Logits are divided by this first; above 1 gives flatter probabilities; must not be 0."
+        1.0,
+        allow_inf_nan=False,
+        description="Logits are divided by this first; above 1 gives flatter probabilities; must not be 0.",
     )
 
 
@@ -621,10 +656,9 @@ class RandomAbsolutePadImage(Message):
     """Pads the image by a random number of pixels, with the image at a random position."""
 
     proto_name: ClassVar[str] = "RandomAbsolutePadImage"
-    refused: ClassVar[str] = OTHER_STEP
 
-    max_height_padding: Int32 = Field(0, description="Upper limit of the added height in pixels.")
-    max_width_padding: Int32 = Field(0, description="Upper limit of the added width in pixels.")
+    max_height_padding: Int32 = Field(0, ge=0, description="Upper limit of the added height in pixels.")
+    max_width_padding: Int32 = Field(0, ge=0, description="Upper limit of the added width in pixels.")
     pad_color: list[Float] = Field(
         default_factory=list,
         description="RGB fill value of the padding, three numbers in image pixel units; unset = mean image color.",
@@ -635,49 +669,69 @@ class RandomSelfConcatImage(Message):
     """Randomly places a second copy of the image below or beside itself, boxes included."""
 
     proto_name: ClassVar[str] = "RandomSelfConcatImage"
-    refused: ClassVar[str] = OTHER_STEP
 
-    concat_vertical_probability: Float = Field(0.1, description="Chance of stacking a copy vertically; 0..1.")
-    concat_horizontal_probability: Float = Field(0.1, description="Chance of placing a copy side by side; 0..1.")
+    concat_vertical_probability: Float = Field(
+        0.1, ge=0, le=1, description="Chance of stacking a copy vertically; 0..1."
+    )
+    concat_horizontal_probability: Float = Field(
+        0.1, ge=0, le=1, description="Chance of placing a copy side by side; 0..1."
+    )
+
+
+class AutoAugmentOperation(Message):
+    """One operation of a sub-policy of autoaugment_image (an extension of Boxwright)."""
+
+    proto_name: ClassVar[str] = "AutoAugmentOperation"
+
+    name: String = Field("", description="What is done, as Rotate_BBox, Color or Cutout_Only_BBoxes.")
+    probability: Float = Field(1.0, ge=0, le=1, description="Chance of doing it; 0..1.")
+    level: Float = Field(5.0, ge=0, le=10, description="How strongly; 0..10.")
+
+
+class AutoAugmentSubPolicy(Message):
+    """One sub-policy of autoaugment_image; each image gets one, chosen at random (an extension of Boxwright)."""
+
+    proto_name: ClassVar[str] = "AutoAugmentSubPolicy"
+
+    operation: list[AutoAugmentOperation] = Field(default_factory=list, description="What is done, in order.")
 
 
 class AutoAugmentImage(Message):
     """Applies a learned AutoAugment policy for detection to image and boxes."""
 
     proto_name: ClassVar[str] = "AutoAugmentImage"
-    refused: ClassVar[str] = OTHER_STEP
 
     policy_name: String = Field("v0", description="Name of the policy: v0, v1, v2, v3 or test.")
+    sub_policy: list[AutoAugmentSubPolicy] = Field(
+        default_factory=list, description="A policy of your own instead of policy_name (an extension of Boxwright)."
+    )
 
 
 class DropLabelProbabilistically(Message):
     """Randomly removes ground-truth boxes of one class."""
 
     proto_name: ClassVar[str] = "DropLabelProbabilistically"
-    refused: ClassVar[str] = OTHER_STEP
 
-    label: Int32 = Field(0, description="Class id (as in the label map) whose boxes may be removed.")
-    drop_probability: Float = Field(1.0, description="Chance of removing each such box; 0..1.")
+    label: Int32 = Field(0, ge=0, description="Class id (as in the label map) whose boxes may be removed.")
+    drop_probability: Float = Field(1.0, ge=0, le=1, description="Chance of removing each such box; 0..1.")
 
 
 class RemapLabels(Message):
     """Replaces several class ids by one class id in the ground truth."""
 
     proto_name: ClassVar[str] = "RemapLabels"
-    refused: ClassVar[str] = OTHER_STEP
 
     original_labels: list[Int32] = Field(default_factory=list, description="Class ids to replace.")
-    new_label: Int32 = Field(0, description="Class id they are replaced by.")
+    new_label: Int32 = Field(0, ge=0, description="Class id they are replaced by.")
 
 
 class RandomJpegQuality(Message):
     """Adds JPEG compression artifacts of random strength."""
 
     proto_name: ClassVar[str] = "RandomJpegQuality"
-    refused: ClassVar[str] = OTHER_STEP
 
     random_coef: Float = Field(
-        0.0, description="Probability of leaving the image unchanged; 0 = always apply, 1 = never."
+        0.0, ge=0, le=1, description="Probability of leaving the image unchanged; 0 = always apply, 1 = never."
     )
     min_jpeg_quality: Int32 = Field(
         0, ge=0, le=100, description="Lower bound of the random JPEG quality; 0..100, lower is worse."
@@ -689,44 +743,54 @@ class RandomDownscaleToTargetPixels(Message):
     """Shrinks large images to a random pixel count, keeping the aspect ratio."""
 
     proto_name: ClassVar[str] = "RandomDownscaleToTargetPixels"
-    refused: ClassVar[str] = OTHER_STEP
 
     random_coef: Float = Field(
-        0.0, description="Probability of leaving the image unchanged; 0 = always apply, 1 = never."
+        0.0, ge=0, le=1, description="Probability of leaving the image unchanged; 0 = always apply, 1 = never."
     )
-    min_target_pixels: Int32 = Field(300000, description="Smallest target size, in total pixels (height times width).")
-    max_target_pixels: Int32 = Field(500000, description="Largest target size, in total pixels (height times width).")
+    min_target_pixels: Int32 = Field(
+        300000, ge=0, description="Smallest target size, in total pixels (height times width)."
+    )
+    max_target_pixels: Int32 = Field(
+        500000, ge=0, description="Largest target size, in total pixels (height times width)."
+    )
 
 
 class RandomPatchGaussian(Message):
     """Adds Gaussian noise inside one random square patch of the image."""
 
     proto_name: ClassVar[str] = "RandomPatchGaussian"
-    refused: ClassVar[str] = OTHER_STEP
 
     random_coef: Float = Field(
-        0.0, description="Probability of leaving the image unchanged; 0 = always apply, 1 = never."
+        0.0, ge=0, le=1, description="Probability of leaving the image unchanged; 0 = always apply, 1 = never."
     )
-    min_patch_size: Int32 = Field(1, description="Smallest side length of the patch in pixels.")
-    max_patch_size: Int32 = Field(250, description="Largest side length of the patch in pixels.")
-    min_gaussian_stddev: Float = Field(0.0, description="Smallest noise standard deviation, for pixels scaled to 0..1.")
-    max_gaussian_stddev: Float = Field(1.0, description="Largest noise standard deviation, for pixels scaled to 0..1.")
+    min_patch_size: Int32 = Field(1, ge=0, description="Smallest side length of the patch in pixels.")
+    max_patch_size: Int32 = Field(250, ge=0, description="Largest side length of the patch in pixels.")
+    min_gaussian_stddev: Float = Field(
+        0.0, ge=0, allow_inf_nan=False, description="Smallest noise standard deviation, for pixels scaled to 0..1."
+    )
+    max_gaussian_stddev: Float = Field(
+        1.0, ge=0, allow_inf_nan=False, description="Largest noise standard deviation, for pixels scaled to 0..1."
+    )
 
 
 class RandomSquareCropByScale(Message):
     """Takes a random square crop whose side is a random multiple of the image size."""
 
     proto_name: ClassVar[str] = "RandomSquareCropByScale"
-    refused: ClassVar[str] = OTHER_STEP
 
     max_border: Int32 = Field(
         128,
+        ge=0,
         description="Crop centers keep up to this many pixels from the image edge (halved until it fits small images).",
     )
-    scale_min: Float = Field(0.6, description="Smallest crop side as a multiple of the longer image side.")
-    scale_max: Float = Field(1.3, description="Largest crop side as a multiple of the longer image side.")
+    scale_min: Float = Field(
+        0.6, allow_inf_nan=False, description="Smallest crop side as a multiple of the longer image side."
+    )
+    scale_max: Float = Field(
+        1.3, allow_inf_nan=False, description="Largest crop side as a multiple of the longer image side."
+    )
     num_scales: Int32 = Field(
-        8, description="Number of evenly spaced scales from scale_min to scale_max to choose from."
+        8, ge=0, description="Number of evenly spaced scales from scale_min to scale_max to choose from."
     )
 
 
@@ -734,21 +798,23 @@ class RandomScaleCropAndPadToSquare(Message):
     """Randomly scales the image, then crops or pads it to a fixed square."""
 
     proto_name: ClassVar[str] = "RandomScaleCropAndPadToSquare"
-    refused: ClassVar[str] = OTHER_STEP
 
-    output_size: Int32 = Field(512, description="Side length of the square output in pixels.")
-    scale_min: Float = Field(0.1, description="Smallest scale, relative to fitting the image into output_size.")
-    scale_max: Float = Field(2.0, description="Largest scale, relative to fitting the image into output_size.")
+    output_size: Int32 = Field(512, ge=0, description="Side length of the square output in pixels.")
+    scale_min: Float = Field(
+        0.1, allow_inf_nan=False, description="Smallest scale, relative to fitting the image into output_size."
+    )
+    scale_max: Float = Field(
+        2.0, allow_inf_nan=False, description="Largest scale, relative to fitting the image into output_size."
+    )
 
 
 class AdjustGamma(Message):
     """Applies gamma correction: output = gain * input ** gamma, with pixels scaled to 0..1."""
 
     proto_name: ClassVar[str] = "AdjustGamma"
-    refused: ClassVar[str] = OTHER_STEP
 
-    gamma: Float = Field(1.0, ge=0, description="Exponent; above 1 darkens, below 1 brightens.")
-    gain: Float = Field(1.0, description="Constant multiplier of the result.")
+    gamma: Float = Field(1.0, allow_inf_nan=False, ge=0, description="Exponent; above 1 darkens, below 1 brightens.")
+    gain: Float = Field(1.0, allow_inf_nan=False, description="Constant multiplier of the result.")
 
 
 class PreprocessingStep(Message):
@@ -804,20 +870,18 @@ class PreprocessingStep(Message):
     }
 
     normalize_image: NormalizeImage | None = Field(
-        None, refused=OTHER_STEP, description="Map pixel values linearly from one range to another."
+        None, description="Map pixel values linearly from one range to another."
     )
     random_horizontal_flip: RandomHorizontalFlip | None = Field(
         None, description="Mirror image and labels left to right, at random."
     )
     random_pixel_value_scale: RandomPixelValueScale | None = Field(
-        None, refused=OTHER_STEP, description="Multiply every pixel value by its own random factor."
+        None, description="Multiply every pixel value by its own random factor."
     )
     random_image_scale: RandomImageScale | None = Field(
-        None, refused=OTHER_STEP, description="Resize the image by a random factor, keeping its aspect ratio."
+        None, description="Resize the image by a random factor, keeping its aspect ratio."
     )
-    random_rgb_to_gray: RandomRGBtoGray | None = Field(
-        None, refused=OTHER_STEP, description="Turn the image gray, at random."
-    )
+    random_rgb_to_gray: RandomRGBtoGray | None = Field(None, description="Turn the image gray, at random.")
     random_adjust_brightness: RandomAdjustBrightness | None = Field(
         None, description="Add a random amount to the brightness."
     )
@@ -832,46 +896,36 @@ class PreprocessingStep(Message):
         None, description="Change brightness, saturation, hue and contrast at random, in a fixed order."
     )
     random_jitter_boxes: RandomJitterBoxes | None = Field(
-        None, refused=OTHER_STEP, description="Move the corners of groundtruth boxes at random, relative to box size."
+        None, description="Move the corners of groundtruth boxes at random, relative to box size."
     )
     random_crop_image: RandomCropImage | None = Field(
         None, description="Crop at random so that at least one object stays covered."
     )
-    random_pad_image: RandomPadImage | None = Field(
-        None, refused=OTHER_STEP, description="Place the image at random on a larger canvas."
-    )
-    random_crop_pad_image: RandomCropPadImage | None = Field(
-        None, refused=OTHER_STEP, description="Crop at random, then pad at random."
-    )
+    random_pad_image: RandomPadImage | None = Field(None, description="Place the image at random on a larger canvas.")
+    random_crop_pad_image: RandomCropPadImage | None = Field(None, description="Crop at random, then pad at random.")
     random_crop_to_aspect_ratio: RandomCropToAspectRatio | None = Field(
-        None, refused=OTHER_STEP, description="Crop at a random place to a given aspect ratio."
+        None, description="Crop at a random place to a given aspect ratio."
     )
-    random_black_patches: RandomBlackPatches | None = Field(
-        None, refused=OTHER_STEP, description="Paint random square patches black."
-    )
+    random_black_patches: RandomBlackPatches | None = Field(None, description="Paint random square patches black.")
     random_resize_method: RandomResizeMethod | None = Field(
-        None, refused=OTHER_STEP, description="Resize to a given size with a randomly chosen interpolation."
+        None, description="Resize to a given size with a randomly chosen interpolation."
     )
     scale_boxes_to_pixel_coordinates: ScaleBoxesToPixelCoordinates | None = Field(
-        None, refused=OTHER_STEP, description="Turn box and keypoint coordinates from 0..1 into pixels."
+        None, description="Turn box and keypoint coordinates from 0..1 into pixels."
     )
-    resize_image: ResizeImage | None = Field(
-        None, refused=OTHER_STEP, description="Resize to a given size with a given interpolation."
-    )
+    resize_image: ResizeImage | None = Field(None, description="Resize to a given size with a given interpolation.")
     subtract_channel_mean: SubtractChannelMean | None = Field(
-        None, refused=OTHER_STEP, description="Subtract a given mean from each color channel."
+        None, description="Subtract a given mean from each color channel."
     )
     ssd_random_crop: SSDRandomCrop | None = Field(
         None, description="SSD crop: pick one of several overlap rules at random, then crop."
     )
-    ssd_random_crop_pad: SSDRandomCropPad | None = Field(
-        None, refused=OTHER_STEP, description="SSD crop with random padding after it."
-    )
+    ssd_random_crop_pad: SSDRandomCropPad | None = Field(None, description="SSD crop with random padding after it.")
     ssd_random_crop_fixed_aspect_ratio: SSDRandomCropFixedAspectRatio | None = Field(
-        None, refused=OTHER_STEP, description="SSD crop brought to a fixed aspect ratio."
+        None, description="SSD crop brought to a fixed aspect ratio."
     )
     ssd_random_crop_pad_fixed_aspect_ratio: SSDRandomCropPadFixedAspectRatio | None = Field(
-        None, refused=OTHER_STEP, description="SSD crop with padding, brought to a fixed aspect ratio."
+        None, description="SSD crop with padding, brought to a fixed aspect ratio."
     )
     random_vertical_flip: RandomVerticalFlip | None = Field(
         None, description="Mirror image and labels top to bottom, at random."
@@ -879,45 +933,38 @@ class PreprocessingStep(Message):
     random_rotation90: RandomRotation90 | None = Field(
         None, description="Turn image and labels by 90 degrees counterclockwise, at random."
     )
-    rgb_to_gray: RGBtoGray | None = Field(None, refused=OTHER_STEP, description="Turn every image gray.")
+    rgb_to_gray: RGBtoGray | None = Field(None, description="Turn every image gray.")
     convert_class_logits_to_softmax: ConvertClassLogitsToSoftmax | None = Field(
-        None, refused=OTHER_STEP, description="Turn stored class logits into softmax scores, with a temperature."
+        None, description="Turn stored class logits into softmax scores, with a temperature."
     )
     random_absolute_pad_image: RandomAbsolutePadImage | None = Field(
-        None, refused=OTHER_STEP, description="Pad by a random number of pixels up to given limits."
+        None, description="Pad by a random number of pixels up to given limits."
     )
     random_self_concat_image: RandomSelfConcatImage | None = Field(
-        None, refused=OTHER_STEP, description="Join the image with a copy of itself, along width or height, at random."
+        None, description="Join the image with a copy of itself, along width or height, at random."
     )
-    autoaugment_image: AutoAugmentImage | None = Field(
-        None, refused=OTHER_STEP, description="Apply a learned AutoAugment policy."
-    )
+    autoaugment_image: AutoAugmentImage | None = Field(None, description="Apply a learned AutoAugment policy.")
     drop_label_probabilistically: DropLabelProbabilistically | None = Field(
-        None, refused=OTHER_STEP, description="Drop the boxes of one class with a given probability."
+        None, description="Drop the boxes of one class with a given probability."
     )
-    remap_labels: RemapLabels | None = Field(
-        None, refused=OTHER_STEP, description="Replace a set of class ids by one other id."
-    )
+    remap_labels: RemapLabels | None = Field(None, description="Replace a set of class ids by one other id.")
     random_jpeg_quality: RandomJpegQuality | None = Field(
-        None, refused=OTHER_STEP, description="Compress as JPEG at a random quality, at random."
+        None, description="Compress as JPEG at a random quality, at random."
     )
     random_downscale_to_target_pixels: RandomDownscaleToTargetPixels | None = Field(
-        None, refused=OTHER_STEP, description="Shrink to a random pixel count when the image is larger, at random."
+        None, description="Shrink to a random pixel count when the image is larger, at random."
     )
     random_patch_gaussian: RandomPatchGaussian | None = Field(
-        None, refused=OTHER_STEP, description="Add Gaussian noise inside a random square patch, at random."
+        None, description="Add Gaussian noise inside a random square patch, at random."
     )
     random_square_crop_by_scale: RandomSquareCropByScale | None = Field(
         None,
-        refused=OTHER_STEP,
         description="Crop a square with a random side scaled from the image, padding where it sticks out.",
     )
     random_scale_crop_and_pad_to_square: RandomScaleCropAndPadToSquare | None = Field(
-        None, refused=OTHER_STEP, description="Scale at random, then crop and pad to a square of fixed size."
+        None, description="Scale at random, then crop and pad to a square of fixed size."
     )
-    adjust_gamma: AdjustGamma | None = Field(
-        None, refused=OTHER_STEP, description="Apply gamma correction with a given gamma and gain."
-    )
+    adjust_gamma: AdjustGamma | None = Field(None, description="Apply gamma correction with a given gamma and gain.")
     caffe_distort: CaffeDistort | None = Field(
         None, description="Change brightness, contrast, saturation and hue as Caffe's SSD (an extension of Boxwright)."
     )

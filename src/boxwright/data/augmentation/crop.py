@@ -1,4 +1,4 @@
-"""Random crops: one that keeps enough of some object, and SSD's choice among several such.
+"""Random crops.
 
 Dimensions: N boxes.
 """
@@ -6,18 +6,19 @@ Dimensions: N boxes.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.data.augmentation.functional.geometry import Window, cut
+from boxwright.data.augmentation.functional.geometry import Window, cut, pad
 from boxwright.types import Sample
 
-__all__ = ["SSD_CROPS", "RandomCrop", "SsdRandomCrop"]
+__all__ = ["SSD_CROPS", "RandomCrop", "RandomCropToAspectRatio", "RandomSquareCrop", "crop", "overlapping", "touching"]
 
 _ATTEMPTS = 100
+# Of the sampler that TF crops with: windows are one pixel wider than they may be only by rounding.
+_EPSILON = 1e-7
 
 
 @dataclass(frozen=True)
@@ -46,30 +47,53 @@ class RandomCrop:
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
         """Return the sample, cropped or whole."""
-        if rng.random() < self.keep_probability:
+        if self.keep_probability > 0 and rng.random() <= self.keep_probability:
             return sample
         height, width = sample.image.shape[:2]
+        whole = (0, 0, width, height)
+        objects = np.clip(sample.boxes, 0, whole[2:] * 2).astype(np.int64)
+        if not len(objects):  # TF then takes the whole image as the one object
+            objects = np.array([whole])
         for _ in range(_ATTEMPTS):
             window = self._draw(height, width, rng)
-            if window is not None and self._covers(window, sample.boxes, height, width):
-                return crop(sample, window, self.overlap_threshold, clip_boxes=self.clip_boxes)
-        return crop(sample, (0, 0, width, height), self.overlap_threshold, clip_boxes=self.clip_boxes)
+            if window is not None and self._covers(window, objects):
+                break
+        else:
+            window = whole
+        return crop(
+            sample, window, overlapping(sample.boxes, window, self.overlap_threshold), clip_boxes=self.clip_boxes
+        )
 
     def _draw(self, height: int, width: int, rng: np.random.Generator) -> Window | None:
+        """Draw a window as TF's `sample_distorted_bounding_box` does: it never quite reaches the lower right."""
         ratio = rng.uniform(*self.aspect_ratios)
-        least, most = (math.sqrt(share * height * width / ratio) for share in self.areas)
-        most = min(most, height, width / ratio)
-        if round(most) < round(least) or round(most) < 1:
+        least, most = (share * height * width for share in self.areas)
+        shortest, tallest = round(math.sqrt(least / ratio)), round(math.sqrt(most / ratio))
+        if round(tallest * ratio) > width:
+            tallest = int((width + 0.5 - _EPSILON) / ratio)
+            tallest -= round(tallest * ratio) > width
+        tallest = min(tallest, height)
+        tall = int(rng.integers(min(shortest, tallest), tallest + 1))
+        wide = round(tall * ratio)
+        if wide * tall < least:  # by rounding
+            tall += 1
+            wide = round(tall * ratio)
+        if wide * tall > most:
+            tall -= 1
+            wide = round(tall * ratio)
+        if not (least <= wide * tall <= most and 0 < wide <= width and 0 < tall <= height):
             return None
-        window_height = min(int(rng.integers(max(round(least), 1), round(most) + 1)), height)
-        window_width = min(max(round(window_height * ratio), 1), width)
-        y, x = int(rng.integers(0, height - window_height + 1)), int(rng.integers(0, width - window_width + 1))
-        return x, y, x + window_width, y + window_height
+        y = int(rng.integers(0, height - tall)) if tall < height else 0
+        x = int(rng.integers(0, width - wide)) if wide < width else 0
+        return x, y, x + wide, y + tall
 
-    def _covers(self, window: Window, boxes: NDArray[np.float32], height: int, width: int) -> bool:
-        if not len(boxes):  # TF then takes the whole image as the one object
-            boxes = np.array([[0, 0, width, height]], np.float32)
-        return bool((_share_inside(boxes, window) >= self.min_object_covered).any())
+    def _covers(self, window: Window, objects: NDArray[np.int64]) -> bool:
+        """Tell whether a window covers enough of some object of at least a pixel."""
+        low, high = np.maximum(objects[:, :2], window[:2]), np.minimum(objects[:, 2:], window[2:])
+        inside = np.clip(high - low, 0, None).prod(1)
+        areas = np.clip(objects[:, 2:] - objects[:, :2], 0, None).prod(1)
+        shares = inside[areas > 0].astype(np.float32) / areas[areas > 0].astype(np.float32)
+        return bool((shares >= np.float32(self.min_object_covered)).any())
 
 
 # SSD's own crops (SSD, section 2.2, "Data augmentation"), as TF has them when none are listed.
@@ -80,47 +104,102 @@ SSD_CROPS = tuple(
 
 
 @dataclass(frozen=True)
-class SsdRandomCrop:
-    """One of several crops, each as likely.
+class RandomCropToAspectRatio:
+    """Crop the largest window of a shape, somewhere.
 
     Attributes:
-        crops: The crops.
+        aspect_ratio: Width over height.
+        overlap_threshold: The share of a box that must lie inside for it to stay.
+        clip_boxes: Whether the boxes that stay are clipped to the window.
     """
 
-    crops: Sequence[RandomCrop] = SSD_CROPS
+    aspect_ratio: float = 1.0
+    overlap_threshold: float = 0.3
+    clip_boxes: bool = True
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
-        """Return the sample, cropped or whole."""
-        return self.crops[int(rng.integers(len(self.crops)))](sample, rng)
+        """Return the sample, cropped."""
+        height, width = sample.image.shape[:2]
+        wider = width / height >= self.aspect_ratio
+        tall = height if wider else min(max(round(width / self.aspect_ratio), 1), height)
+        wide = min(max(round(height * self.aspect_ratio), 1), width) if wider else width
+        y, x = int(rng.integers(0, height - tall + 1)), int(rng.integers(0, width - wide + 1))
+        window = (x, y, x + wide, y + tall)
+        return crop(
+            sample, window, overlapping(sample.boxes, window, self.overlap_threshold), clip_boxes=self.clip_boxes
+        )
 
 
-def crop(sample: Sample, window: Window, overlap_threshold: float, *, clip_boxes: bool) -> Sample:
+@dataclass(frozen=True)
+class RandomSquareCrop:
+    """Crop a square about a random centre, padded with black where it leaves the image (CenterNet's).
+
+    Attributes:
+        max_border: How far from the image's border centres stay; halved until it fits.
+        scales: (least, most) side in units of the longer side of the image.
+        count: How many scales there are, evenly spaced.
+    """
+
+    max_border: int = 128
+    scales: tuple[float, float] = (0.6, 1.3)
+    count: int = 8
+
+    def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
+        """Return the sample, cropped; boxes are clipped, those wholly outside are dropped."""
+        height, width = sample.image.shape[:2]
+        scale = np.linspace(*self.scales, self.count, dtype=np.float32)[int(rng.integers(0, self.count))]
+        side = max(int(scale * np.float32(max(height, width))), 2)
+        top, left = (self._centre(length, rng) - side // 2 for length in (height, width))
+        # TF leaves out the last row and column of the image, and of an odd square.
+        right, bottom = min(left + side // 2 * 2, width - 1), min(top + side // 2 * 2, height - 1)
+        window = (max(left, 0), max(top, 0), max(right, left, 0), max(bottom, top, 0))
+        frame = (left, top, left + side, top + side)
+        inside = crop(sample, window, touching(sample.boxes, frame), clip_boxes=False)
+        canvas = np.zeros((side, side, sample.image.shape[2]), sample.image.dtype)
+        placed = pad(inside, canvas, (window[0] - left, window[1] - top))
+        return replace(placed, boxes=np.clip(placed.boxes, 0, np.float32(side)))
+
+    def _centre(self, side: int, rng: np.random.Generator) -> int:
+        halvings = math.ceil(math.log2(max(2 * self.max_border / side, 1)))
+        border = self.max_border >> halvings
+        return int(rng.integers(border, side - border + 1))
+
+
+def crop(sample: Sample, window: Window, kept: NDArray[np.bool_], *, clip_boxes: bool) -> Sample:
     """Cut a window out of a sample.
 
     Args:
         sample: The sample.
         window: x_min, y_min, x_max, y_max in pixels, inside the image.
-        overlap_threshold: The share of a box that must lie inside for it to stay.
+        kept: bool [N]; the objects that stay.
         clip_boxes: Whether boxes are clipped to the window.
 
     Returns:
         A new sample.
     """
     x_min, y_min, x_max, y_max = window
-    if window == (0, 0, sample.image.shape[1], sample.image.shape[0]) and not clip_boxes:
-        return sample
-    share = _share_inside(sample.boxes, window)
-    inside = cut(sample.keep((share > 0) & (share >= overlap_threshold)), window)
+    inside = cut(sample.keep(kept), window)
     if not clip_boxes:
         return inside
     limits = np.array([x_max - x_min, y_max - y_min] * 2, np.float32)
     return replace(inside, boxes=np.clip(inside.boxes, 0, limits))
 
 
+def touching(boxes: NDArray[np.float32], window: Window) -> NDArray[np.bool_]:
+    """Return which boxes [N, 4] are not wholly outside a window."""
+    return np.asarray(((boxes[:, :2] < window[2:]) & (boxes[:, 2:] > window[:2])).all(1))
+
+
+def overlapping(boxes: NDArray[np.float32], window: Window, threshold: float) -> NDArray[np.bool_]:
+    """Return which boxes [N, 4] lie in a window with more than nothing, and at least a share of their area."""
+    share = _share_inside(boxes, window)
+    return np.asarray((share > 0) & (share >= np.float32(threshold)))
+
+
 def _share_inside(boxes: NDArray[np.float32], window: Window) -> NDArray[np.float32]:
     """Compute the share of each box's area that lies in a window; 0 for a box without area."""
-    low = np.maximum(boxes[:, :2], window[:2])
-    high = np.minimum(boxes[:, 2:], window[2:])
+    edges = np.array(window, np.float32)
+    low, high = np.maximum(boxes[:, :2], edges[:2]), np.minimum(boxes[:, 2:], edges[2:])
     inside = np.clip(high - low, 0, None).prod(1)
     whole = np.clip(boxes[:, 2:] - boxes[:, :2], 0, None).prod(1)
     return np.asarray(np.divide(inside, whole, out=np.zeros_like(inside), where=whole > 0), np.float32)

@@ -10,7 +10,7 @@ import numpy as np
 
 from boxwright.types import Sample
 
-__all__ = ["Chain", "Transform"]
+__all__ = ["Chain", "OneOf", "Transform"]
 
 
 class Transform(Protocol):
@@ -44,3 +44,18 @@ class Chain:
         for transform in self.transforms:
             sample = transform(sample, rng)
         return sample
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """One of several transforms, each as likely.
+
+    Attributes:
+        transforms: The transforms.
+    """
+
+    transforms: Sequence[Transform]
+
+    def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
+        """Return the transformed sample."""
+        return self.transforms[int(rng.integers(0, len(self.transforms)))](sample, rng)

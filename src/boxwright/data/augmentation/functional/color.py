@@ -1,9 +1,11 @@
-"""Changing the colours of pixels, uint8 [H, W, 3].
+"""Changing the colours of pixels, [H, W, C], uint8 or float32 in 0..255.
 
-TF's arithmetic is that of real numbers, rounded at the end; Caffe's is OpenCV's of 8 bits at each step.
+TF's arithmetic is that of real numbers; on uint8 it is rounded at the end. Caffe's is OpenCV's of 8 bits at each step.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
 
 import cv2
 import numpy as np
@@ -11,65 +13,122 @@ import torch
 from numpy.typing import NDArray
 from torchvision.transforms.v2 import functional as F
 
-__all__ = ["brighten", "saturate", "saturate_8_bits", "scale_levels", "stretch", "turn_hue", "turn_hue_8_bits"]
+from boxwright.data.augmentation.functional.pixels import LARGEST, Pixels, as_float, by_level, like
 
-Pixels = NDArray[np.uint8]
-# What depends on a pixel's own level alone is looked up: a tenth of the time of the arithmetic.
-_LEVELS = np.arange(256, dtype=np.float32)
+__all__ = [
+    "GRAY_WEIGHTS",
+    "adjust_gamma",
+    "brighten",
+    "gray",
+    "map_range",
+    "multiply_pixels",
+    "saturate",
+    "saturate_8_bits",
+    "scale_levels",
+    "stretch",
+    "subtract_channels",
+    "turn_hue",
+    "turn_hue_8_bits",
+]
+
 _HUE, _SATURATION = 0, 1
-
-
-def _rounded(levels: NDArray[np.float32]) -> Pixels:
-    return np.clip(np.rint(levels), 0, 255).astype(np.uint8)
+GRAY_WEIGHTS = np.array([0.2989, 0.5870, 0.1140], np.float32)  # tf.image.rgb_to_grayscale
+_COLOURS = 3
 
 
 def brighten(image: Pixels, delta: float) -> Pixels:
     """Return an image with so many levels added to each channel."""
-    return _rounded(_LEVELS + np.float32(delta))[image]
+    return by_level(image, lambda levels: levels + np.float32(delta))
 
 
 def scale_levels(image: Pixels, factor: float) -> Pixels:
     """Return an image whose levels are multiplied: Caffe's contrast."""
-    return _rounded(_LEVELS * np.float32(factor))[image]
+    return by_level(image, lambda levels: levels * np.float32(factor))
+
+
+def multiply_pixels(image: Pixels, factors: NDArray[np.float32]) -> Pixels:
+    """Return an image whose pixels are multiplied, each with its own factor [H, W, C]."""
+    return like(image, image * factors)
+
+
+def adjust_gamma(image: Pixels, gamma: float, gain: float) -> Pixels:
+    """Return an image of `gain × level ** gamma`, levels being 0..1."""
+
+    def change(levels: NDArray[np.float32]) -> NDArray[np.float32]:
+        return np.asarray(gain * np.power(levels / LARGEST, np.float32(gamma)) * LARGEST, np.float32)
+
+    return by_level(image, change)
+
+
+def map_range(image: Pixels, source: tuple[float, float], target: tuple[float, float]) -> NDArray[np.float32]:
+    """Return a float32 image whose levels `source` became `target`, and the others linearly."""
+    scale = (target[1] - target[0]) / (source[1] - source[0])
+    return np.asarray((as_float(image) - np.float32(source[0])) * np.float32(scale) + np.float32(target[0]), np.float32)
+
+
+def subtract_channels(image: Pixels, means: Sequence[float]) -> NDArray[np.float32]:
+    """Return a float32 image with a number subtracted from each channel."""
+    return as_float(image) - np.asarray(means, np.float32)
+
+
+def gray(image: Pixels) -> Pixels:
+    """Return an image whose three channels are its luminance; of one channel, the image itself."""
+    if image.shape[2] < _COLOURS:
+        return image
+    luminance = as_float(image[..., :_COLOURS]) @ GRAY_WEIGHTS
+    return np.repeat(like(image, luminance)[..., None], _COLOURS, axis=-1)
 
 
 def stretch(image: Pixels, factor: float) -> Pixels:
     """Return an image whose channels are stretched about their means: TF's contrast."""
     stretched = np.empty_like(image)
     for channel in range(image.shape[2]):
-        pixels = image[..., channel]
-        mean = np.float32(pixels.mean())
-        stretched[..., channel] = _rounded((_LEVELS - mean) * np.float32(factor) + mean)[pixels]
+        mean = np.float32(image[..., channel].mean())
+        stretched[..., channel] = by_level(image[..., channel], _stretched(mean, factor))
     return stretched
+
+
+def _stretched(mean: np.float32, factor: float) -> Callable[[NDArray[np.float32]], NDArray[np.float32]]:
+    return lambda levels: (levels - mean) * np.float32(factor) + mean
 
 
 def saturate(image: Pixels, factor: float) -> Pixels:
     """Return an image with the saturation of HSV multiplied."""
-    value = image.max(-1, keepdims=True).astype(np.float32)
-    chroma = value - image.min(-1, keepdims=True)
+    colours = image[..., :_COLOURS]
+    value = colours.max(-1, keepdims=True).astype(np.float32)
+    chroma = value - colours.min(-1, keepdims=True)
     # Saturation is chroma over value and ends at 1; the value itself stays.
     limit = np.divide(value, chroma, out=np.full_like(value, np.inf), where=chroma > 0)
-    return _rounded(value - (value - image) * np.minimum(np.float32(factor), limit))
+    return _with_colours(image, like(image, value - (value - colours) * np.minimum(np.float32(factor), limit)))
 
 
 def turn_hue(image: Pixels, delta: float) -> Pixels:
     """Return an image with the hue of HSV turned by a share of the circle, -0.5 to 0.5."""
-    pixels = F.adjust_hue(torch.from_numpy(image).permute(2, 0, 1), delta)
-    return np.ascontiguousarray(pixels.permute(1, 2, 0).numpy())
+    colours = image[..., :_COLOURS] if image.dtype == np.uint8 else image[..., :_COLOURS] / LARGEST
+    pixels = F.adjust_hue(torch.from_numpy(np.ascontiguousarray(colours)).permute(2, 0, 1), delta)
+    turned = pixels.permute(1, 2, 0).numpy()
+    return _with_colours(image, np.ascontiguousarray(turned if image.dtype == np.uint8 else turned * LARGEST))
 
 
-def saturate_8_bits(image: Pixels, factor: float) -> Pixels:
+def _with_colours(image: Pixels, colours: Pixels) -> Pixels:
+    """Put other colours into an image, which may have further channels."""
+    return colours if image.shape[2] == _COLOURS else np.concatenate([colours, image[..., _COLOURS:]], axis=-1)
+
+
+def saturate_8_bits(image: NDArray[np.uint8], factor: float) -> NDArray[np.uint8]:
     """Return an image with OpenCV's saturation (0..255) multiplied."""
-    return _in_hsv(image, _SATURATION, _rounded(_LEVELS * np.float32(factor)))
+    return _in_hsv(image, _SATURATION, lambda levels: levels * np.float32(factor))
 
 
-def turn_hue_8_bits(image: Pixels, delta: float) -> Pixels:
+def turn_hue_8_bits(image: NDArray[np.uint8], delta: float) -> NDArray[np.uint8]:
     """Return an image with so much added to OpenCV's hue (0..180)."""
-    return _in_hsv(image, _HUE, _rounded(_LEVELS + np.float32(delta)))
+    return _in_hsv(image, _HUE, lambda levels: levels + np.float32(delta))
 
 
-def _in_hsv(image: Pixels, channel: int, table: Pixels) -> Pixels:
-    """Look one channel of hue, saturation and value up in a table."""
+def _in_hsv(
+    image: NDArray[np.uint8], channel: int, change: Callable[[NDArray[np.float32]], NDArray[np.float32]]
+) -> NDArray[np.uint8]:
+    """Change one channel of hue, saturation and value."""
     hsv = cv2.cvtColor(np.ascontiguousarray(image), cv2.COLOR_RGB2HSV)
-    hsv[..., channel] = table[hsv[..., channel]]
+    hsv[..., channel] = by_level(hsv[..., channel], change)
     return np.asarray(cv2.cvtColor(hsv, cv2.COLOR_HSV2RGB), np.uint8)

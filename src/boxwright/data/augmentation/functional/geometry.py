@@ -6,19 +6,41 @@ Dimensions: N objects, P keypoints.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from boxwright.data.augmentation.functional.pixels import Pixels, like
+from boxwright.ops.resize import resize_bicubic, resize_bilinear, resize_nearest
 from boxwright.types import Sample
 
-__all__ = ["Window", "cut", "hide_outside", "mirror", "pad", "place", "quarter_turn"]
+__all__ = ["Resize", "Window", "cut", "hide_outside", "mirror", "pad", "place", "quarter_turn", "resize", "zoom"]
 
 Array = NDArray[Any]
 # x_min, y_min, x_max, y_max in pixels.
 Window = tuple[int, int, int, int]
 _X, _Y = 0, 1
+
+
+class Resize(Protocol):
+    """An interpolation, one of `ops.resize`."""
+
+    def __call__(self, image: Tensor, height: int, width: int, *, align_corners: bool = False) -> Tensor:
+        """Resize.
+
+        Args:
+            image: [..., H, W, C].
+            height: The new height.
+            width: The new width.
+            align_corners: Whether corners stay in place.
+
+        Returns:
+            [..., height, width, C].
+        """
+        ...
 
 
 def mirror(sample: Sample, axis: int, permutation: Sequence[int] = ()) -> Sample:
@@ -87,12 +109,12 @@ def cut(sample: Sample, window: Window) -> Sample:
     return place(sample, image, shift=shift, masks=lambda old: old[:, y_min:y_max, x_min:x_max])
 
 
-def pad(sample: Sample, canvas: NDArray[np.uint8], corner: tuple[int, int]) -> Sample:
+def pad(sample: Sample, canvas: Pixels, corner: tuple[int, int]) -> Sample:
     """Return a sample laid on a larger canvas.
 
     Args:
         sample: The sample.
-        canvas: uint8 [H', W', 3]; changed in place.
+        canvas: [H', W', C]; changed in place.
         corner: (left, top) of the image on it.
 
     Returns:
@@ -107,7 +129,7 @@ def pad(sample: Sample, canvas: NDArray[np.uint8], corner: tuple[int, int]) -> S
 
 def place(
     sample: Sample,
-    image: NDArray[np.uint8],
+    image: Pixels,
     *,
     masks: Callable[[Array], Array],
     scale: NDArray[np.float32] | None = None,
@@ -117,7 +139,7 @@ def place(
 
     Args:
         sample: The sample.
-        image: uint8 [H', W', C].
+        image: [H', W', C].
         masks: What becomes of masks [N, H, W].
         scale: Of x and y; without, 1.
         shift: Of x and y, in pixels of the new image; without, 0.
@@ -138,6 +160,64 @@ def place(
         points=points,
         masks=masks,
         areas=lambda old: (old * by.prod()).astype(np.float32),
+    )
+
+
+def zoom(image: Pixels, height: int, width: int, method: Resize, *, align_corners: bool = False) -> Pixels:
+    """Return an image of another size.
+
+    Args:
+        image: [H, W, C].
+        height: The new height.
+        width: The new width.
+        method: How.
+        align_corners: Whether corners stay in place.
+
+    Returns:
+        [height, width, C]; of its type, but float32 after bicubic resizing, which can leave 0..255.
+    """
+    if image.shape[:2] == (height, width):
+        return image
+    resized = method(torch.from_numpy(np.ascontiguousarray(image)), height, width, align_corners=align_corners)
+    pixels = resized.contiguous().numpy()
+    return pixels if method is resize_bicubic or pixels.dtype == image.dtype else like(image, pixels)
+
+
+def resize(
+    sample: Sample,
+    height: int,
+    width: int,
+    method: Resize = resize_bilinear,
+    masks_method: Resize = resize_nearest,
+    *,
+    align_corners: bool = False,
+) -> Sample:
+    """Return a sample of another size.
+
+    Args:
+        sample: The sample.
+        height: The new height.
+        width: The new width.
+        method: How the image is resized.
+        masks_method: How masks are; where that interpolates, a pixel belongs to a mask from a half on.
+        align_corners: Whether corners stay in place.
+
+    Returns:
+        A new sample.
+    """
+    old_height, old_width = sample.image.shape[:2]
+
+    def masks(old: Array) -> Array:
+        if not len(old):
+            return np.zeros((0, height, width), np.uint8)
+        planes = torch.from_numpy(np.ascontiguousarray(old))[..., None]
+        return (
+            (masks_method(planes, height, width, align_corners=align_corners)[..., 0] >= 0.5).numpy().astype(np.uint8)
+        )
+
+    scale = np.array([width / old_width, height / old_height], np.float32)
+    return place(
+        sample, zoom(sample.image, height, width, method, align_corners=align_corners), masks=masks, scale=scale
     )
 
 

@@ -1,0 +1,89 @@
+"""Damage to pixels: black patches, noise, compression."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from boxwright.data.augmentation.functional.pixels import LARGEST, as_float, as_levels, like
+from boxwright.data.image_io import recompress_jpeg
+from boxwright.types import Sample
+
+__all__ = ["RandomBlackPatches", "RandomJpegQuality", "RandomPatchGaussian"]
+
+
+@dataclass(frozen=True)
+class RandomBlackPatches:
+    """Blacken squares.
+
+    Attributes:
+        tries: How many squares there can be.
+        probability: How often each is there.
+        side: Of a square, in units of the shorter side of the image.
+    """
+
+    tries: int = 10
+    probability: float = 0.5
+    side: float = 0.1
+
+    def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
+        """Return a new sample."""
+        image = sample.image.copy()
+        height, width = image.shape[:2]
+        side = int(np.float32(min(height, width)) * np.float32(self.side))
+        for _ in range(self.tries):
+            if rng.random() > self.probability:
+                continue
+            y, x = (int(np.float32(rng.uniform(0, 1 - self.side)) * np.float32(size)) for size in (height, width))
+            image[y : y + side, x : x + side] = 0
+        return replace(sample, image=image)
+
+
+@dataclass(frozen=True)
+class RandomPatchGaussian:
+    """Add noise to a square of the image (Lopes et al., 2019, "Patch Gaussian").
+
+    Attributes:
+        sides: (least, most) side of the square in pixels; the most is not quite reached.
+        deviations: (least, most) standard deviation, in units of the full range.
+        keep_probability: How often the image stays as it is.
+    """
+
+    sides: tuple[int, int] = (1, 250)
+    deviations: tuple[float, float] = (0.0, 1.0)
+    keep_probability: float = 0.0
+
+    def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
+        """Return a new sample, or the same."""
+        if rng.random() <= self.keep_probability:
+            return sample
+        height, width = sample.image.shape[:2]
+        side = int(rng.integers(*self.sides))
+        deviation = rng.uniform(*self.deviations)
+        y, x = int(rng.integers(0, height)) - side // 2, int(rng.integers(0, width)) - side // 2
+        noise = rng.normal(0, deviation, sample.image.shape).astype(np.float32) * LARGEST
+        window = np.s_[max(y, 0) : max(y + side, 0), max(x, 0) : max(x + side, 0)]
+        image = sample.image.copy()
+        image[window] = like(image, as_float(image[window]) + noise[window])
+        return replace(sample, image=image)
+
+
+@dataclass(frozen=True)
+class RandomJpegQuality:
+    """Compress the image as JPEG, and decompress it.
+
+    Attributes:
+        qualities: (least, most) in 0..100; the most is not quite reached.
+        keep_probability: How often the image stays as it is.
+    """
+
+    qualities: tuple[int, int] = (0, 100)
+    keep_probability: float = 0.0
+
+    def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
+        """Return a new sample, or the same."""
+        if rng.random() <= self.keep_probability:
+            return sample
+        quality = int(rng.integers(*self.qualities))
+        return replace(sample, image=recompress_jpeg(as_levels(sample.image), quality))

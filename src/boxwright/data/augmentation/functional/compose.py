@@ -1,0 +1,44 @@
+"""Several samples in one picture.
+
+Dimensions: N objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boxwright.data.augmentation.functional.pixels import Pixels
+from boxwright.types import Sample
+from boxwright.types.sample import OBJECT_FIELDS
+
+__all__ = ["overlay"]
+
+
+def overlay(image: Pixels, samples: Sequence[Sample]) -> Sample:
+    """Return one sample with the objects of several, in order, whose places are those in one picture.
+
+    What only some of those that have objects know of them (masks, say) is forgotten.
+
+    Args:
+        image: The picture.
+        samples: At least one; all but the objects is the first one's.
+
+    Returns:
+        A new sample.
+    """
+    joined: dict[str, Any] = {}
+    for declared in OBJECT_FIELDS:
+        rows: list[NDArray[Any] | None] = [getattr(s, declared.name) for s in samples if len(s.boxes)]
+        known = [row for row in rows if row is not None]
+        if not rows:
+            joined[declared.name] = getattr(samples[0], declared.name)
+        elif len(known) < len(rows) or len({row.shape[1:] for row in known}) > 1:
+            joined[declared.name] = None
+        else:
+            joined[declared.name] = np.concatenate(known)
+    return replace(samples[0], image=image, left_out=sum(sample.left_out for sample in samples), **joined)

@@ -1,0 +1,139 @@
+"""Rotations, shears and shifts inside the image's frame, by the nearest pixel, with TF's arithmetic.
+
+TF's `ImageProjectiveTransform` asks for each new pixel where it lies in the old image; boxes are moved by its own
+rule of AutoAugment, which rounds corners to whole pixels and never leaves a box empty.
+
+Dimensions: N boxes, C channels.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boxwright.data.augmentation.functional.geometry import hide_outside
+from boxwright.types import Sample
+
+__all__ = ["FILL", "Affine", "rotate", "rotation", "shear", "shear_x", "shear_y", "shift", "translation", "warp"]
+
+FILL = 128
+_LEAST_SIDE = np.float32(0.05)
+Array = NDArray[Any]
+# Rows (a, b, c) and (d, e, f): the new pixel (x, y) is the old one at (ax + by + c, dx + ey + f).
+Affine = NDArray[np.float32]
+
+
+def rotation(degrees: float, height: int, width: int) -> Affine:
+    """Return the rotation about the image's centre."""
+    cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
+    x = ((width - 1) - (cos * (width - 1) - sin * (height - 1))) / 2
+    y = ((height - 1) - (sin * (width - 1) + cos * (height - 1))) / 2
+    return np.array([[cos, -sin, x], [sin, cos, y]], np.float32)
+
+
+def shear_x(level: float) -> Affine:
+    """Return the shear along x."""
+    return np.array([[1, level, 0], [0, 1, 0]], np.float32)
+
+
+def shear_y(level: float) -> Affine:
+    """Return the shear along y."""
+    return np.array([[1, 0, 0], [level, 1, 0]], np.float32)
+
+
+def translation(x: float, y: float) -> Affine:
+    """Return the shift to the left and up by so many pixels."""
+    return np.array([[1, 0, x], [0, 1, y]], np.float32)
+
+
+def warp(image: Array, where: Affine, fill: int) -> Array:
+    """Return an image [H, W, C] whose pixels are those of another place; `fill` from beyond its border."""
+    height, width = image.shape[:2]
+    x, y = np.arange(width, dtype=np.float32)[None], np.arange(height, dtype=np.float32)[:, None]
+    columns, rows = (_half_away(a * x + b * y + c) for a, b, c in where)
+    inside = (columns >= 0) & (columns < width) & (rows >= 0) & (rows < height)
+    found = image[np.where(inside, rows, 0), np.where(inside, columns, 0)]
+    found[~inside] = fill
+    return np.asarray(found)
+
+
+def _half_away(places: NDArray[np.float32]) -> NDArray[np.int64]:
+    """Round halves away from zero, as C++ does."""
+    return np.asarray(np.trunc(places + np.copysign(np.float32(0.5), places)), np.int64)
+
+
+def rotate(sample: Sample, degrees: float) -> Sample:
+    """Return a sample turned about its centre, clockwise for more than 0."""
+    height, width = sample.image.shape[:2]
+    cos, sin = (np.float32(f(math.radians(degrees))) for f in (math.cos, math.sin))
+    y, x = (_from_centre(sample.boxes[:, axis::2], side) for axis, side in ((1, height), (0, width)))
+    y = -y
+    ys, xs = y[:, [0, 0, 1, 1]], x[:, [0, 1, 0, 1]]
+    turned_y, turned_x = np.trunc(cos * ys + sin * xs), np.trunc(-sin * ys + cos * xs)
+    tops = -(turned_y.max(1) / np.float32(height) - np.float32(0.5))
+    bottoms = -(turned_y.min(1) / np.float32(height) - np.float32(0.5))
+    lefts, rights = (edge / np.float32(width) + np.float32(0.5) for edge in (turned_x.min(1), turned_x.max(1)))
+    boxes = _sound(np.stack([lefts, tops, rights, bottoms], 1), height, width)
+    return _moved(sample, rotation(degrees, height, width), boxes)
+
+
+def _from_centre(edges: NDArray[np.float32], side: int) -> NDArray[np.float32]:
+    """Return pixels from the centre, cut to whole ones, [N, 2]."""
+    return np.asarray(np.trunc(np.float32(side) * (edges / np.float32(side) - np.float32(0.5))), np.float32)
+
+
+def shear(sample: Sample, level: float, axis: int) -> Sample:
+    """Return a sample sheared along x (axis 0) or y (axis 1)."""
+    height, width = sample.image.shape[:2]
+    corners = np.trunc(sample.boxes)
+    xs, ys = corners[:, [0, 2, 0, 2]], corners[:, [1, 1, 3, 3]]
+    lean = np.float32(level)
+    if axis == 0:
+        xs = np.trunc(xs - lean * ys)
+    else:
+        ys = np.trunc(ys - lean * xs)
+    found = np.stack([xs.min(1), ys.min(1), xs.max(1), ys.max(1)], 1)
+    boxes = _sound(found / np.array([width, height] * 2, np.float32), height, width)
+    return _moved(sample, shear_x(level) if axis == 0 else shear_y(level), boxes)
+
+
+def shift(sample: Sample, pixels: float, axis: int) -> Sample:
+    """Return a sample shifted to the left (axis 0) or up (axis 1)."""
+    height, width = sample.image.shape[:2]
+    boxes = np.trunc(sample.boxes)
+    boxes[:, axis] = np.maximum(0, boxes[:, axis] - int(pixels))
+    boxes[:, axis + 2] = np.minimum((width, height)[axis], boxes[:, axis + 2] - int(pixels))
+    sound = _sound(boxes / np.array([width, height] * 2, np.float32), height, width)
+    return _moved(sample, translation(pixels, 0) if axis == 0 else translation(0, pixels), sound)
+
+
+def _sound(boxes: Array, height: int, width: int) -> NDArray[np.float32]:
+    """Clip boxes in units of the image, keep sides of 0 at its border from being so, and return pixels."""
+    clipped = np.clip(boxes, 0, 1)
+    for axis in (0, 1):
+        empty = clipped[:, axis] == clipped[:, axis + 2]
+        clipped[empty, axis + 2] = np.maximum(clipped[empty, axis + 2], _LEAST_SIDE)
+        clipped[empty, axis] = np.minimum(clipped[empty, axis], 1 - _LEAST_SIDE)
+    return np.asarray(clipped * np.array([width, height] * 2, np.float32), np.float32)
+
+
+def _moved(sample: Sample, where: Affine, boxes: NDArray[np.float32]) -> Sample:
+    """Move image, masks and keypoints (TF leaves the last two where they were)."""
+    height, width = sample.image.shape[:2]
+    inverse = np.linalg.inv(np.vstack([where, [0, 0, 1]]))[:2]
+
+    def points(old: Array) -> Array:
+        # `where` is of pixels' indices; a point at the centre of a pixel is half a pixel further.
+        placed = (old[..., :2] - 0.5) @ inverse[:, :2].T + inverse[:, 2] + 0.5
+        return hide_outside(np.concatenate([placed, old[..., 2:]], -1), height, width)
+
+    def masks(old: Array) -> Array:
+        return np.moveaxis(warp(np.moveaxis(old, 0, -1), where, 0), -1, 0)
+
+    moved = sample.moved(warp(sample.image, where, FILL), points=points, masks=masks)
+    before, after = (np.clip(b[:, 2:] - b[:, :2], 1e-6, None).prod(1) for b in (sample.boxes, boxes))
+    return replace(moved, boxes=boxes, areas=np.minimum(moved.areas, moved.areas * after / before).astype(np.float32))

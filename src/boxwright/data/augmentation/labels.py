@@ -1,0 +1,151 @@
+"""Changes of what is known of objects: boxes that wander, classes that are merged or left out.
+
+Dimensions: N objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boxwright.types import Sample
+
+__all__ = ["JITTERS", "DropLabel", "JitterBoxes", "RemapLabels", "ScoresFromLogits", "as_it_is"]
+
+# How far each edge moves outward, as y_min, x_min, y_max, x_max, in units of the box's own height and width, given
+# how far each can: [N, 4].
+Jitter = Callable[[np.random.Generator, NDArray[Any], float], NDArray[Any]]
+
+
+def _free(rng: np.random.Generator, room: NDArray[Any], ratio: float) -> NDArray[Any]:
+    return rng.uniform(-ratio, ratio, room.shape) / 2
+
+
+def _grow(rng: np.random.Generator, room: NDArray[Any], ratio: float) -> NDArray[Any]:
+    return rng.uniform(0, ratio, room.shape) / 2
+
+
+def _shrink(rng: np.random.Generator, room: NDArray[Any], ratio: float) -> NDArray[Any]:
+    return rng.uniform(-ratio, 0, room.shape) / 2
+
+
+def _grow_symmetric(rng: np.random.Generator, room: NDArray[Any], ratio: float) -> NDArray[Any]:
+    by_axis = np.minimum(room[:, :2], room[:, 2:])
+    return np.tile(np.minimum(rng.uniform(0, ratio, by_axis.shape) / 2, by_axis), 2)
+
+
+def _shrink_symmetric(rng: np.random.Generator, room: NDArray[Any], ratio: float) -> NDArray[Any]:
+    return np.tile(rng.uniform(-ratio, 0, (len(room), 2)) / 2, 2)
+
+
+def _grow_alike(rng: np.random.Generator, room: NDArray[Any], ratio: float) -> NDArray[Any]:
+    drawn = rng.uniform(0, ratio, (len(room), 2))[:, 0] / 2  # the second is drawn in vain
+    return np.repeat(np.minimum(drawn, room.min(1))[:, None], 4, axis=1)
+
+
+def _shrink_alike(rng: np.random.Generator, room: NDArray[Any], ratio: float) -> NDArray[Any]:
+    return np.repeat(rng.uniform(-ratio, 0, (len(room), 2))[:, :1] / 2, 4, axis=1)
+
+
+JITTERS: dict[str, Jitter] = {
+    "DEFAULT": _free,
+    "EXPAND": _grow,
+    "SHRINK": _shrink,
+    "EXPAND_SYMMETRIC": _grow_symmetric,
+    "SHRINK_SYMMETRIC": _shrink_symmetric,
+    "EXPAND_SYMMETRIC_XY": _grow_alike,
+    "SHRINK_SYMMETRIC_XY": _shrink_alike,
+}
+_YX = [1, 0, 3, 2]
+_SIGNS = np.array([-1, -1, 1, 1], np.float32)
+
+
+@dataclass(frozen=True)
+class JitterBoxes:
+    """Move the edges of each box; boxes stay in the image.
+
+    Attributes:
+        jitter: How, one of `JITTERS`.
+        ratio: The largest share of its sides that a box gains or loses.
+    """
+
+    jitter: Jitter = _free
+    ratio: float = 0.05
+
+    def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
+        """Return a sample with other boxes."""
+        height, width = sample.image.shape[:2]
+        limits = np.array([width, height] * 2, np.float32)
+        sides = np.tile(sample.boxes[:, 2:] - sample.boxes[:, :2], 2)
+        free = np.concatenate([sample.boxes[:, :2], limits[2:] - sample.boxes[:, 2:]], 1)
+        room = np.divide(free, sides, out=np.full_like(free, np.inf), where=sides > 0)
+        outward = self.jitter(rng, room[:, _YX], self.ratio).astype(np.float32)[:, _YX]
+        moved = sample.boxes + outward * sides * _SIGNS
+        return replace(sample, boxes=np.clip(moved, 0, limits).astype(np.float32))
+
+
+@dataclass(frozen=True)
+class DropLabel:
+    """Forget objects of a class, each with a probability.
+
+    Attributes:
+        label: The class.
+        probability: How often.
+    """
+
+    label: int
+    probability: float = 1.0
+
+    def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
+        """Return the sample with the other objects."""
+        drawn = rng.random(len(sample.labels))
+        return sample.keep((sample.labels != self.label) | (drawn > self.probability))
+
+
+@dataclass(frozen=True)
+class RemapLabels:
+    """Count objects of some classes as of another.
+
+    Attributes:
+        originals: The classes.
+        label: What they become.
+    """
+
+    originals: tuple[int, ...]
+    label: int
+
+    def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
+        """Return a sample with other labels."""
+        del rng
+        merged = np.isin(sample.labels, self.originals)
+        return replace(sample, labels=np.where(merged, self.label, sample.labels).astype(np.int64))
+
+
+@dataclass(frozen=True)
+class ScoresFromLogits:
+    """Turn stored class logits into scores by a softmax.
+
+    Attributes:
+        temperature: What logits are divided by first.
+    """
+
+    temperature: float = 1.0
+
+    def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
+        """Return a sample with other class scores; the same where it has none."""
+        del rng
+        if sample.class_scores is None or not sample.class_scores.size:
+            return sample
+        logits = sample.class_scores / np.float32(self.temperature)
+        powers = np.exp(logits - logits.max(-1, keepdims=True))
+        return replace(sample, class_scores=(powers / powers.sum(-1, keepdims=True)).astype(np.float32))
+
+
+def as_it_is(sample: Sample, rng: np.random.Generator) -> Sample:
+    """Return the sample: boxes are in pixels always (TF's `scale_boxes_to_pixel_coordinates`)."""
+    del rng
+    return sample

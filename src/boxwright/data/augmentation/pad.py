@@ -1,0 +1,139 @@
+"""Random padding: the image somewhere on a larger canvas, or in its upper left corner."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from boxwright.data.augmentation.crop import RandomCrop
+from boxwright.data.augmentation.functional.geometry import pad
+from boxwright.data.augmentation.functional.pixels import Pixels, like
+from boxwright.types import Sample
+
+__all__ = ["RandomAbsolutePad", "RandomCropPad", "RandomPad", "RandomPadToAspectRatio"]
+
+# One level a channel; None for the image's own mean.
+Colour = tuple[float, ...] | None
+Size = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class RandomPad:
+    """Place the image somewhere on a canvas of random size.
+
+    Attributes:
+        min_size: (height, width), the least; None for the image's own.
+        max_size: (height, width), not quite reached; None for twice the image's.
+        colour: Of the canvas.
+    """
+
+    min_size: Size | None = None
+    max_size: Size | None = None
+    colour: Colour = None
+
+    def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
+        """Return the sample, padded; or as it was, where it is as large as the canvas."""
+        height, width = sample.image.shape[:2]
+        return _on_canvas(
+            sample, self.min_size or (height, width), self.max_size or (2 * height, 2 * width), self.colour, rng
+        )
+
+
+@dataclass(frozen=True)
+class RandomAbsolutePad:
+    """Place the image somewhere on a canvas that is so many pixels larger.
+
+    Attributes:
+        max_padding: (rows, columns) that are not quite reached.
+        colour: Of the canvas.
+    """
+
+    max_padding: tuple[int, int]
+    colour: Colour = None
+
+    def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
+        """Return the sample, padded."""
+        height, width = sample.image.shape[:2]
+        rows, columns = (max(most, 1) for most in self.max_padding)
+        return _on_canvas(sample, (height, width), (height + rows, width + columns), self.colour, rng)
+
+
+@dataclass(frozen=True)
+class RandomCropPad:
+    """Crop, then place the crop on a canvas whose size is in units of the image before.
+
+    Attributes:
+        crop: The crop.
+        min_ratios: Least height and width of the canvas.
+        max_ratios: Largest height and width.
+        colour: Of the canvas; None for the crop's mean.
+    """
+
+    crop: RandomCrop
+    min_ratios: tuple[float, float] = (1.0, 1.0)
+    max_ratios: tuple[float, float] = (2.0, 2.0)
+    colour: Colour = None
+
+    def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
+        """Return the sample, cropped and padded."""
+        height, width = sample.image.shape[:2]
+        least, most = (
+            (int(np.float32(height) * np.float32(tall)), int(np.float32(width) * np.float32(wide)))
+            for tall, wide in (self.min_ratios, self.max_ratios)
+        )
+        return _on_canvas(self.crop(sample, rng), least, most, self.colour, rng)
+
+
+@dataclass(frozen=True)
+class RandomPadToAspectRatio:
+    """Pad with black below and right until the image has a shape; more, at random.
+
+    Attributes:
+        aspect_ratio: Width over height.
+        min_ratios: Least height and width, in units of the image.
+        max_ratios: Largest height and width; more where the shape needs it.
+    """
+
+    aspect_ratio: float = 1.0
+    min_ratios: tuple[float, float] = (1.0, 1.0)
+    max_ratios: tuple[float, float] = (2.0, 2.0)
+
+    def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
+        """Return the sample, padded."""
+        height, width = sample.image.shape[:2]
+        tall = max(height, width / self.aspect_ratio)
+        wide = max(width, height * self.aspect_ratio)
+        highest = min(max(self.max_ratios[0] * height / tall, 1.0), max(self.max_ratios[1] * width / wide, 1.0))
+        lowest = max(self.min_ratios[0] * height / tall, self.min_ratios[1] * width / wide, 1.0)
+        scale = rng.uniform(min(lowest, highest), highest)
+        size = max(round(scale * tall), height), max(round(scale * wide), width)
+        return pad(sample, _canvas(sample.image, size, (0.0,)), (0, 0))
+
+
+def _on_canvas(sample: Sample, least: Size, most: Size, colour: Colour, rng: np.random.Generator) -> Sample:
+    """Place an image somewhere on a canvas of random size; no side is shorter than the image's."""
+    sides = sample.image.shape[0], sample.image.shape[1]
+    drawn = _draw_each(
+        rng,
+        [max(a, b) for a, b in zip(least, sides, strict=True)],
+        [max(a, b) for a, b in zip(most, sides, strict=True)],
+    )
+    top, left = _draw_each(rng, [0, 0], [size - side for size, side in zip(drawn, sides, strict=True)])
+    if drawn == sides:
+        return sample
+    return pad(sample, _canvas(sample.image, drawn, colour), (left, top))
+
+
+def _draw_each(rng: np.random.Generator, low: list[int], high: list[int]) -> Size:
+    """Draw two integers from `low` to before `high`; `high` where there is none between."""
+    first, second = (int(rng.integers(a, b)) if b > a else b for a, b in zip(low, high, strict=True))
+    return first, second
+
+
+def _canvas(image: Pixels, size: Size, colour: Colour) -> Pixels:
+    """Return a canvas of a colour, of the image's type."""
+    canvas = np.empty((*size, image.shape[2]), image.dtype)
+    levels = image.mean((0, 1)) if colour is None else np.asarray(colour)
+    canvas[:] = like(image, levels.astype(np.float32))
+    return canvas

@@ -1,0 +1,275 @@
+"""All steps of TensorFlow's preprocessor, given the draws that it made, and the kernels of AutoAugment."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from boxwright.builders.augmentation import build_steps
+from boxwright.config import messages as m
+from boxwright.config import parse_message
+from boxwright.data.augmentation import autoaugment
+from boxwright.data.augmentation.functional import enhance, warp
+from boxwright.types import Sample
+from tests.parity.recordings import FOLDER
+from tests.parity.replay import Replay
+
+_PATH = FOLDER / "augment" / "exact.json"
+_ENTRIES: list[dict[str, Any]] = json.loads(_PATH.read_text()) if _PATH.is_file() else []
+_ARRAYS = np.load(_PATH.with_suffix(".npz")) if _ENTRIES else None
+CASES = [entry for entry in _ENTRIES if entry["kind"] == "augment"]
+KERNELS = [entry for entry in _ENTRIES if entry["kind"] == "autoaugment_op"]
+STEPS = {"".join(entry["text"].split("{")[0].split()) for entry in CASES}
+
+# What TF leaves as it was although the image moved, or gets wrong; ours moves with the image (docs/augmentation.md).
+_LEFT_BEHIND = {
+    "autoaugment_image": {"masks", "keypoints"},
+    "random_crop_pad_image": {"masks", "keypoints"},
+    "random_image_scale": {"masks"},
+    "random_resize_method": {"masks"},
+    "random_self_concat_image": {"masks", "keypoints"},
+    "ssd_random_crop_pad": {"masks", "keypoints"},
+    "random_square_crop_by_scale": {"class_scores"},
+    "random_scale_crop_and_pad_to_square": {"class_scores"},
+}
+# Keypoints' visibilities are permuted by TF in horizontal flips alone, and are not dropped with their objects.
+_PERMUTATIONS = {
+    "random_horizontal_flip": "keypoint_flip_permutation",
+    "random_vertical_flip": "keypoint_flip_permutation",
+    "random_rotation90": "keypoint_rot_permutation",
+}
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """One array of the original's; where it is large, a sample of its values."""
+
+    shape: tuple[int, ...]
+    index: NDArray[Any] | None
+    values: NDArray[Any]
+
+    def of(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Return those places of an array that are recorded."""
+        assert array.shape == self.shape
+        return array if self.index is None else array.reshape(-1)[self.index]
+
+
+def recorded(name: str) -> Recorded:
+    if name in _ARRAYS.files:
+        return Recorded(_ARRAYS[name].shape, None, _ARRAYS[name])
+    return Recorded(tuple(_ARRAYS[f"{name}@shape"]), _ARRAYS[f"{name}@index"], _ARRAYS[f"{name}@value"])
+
+
+def given(scene: str, field: str) -> NDArray[Any]:
+    return np.asarray(_ARRAYS[f"scene/{scene}/in/{field}"])
+
+
+def outcome(entry: dict[str, Any], field: str) -> Recorded:
+    """Return a field after the step: the given one where the step left it."""
+    if field in entry["outputs"]:
+        return recorded(f"{entry['id']}/out/{field}")
+    values = given(entry["params"]["scene"], field)
+    return Recorded(values.shape, None, values)
+
+
+def draws_of(entry: dict[str, Any]) -> list[tuple[dict[str, Any], NDArray[Any]]]:
+    found = []
+    for number, drawn in enumerate(entry.get("draws") or []):
+        value = drawn["value"] if "value" in drawn else _ARRAYS[f"{entry['id']}/draw/{number}"]
+        found.append((drawn, np.asarray(value)))
+    return found
+
+
+def scene_sample(scene: str, fields: list[str]) -> Sample:
+    """Return a recorded scene; `track_ids` are the numbers of its objects."""
+    image = given(scene, "image")
+    height, width = image.shape[:2]
+    known: dict[str, Any] = {"track_ids": np.arange(len(given(scene, "groundtruth_classes")))}
+    if "label_weights" in fields:
+        known["weights"] = given(scene, "groundtruth_weights")
+    if "label_confidences" in fields:
+        known["confidences"] = given(scene, "groundtruth_confidences")[:, None]
+    if "multiclass_scores" in fields:
+        known["class_scores"] = given(scene, "multiclass_scores")
+    if "instance_masks" in fields:
+        known["masks"] = given(scene, "groundtruth_instance_masks").astype(np.uint8)
+    if "keypoints" in fields:
+        places = given(scene, "groundtruth_keypoints")
+        seen = given(scene, "groundtruth_keypoint_visibilities") & ~np.isnan(places[..., 0])
+        scaled = places[..., ::-1] * np.array([width, height], np.float32)
+        known["keypoints"] = np.concatenate([scaled, seen[..., None]], -1)
+    boxes = given(scene, "groundtruth_boxes") * np.array([height, width] * 2, np.float32)
+    return Sample(image, boxes[:, [1, 0, 3, 2]], given(scene, "groundtruth_classes") - 1, **known)
+
+
+def replayed(entry: dict[str, Any]) -> Replay:
+    scene = entry["params"]["scene"]
+    height, width = given(scene, "image").shape[:2]
+    return Replay(draws_of(entry), (height, width), given(scene, "groundtruth_boxes"))
+
+
+def assert_image(expected: Recorded, image: NDArray[Any]) -> None:
+    """Compare levels: to within one where ours are whole numbers, else to a thousandth. Alpha is dropped by readers."""
+    tolerance = 1.0 if image.dtype == np.uint8 else 1e-3
+    if expected.index is None:
+        shown = np.broadcast_to(expected.values, image.shape)[..., :3]
+        assert np.abs(image[..., :3].astype(np.float64) - shown).max(initial=0) <= tolerance
+    else:
+        assert np.abs(expected.of(image).astype(np.float64) - expected.values).max(initial=0) <= tolerance
+
+
+@pytest.mark.parametrize("entry", CASES, ids=lambda entry: str(entry["id"]))
+def test_step_with_the_draws_of_the_original(entry: dict[str, Any]) -> None:
+    step = parse_message(entry["text"], m.PreprocessingStep)
+    name = entry["text"].split("{")[0].strip()
+    fields = list(entry["params"]["fields"])
+    rng = replayed(entry)
+    found = build_steps([step])(scene_sample(entry["params"]["scene"], fields), rng)  # type: ignore[arg-type]
+    assert rng.left == [], "draws that were not asked for"
+    assert_image(outcome(entry, "image"), found.image)
+    height, width = found.image.shape[:2]
+    # After this step alone TF's boxes are in pixels.
+    unit = np.ones(2) if name == "scale_boxes_to_pixel_coordinates" else np.array([width, height])
+    near = 1e-3 if name == "scale_boxes_to_pixel_coordinates" else 1e-5
+    boxes = (found.boxes / np.tile(unit, 2))[:, [1, 0, 3, 2]]
+    np.testing.assert_allclose(boxes, outcome(entry, "groundtruth_boxes").values.reshape(-1, 4), atol=near, rtol=1e-5)
+    assert np.array_equal(found.labels + 1, outcome(entry, "groundtruth_classes").values)
+    stale = _LEFT_BEHIND.get(name, set())
+    _assert_rows(entry, found, fields, stale)
+    if "instance_masks" in fields:
+        masks = found.masks
+        assert masks is not None
+        assert masks.shape == (len(boxes), height, width)
+        if "masks" not in stale:
+            expected = outcome(entry, "groundtruth_instance_masks")
+            assert np.array_equal(expected.of(masks) > 0, expected.values >= 0.5)
+    if "keypoints" in fields and "keypoints" not in stale:
+        _assert_keypoints(entry, found, unit, near)
+
+
+def _assert_rows(entry: dict[str, Any], found: Sample, fields: list[str], stale: set[str]) -> None:
+    """Compare what objects have beside their places."""
+    confidences = None if found.confidences is None else found.confidences[:, 0]
+    for field, known, name in (
+        ("label_weights", found.weights, "groundtruth_weights"),
+        ("label_confidences", confidences, "groundtruth_confidences"),
+        ("multiclass_scores", found.class_scores, "multiclass_scores"),
+    ):
+        if field in fields and not (name == "multiclass_scores" and "class_scores" in stale):
+            assert known is not None
+            np.testing.assert_allclose(known, outcome(entry, name).values, atol=1e-5, rtol=1e-5)
+
+
+def _assert_keypoints(entry: dict[str, Any], found: Sample, unit: NDArray[Any], near: float) -> None:
+    name = entry["text"].split("{")[0].strip()
+    places = outcome(entry, "groundtruth_keypoints").values
+    assert found.keypoints is not None
+    assert found.track_ids is not None
+    visible = given(entry["params"]["scene"], "groundtruth_keypoint_visibilities")[found.track_ids]
+    if name in _PERMUTATIONS and "image" in entry["outputs"]:
+        step = parse_message(entry["text"], m.PreprocessingStep)
+        order = list(getattr(getattr(step, name), _PERMUTATIONS[name]))
+        visible = visible[:, order] if order else visible
+    seen = visible & ~np.isnan(places[..., 0])
+    assert np.array_equal(seen, found.keypoints[..., 2] > 0)
+    ours = (found.keypoints[..., :2] / unit)[..., ::-1]
+    np.testing.assert_allclose(ours[seen], places[seen], atol=near, rtol=1e-5)
+
+
+def test_every_step_is_recorded() -> None:
+    """Both the full recordings and the sample of them that is shipped have all 39."""
+    if not CASES:
+        pytest.skip(f"no augment/ in {FOLDER}")
+    assert len(STEPS) == 39
+    assert len({case["id"] for case in CASES}) == len(CASES)
+    assert len(CASES) >= 80
+    assert len(KERNELS) >= 25
+
+
+_Kernel = Callable[[Sample, list[Any], Replay], Sample]
+
+
+def _of_pixels(change: Callable[..., NDArray[np.uint8]]) -> _Kernel:
+    return lambda sample, arguments, _: replace(sample, image=change(sample.image, *arguments))
+
+
+def _warped(where: Callable[[float], warp.Affine]) -> _Kernel:
+    return lambda s, arguments, _: replace(s, image=warp.warp(s.image, where(arguments[0]), arguments[1][0]))
+
+
+def _only_in_boxes(name: str) -> _Kernel:
+    """Apply an operation to boxes; the original's first argument is the probability, of which a third counts."""
+    patch = autoaugment.OPERATIONS[name].patch
+    assert patch is not None
+
+    def change(sample: Sample, arguments: list[Any], rng: Replay) -> Sample:
+        strength = arguments[1] if len(arguments) > 1 else 0
+        return autoaugment.in_boxes(sample, patch, strength, arguments[0] / 3, rng)  # type: ignore[arg-type]
+
+    return change
+
+
+def _box_cutout(sample: Sample, arguments: list[Any], rng: Replay) -> Sample:
+    fill = autoaugment.mean_fill if arguments[1] else autoaugment.gray_fill
+    return autoaugment.cutout_in_a_box(sample, arguments[0], rng, fill)  # type: ignore[arg-type]
+
+
+_KERNELS: dict[str, _Kernel] = {
+    "autocontrast": _of_pixels(enhance.autocontrast),
+    "equalize": _of_pixels(enhance.equalize),
+    "posterize": _of_pixels(enhance.posterize),
+    "solarize": _of_pixels(enhance.solarize),
+    "solarize_add": _of_pixels(enhance.solarize_add),
+    "color": _of_pixels(enhance.blend_with_gray),
+    "contrast": _of_pixels(enhance.blend_with_flat),
+    "brightness": _of_pixels(enhance.blend_with_black),
+    "sharpness": _of_pixels(enhance.blend_with_smooth),
+    "rotate": lambda s, a, _: replace(s, image=warp.warp(s.image, warp.rotation(a[0], *s.image.shape[:2]), a[1][0])),
+    "translate_x": _warped(lambda pixels: warp.translation(pixels, 0)),
+    "translate_y": _warped(lambda pixels: warp.translation(0, pixels)),
+    "shear_x": _warped(warp.shear_x),
+    "shear_y": _warped(warp.shear_y),
+    "rotate_with_bboxes": lambda s, a, _: warp.rotate(s, a[0]),
+    "cutout": lambda s, a, rng: replace(s, image=autoaugment.cutout(s.image, a[0], rng)),  # type: ignore[arg-type]
+    "bbox_cutout": _box_cutout,
+} | {
+    f"{kind}_only_bboxes": _only_in_boxes(name)
+    for kind, name in {
+        "flip": "Flip_Only_BBoxes",
+        "equalize": "Equalize_Only_BBoxes",
+        "solarize": "Solarize_Only_BBoxes",
+        "cutout": "Cutout_Only_BBoxes",
+        "rotate": "Rotate_Only_BBoxes",
+        "shear_x": "ShearX_Only_BBoxes",
+        "shear_y": "ShearY_Only_BBoxes",
+        "translate_x": "TranslateX_Only_BBoxes",
+        "translate_y": "TranslateY_Only_BBoxes",
+    }.items()
+}
+
+
+def _kernel(entry: dict[str, Any]) -> _Kernel:
+    name, options = entry["params"]["function"], entry["params"].get("kwargs", {})
+    if name == "translate_bbox":
+        return lambda sample, a, _: warp.shift(sample, a[0], 0 if options["shift_horizontal"] else 1)
+    if name == "shear_with_bboxes":
+        return lambda sample, a, _: warp.shear(sample, a[0], 0 if options["shear_horizontal"] else 1)
+    return _KERNELS[name]
+
+
+@pytest.mark.parametrize("entry", KERNELS, ids=lambda entry: str(entry["id"]))
+def test_kernel_of_autoaugment(entry: dict[str, Any]) -> None:
+    rng = replayed(entry)
+    found = _kernel(entry)(scene_sample(entry["params"]["scene"], []), entry["params"]["args"], rng)
+    assert rng.left == []
+    assert_image(recorded(f"{entry['id']}/out/image"), found.image)
+    if "groundtruth_boxes" in entry["outputs"]:
+        height, width = found.image.shape[:2]
+        boxes = (found.boxes / np.array([width, height] * 2))[:, [1, 0, 3, 2]]
+        np.testing.assert_allclose(boxes, recorded(f"{entry['id']}/out/groundtruth_boxes").values, atol=1e-5)
