@@ -296,12 +296,12 @@ def _samples(data: bytes, folder: Path) -> None:
 
 
 def augment(data: bytes) -> None:
-    from boxwright.builders.augmentation import build_augmentation
+    from boxwright.builders.augmentation import build_steps
     from boxwright.builders.image_resizer import build_image_resizer
 
     steps, resizer, *_ = ast.literal_eval(re.sub(r"<[^>]*>", "None", data.decode()))
     options = parse_message("\n".join(f"data_augmentation_options {{ {step} }}" for step in steps), m.TrainConfig)
-    chain = build_augmentation(options.data_augmentation_options)
+    chain = build_steps(options.data_augmentation_options)
     for size in ((1, 1), (1, 9), (9, 1), (5, 7)):
         sample = ShapesDataset(1, size=(20, 20))[0].keep(np.zeros(0, np.int64))
         sample.image, sample.masks = np.zeros((*size, 3), np.uint8), None

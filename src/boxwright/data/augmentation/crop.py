@@ -147,7 +147,9 @@ class RandomSquareCrop:
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
         """Return the sample, cropped; boxes are clipped, those wholly outside are dropped."""
         height, width = sample.image.shape[:2]
-        scale = np.linspace(*self.scales, self.count, dtype=np.float32)[int(rng.integers(0, self.count))]
+        least, most = (np.float32(scale) for scale in self.scales)
+        # In float32, as sides are cut to whole pixels.
+        scale = least + (most - least) / np.float32(max(self.count - 1, 1)) * np.float32(rng.integers(0, self.count))
         side = max(int(scale * np.float32(max(height, width))), 2)
         top, left = (self._centre(length, rng) - side // 2 for length in (height, width))
         # TF leaves out the last row and column of the image, and of an odd square.

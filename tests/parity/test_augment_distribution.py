@@ -1,0 +1,155 @@
+"""The distributions of the random steps: recorded statistics of TensorFlow's draws against ours, by two-sample tests.
+
+Together all tests raise a false alarm once in a hundred seeds at most (Bonferroni); the seed is fixed. Three tests are
+made of each statistic: how often it is defined and what it is (χ² or Kolmogorov–Smirnov), and how many of ours lie
+beyond all of TF's (Rosenbaum, 1954), which sees a range that is too wide before the others do.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+from boxwright.builders.augmentation import build_steps
+from boxwright.config import messages as m
+from boxwright.config import parse_message
+from boxwright.data.augmentation.transform import Transform
+from boxwright.types import Sample
+from tests.parity.augment_statistics import index_picture, measure
+from tests.parity.recordings import FOLDER
+from tests.parity.test_augment import given, scene_sample
+
+_PATH = FOLDER / "augment" / "draws.json"
+ENTRIES: list[dict[str, Any]] = json.loads(_PATH.read_text()) if _PATH.is_file() else []
+_ARRAYS = np.load(_PATH.with_suffix(".npz")) if ENTRIES else None
+_SEED = 20_260
+_FALSE_ALARMS = 0.01
+_TESTS_A_STATISTIC = 4  # defined, distribution, beyond either end
+# Values that differ by less are one: by rounding of boxes in units of the image, and of levels.
+_NEAR, _NEAR_LEVELS = 2e-5, 1e-3
+# Fewer than TF's 2000 where time is short; BOXWRIGHT_DRAWS sets another number.
+_DRAWS = int(os.environ.get("BOXWRIGHT_DRAWS", "300"))
+_LEAST = _FALSE_ALARMS / max(_TESTS_A_STATISTIC * sum(len(entry["stats"]) for entry in ENTRIES), 1)
+
+
+def drawn_sample(entry: dict[str, Any]) -> Sample:
+    """Return the sample whose draws were recorded; its labels number the objects."""
+    sample = scene_sample(entry["scene"], ["label_weights"])
+    height, width = sample.image.shape[:2]
+    image = index_picture(height, width) if entry["picture"] == "index" else sample.image
+    # Pixels as float32 are not rounded, as TF's are not.
+    return replace(sample, image=image.astype(np.float32), labels=np.arange(len(sample.boxes)))
+
+
+def draw(entry: dict[str, Any], step: Transform, count: int) -> dict[str, NDArray[np.float64]]:
+    """Return each statistic's values over some draws, NaN where it has none."""
+    sample = drawn_sample(entry)
+    height, width = sample.image.shape[:2]
+    places = {0: (height // 4, width // 4), 1: (height // 2, width // 2), 2: (3 * height // 4, 2 * width // 3)}
+    names = set(entry["stats"])
+    rows = []
+    for number in range(count):
+        rng = np.random.default_rng([_SEED, ENTRIES.index(entry), number])
+        rows.append(measure(sample, step(sample, rng), names, places))
+    return {name: np.array([row.get(name, np.nan) for row in rows]) for name in names}
+
+
+def p_values(entry: dict[str, Any], name: str, ours: NDArray[np.float64]) -> Iterator[float]:
+    """Yield how likely so large a difference is where there is none, one number a test."""
+    recorded = entry["stats"][name]
+    total, missing = entry["draws"], recorded["missing"]
+    defined = ours[~np.isnan(ours)]
+    near = _NEAR_LEVELS if name.startswith(("pixel", "fill")) else _NEAR
+    table = [[missing, total - missing], [len(ours) - len(defined), len(defined)]]
+    yield float(stats.fisher_exact(table)[1])
+    if not len(defined) or missing == total:
+        return
+    if recorded["kind"] == "discrete":
+        yield _chi_square(np.array(recorded["values"]), np.array(recorded["counts"]), defined, near)
+        return
+    theirs, defined = np.asarray(_ARRAYS[recorded["key"]], np.float64), np.sort(defined)
+    distance = max(_excess(defined, theirs, near), _excess(theirs, defined, near))
+    share = len(defined) / (len(defined) + len(theirs))
+    yield float(stats.kstwobign.sf(distance * np.sqrt(share * len(theirs))))
+    yield share ** int((defined > theirs[-1] + near).sum())
+    yield share ** int((defined < theirs[0] - near).sum())
+
+
+def _excess(first: NDArray[np.float64], second: NDArray[np.float64], near: float) -> float:
+    """Return by how much the share of the first that is below some value exceeds that of the second; both sorted."""
+    below = np.arange(1, len(first) + 1) / len(first)
+    return float((below - np.searchsorted(second, first + near, side="right") / len(second)).max())
+
+
+def _chi_square(values: NDArray[Any], counts: NDArray[Any], ours: NDArray[np.float64], near: float) -> float:
+    """Compare how often each value comes; rare ones count together."""
+    everything = np.unique(np.concatenate([values, ours]))
+    group = np.concatenate([[0], np.cumsum(np.diff(everything) > near)])
+    theirs = np.bincount(group[np.searchsorted(everything, values)], counts, minlength=group[-1] + 1)
+    mine = np.bincount(group[np.searchsorted(everything, ours)], minlength=group[-1] + 1).astype(np.float64)
+    expected = (theirs + mine) * min(theirs.sum(), mine.sum()) / (theirs.sum() + mine.sum())
+    rare = expected < 5
+    table = np.stack([np.append(row[~rare], row[rare].sum()) for row in (theirs, mine)])
+    table = table[:, table.sum(0) > 0]
+    return 1.0 if table.shape[1] < 2 else float(stats.chi2_contingency(table).pvalue)
+
+
+def unlikely(entry: dict[str, Any], step: Transform, count: int) -> dict[str, float]:
+    """Return the statistics that differ, with the least of their tests' p-values."""
+    found = draw(entry, step, count)
+    least = {name: min(p_values(entry, name, values)) for name, values in found.items()}
+    return {name: value for name, value in least.items() if value < _LEAST}
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: str(entry["id"]))
+def test_draws_are_distributed_as_the_original(entry: dict[str, Any]) -> None:
+    step = build_steps([parse_message(entry["text"], m.PreprocessingStep)])
+    assert unlikely(entry, step, _DRAWS) == {}
+
+
+# Text of a recorded step, with one number that is 5 % from the recorded one.
+_SHIFTED = {
+    "random_adjust_brightness/0/many": "random_adjust_brightness { max_delta: 0.21 }",
+    "random_adjust_contrast/0/many": "random_adjust_contrast { max_delta: 1.3125 }",
+    "random_adjust_hue/1/many": "random_adjust_hue { max_delta: 0.315 }",
+    "random_adjust_saturation/0/many": "random_adjust_saturation { min_delta: 0.76 }",
+    "random_pixel_value_scale/0/many": "random_pixel_value_scale { maxval: 1.155 }",
+    "random_image_scale/0/many": "random_image_scale { max_scale_ratio: 2.1 }",
+    "random_jitter_boxes/1/many": "random_jitter_boxes { ratio: 0.315 }",
+    "random_scale_crop_and_pad_to_square/0/many": "random_scale_crop_and_pad_to_square { output_size: 67 }",
+}
+
+
+@pytest.mark.parametrize("name", _SHIFTED)
+def test_a_number_that_is_off_by_a_twentieth_is_seen(name: str) -> None:
+    entries = [entry for entry in ENTRIES if entry["id"] == name]
+    if not entries:
+        pytest.skip(f"{name} is not among the recordings in {FOLDER}")
+    step = build_steps([parse_message(_SHIFTED[name], m.PreprocessingStep)])
+    assert unlikely(entries[0], step, 2 * _DRAWS)
+
+
+def test_places_of_the_pixels_that_are_followed() -> None:
+    """They are known by the mean of a step that changes none on the average."""
+    entry = next((entry for entry in ENTRIES if entry["id"] == "random_pixel_value_scale/0/many"), None)
+    if entry is None:
+        pytest.skip(f"random_pixel_value_scale is not among the recordings in {FOLDER}")
+    image = given("many", "image")
+    for number, (row, column) in enumerate(((10, 15), (20, 30), (30, 40))):
+        means = [entry["stats"][f"pixel_{channel}_at_{number}"]["mean"] for channel in range(3)]
+        np.testing.assert_allclose(image[row, column], means, atol=1)
+
+
+def test_how_many_there_are() -> None:
+    if not ENTRIES:
+        pytest.skip(f"no augment/ in {FOLDER}")
+    assert len({entry["id"] for entry in ENTRIES}) == len(ENTRIES) >= 11
+    assert sum(len(entry["stats"]) for entry in ENTRIES) >= 300
