@@ -23,7 +23,7 @@ demo: install    ## train, evaluate and draw a detector on made-up data (a few m
 	$(BIN)/boxwright demo --out demo
 
 test: install    ## the tests, without those marked slow
-	$(BIN)/python -m pytest -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" --numprocesses auto --dist worksteal
 
 test-all: install ## every test
 	$(BIN)/python -m pytest

@@ -20,6 +20,22 @@ GOLDEN = Path(__file__).parent / "golden"
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say how many recordings were matched, and which could not be tried."""
+
+    def reports(outcome: str) -> list[pytest.TestReport]:
+        return [report for report in terminalreporter.stats.get(outcome, []) if "/parity/" in report.nodeid]
+
+    about_the_folder = ("shipped_folder", "no_test_reads")
+    matched = [report for report in reports("passed") if not any(name in report.nodeid for name in about_the_folder)]
+    lines = {str(report.longrepr).partition("unsupported: ")[2].rstrip("')") for report in reports("skipped")} - {""}
+    if matched or lines:
+        terminalreporter.section(f"parity with {os.environ.get('BOXWRIGHT_GOLDEN') or GOLDEN}")
+        terminalreporter.write_line(f"{len(matched)} checks matched, {len(lines)} recordings unsupported")
+        for line in sorted(lines):
+            terminalreporter.write_line(f"  unsupported: {line}")
+
+
 @pytest.fixture(autouse=True)
 def _cache_in_tmp(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BOXWRIGHT_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
