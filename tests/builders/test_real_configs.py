@@ -249,9 +249,9 @@ def family(config: Pipeline) -> str:
 
 
 def outcome(error: ConfigError, reasons: Iterable[str]) -> str:
-    """Return the known reason that the first line gives, or the line."""
+    """Return the known reason that the first line gives, the longest if there are several, or the line."""
     line = str(error).splitlines()[0]
-    return next((reason for reason in reasons if reason in line), line)
+    return max((reason for reason in reasons if reason in line), key=len, default=line)
 
 
 @pytest.mark.parametrize("variable", TABLES)

@@ -46,12 +46,18 @@ EXTENSIONS = {
     "VocInputReader": {"root", "image_set"},
     "DetectionModel": {"refinedet"},
     "Matcher": {"bipartite_argmax_matcher"},
-    "PreprocessingStep": {"caffe_distort", "random_expand", "overlap_crop", "random_interpolation_resize"},
+    "PreprocessingStep": {
+        *("caffe_distort", "random_expand", "overlap_crop", "random_interpolation_resize"),
+        *("random_mosaic", "random_mixup", "random_copy_paste", "large_scale_jitter", "random_erasing", "random_tile"),
+        "user_augmentation",
+    },
 }
 NEW = {"ClassWeight", "FreezeStage", "AdamWOptimizer", "CocoInputReader", "VocInputReader", "BipartiteArgmaxMatcher"}
 NEW |= {"CaffeDistort", "OverlapCrop", "RandomExpand", "RandomInterpolationResize"}
 NEW |= {"AnchorRefinement", "RefineDet", "RefineDetFeatureExtractor", "ResidualBody", "TransferConnection"}
 NEW |= {"LevelProposals", "RoiAlign", "AutoAugmentOperation", "AutoAugmentSubPolicy"}
+NEW |= {"LargeScaleJitter", "RandomCopyPaste", "RandomErasing", "RandomMixup", "RandomMosaic", "RandomTile"}
+NEW |= {"UserArgument", "UserAugmentation"}
 KINDS = {"float": "float", "int32": "int", "uint32": "int", "bool": "bool", "string": "string"}
 
 

@@ -39,7 +39,7 @@ HONOURED = {
 
 def test_every_field_has_a_verdict() -> None:
     statuses = [field_status(cls, field) for cls in MESSAGES.values() for field in cls.model_fields]
-    assert len(statuses) == 851 + 53 + 21 + 7 + 1 + 24 + 5
+    assert len(statuses) == 851 + 53 + 21 + 7 + 1 + 24 + 5 + 39
     assert all(status.note for status in statuses if status.verdict != "honoured")
 
 
@@ -109,6 +109,7 @@ def variants(shapes_data: Path) -> Iterator[str]:
         "subtract_channel_mean": "means: [1, 2, 3]",
         "random_downscale_to_target_pixels": "max_target_pixels: 500000",
         "remap_labels": "original_labels: 2 new_label: 1",
+        "user_augmentation": 'callable: "package:function" arguments { key: "p" value: "1" }',
         "autoaugment_image": 'sub_policy { operation { name: "Color" } }',
     }.items():
         steps = steps.replace(f"{name} {{ }}", f"{name} {{ {what} }}")

@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from boxwright.builders.augmentation_beyond_tf import MIXING_STEPS, SINGLE_STEPS
 from boxwright.builders.choice import build_chosen, require
+from boxwright.builders.user_augmentation import build_user_augmentation
 from boxwright.config import messages as m
 from boxwright.config.message import Message
 from boxwright.data.augmentation.autoaugment import OPERATIONS, POLICIES, AutoAugment, Operation
@@ -33,6 +35,7 @@ from boxwright.data.augmentation.corruption import RandomBlackPatches, RandomJpe
 from boxwright.data.augmentation.crop import SSD_CROPS, RandomCrop, RandomCropToAspectRatio, RandomSquareCrop
 from boxwright.data.augmentation.flip import RandomHorizontalFlip, RandomRotation90, RandomVerticalFlip
 from boxwright.data.augmentation.labels import JITTERS, DropLabel, JitterBoxes, RemapLabels, ScoresFromLogits, as_it_is
+from boxwright.data.augmentation.others import DrawnOthers, NoOthers
 from boxwright.data.augmentation.pad import RandomAbsolutePad, RandomCropPad, RandomPad, RandomPadToAspectRatio
 from boxwright.data.augmentation.repeat import RandomSelfConcat
 from boxwright.data.augmentation.resize import (
@@ -81,8 +84,9 @@ def build_steps(steps: Sequence[m.PreprocessingStep], dataset: Dataset | None = 
 
     Args:
         steps: In order.
-        dataset: The data, whose classes the ids of `drop_label_probabilistically` and `remap_labels` name; without,
-            ids count from 1.
+        dataset: The data, whose classes the ids of `drop_label_probabilistically` and `remap_labels` name, and from
+            which steps that mix samples draw others. Without, ids count from 1, and steps that mix samples or that are
+            the user's own code are checked but cannot be called.
 
     Returns:
         The chain.
@@ -91,7 +95,10 @@ def build_steps(steps: Sequence[m.PreprocessingStep], dataset: Dataset | None = 
         ConfigError: Where a step's numbers contradict each other or are out of range.
     """
     labels = _Labels(dataset)
-    return Chain(tuple(_build(step, labels) for step in steps))
+    built: list[Transform] = []
+    for step in steps:
+        built.append(_build(step, labels, dataset, Chain(tuple(built))))
+    return Chain(tuple(built))
 
 
 class _Labels:
@@ -105,12 +112,17 @@ class _Labels:
         return number - 1 if self._known is None else self._known.get(number, -1)
 
 
-def _build(step: m.PreprocessingStep, labels: _Labels) -> Transform:
+def _build(step: m.PreprocessingStep, labels: _Labels, dataset: Dataset | None, before: Transform) -> Transform:
     if step.drop_label_probabilistically is not None:
         config = step.drop_label_probabilistically
         return DropLabel(labels.of(config.label), config.drop_probability)
     if step.remap_labels is not None:
         return _remap(step.remap_labels, labels)
+    if step.which("preprocessing_step") in MIXING_STEPS:
+        others = NoOthers() if dataset is None else DrawnOthers(dataset, before)
+        return build_chosen(step, "preprocessing_step", MIXING_STEPS, others)
+    if step.user_augmentation is not None:
+        return build_user_augmentation(step.user_augmentation, call=dataset is not None)
     return build_chosen(step, "preprocessing_step", _STEPS)
 
 
@@ -442,4 +454,5 @@ _STEPS: dict[str, Callable[[Any], Transform]] = {
     "random_expand": _expand,
     "overlap_crop": _overlap_crop,
     "random_interpolation_resize": _resize,
+    **SINGLE_STEPS,
 }

@@ -8,6 +8,16 @@ from boxwright.config.messages.anchor_generator import (
     MultiscaleAnchorGenerator,
     SsdAnchorGenerator,
 )
+from boxwright.config.messages.augmentation_beyond_tf import (
+    LargeScaleJitter,
+    RandomCopyPaste,
+    RandomErasing,
+    RandomMixup,
+    RandomMosaic,
+    RandomTile,
+    UserArgument,
+    UserAugmentation,
+)
 from boxwright.config.messages.box_coder import (
     BoxCoder,
     FasterRcnnBoxCoder,
@@ -236,6 +246,14 @@ from boxwright.config.messages.ssd import Ssd, SsdFeatureExtractor, SsdMaskHead
 from boxwright.config.messages.train import ChannelOrder, CheckpointVersion, FreezeStage, TrainConfig
 
 __all__ = [
+    "UserAugmentation",
+    "UserArgument",
+    "RandomTile",
+    "RandomMosaic",
+    "RandomMixup",
+    "RandomErasing",
+    "RandomCopyPaste",
+    "LargeScaleJitter",
     "LevelProposals",
     "LowQualityMatches",
     "PyramidVariant",

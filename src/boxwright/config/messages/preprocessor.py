@@ -7,6 +7,15 @@ from typing import ClassVar
 
 from boxwright.config.field import Field
 from boxwright.config.message import Bool, Enum, Float, Int32, Message, String
+from boxwright.config.messages.augmentation_beyond_tf import (
+    LargeScaleJitter,
+    RandomCopyPaste,
+    RandomErasing,
+    RandomMixup,
+    RandomMosaic,
+    RandomTile,
+    UserAugmentation,
+)
 from boxwright.config.messages.caffe_augmentation import (
     CaffeDistort,
     OverlapCrop,
@@ -866,6 +875,13 @@ class PreprocessingStep(Message):
             "random_expand",
             "overlap_crop",
             "random_interpolation_resize",
+            "random_mosaic",
+            "random_mixup",
+            "random_copy_paste",
+            "large_scale_jitter",
+            "random_erasing",
+            "random_tile",
+            "user_augmentation",
         )
     }
 
@@ -976,4 +992,25 @@ class PreprocessingStep(Message):
     )
     random_interpolation_resize: RandomInterpolationResize | None = Field(
         None, description="Resize by an interpolation chosen at random (an extension of Boxwright)."
+    )
+    random_mosaic: RandomMosaic | None = Field(
+        None, description="Put the image and three others around a point (an extension of Boxwright)."
+    )
+    random_mixup: RandomMixup | None = Field(
+        None, description="Blend another image in, with its objects (an extension of Boxwright)."
+    )
+    random_copy_paste: RandomCopyPaste | None = Field(
+        None, description="Paste objects of another image (an extension of Boxwright)."
+    )
+    large_scale_jitter: LargeScaleJitter | None = Field(
+        None, description="Scale by a wide range, then crop and pad to one size (an extension of Boxwright)."
+    )
+    random_erasing: RandomErasing | None = Field(
+        None, description="Fill a part of each object with noise (an extension of Boxwright)."
+    )
+    random_tile: RandomTile | None = Field(
+        None, description="Crop a tile of a large image, around an object or anywhere (an extension of Boxwright)."
+    )
+    user_augmentation: UserAugmentation | None = Field(
+        None, description="A transform of your own, of torchvision or of Albumentations (an extension of Boxwright)."
     )

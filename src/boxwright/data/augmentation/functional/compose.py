@@ -22,11 +22,12 @@ __all__ = ["overlay"]
 def overlay(image: Pixels, samples: Sequence[Sample]) -> Sample:
     """Return one sample with the objects of several, in order, whose places are those in one picture.
 
-    What only some of those that have objects know of them (masks, say) is forgotten.
+    What only some of those that have objects know of them (masks, say) is forgotten. The picture is annotated if all
+    are, and verified for the classes that all are verified for.
 
     Args:
         image: The picture.
-        samples: At least one; all but the objects is the first one's.
+        samples: At least one; names and keys are the first one's.
 
     Returns:
         A new sample.
@@ -41,4 +42,14 @@ def overlay(image: Pixels, samples: Sequence[Sample]) -> Sample:
             joined[declared.name] = None
         else:
             joined[declared.name] = np.concatenate(known)
-    return replace(samples[0], image=image, left_out=sum(sample.left_out for sample in samples), **joined)
+    verified = samples[0].verified_labels
+    for sample in samples[1:]:
+        verified = np.intersect1d(verified, sample.verified_labels)
+    return replace(
+        samples[0],
+        image=image,
+        annotated=all(sample.annotated for sample in samples),
+        verified_labels=verified,
+        left_out=sum(sample.left_out for sample in samples),
+        **joined,
+    )

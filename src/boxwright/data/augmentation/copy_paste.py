@@ -1,0 +1,94 @@
+"""Copy-paste: objects of another image pasted onto this one.
+
+Dimensions: N objects.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boxwright.data.augmentation.crop import crop, overlapping
+from boxwright.data.augmentation.functional.compose import overlay
+from boxwright.data.augmentation.functional.geometry import Window, pad
+from boxwright.data.augmentation.functional.regions import covered, mask_boxes, share_covered
+from boxwright.data.augmentation.others import Others
+from boxwright.types import Sample
+
+__all__ = ["CopyPaste"]
+
+
+@dataclass(frozen=True)
+class CopyPaste:
+    """Paste some objects of another image where they were in it (Ghiasi et al., 2021).
+
+    By their masks, and what lies under them loses that part of its own mask and box; where the data have no masks, by
+    their boxes. What the paper does before it, to both images, are the steps that stand before this one.
+
+    Attributes:
+        others: Where the other image comes from.
+        probability: How often.
+        max_objects: The most that are pasted; 0 for all there are.
+        min_visible: The share of an object that must stay visible for it to stay.
+    """
+
+    others: Others
+    probability: float = 0.5
+    max_objects: int = 0
+    min_visible: float = 0.2
+
+    def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
+        """Return the sample with objects of another, or as it was."""
+        if rng.random() >= self.probability:
+            return sample
+        pasted = self._objects(self.others(rng), sample, rng)
+        if not len(pasted.boxes) or (sample.masks is not None and len(sample.boxes) and pasted.masks is None):
+            return sample
+        height, width = sample.image.shape[:2]
+        hidden = covered(pasted.boxes, height, width) if pasted.masks is None else pasted.masks.max(0) > 0
+        image = np.where(hidden[..., None], pasted.image, sample.image)
+        return overlay(image, (self._behind(sample, hidden), pasted))
+
+    def _objects(self, other: Sample, sample: Sample, rng: np.random.Generator) -> Sample:
+        """Return another sample with some of its objects, on a canvas of this sample's size."""
+        height, width = sample.image.shape[:2]
+        window: Window = (0, 0, min(width, other.image.shape[1]), min(height, other.image.shape[0]))
+        seen = crop(
+            other, window, overlapping(other.boxes, window, self.min_visible) & ~other.is_crowd, clip_boxes=True
+        )
+        most = min(self.max_objects or len(seen.boxes), len(seen.boxes))
+        count = int(rng.integers(1, most + 1)) if most else 0
+        chosen = seen.keep(np.sort(rng.permutation(len(seen.boxes))[:count]))
+        return pad(chosen, np.zeros((height, width, other.image.shape[2]), other.image.dtype), (0, 0))
+
+    def _behind(self, sample: Sample, hidden: NDArray[np.bool_]) -> Sample:
+        """Return the objects of a sample, part of which is hidden."""
+        if not len(sample.boxes):
+            return sample
+        changed: dict[str, Any] = {}
+        if sample.masks is None:
+            visible = 1 - share_covered(sample.boxes, hidden)
+        else:
+            before = sample.masks.sum((1, 2), dtype=np.int64)
+            masks = sample.masks * ~hidden
+            after = masks.sum((1, 2), dtype=np.int64)
+            visible = np.divide(after, before, out=np.zeros(len(before)), where=before > 0)
+            # Where nothing is hidden the box stays as it was annotated, which need not be its mask's.
+            boxes = np.where((visible < 1)[:, None], mask_boxes(masks), sample.boxes)
+            changed = {"masks": masks, "boxes": boxes, "areas": (sample.areas * visible).astype(np.float32)}
+        if sample.keypoints is not None:
+            changed["keypoints"] = _hide(sample.keypoints, hidden)
+        kept = (visible > 0) & (visible >= self.min_visible)
+        return replace(sample, **changed).keep(kept)
+
+
+def _hide(points: NDArray[np.float32], hidden: NDArray[np.bool_]) -> NDArray[np.float32]:
+    """Return points [N, P, 3] of which those that are covered are not visible."""
+    height, width = hidden.shape
+    known = np.nan_to_num(points[..., :2])
+    columns = np.clip(known[..., 0], 0, width - 1).astype(np.int64)
+    rows = np.clip(known[..., 1], 0, height - 1).astype(np.int64)
+    return np.concatenate([points[..., :2], (points[..., 2] * ~hidden[rows, columns])[..., None]], -1)

@@ -1,0 +1,35 @@
+"""Libraries that draw from generators of the whole process, made repeatable."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+__all__ = ["seeded"]
+
+
+@contextmanager
+def seeded(rng: np.random.Generator) -> Iterator[int]:
+    """Seed the generators of Python, NumPy and PyTorch (on the CPU) for a while.
+
+    Args:
+        rng: Decides the seed.
+
+    Yields:
+        The seed, for generators of the library's own; afterwards all three are as they were.
+    """
+    seed = int(rng.integers(0, 2**32))
+    before = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.default_generator.manual_seed(seed)
+    try:
+        yield seed
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])
+        torch.set_rng_state(before[2])

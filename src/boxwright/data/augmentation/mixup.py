@@ -1,0 +1,48 @@
+"""MixUp: two images blended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from boxwright.data.augmentation.functional.compose import overlay
+from boxwright.data.augmentation.functional.geometry import pad
+from boxwright.data.augmentation.functional.pixels import as_float, like
+from boxwright.data.augmentation.others import Others
+from boxwright.types import Sample
+
+__all__ = ["MixUp"]
+
+
+@dataclass(frozen=True)
+class MixUp:
+    """Blend another image in, upper left corner on upper left corner (Zhang et al., 2019, section 3.1).
+
+    Neither image is resized: the result has the larger height and width. Objects of both stay; each counts in the
+    loss by its image's share.
+
+    Attributes:
+        others: Where the other image comes from.
+        probability: How often.
+        alpha: The image's share is drawn from Beta(alpha, alpha).
+    """
+
+    others: Others
+    probability: float = 0.5
+    alpha: float = 1.5
+
+    def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
+        """Return two samples as one, or the sample as it was."""
+        if rng.random() >= self.probability:
+            return sample
+        share, other = float(rng.beta(self.alpha, self.alpha)), self.others(rng)
+        height, width = np.maximum(sample.image.shape[:2], other.image.shape[:2])
+        placed, blend = [], np.zeros((height, width, sample.image.shape[2]), np.float32)
+        for one, part in ((sample, share), (other, 1 - share)):
+            canvas = np.zeros(blend.shape, np.float32)
+            weighted = replace(one, image=as_float(one.image), weights=one.weights * np.float32(part))
+            placed.append(pad(weighted, canvas, (0, 0)))
+            blend += np.float32(part) * canvas
+        whole = sample.image.dtype == other.image.dtype == np.uint8
+        return overlay(like(sample.image, blend) if whole else blend, placed)

@@ -1,0 +1,57 @@
+"""Other samples of the same data, for the steps that mix several."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from boxwright.data.augmentation.transform import Transform
+from boxwright.data.dataset import Dataset
+from boxwright.errors import ConfigError
+from boxwright.types import Sample
+
+__all__ = ["DrawnOthers", "NoOthers", "Others"]
+
+
+class Others(Protocol):
+    """Draws samples."""
+
+    def __call__(self, rng: np.random.Generator) -> Sample:
+        """Return another sample.
+
+        Args:
+            rng: The source of all randomness.
+
+        Returns:
+            A sample.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class DrawnOthers:
+    """Any sample of a data set, each as likely.
+
+    Attributes:
+        dataset: The data.
+        before: What happens to a sample before it is mixed with another.
+    """
+
+    dataset: Dataset
+    before: Transform
+
+    def __call__(self, rng: np.random.Generator) -> Sample:
+        """Return a sample; a `DataError` where it cannot be read, as for any other."""
+        return self.before(self.dataset[int(rng.integers(0, len(self.dataset)))], rng)
+
+
+@dataclass(frozen=True)
+class NoOthers:
+    """What a chain has that was built without the data, to be checked only."""
+
+    def __call__(self, rng: np.random.Generator) -> Sample:
+        """Raise a `ConfigError`."""
+        del rng
+        raise ConfigError("this chain was built without the data from which it draws other samples")

@@ -1,0 +1,91 @@
+"""A transform of torchvision (v2) as one of ours.
+
+Dimensions: N objects, P keypoints.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torchvision import tv_tensors
+from torchvision.transforms import v2
+
+from boxwright.data.augmentation.functional.geometry import hide_outside
+from boxwright.data.augmentation.global_random import seeded
+from boxwright.errors import DataError
+from boxwright.types import Sample
+
+__all__ = ["TorchvisionTransform", "is_of_torchvision"]
+
+
+def is_of_torchvision(transform: object) -> bool:
+    """Return whether something is a transform of torchvision's second version."""
+    return isinstance(transform, v2.Transform | v2.Compose)
+
+
+@dataclass(frozen=True)
+class TorchvisionTransform:
+    """Apply a transform of torchvision to image, boxes, masks and keypoints together.
+
+    It is given the image and a dictionary of "boxes", "masks", "keypoints" and "labels". The labels number the objects:
+    by them the rest of what is known of each follows where some are removed (`SanitizeBoundingBoxes`). Objects whose
+    box has become empty are dropped, keypoints outside are hidden.
+
+    Attributes:
+        transform: Torchvision's; it may be random, and is seeded by the sample's generator.
+    """
+
+    transform: nn.Module
+
+    def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
+        """Return a new sample; a `DataError` where its image is no longer one of 0..255."""
+        size = (sample.image.shape[0], sample.image.shape[1])
+        target: dict[str, Any] = {
+            "boxes": tv_tensors.BoundingBoxes(torch.from_numpy(sample.boxes.copy()), format="XYXY", canvas_size=size),
+            "labels": torch.arange(len(sample.boxes)),
+        }
+        if sample.masks is not None:
+            target["masks"] = tv_tensors.Mask(torch.from_numpy(sample.masks.copy()))
+        if sample.keypoints is not None:
+            places = torch.from_numpy(sample.keypoints[..., :2].copy())
+            target["keypoints"] = tv_tensors.KeyPoints(places, canvas_size=size)
+        image = tv_tensors.Image(torch.from_numpy(np.ascontiguousarray(sample.image.transpose(2, 0, 1))))
+        with seeded(rng):
+            image, target = self.transform(image, target)
+        return _sample(sample, image, target)
+
+
+def _sample(before: Sample, image: torch.Tensor, target: dict[str, Any]) -> Sample:
+    pixels = np.ascontiguousarray(image.numpy().transpose(1, 2, 0))
+    if pixels.dtype != before.image.dtype:
+        raise DataError(
+            f"user_augmentation: images became {pixels.dtype}; leave them {before.image.dtype}, of 0 to 255 (no "
+            "ToDtype, no Normalize: the network's own scaling follows)"
+        )
+    rows = target["labels"].numpy()
+    boxes = np.asarray(target["boxes"].numpy(), np.float32).reshape(-1, 4)
+    if len(rows) != len(boxes):
+        raise DataError(
+            f"user_augmentation: {len(boxes)} boxes, {len(rows)} labels: they are removed together or not at all"
+        )
+    change: dict[str, Any] = {"boxes": lambda _: boxes}
+    for name, geometry in (("masks", "masks"), ("keypoints", "points")):
+        if name in target:
+            change[geometry] = _rows(target[name].numpy(), rows, len(before.boxes), pixels.shape[:2])
+    return before.keep(rows).moved(pixels, **change).keep(np.flatnonzero((boxes[:, 2:] > boxes[:, :2]).all(1)))
+
+
+def _rows(values: Any, rows: Any, count: int, size: tuple[int, ...]) -> Any:
+    """Return what becomes of a field: the transform's rows, of which it may have left out those of removed objects."""
+    kept = values if len(values) == len(rows) and len(rows) != count else values[rows]
+
+    def changed(old: Any) -> Any:
+        if kept.shape[-1] != 2:
+            return kept.astype(np.uint8)
+        return hide_outside(np.concatenate([kept, old[..., 2:]], -1), size[0], size[1])
+
+    return changed
