@@ -21,8 +21,8 @@ EXTENSIONS = {
     "ClassWeight": {"name", "weight"},
     "TrainConfig": {"use_float16", "gradient_accumulation_steps", "freeze_stage", "fine_tune_checkpoint_channels"},
     "FreezeStage": {"until_step", "variables"},
-    "SsdFeatureExtractor": {"tensorflow_version"},
-    "FasterRcnnFeatureExtractor": {"pyramid"},
+    "SsdFeatureExtractor": {"tensorflow_version", "pretrained"},
+    "FasterRcnnFeatureExtractor": {"pyramid", "pretrained"},
     "KeepAspectRatioResizer": {"half_pixel_centers"},
     "MaskRCNNBoxPredictor": {"mask_crop_size", "deconvolve_masks"},
     "FasterRcnn": {

@@ -14,6 +14,7 @@ from boxwright.builders.faster_rcnn_extractor import FASTER_RCNN_EXTRACTORS
 from boxwright.builders.feature_extractor import SSD_EXTRACTORS
 from boxwright.builders.groundtruth import build_groundtruth
 from boxwright.builders.input_reader import build_dataset
+from boxwright.builders.pretrained import wants_pretrained
 from boxwright.builders.refinedet_extractor import REFINEDET_EXTRACTORS
 from boxwright.builders.training import _SCOPES, build_training
 from boxwright.config import Pipeline, load_config, parse_message
@@ -39,7 +40,7 @@ HONOURED = {
 
 def test_every_field_has_a_verdict() -> None:
     statuses = [field_status(cls, field) for cls in MESSAGES.values() for field in cls.model_fields]
-    assert len(statuses) == 851 + 53 + 21 + 7 + 1 + 24 + 5 + 39
+    assert len(statuses) == 851 + 53 + 21 + 7 + 1 + 24 + 5 + 39 + 3
     assert all(status.note for status in statuses if status.verdict != "honoured")
 
 
@@ -271,6 +272,7 @@ def test_honoured_is_what_builders_read(shapes_data: Path, tmp_path: Path, monke
         build_dataset(config.train_input_reader, "train_input_reader")
     for model in models:
         build_detector(model)
+        wants_pretrained(model)
     build_anchor_generator(grid)
     load_label_map(tmp_path / "map.pbtxt")
     # Read outside the builders: which readers there are, and whether the average is evaluated.

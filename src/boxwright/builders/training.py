@@ -11,6 +11,7 @@ from boxwright.builders.augmentation import build_augmentation
 from boxwright.builders.choice import require
 from boxwright.builders.faster_rcnn import check_sampling
 from boxwright.builders.optimizer import OptimizerPlan, build_optimizer
+from boxwright.builders.pretrained import wants_pretrained
 from boxwright.builders.tensorflow_version import tensorflow_version
 from boxwright.config import messages as m
 from boxwright.config.support import refuse_unsupported
@@ -62,6 +63,7 @@ class TrainingPlan:
         freezing: Which weights learn.
         bias_multiplier: What gradients of biases are multiplied with.
         fine_tune: Which weights it starts from.
+        pretrained: Whether a run without such a source starts from weights that its backbone's library fetches.
         summarize_gradients: Whether the log has the gradient norm of each variable.
         keep_every_n_hours: How often a checkpoint stays for good.
     """
@@ -76,6 +78,7 @@ class TrainingPlan:
     freezing: Freezing
     bias_multiplier: float
     fine_tune: FineTune
+    pretrained: bool
     summarize_gradients: bool
     keep_every_n_hours: float
 
@@ -133,6 +136,7 @@ def build_training(
         freezing=_freezing(train),
         bias_multiplier=_finite(train, "bias_grad_multiplier") or 1.0,
         fine_tune=_fine_tune(train, version),
+        pretrained=wants_pretrained(require(config.model, "model")),
         summarize_gradients=train.summarize_gradients,
         keep_every_n_hours=train.keep_checkpoint_every_n_hours,
     )

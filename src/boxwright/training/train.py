@@ -17,6 +17,7 @@ from boxwright.builders.tensorflow_version import explain_version, with_version_
 from boxwright.builders.training import TrainingPlan, build_training
 from boxwright.checkpoints.find_source import find_source
 from boxwright.checkpoints.load_weights import load_weights
+from boxwright.checkpoints.pretrained import load_pretrained
 from boxwright.checkpoints.restore import config_of, other_meaning
 from boxwright.checkpoints.sources import is_tensorflow
 from boxwright.checkpoints.store import CheckpointStore
@@ -276,6 +277,8 @@ def _restore(
         share = start.min_share if is_tensorflow(source) or is_archive(source) else 1.0
         loaded = load_weights(detector, source, start.scope, channels=start.channels, min_share=share)
         processes.log.info(f"from {source}:\n{loaded}")
+    elif newest is None and theirs is None and plan.pretrained:
+        processes.log.info(load_pretrained(detector.network, processes.from_leader))
     state = new_state(detector, plan, Selection(settings.best_metric, settings.patience))
     if theirs is not None:
         said = resume_tensorflow(state, theirs, plan.stream.batch_size)

@@ -80,6 +80,11 @@ class FasterRcnnFeatureExtractor(Message):
         values=Values(FASTER_RCNN_EXTRACTORS, prefix="timm/", refused=_OTHER_EXTRACTORS),
         description="Backbone name, such as faster_rcnn_resnet50_keras, or timm/NAME with a pyramid.",
     )
+    pretrained: Bool = Field(
+        False,
+        description="Fetch the weights of timm/NAME when a run starts afresh, once, from Hugging Face's hub "
+        "(an extension of Boxwright).",
+    )
     first_stage_features_stride: Int32 = Field(
         16,
         ge=1,

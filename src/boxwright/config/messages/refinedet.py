@@ -104,6 +104,11 @@ class RefineDetFeatureExtractor(Message):
         values=Values(("refinedet_vgg16", "refinedet_resnet101", "refinedet_mobilenet_v2"), prefix="timm/"),
         description="Backbone: refinedet_vgg16, refinedet_resnet101, refinedet_mobilenet_v2 or timm/NAME.",
     )
+    pretrained: Bool = Field(
+        False,
+        description="Fetch the weights of timm/NAME when a run starts afresh, once, from Hugging Face's hub "
+        "(an extension of Boxwright).",
+    )
     depth_multiplier: Float = Field(
         1.0, gt=0, le=100, description="Factor on the channels of refinedet_mobilenet_v2 and of coarser maps."
     )

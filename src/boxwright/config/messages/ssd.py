@@ -55,6 +55,11 @@ class SsdFeatureExtractor(Message):
         values=Values(SSD_EXTRACTORS, prefix="timm/"),
         description="Registered extractor name, such as ssd_mobilenet_v2_keras, or timm/NAME.",
     )
+    pretrained: Bool = Field(
+        False,
+        description="Fetch the weights of timm/NAME when a run starts afresh, once, from Hugging Face's hub "
+        "(an extension of Boxwright).",
+    )
     depth_multiplier: Float = Field(
         1.0,
         gt=0,

@@ -26,18 +26,18 @@ class TimmBackbone(Backbone):
     """The feature pyramid of a timm network.
 
     Attributes:
+        name: timm's name.
         channels: Channels of each map that `forward` returns.
         mean: Of red, green and blue in 0..1, which inputs are to have subtracted.
         deviation: Of red, green and blue in 0..1, by which they are to be divided.
     """
 
-    def __init__(self, name: str, *, strides: Sequence[int], pretrained: bool = False) -> None:
-        """Make the network.
+    def __init__(self, name: str, *, strides: Sequence[int]) -> None:
+        """Make the network, with fresh weights; `checkpoints.pretrained` fetches timm's.
 
         Args:
             name: timm's name, such as "resnet18.a1_in1k".
             strides: The strides of the maps to return, finest first.
-            pretrained: Whether to fetch timm's weights; needs the network, or timm's cache.
 
         Raises:
             ConfigError: For an unknown name, or one without maps of these strides.
@@ -45,12 +45,13 @@ class TimmBackbone(Backbone):
         import timm  # takes a second, and only these backbones need it
 
         super().__init__()
+        self.name = name
         # Only the names of timm's own networks: it takes others as places to fetch code's settings and weights from.
         if not _PLAIN.fullmatch(name) or not timm.is_model(name):
             near = ", ".join(timm.list_models(f"*{_PLAIN_PART.sub('', name)[:8]}*")[:6]) or "see timm.list_models()"
             raise ConfigError(f"feature_extractor.type timm/{name[:80]}: no network of timm; near: {near}")
         try:
-            self.body = timm.create_model(name, pretrained=pretrained, features_only=True)
+            self.body = timm.create_model(name, pretrained=False, features_only=True)
         except (RuntimeError, ValueError, TypeError, AttributeError, NotImplementedError) as error:
             raise ConfigError(f"feature_extractor.type timm/{name}: it has no feature maps: {error}") from None
         info: Any = self.body.feature_info

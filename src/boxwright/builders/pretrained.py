@@ -1,0 +1,32 @@
+"""`pretrained` of the feature extractors: whether a backbone's weights are fetched."""
+
+from __future__ import annotations
+
+from boxwright.config import messages as m
+from boxwright.errors import ConfigError
+
+__all__ = ["wants_pretrained"]
+
+
+def wants_pretrained(model: m.DetectionModel) -> bool:
+    """Return whether weights of the backbone are to be fetched where a run starts without others.
+
+    Args:
+        model: The model.
+
+    Returns:
+        Whether they are.
+
+    Raises:
+        ConfigError: Where nobody keeps such weights.
+    """
+    families = (model.ssd, model.faster_rcnn, model.refinedet)
+    extractor = next((family.feature_extractor for family in families if family is not None), None)
+    if extractor is None or not extractor.pretrained:
+        return False
+    if not extractor.type.startswith("timm/"):
+        raise ConfigError(
+            f"feature_extractor.pretrained: nobody keeps weights of {extractor.type} to fetch; only of timm/NAME. "
+            "Name a checkpoint by train_config.fine_tune_checkpoint"
+        )
+    return True
