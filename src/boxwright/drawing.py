@@ -215,7 +215,7 @@ def contact_sheet(
 
     Args:
         pictures: uint8 [H, W, 3] each.
-        titles: A title each.
+        titles: A title each, of one or several lines.
         columns: Pictures a row.
         cell: The side of the square that each is scaled into; None keeps their size.
 
@@ -229,7 +229,7 @@ def contact_sheet(
             image.resize((max(round(image.width * scale), 1), max(round(image.height * scale), 1)))
             for image, scale in zip(images, scales, strict=True)
         ]
-    gap, head = 6, 20
+    gap, head = 6, 4 + 18 * max(title.count("\n") + 1 for title in titles)
     width = max(image.width for image in images) + gap
     height = max(image.height for image in images) + gap + head
     rows = -(-len(images) // columns)

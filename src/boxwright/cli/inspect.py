@@ -18,11 +18,18 @@ if TYPE_CHECKING:
 __all__ = ["inspect_command"]
 
 _SHOWN = 20
+_CONFIGS = (".config", ".yaml", ".yml")
+# What fits over a picture of a sheet.
+_LETTERS = 46
 
 
 def inspect_command(
     data: Annotated[
-        str, typer.Argument(help="A VOC folder, a COCO .json, or TFRecords: a file, a quoted glob, or name@10.")
+        str,
+        typer.Argument(
+            help="A VOC folder, a COCO .json, or TFRecords: a file, a quoted glob, or name@10; or a pipeline.config, "
+            "whose training data are read."
+        ),
     ],
     label_map: Annotated[
         Path | None,
@@ -40,9 +47,21 @@ def inspect_command(
         "contact-sheet.png"
     ),
     pictures: Annotated[int, typer.Option("--pictures", min=1, help="How many images it shows.")] = 30,
+    augmented: Annotated[
+        int,
+        typer.Option(
+            "--augmented",
+            min=0,
+            help="With a pipeline.config: draw so many samples as the network will see them, augmented and resized, and "
+            "say what each step chose.",
+        ),
+    ] = 0,
 ) -> None:
     """Count images, sizes, classes and suspicious boxes; draw a contact sheet of images with their boxes."""
     require_data(data)
+    if augmented:
+        _show_augmented(data, augmented, sheet)
+        return
     from boxwright.data.convert import open_dataset
     from boxwright.data.image_io import encode_picture
     from boxwright.data.pictures import draw_sample
@@ -50,16 +69,20 @@ def inspect_command(
     from boxwright.drawing import SHEET_CELL, contact_sheet
     from boxwright.files import write_whole
 
-    if sheet.suffix.lower() not in (".png", ".jpg", ".jpeg"):
-        raise DataError(f"--sheet {sheet}: expected a name that ends in .png or .jpg")
+    _check_sheet(sheet)
+    if data.endswith(_CONFIGS):
+        from boxwright.builders.input_reader import build_dataset
+        from boxwright.config import load_config
 
-    dataset = open_dataset(
-        data,
-        label_map=label_map,
-        image_set=image_set,
-        image_folder=image_folder,
-        allow_paths_outside=allow_paths_outside,
-    )
+        dataset = build_dataset(load_config(data).train_input_reader, "train_input_reader")
+    else:
+        dataset = open_dataset(
+            data,
+            label_map=label_map,
+            image_set=image_set,
+            image_folder=image_folder,
+            allow_paths_outside=allow_paths_outside,
+        )
     survey, samples = survey_dataset(dataset, num_pictures=pictures, progress=count_progress("inspect"))
     _print(survey, dataset.categories)
     if samples:
@@ -67,6 +90,42 @@ def inspect_command(
         titles = [sample.id[-40:] for sample in samples]
         write_whole(sheet, encode_picture(contact_sheet(drawn, titles, cell=None), sheet.suffix))
         console.print(f"contact sheet of {len(samples)} images: {sheet}", markup=False)
+
+
+def _check_sheet(sheet: Path) -> None:
+    if sheet.suffix.lower() not in (".png", ".jpg", ".jpeg"):
+        raise DataError(f"--sheet {sheet}: expected a name that ends in .png or .jpg")
+
+
+def _show_augmented(data: str, count: int, sheet: Path) -> None:
+    """Draw samples as they reach the network, under what each step chose; write the choices beside the sheet too."""
+    _check_sheet(sheet)
+    if not data.endswith(_CONFIGS):
+        raise DataError(f"--augmented: {data} is no configuration; name a pipeline.config, whose steps are applied")
+    from boxwright.config import load_config
+    from boxwright.data.image_io import encode_picture
+    from boxwright.data.pictures import draw_sample
+    from boxwright.drawing import SHEET_CELL, contact_sheet
+    from boxwright.files import write_whole
+    from boxwright.training.preview import preview_training
+
+    dataset, previews = preview_training(load_config(data), count)
+    pictures, titles, texts = [], [], []
+    for preview in previews:
+        sample = preview.sample
+        pictures.append(draw_sample(sample, dataset.categories, fit=SHEET_CELL))
+        name = sample.id or sample.filename
+        lines = [line.replace("×", "x").replace("→", "to")[:_LETTERS] for line in preview.choices]  # what the font has
+        titles.append("\n".join([name[-_LETTERS:], *lines]))
+        texts.append("\n  ".join([name, *preview.choices]))
+    write_whole(sheet, encode_picture(contact_sheet(pictures, titles, columns=4, cell=None), sheet.suffix))
+    choices = sheet.with_suffix(".txt")
+    write_whole(choices, "\n".join(texts) + "\n")
+    for text in texts[:_SHOWN]:
+        console.print(text, markup=False, highlight=False)
+    console.print(
+        f"{len(previews)} samples as the network sees them: {sheet}; what was chosen: {choices}", markup=False
+    )
 
 
 def _print(survey: Survey, categories: Categories) -> None:

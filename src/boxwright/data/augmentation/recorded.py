@@ -1,0 +1,89 @@
+"""What a chain of steps drew, and what it did: for people to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from boxwright.data.augmentation.transform import Transform
+from boxwright.types import Sample
+
+__all__ = ["RecordedGenerator", "apply_recorded"]
+
+_DRAWS = frozenset({"beta", "integers", "normal", "permutation", "random", "uniform"})
+_MOST_SHOWN = 5
+
+
+class RecordedGenerator(np.random.Generator):
+    """A generator that keeps what it has drawn.
+
+    Attributes:
+        drawn: One text a draw, in order.
+    """
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        """Share the state of a generator.
+
+        Args:
+            rng: Is advanced by what this one draws.
+        """
+        super().__init__(rng.bit_generator)
+        self.drawn: list[str] = []
+
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        return self._recorded(found) if name in _DRAWS else found
+
+    def _recorded(self, draw: Callable[..., Any]) -> Callable[..., Any]:
+        def recorded(*args: Any, **kwargs: Any) -> Any:
+            value = draw(*args, **kwargs)
+            self.drawn.append(_shown(value))
+            return value
+
+        return recorded
+
+
+def _shown(value: Any) -> str:
+    if np.ndim(value) == 0:
+        return f"{value:.3g}" if isinstance(value, float) else str(value)
+    return f"[{'×'.join(map(str, np.shape(value)))} numbers]"
+
+
+def apply_recorded(
+    steps: Sequence[tuple[str, Transform]], sample: Sample, rng: np.random.Generator
+) -> tuple[Sample, list[str]]:
+    """Apply steps, and say of each what it drew and did.
+
+    Args:
+        steps: Names and transforms, in order.
+        sample: The sample.
+        rng: The source of all randomness; without recording the result were the same.
+
+    Returns:
+        The sample, and a line a step: "random_crop_image: 640×480 → 300×300, 5 → 3 objects (0.31, 12)".
+    """
+    lines = []
+    for name, step in steps:
+        recorded = RecordedGenerator(rng)
+        before, sample = sample, step(sample, recorded)
+        drawn = recorded.drawn[:_MOST_SHOWN] + ["…"] * (len(recorded.drawn) > _MOST_SHOWN)
+        lines.append(f"{name}: {_change(before, sample)}" + (f" ({', '.join(drawn)})" if drawn else ""))
+    return sample, lines
+
+
+def _change(before: Sample, after: Sample) -> str:
+    if after is before:
+        return "as it was"
+    found = []
+    sizes = [f"{sample.image.shape[1]}×{sample.image.shape[0]}" for sample in (before, after)]
+    if sizes[0] != sizes[1]:
+        found.append(" → ".join(sizes))
+    elif not np.array_equal(before.image, after.image):
+        found.append("other pixels")
+    if len(before.boxes) != len(after.boxes):
+        found.append(f"{len(before.boxes)} → {len(after.boxes)} objects")
+    elif not np.array_equal(before.boxes, after.boxes):
+        found.append("boxes moved")
+    return ", ".join(found) or "as it was"
