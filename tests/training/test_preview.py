@@ -68,7 +68,7 @@ def test_the_sheet(small_config: Path, tmp_path: Path) -> None:
         app, ["inspect", str(with_steps(small_config)), "--augmented", "5", "--sheet", str(sheet)]
     )
     assert result.exit_code == 0, result.output
-    picture = decode_image(sheet.read_bytes())
+    picture = decode_image(sheet.read_bytes(), "sheet")
     assert picture.shape[1] > 4 * 320
     assert picture.std() > 20
     chosen = (tmp_path / "sheet.txt").read_text().splitlines()
