@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from boxwright.data.reading import reading
@@ -10,7 +11,7 @@ from boxwright.data.tfrecord import TFRecordFile, expand_paths
 from boxwright.errors import DataError
 from boxwright.types import Categories, Category
 
-__all__ = ["classes_of_records"]
+__all__ = ["classes_of_records", "labelled_texts"]
 
 
 def classes_of_records(paths: Sequence[str]) -> Categories:
@@ -52,3 +53,29 @@ def classes_of_records(paths: Sequence[str]) -> Categories:
         raise DataError(f"{', '.join(paths)}: class {double} is named {' and '.join(same)}; name a label_map")
     rows = sorted(numbered.items(), key=lambda row: row[1])
     return Categories(tuple(Category(label, number, text) for label, (text, number) in enumerate(rows)))
+
+
+def labelled_texts(paths: Sequence[str], most: int = 0) -> Counter[tuple[str, int]]:
+    """Count the classes of objects that have a text, each with its label.
+
+    Args:
+        paths: Paths, globs, or `name@count`.
+        most: Records of each file that are read, from its beginning; 0 for all.
+
+    Returns:
+        (text, label) to objects; the label is 0 where there is none.
+
+    Raises:
+        DataError: Where a record cannot be read.
+    """
+    found: Counter[tuple[str, int]] = Counter()
+    for path in expand_paths(list(paths)):
+        file = TFRecordFile(path)
+        for number in range(min(len(file), most or len(file))):
+            where = f"{path}: record {number}"
+            with reading(where):
+                features = read_features(file[number], where)
+                texts = [text.decode("utf-8", "replace") for text in features.get("image/object/class/text", ())]
+                labels = [int(label) for label in features.get("image/object/class/label", ())]
+            found.update(zip(texts, labels or [0] * len(texts), strict=False))
+    return found

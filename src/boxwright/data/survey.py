@@ -13,7 +13,7 @@ from boxwright.data.dataset import Dataset
 from boxwright.errors import DataError
 from boxwright.types import Categories, Sample
 
-__all__ = ["Survey", "survey_dataset"]
+__all__ = ["Survey", "survey_dataset", "suspicion"]
 
 _SMALL, _LARGE = 32.0**2, 96.0**2
 
@@ -74,7 +74,7 @@ def _suspicious(sample: Sample, names: list[str]) -> list[str]:
     lines = []
     seen: set[tuple[object, ...]] = set()
     for box, name in zip(sample.boxes.tolist(), names, strict=True):
-        reason = _reason(box, height, width) or ("twice in this image" if (name, *box) in seen else "")
+        reason = suspicion(box, height, width) or ("twice in this image" if (name, *box) in seen else "")
         seen.add((name, *box))
         if reason:
             shown = ", ".join(f"{value:g}" for value in box)
@@ -82,7 +82,8 @@ def _suspicious(sample: Sample, names: list[str]) -> list[str]:
     return lines
 
 
-def _reason(box: list[float], height: int, width: int) -> str:
+def suspicion(box: list[float], height: int, width: int) -> str:
+    """Return why a box (xyxy in pixels) can hardly be meant in an image of a size; empty where it can."""
     x_min, y_min, x_max, y_max = box
     if x_max < x_min or y_max < y_min:
         return "turned inside out"

@@ -25,7 +25,6 @@ from boxwright.distributed import Processes
 from boxwright.errors import CheckpointError, TrainingError
 from boxwright.evaluation.run import EvaluationSet, evaluate_detector
 from boxwright.files import write_whole
-from boxwright.optimization.schedules import mismatch
 from boxwright.training.forensics import write_step
 from boxwright.training.log import Described, Evaluated, Gradients, Inputs, Scalars, TrainingLog
 from boxwright.training.profile import STAGES, profile_steps
@@ -124,8 +123,6 @@ class Run:
         self._say_what_learns()
         if self.plan.num_steps == ENDLESS:
             self.processes.log.info("train_config.num_steps is not set: training lasts until it is stopped, as in TF1")
-        elif odd := mismatch(self.plan.optimizer.schedule, self.plan.num_steps):
-            self.processes.log.warning(odd)
         if state.step and state.step % self._evaluate_every == 0 and state.selection.evaluated < state.step:
             self._evaluate()
         state.detector.train()

@@ -51,6 +51,9 @@ class RunSettings:
         600.0, "Seconds without a batch after which workers count as stuck: the run saves and ends.", _SAFETY, 1
     )
     skip_bad_records: bool = setting(False, "Leave out samples that cannot be read, count and name them.", _SAFETY)
+    preflight: bool = setting(
+        True, "Look at a few samples first and say what looks wrong, as boxwright doctor does of all.", _SAFETY
+    )
     skip_not_finite: bool = setting(
         False,
         "Leave out a step whose loss or gradient is not finite, instead of ending; it is written down either way.",

@@ -35,6 +35,7 @@ from boxwright.evaluation.run import EvaluationSet, open_evaluation
 from boxwright.evaluation.settings import EvaluationSettings
 from boxwright.files import write_whole
 from boxwright.models.detector import usable_device
+from boxwright.preflight.examine import examine_quickly
 from boxwright.tensorflow.checkpoint import find_training
 from boxwright.training.allocator import keep_freed_memory
 from boxwright.training.lock import run_lock
@@ -144,9 +145,7 @@ def _prepare(
     if plan.num_steps < 1:
         raise ConfigError("train_config.num_steps is not set; say how long to train")
     _check_processes(plan, processes)
-    for found in report(config):
-        if found.worth_saying:
-            processes.log.info(str(found))
+    _say_what_is_not_honoured(config, processes)
     dataset = build_dataset(config.train_input_reader, "train_input_reader")
     evaluations = _open_evaluations(config, plan, settings, dataset)
     store = CheckpointStore(model_dir, settings.max_to_keep, plan.keep_every_n_hours)
@@ -162,6 +161,8 @@ def _prepare(
     if meaning := explain_version(config):
         processes.log.info(meaning)
     state = _restore(config, plan, dataset, store, newest, settings, processes, _device(settings, processes))
+    if settings.preflight and newest is None:
+        _say_what_looks_wrong(config, plan, dataset, state, processes)
     if settings.compile:
         state.detector.network.compile()
     log = None
@@ -182,6 +183,24 @@ def _prepare(
         processes=processes,
         stop_requested=held.enter_context(stop_requests()),
     )
+
+
+def _say_what_is_not_honoured(config: m.TrainEvalPipelineConfig, processes: Processes) -> None:
+    for found in report(config):
+        if found.worth_saying:
+            processes.log.info(str(found))
+
+
+def _say_what_looks_wrong(
+    config: m.TrainEvalPipelineConfig,
+    plan: TrainingPlan,
+    dataset: Dataset,
+    state: TrainingState,
+    processes: Processes,
+) -> None:
+    if processes.leads:
+        for finding in examine_quickly(config, plan, dataset, state.detector):
+            processes.log.warning(str(finding))
 
 
 def _open_log(

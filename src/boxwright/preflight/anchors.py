@@ -1,0 +1,283 @@
+"""Anchor coverage: how many objects some anchor fits, and anchors that would fit more.
+
+Dimensions: N objects, A anchors, K clusters.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from boxwright.anchors.grid import AnchorGenerator
+from boxwright.builders.anchor_generator import build_anchor_generator
+from boxwright.config import dump_message
+from boxwright.config import messages as m
+from boxwright.config.message import Message
+from boxwright.models.anchor_layer import AnchorLayer
+from boxwright.models.detector import Detector
+from boxwright.ops.boxes import pairwise_iou
+from boxwright.preflight.finding import Finding, Verdict
+from boxwright.preflight.input_frame import InputFrame
+from boxwright.preflight.records import Record
+
+__all__ = ["Coverage", "check_anchors", "kmeans_by_iou", "measure_coverage", "suggest_anchors"]
+
+Size = tuple[int, int]
+Boxes = NDArray[np.float32]
+M = TypeVar("M", bound=Message)
+_FEW, _ENOUGH = 0.5, 0.8
+_SMALL, _LARGE = 32.0**2, 96.0**2
+_LONG = 1.5
+# Of objects that are looked at; and, where candidates are compared, fewer.
+_MOST, _FEWER = 2000, 400
+_MOST_SIZES = 6
+_CLUSTERS = 9
+_BLOCK = 128
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How well anchors fit objects.
+
+    Attributes:
+        share: Of all objects, those that reach the matcher's threshold with some anchor.
+        parts: The same of small, medium, large (in the input, COCO's bounds), tall, square and wide objects: name to
+            share and number; those that there are none of are left out.
+        mean: The mean of the objects' best IoU.
+    """
+
+    share: float
+    parts: dict[str, tuple[float, int]]
+    mean: float
+
+    def __str__(self) -> str:
+        parts = ", ".join(f"{name} {share:.0%} of {count}" for name, (share, count) in self.parts.items())
+        return f"{self.share:.0%} ({parts})"
+
+
+def measure_coverage(
+    by_size: dict[Size, Boxes], anchors_of: Callable[[Size], torch.Tensor], threshold: float
+) -> Coverage:
+    """Measure how many boxes reach a threshold with some anchor.
+
+    Args:
+        by_size: (height, width) of inputs to boxes [N, 4] in them, xyxy in pixels.
+        anchors_of: An input's anchors, [A, 4].
+        threshold: The least IoU.
+
+    Returns:
+        The coverage; of no boxes it is 1.
+    """
+    best: list[NDArray[np.float32]] = []
+    for size, boxes in by_size.items():
+        anchors = anchors_of(size)
+        for start in range(0, len(boxes), _BLOCK):
+            block = torch.from_numpy(boxes[start : start + _BLOCK])
+            best.append(pairwise_iou(block, anchors).amax(1).numpy())
+    boxes = np.concatenate([*by_size.values(), np.zeros((0, 4), np.float32)])
+    fits = np.concatenate([*best, np.zeros(0, np.float32)])
+    if not len(boxes):
+        return Coverage(1.0, {}, 1.0)
+    width, height = (boxes[:, 2:] - boxes[:, :2]).T
+    areas, reached = width * height, fits >= threshold
+    kinds = {
+        "small": areas < _SMALL,
+        "medium": (areas >= _SMALL) & (areas < _LARGE),
+        "large": areas >= _LARGE,
+        "tall": height > _LONG * width,
+        "square": np.maximum(height, width) <= _LONG * np.minimum(height, width),
+        "wide": width > _LONG * height,
+    }
+    parts = {name: (float(reached[kind].mean()), int(kind.sum())) for name, kind in kinds.items() if kind.any()}
+    return Coverage(float(reached.mean()), parts, float(fits.mean()))
+
+
+def kmeans_by_iou(sizes: NDArray[np.float64], count: int, rounds: int = 50) -> NDArray[np.float64]:
+    """Return the widths and heights of K boxes that fit others best: k-means by 1 - IoU (YOLOv2, section 2).
+
+    Args:
+        sizes: [N, 2], widths and heights.
+        count: K; fewer where there are fewer boxes.
+        rounds: At most.
+
+    Returns:
+        [K, 2], by area. It begins with boxes spread evenly by area, so that nothing is random.
+    """
+    ordered = sizes[np.argsort(sizes.prod(1), kind="stable")]
+    centres = ordered[np.unique(np.linspace(0, len(ordered) - 1, count).astype(np.int64))]
+    for _ in range(rounds):
+        shared = np.minimum(sizes[:, None], centres[None]).prod(2)
+        chosen = (shared / (sizes.prod(1)[:, None] + centres.prod(1)[None] - shared)).argmax(1)
+        new = np.array([sizes[chosen == k].mean(0) if (chosen == k).any() else centres[k] for k in range(len(centres))])
+        if np.allclose(new, centres):
+            break
+        centres = new
+    return centres[np.argsort(centres.prod(1))]
+
+
+def check_anchors(
+    detector: Detector, generator: m.AnchorGenerator, records: Sequence[Record], frame: InputFrame, threshold: float
+) -> Iterable[Finding]:
+    """Yield how many objects reach the matcher's threshold, and anchors that would fit more of them.
+
+    Args:
+        detector: Has the anchors.
+        generator: Their message.
+        records: Of the training data.
+        frame: Where boxes lie in the input.
+        threshold: The matcher's.
+
+    Yields:
+        Findings.
+    """
+    by_size = _by_size(records, frame)
+    if not by_size:
+        return
+    layers = _Layers(detector)
+    found = measure_coverage(by_size, layers.own, threshold)
+    text = f"{found} of objects reach IoU {threshold:g} with an anchor; the best is {found.mean:.2f} on the average"
+    if found.share >= _ENOUGH:
+        yield Finding("anchors", "fine", text)
+        return
+    better = suggest_anchors(generator, by_size, layers.laid, threshold)
+    verdict: Verdict = "warning" if found.share < _FEW else "note"
+    if better is None or better[1].share <= found.share:
+        kind = generator.which("anchor_generator_oneof")
+        remedy = f"no scales and ratios of {kind} were found that fit more; a larger image_resizer may"
+    else:
+        fragment = " ".join(dump_message(better[0]).split())
+        remedy = f"anchor_generator {{ {fragment} }} would reach {better[1]}; heads start afresh with other anchors"
+    yield Finding("anchors", verdict, text, remedy)
+
+
+def _by_size(records: Sequence[Record], frame: InputFrame) -> dict[Size, Boxes]:
+    """Return boxes in the input, of the commonest sizes of inputs."""
+    found: dict[Size, list[Boxes]] = defaultdict(list)
+    for record in records:
+        boxes, size = frame.boxes(record)
+        found[size].append(boxes)
+    joined = {size: np.concatenate(boxes) for size, boxes in found.items()}
+    common = sorted((size for size in joined if len(joined[size])), key=lambda size: -len(joined[size]))[:_MOST_SIZES]
+    total = sum(len(joined[size]) for size in common)
+    return {size: _thinned(joined[size], len(joined[size]) * _MOST // max(total, _MOST)) for size in common}
+
+
+def _thinned(boxes: Boxes, most: int) -> Boxes:
+    return boxes[np.unique(np.linspace(0, len(boxes) - 1, min(max(most, 1), len(boxes))).astype(np.int64))]
+
+
+class _Layers:
+    """The anchors of a detector for inputs of any size."""
+
+    def __init__(self, detector: Detector) -> None:
+        self._detector = detector
+        self._layer = next(module for module in detector.network.modules() if isinstance(module, AnchorLayer))
+
+    def own(self, size: Size) -> torch.Tensor:
+        """Return the detector's own, [A, 4]."""
+        self._grids(size)
+        return self._layer.anchors
+
+    def laid(self, generator: AnchorGenerator, size: Size) -> torch.Tensor:
+        """Return those of another generator over the same maps."""
+        return torch.cat(list(generator(self._grids(size), size)))
+
+    def _grids(self, size: Size) -> tuple[Size, ...]:
+        if self._layer.laid_for is None or self._layer.laid_for[1] != size:
+            self._detector.network.lay_anchors(size, self._detector.preprocessor.resizer.channels)
+        laid = self._layer.laid_for
+        return laid[0] if laid is not None else ()
+
+
+def suggest_anchors(
+    generator: m.AnchorGenerator,
+    by_size: dict[Size, Boxes],
+    laid: Callable[[AnchorGenerator, Size], torch.Tensor],
+    threshold: float,
+) -> tuple[m.AnchorGenerator, Coverage] | None:
+    """Find scales and aspect ratios by k-means on IoU.
+
+    Args:
+        generator: The message; its kind and its numbers of scales stay, of aspect ratios there are three or more.
+        by_size: Sizes of inputs to boxes in them.
+        laid: Lays the anchors of a generator over an input of a size.
+        threshold: The matcher's.
+
+    Returns:
+        The message and its coverage; None for a kind whose scales are not free.
+    """
+    sizes = np.concatenate([boxes[:, 2:] - boxes[:, :2] for boxes in by_size.values()]).astype(np.float64)
+    clusters = kmeans_by_iou(sizes, _CLUSTERS)
+    shortest = min(min(size) for size in by_size)
+    candidates = list(_candidates(generator, clusters, shortest))
+    if not candidates:
+        return None
+    total = len(sizes)
+    fewer = {size: _thinned(boxes, len(boxes) * _FEWER // max(total, _FEWER)) for size, boxes in by_size.items()}
+
+    def measured(message: m.AnchorGenerator, boxes: dict[Size, Boxes]) -> Coverage:
+        built = build_anchor_generator(message)
+        return measure_coverage(boxes, lambda size: laid(built, size), threshold)
+
+    best = max(candidates, key=lambda message: (found := measured(message, fewer)).share + found.mean / 100)
+    return best, measured(best, by_size)
+
+
+def _candidates(
+    generator: m.AnchorGenerator, clusters: NDArray[np.float64], shortest: int
+) -> Iterable[m.AnchorGenerator]:
+    """Yield messages of the same kind whose scales and ratios follow clusters [K, 2]."""
+    if (own := generator.multiscale_anchor_generator) is not None:
+        for ratios in _ratio_sets(clusters, len(own.aspect_ratios)):
+            for scale in (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0):
+                yield m.AnchorGenerator(
+                    multiscale_anchor_generator=_changed(own, anchor_scale=scale, aspect_ratios=ratios)
+                )
+    if (ssd := generator.ssd_anchor_generator) is not None:
+        for ratios in _ratio_sets(clusters, len(ssd.aspect_ratios)):
+            sides = _groups(np.sqrt(clusters.prod(1)) / shortest, ssd.num_layers)
+            yield m.AnchorGenerator(
+                ssd_anchor_generator=_changed(ssd, scales=sorted(_filled(sides, ssd.num_layers)), aspect_ratios=ratios)
+            )
+    if (grid := generator.grid_anchor_generator) is not None:
+        base = float(np.sqrt(grid.height * grid.width))
+        for ratios in _ratio_sets(clusters, len(grid.aspect_ratios)):
+            scales = _groups(np.sqrt(clusters.prod(1)) / base, max(len(grid.scales), 3))
+            yield m.AnchorGenerator(grid_anchor_generator=_changed(grid, scales=scales, aspect_ratios=ratios))
+
+
+def _ratio_sets(clusters: NDArray[np.float64], count: int) -> Iterable[list[float]]:
+    """Yield aspect ratios, width over height: those of the clusters, and a plain set."""
+    yield _groups(clusters[:, 0] / clusters[:, 1], max(count, 3))
+    yield [1.0, 2.0, 0.5]
+
+
+def _groups(values: NDArray[np.float64], count: int) -> list[float]:
+    """Return at most so many typical values, by k-means of their logarithms."""
+    logs = np.sort(np.log(values))
+    centres = logs[np.unique(np.linspace(0, len(logs) - 1, count).astype(np.int64))]
+    for _ in range(50):
+        chosen = np.abs(logs[:, None] - centres[None]).argmin(1)
+        centres = np.array(
+            [logs[chosen == k].mean() if (chosen == k).any() else centres[k] for k in range(len(centres))]
+        )
+    return sorted({round(float(np.exp(centre)), 3) for centre in centres})
+
+
+def _filled(values: list[float], count: int) -> list[float]:
+    """Return exactly so many values: the last ones grow by a factor, where there are fewer."""
+    while len(values) < count:
+        values = [*values, round(values[-1] * 1.4, 3)]
+    return values
+
+
+def _changed(own: M, **values: object) -> M:
+    """Return a message with other values of some fields."""
+    given = {name: getattr(own, name) for name in own.present()}
+    return type(own)(**{**given, **values})

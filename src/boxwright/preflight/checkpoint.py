@@ -1,0 +1,59 @@
+"""The weights that a run is to start from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from boxwright.checkpoints.find_source import find_source
+from boxwright.checkpoints.load_weights import LoadReport, load_weights
+from boxwright.errors import BoxwrightError
+from boxwright.models.detector import Detector
+from boxwright.preflight.finding import Finding
+from boxwright.types.scopes import ChannelOrder, Scope
+
+__all__ = ["check_checkpoint"]
+
+_LITTLE = 0.5
+
+
+def check_checkpoint(
+    detector: Detector, source: str, scope: Scope, *, channels: ChannelOrder = "RGB", folder: str = ""
+) -> Iterable[Finding]:
+    """Yield whether weights can be restored, and what of the network starts afresh.
+
+    Args:
+        detector: The detector; its weights are changed.
+        source: A checkpoint.
+        scope: What of it is restored.
+        channels: Which colour its first convolution takes first.
+        folder: Of the configuration, for paths that are relative to it.
+
+    Yields:
+        Findings.
+    """
+    try:
+        found, _ = find_source(source, folder)
+        loaded = load_weights(detector, found, scope, channels=channels)
+    except BoxwrightError as error:
+        head = ' (a head of another number of classes is restored by fine_tune_checkpoint_type: "detection")'
+        first = str(error).splitlines()[0]
+        yield Finding(
+            "checkpoint",
+            "fatal",
+            f"{source}: {first}" + (head if "shape" in str(error) else ""),
+            "boxwright train would end so; name another checkpoint or fine_tune_checkpoint_type",
+        )
+        return
+    yield _judged(source, scope, loaded)
+
+
+def _judged(source: str, scope: Scope, loaded: LoadReport) -> Finding:
+    total = len(loaded.restored) + len(loaded.kept)
+    share = len(loaded.restored) / max(total, 1)
+    text = f"{source}: {len(loaded.restored)} of {total} tensors are restored ({scope})"
+    reasons = sorted(set(loaded.kept.values()))
+    if loaded.kept:
+        text += f"; {len(loaded.kept)} start afresh: {'; '.join(reasons[:3])}"
+    if share < _LITTLE:
+        return Finding("checkpoint", "warning", text, "is it a checkpoint of this network?")
+    return Finding("checkpoint", "fine", text)

@@ -1,0 +1,227 @@
+"""All checks of a configuration and its data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from boxwright.builders.detector import build_detector
+from boxwright.builders.evaluation import build_evaluation
+from boxwright.builders.input_reader import build_dataset
+from boxwright.builders.training import ENDLESS, TrainingPlan, build_training
+from boxwright.config import messages as m
+from boxwright.data.dataset import Dataset
+from boxwright.errors import BoxwrightError, ConfigError
+from boxwright.models.detector import Detector
+from boxwright.preflight.anchors import check_anchors
+from boxwright.preflight.boxes import check_boxes, check_small_boxes
+from boxwright.preflight.checkpoint import check_checkpoint
+from boxwright.preflight.fields import check_fields
+from boxwright.preflight.finding import Finding
+from boxwright.preflight.images import (
+    Fingerprints,
+    check_duplicates,
+    check_leak,
+    check_readable,
+    check_turned,
+    read_fingerprints,
+)
+from boxwright.preflight.input_frame import InputFrame
+from boxwright.preflight.labels import check_balance, check_counts, check_label_map, check_record_texts
+from boxwright.preflight.records import Progress, Record, read_records, spread
+from boxwright.preflight.schedule import check_schedule
+
+__all__ = ["Depth", "examine", "examine_quickly"]
+
+# Of the first stage of two-stage detectors, which no field sets.
+_PROPOSAL_THRESHOLD = 0.7
+_ANCHORLESS_THRESHOLD = 0.5
+
+
+@dataclass(frozen=True)
+class Depth:
+    """How much of the data is looked at; 0 is all of it.
+
+    Attributes:
+        decoded: Samples that are decoded whole.
+        hashed: Image files that are compared with each other.
+        texts: Records of each TFRecord file whose class names are read.
+    """
+
+    decoded: int = 1000
+    hashed: int = 10_000
+    texts: int = 2000
+
+
+_QUICK = 64
+
+
+def examine(
+    config: m.TrainEvalPipelineConfig,
+    checkpoint: str = "",
+    depth: Depth | None = None,
+    progress: Progress | None = None,
+) -> Iterator[Finding]:
+    """Check a configuration, its data and its checkpoint.
+
+    Args:
+        config: The whole configuration.
+        checkpoint: Where the run starts; empty for the one that the configuration names, if it does.
+        depth: How much of the data is looked at.
+        progress: Shows how far it is.
+
+    Yields:
+        What each check found, also where all is well. After a configuration that cannot be built nothing follows.
+    """
+    depth, shown = depth or Depth(), progress or _silent
+    yield from check_fields(config)
+    try:
+        plan = build_training(config)
+        dataset = build_dataset(config.train_input_reader, "train_input_reader")
+        detector = build_detector(config, dataset.categories)
+    except BoxwrightError as error:
+        yield Finding("configuration", "fatal", str(error).splitlines()[0], "boxwright config check")
+        return
+    yield Finding("configuration", "fine", "model, training and data can be built")
+    yield from _schedule(plan)
+    yield from _checkpoint(plan, detector, checkpoint)
+    if not len(dataset):
+        yield Finding("empty_images", "fatal", f"{dataset.name} has no samples", "check its path")
+        return
+    records, unreadable = _read(dataset, depth.decoded, "training samples", shown)
+    yield from check_readable(unreadable, len(records) + len(unreadable), "training")
+    yield from _data(config, detector, dataset, records, depth)
+    prints = read_fingerprints(dataset, shown("training images", spread(len(dataset), depth.hashed)))
+    yield from check_turned(prints)
+    yield from check_duplicates(prints, "the training data")
+    yield from _evaluation(config, dataset, detector, prints, depth, shown)
+
+
+def examine_quickly(
+    config: m.TrainEvalPipelineConfig, plan: TrainingPlan, dataset: Dataset, detector: Detector
+) -> list[Finding]:
+    """Make the checks that take no more than seconds, on few samples; return what is worth saying.
+
+    Args:
+        config: The whole configuration.
+        plan: Its training.
+        dataset: The training data.
+        detector: The detector; it stays as it is.
+
+    Returns:
+        What is not fine. Nothing is said of settings without effect, which `report` names.
+    """
+    found = list(_schedule(plan))
+    records, unreadable = read_records(dataset, spread(len(dataset), _QUICK))
+    found += check_readable(unreadable, len(records) + len(unreadable), "training") if unreadable else []
+    found += _data(config, detector, dataset, records, Depth(texts=_QUICK))
+    return [finding for finding in found if finding.verdict in ("warning", "fatal")]
+
+
+def _schedule(plan: TrainingPlan) -> Iterable[Finding]:
+    if plan.num_steps == ENDLESS:
+        yield Finding(
+            "learning_rate",
+            "note",
+            "train_config.num_steps is not set: training lasts until it is stopped, as in TF1",
+            "set it, so that the learning rate can be judged",
+        )
+    else:
+        yield from check_schedule(plan.optimizer.schedule, plan.num_steps)
+
+
+def _silent(what: str, items: Iterable[int]) -> Iterable[int]:
+    del what
+    return items
+
+
+def _read(dataset: Dataset, most: int, what: str, progress: Progress) -> tuple[list[Record], list[str]]:
+    return read_records(dataset, progress(what, spread(len(dataset), most)))
+
+
+def _checkpoint(plan: TrainingPlan, detector: Detector, checkpoint: str) -> Iterable[Finding]:
+    start = plan.fine_tune
+    source = checkpoint or start.source
+    if source:
+        yield from check_checkpoint(detector, source, start.scope, channels=start.channels, folder=start.folder)
+    elif plan.pretrained:
+        yield Finding("checkpoint", "fine", "the backbone starts from weights that timm fetches, the rest afresh")
+    else:
+        yield Finding(
+            "checkpoint",
+            "note",
+            "the run starts from fresh weights",
+            "few images suffice from pretrained ones only: set fine_tune_checkpoint, or timm/NAME with pretrained",
+        )
+
+
+def _data(
+    config: m.TrainEvalPipelineConfig, detector: Detector, dataset: Dataset, records: Sequence[Record], depth: Depth
+) -> Iterable[Finding]:
+    """Check training samples that were read."""
+    reader = config.train_input_reader
+    yield from check_label_map(records, dataset.categories, detector.num_classes)
+    if reader is not None and reader.tf_record_input_reader is not None:
+        paths = list(reader.tf_record_input_reader.input_path)
+        try:
+            yield from check_record_texts(paths, dataset.categories, depth.texts)
+        except BoxwrightError as error:
+            yield Finding("label_map_texts", "warning", str(error).splitlines()[0], "replace the file")
+    yield from check_balance(records, dataset.categories)
+    most = reader.max_number_of_boxes if reader is not None and "max_number_of_boxes" in reader.present() else None
+    yield from check_counts(records, most)
+    yield from check_boxes(records)
+    frame = InputFrame(detector)
+    yield from check_small_boxes(records, frame)
+    anchors = _anchors(config.model)
+    if anchors is not None:
+        yield from check_anchors(detector, anchors[0], records, frame, anchors[1])
+
+
+def _anchors(model: m.DetectionModel | None) -> tuple[m.AnchorGenerator, float] | None:
+    """Return the generator's message and the threshold of the matcher that its anchors meet first."""
+    if model is None:
+        return None
+    if model.faster_rcnn is not None and model.faster_rcnn.first_stage_anchor_generator is not None:
+        return model.faster_rcnn.first_stage_anchor_generator, _PROPOSAL_THRESHOLD
+    family = model.ssd or model.refinedet
+    if family is None or family.anchor_generator is None:
+        return None
+    matcher = family.matcher.argmax_matcher if family.matcher is not None else None
+    return family.anchor_generator, matcher.matched_threshold if matcher is not None else _ANCHORLESS_THRESHOLD
+
+
+def _evaluation(
+    config: m.TrainEvalPipelineConfig,
+    dataset: Dataset,
+    detector: Detector,
+    prints: Fingerprints,
+    depth: Depth,
+    progress: Progress,
+) -> Iterable[Finding]:
+    """Check the evaluation data, by themselves and against the training data."""
+    for reader in config.eval_input_reader:
+        try:
+            build_evaluation(config, reader)
+            other = build_dataset(reader, "eval_input_reader", dataset.categories)
+            if other.categories.num_slots > detector.num_classes:
+                raise ConfigError("eval_input_reader: its label map has more classes than the model")
+        except BoxwrightError as error:
+            yield Finding("evaluation", "fatal", str(error).splitlines()[0], "correct eval_input_reader")
+            continue
+        records, unreadable = _read(other, depth.decoded, "evaluation samples", progress)
+        yield from check_readable(unreadable, len(records) + len(unreadable), "evaluation")
+        if names := _other_names(dataset, other):
+            yield Finding(
+                "evaluation", "warning", f"its classes differ from those of training: {names}", "use one label map"
+            )
+        seen = {label for record in records for label in record.labels.tolist()}
+        if records and not seen:
+            yield Finding("evaluation", "warning", "no evaluation image has an object", "check its annotations")
+        others = read_fingerprints(other, progress("evaluation images", spread(len(other), depth.hashed)))
+        yield from check_leak(prints, others)
+
+
+def _other_names(dataset: Dataset, other: Dataset) -> str:
+    pairs = [(one.id, one.name) for one in dataset.categories]
+    return ", ".join(f"{c.name} ({c.id})" for c in other.categories if (c.id, c.name) not in pairs)

@@ -1,0 +1,28 @@
+"""Fields of a configuration that change nothing, or are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from boxwright.config import messages as m
+from boxwright.config.support import report
+from boxwright.preflight.finding import Finding, some
+
+__all__ = ["check_fields"]
+
+
+def check_fields(config: m.TrainEvalPipelineConfig) -> Iterable[Finding]:
+    """Yield what of a configuration is not honoured."""
+    rows = list(report(config))
+    refused = [str(row) for row in rows if row.status.verdict == "refused"]
+    idle = [row.path for row in rows if row.status.verdict == "without effect"]
+    if refused:
+        yield Finding(
+            "fields", "fatal", f"{len(refused)} settings are refused: {some(refused)}", "boxwright config check"
+        )
+    if idle:
+        yield Finding(
+            "fields", "note", f"{len(idle)} settings change nothing: {some(idle)}", "boxwright config check says why"
+        )
+    if not refused and not idle:
+        yield Finding("fields", "fine", f"all {len(rows)} settings are honoured")

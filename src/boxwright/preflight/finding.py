@@ -1,0 +1,39 @@
+"""What a check found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["Finding", "Verdict", "some"]
+
+# "fatal": the run cannot succeed; "warning": it will hardly do what is wanted; "note": worth knowing.
+Verdict = Literal["fine", "note", "warning", "fatal"]
+_SHOWN = 4
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a check found.
+
+    Attributes:
+        check: The check's name.
+        verdict: How bad it is.
+        found: What there is, in a sentence.
+        remedy: What to do; empty where nothing needs to be done.
+    """
+
+    check: str
+    verdict: Verdict
+    found: str
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.verdict}: {self.check}: {self.found}" + (f"; {self.remedy}" if self.remedy else "")
+
+
+def some(items: Sequence[str]) -> str:
+    """Return the first of several items as a list, and how many more there are."""
+    more = len(items) - _SHOWN
+    return ", ".join(items[:_SHOWN]) + (f" and {more} more" if more > 0 else "")

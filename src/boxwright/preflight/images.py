@@ -1,0 +1,179 @@
+"""Image files: unreadable, turned, and the same image twice."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import imagehash
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from boxwright.data.dataset import Dataset
+from boxwright.data.image_io import FORMATS
+from boxwright.errors import DataError
+from boxwright.preflight.finding import Finding, some
+
+__all__ = ["Fingerprints", "check_duplicates", "check_leak", "check_readable", "check_turned", "read_fingerprints"]
+
+# Images are taken as the same where both hashes of 256 bits differ in fewer: those of unrelated pictures differ in
+# about 128, of copies in other sizes or qualities in under 30.
+_NEAR = {"dhash": 24, "phash": 40}
+_SIDE = 16
+_SMALL = (128, 128)
+_ORIENTATION = 0x0112
+_BLOCK = 512
+
+
+@dataclass(frozen=True)
+class Fingerprints:
+    """What tells images apart, one row an image that can be read.
+
+    Attributes:
+        names: Of the images.
+        exact: A digest of each file's bytes.
+        hashes: Perceptual hashes by name, uint64 [images, 4].
+        turned: Names of those whose EXIF data say that they are to be shown turned or mirrored.
+        unreadable: A line for each that cannot be read.
+    """
+
+    names: tuple[str, ...]
+    exact: tuple[bytes, ...]
+    hashes: dict[str, NDArray[np.uint64]]
+    turned: tuple[str, ...]
+    unreadable: tuple[str, ...]
+
+
+def read_fingerprints(dataset: Dataset, indices: Iterable[int]) -> Fingerprints:
+    """Read image files; JPEGs are decoded at a fraction of their size.
+
+    Args:
+        dataset: The data.
+        indices: Which samples.
+
+    Returns:
+        Their fingerprints.
+    """
+    names, exact, turned, unreadable = [], [], [], []
+    hashes: dict[str, list[NDArray[np.uint64]]] = {name: [] for name in _NEAR}
+    for index in indices:
+        try:
+            data, name = dataset.encoded(index)
+        except DataError as error:
+            unreadable.append(str(error))
+            continue
+        try:
+            small, orientation = _thumbnail(data)
+        except Exception as error:  # noqa: BLE001  # Pillow's plugins raise whatever their parsing meets
+            unreadable.append(f"{name or index}: {str(error) or type(error).__name__}")
+            continue
+        names.append(name or str(index))
+        exact.append(hashlib.blake2b(data, digest_size=16).digest())
+        hashes["dhash"].append(_words(imagehash.dhash(small, _SIDE)))
+        hashes["phash"].append(_words(imagehash.phash(small, _SIDE)))
+        if orientation != 1:
+            turned.append(names[-1])
+    rows = {name: np.array(found, np.uint64).reshape(-1, 4) for name, found in hashes.items()}
+    return Fingerprints(tuple(names), tuple(exact), rows, tuple(turned), tuple(unreadable))
+
+
+def _thumbnail(data: bytes) -> tuple[Image.Image, int]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # remarks on odd EXIF data and on sizes; readers have their own limits
+        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+            image.draft("L", _SMALL)
+            orientation = image.getexif().get(_ORIENTATION, 1)
+            return image.convert("L"), orientation if orientation in range(1, 9) else 1
+
+
+def _words(found: Any) -> NDArray[np.uint64]:
+    return np.packbits(found.hash.reshape(-1)).view(np.uint64)
+
+
+def _pairs(first: Fingerprints, second: Fingerprints | None = None) -> list[tuple[int, int]]:
+    """Return which images of two data sets, or of one, are the same or nearly so."""
+    other = second or first
+    found = []
+    for start in range(0, len(first.names), _BLOCK):
+        near = np.ones((len(first.names[start : start + _BLOCK]), len(other.names)), np.bool_)
+        for name, most in _NEAR.items():
+            words = first.hashes[name][start : start + _BLOCK, None] ^ other.hashes[name][None]
+            near &= np.bitwise_count(words).sum(-1, dtype=np.int64) < most
+        rows, columns = np.nonzero(near)
+        found += [(row + start, column) for row, column in zip(rows.tolist(), columns.tolist(), strict=True)]
+    return found if second else [(row, column) for row, column in found if row < column]
+
+
+def check_readable(unreadable: Sequence[str], total: int, what: str) -> Iterable[Finding]:
+    """Yield what cannot be read of `total` samples of `what`."""
+    if unreadable:
+        yield Finding(
+            "readable",
+            "fatal",
+            f"{len(unreadable)} of {total} samples of {what} cannot be read: {some(list(unreadable))}",
+            "replace or remove them; --skip_bad_records trains on the rest",
+        )
+    else:
+        yield Finding("readable", "fine", f"{total} samples of {what} can be read")
+
+
+def check_turned(prints: Fingerprints) -> Iterable[Finding]:
+    """Yield images that viewers show turned, and whose boxes may have been drawn on either."""
+    if prints.turned:
+        yield Finding(
+            "orientation",
+            "warning",
+            f"the EXIF data of {len(prints.turned)} of {len(prints.names)} images say to show them turned or mirrored "
+            f"({some(prints.turned)}); pixels are read as stored, unless the annotation's own width and height say "
+            "that its boxes were drawn on the turned image",
+            "look whether their boxes sit where the objects are (boxwright inspect); else store the images upright",
+        )
+    else:
+        yield Finding("orientation", "fine", f"{len(prints.names)} images are stored upright")
+
+
+def check_duplicates(prints: Fingerprints, what: str) -> Iterable[Finding]:
+    """Yield images that are in `what` more than once."""
+    pairs = _pairs(prints)
+    exact = [pair for pair in pairs if prints.exact[pair[0]] == prints.exact[pair[1]]]
+    if not pairs:
+        yield Finding("duplicates", "fine", f"{len(prints.names)} images of {what} differ")
+        return
+    named = [
+        f"{prints.names[a]} = {prints.names[b]}" if (a, b) in exact else f"{prints.names[a]} ≈ {prints.names[b]}"
+        for a, b in sorted(pairs, key=lambda pair: (pair not in exact, pair))
+    ]
+    yield Finding(
+        "duplicates",
+        "warning",
+        f"{_count(pairs)} of images of {what} are the same, {len(exact)} to the byte: {_all(named)}",
+        "remove one of each; where their annotations differ, one of the two is wrong",
+    )
+
+
+def check_leak(training: Fingerprints, evaluation: Fingerprints) -> Iterable[Finding]:
+    """Yield images that are in the training and in the evaluation data."""
+    pairs = _pairs(training, evaluation)
+    if pairs:
+        named = [f"{training.names[a]} and {evaluation.names[b]}" for a, b in pairs]
+        yield Finding(
+            "leak",
+            "warning",
+            f"{_count(pairs)} of images are the same in the training and the evaluation data: {_all(named)}",
+            "remove them from one: what is evaluated on them says nothing of new images",
+        )
+    else:
+        yield Finding("leak", "fine", "training and evaluation data share no image")
+
+
+def _count(pairs: Sequence[tuple[int, int]]) -> str:
+    return "1 pair" if len(pairs) == 1 else f"{len(pairs)} pairs"
+
+
+def _all(named: Sequence[str]) -> str:
+    return ", ".join(named[:20]) + (f" and {len(named) - 20} more" if len(named) > 20 else "")

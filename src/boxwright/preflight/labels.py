@@ -1,0 +1,128 @@
+"""Classes: the label map against the records, how often each comes, and images with none or too many objects."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from boxwright.data.record_classes import labelled_texts
+from boxwright.preflight.finding import Finding, some
+from boxwright.preflight.records import Record
+from boxwright.types import Categories
+
+__all__ = ["check_balance", "check_counts", "check_label_map", "check_record_texts"]
+
+# One class this many times as often as another: the rare one is hardly learnt.
+_RATIO = 100
+_MOSTLY_EMPTY = 0.5
+
+
+def check_label_map(records: Sequence[Record], categories: Categories, num_classes: int) -> Iterable[Finding]:
+    """Yield what does not fit between the label map, the records and the detector's number of classes."""
+    left_out = sum(record.left_out for record in records)
+    total = left_out + sum(len(record.boxes) for record in records)
+    if left_out:
+        yield Finding(
+            "label_map",
+            "fatal" if left_out == total else "warning",
+            f"{left_out} of {total} objects are of classes that the label map lacks, and are left out",
+            "add them to the label map, or leave them out of the records",
+        )
+    else:
+        yield Finding("label_map", "fine", f"every class of {total} objects is in the label map")
+    slots = categories.num_slots
+    if slots == num_classes:
+        yield Finding("num_classes", "fine", f"{num_classes}, as in the label map")
+    else:  # more classes than num_classes is refused when the detector is built
+        yield Finding(
+            "num_classes",
+            "warning",
+            f"the model has {num_classes} classes, the label map ids up to {slots}: the others are never learnt",
+            f"set num_classes to {slots}",
+        )
+
+
+def check_record_texts(paths: Sequence[str], categories: Categories, most: int) -> Iterable[Finding]:
+    """Yield where TFRecords name a class differently from the label map; the text decides, as in TensorFlow."""
+    wrong: Counter[str] = Counter()
+    for (text, label), count in labelled_texts(paths, most).items():
+        category = categories.by_name(text)
+        if category is not None and label and category.id != label:
+            wrong[f"{text!r} has id {category.id} in the label map and {label} in the records"] += count
+        elif category is None and label and (known := categories.by_id(label)) is not None:
+            wrong[f"id {label} is {known.name!r} in the label map and {text!r} in the records"] += count
+    if wrong:
+        yield Finding(
+            "label_map_texts",
+            "warning",
+            f"{sum(wrong.values())} objects: {some(list(wrong))}",
+            "what reads ids alone learns other classes than what reads names: write the records again with this map",
+        )
+
+
+def check_balance(records: Sequence[Record], categories: Categories) -> Iterable[Finding]:
+    """Yield classes without objects, and ones that are far rarer than others."""
+    counts = Counter(label for record in records for label in record.labels.tolist())
+    by_name = {category.name: counts[category.label] for category in categories}
+    absent = [name for name, count in by_name.items() if not count]
+    present = {name: count for name, count in by_name.items() if count}
+    if absent and present:
+        yield Finding(
+            "class_balance",
+            "warning",
+            f"no object of {some(absent)} was seen",
+            "take the class out of the label map, or add images of it",
+        )
+    if not present:
+        return
+    often, rare = max(present, key=by_name.__getitem__), min(present, key=by_name.__getitem__)
+    if present[often] > _RATIO * present[rare]:
+        yield Finding(
+            "class_balance",
+            "warning",
+            f"{often} comes {present[often]} times, {rare} {present[rare]} times",
+            "weigh the rare one by train_input_reader.class_weight, or add images of it",
+        )
+    elif not absent:
+        shares = ", ".join(f"{name} {count}" for name, count in sorted(present.items(), key=lambda row: -row[1])[:6])
+        yield Finding("class_balance", "fine", shares)
+
+
+def check_counts(records: Sequence[Record], max_number_of_boxes: int | None) -> Iterable[Finding]:
+    """Yield images without objects, and with more than training keeps.
+
+    Args:
+        records: Of the training data.
+        max_number_of_boxes: Those that training keeps of an image; None for all.
+
+    Yields:
+        Findings.
+    """
+    numbers = np.array([len(record.boxes) for record in records])
+    empty = int((numbers == 0).sum())
+    if len(numbers) and empty == len(numbers):
+        yield Finding("empty_images", "fatal", f"none of {empty} images has an object", "check the annotations' paths")
+    elif empty > _MOSTLY_EMPTY * len(numbers):
+        yield Finding(
+            "empty_images",
+            "warning",
+            f"{empty} of {len(numbers)} images have no object",
+            "they teach only what is background: check that nothing was lost, or leave most of them out",
+        )
+    else:
+        yield Finding("empty_images", "fine", f"{empty} of {len(numbers)} images have no object")
+    if max_number_of_boxes is None:
+        return
+    above = [record.name for record in records if len(record.boxes) > max_number_of_boxes]
+    if above:
+        yield Finding(
+            "max_number_of_boxes",
+            "warning",
+            f"{len(above)} images have more than {max_number_of_boxes} objects, at most {numbers.max()}: {some(above)}"
+            "; the rest is learnt as background",
+            f"set train_input_reader.max_number_of_boxes to {numbers.max()}",
+        )
+    else:
+        yield Finding("max_number_of_boxes", "fine", f"at most {numbers.max(initial=0)} objects in an image")

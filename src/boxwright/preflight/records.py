@@ -1,0 +1,71 @@
+"""What the checks know of each sample: everything but its pixels.
+
+Dimensions: N objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boxwright.data.dataset import Dataset
+from boxwright.errors import DataError
+
+__all__ = ["Progress", "Record", "read_records", "spread"]
+
+# Wraps what is gone through, to show how far it is: (what is done, items).
+Progress = Callable[[str, Iterable[int]], Iterable[int]]
+
+
+@dataclass(frozen=True)
+class Record:
+    """A sample without its pixels.
+
+    Attributes:
+        name: Its id or file name.
+        size: (height, width) of the image.
+        boxes: float32 [N, 4], xyxy in pixels.
+        labels: int64 [N], 0-based.
+        crowd: bool [N].
+        left_out: Objects of classes that the label map lacks.
+    """
+
+    name: str
+    size: tuple[int, int]
+    boxes: NDArray[np.float32]
+    labels: NDArray[np.int64]
+    crowd: NDArray[np.bool_]
+    left_out: int
+
+
+def spread(count: int, most: int) -> list[int]:
+    """Return at most so many of `count` indices, evenly spread; all where `most` is 0."""
+    if not most or count <= most:
+        return list(range(count))
+    return sorted({int(index) for index in np.linspace(0, count - 1, most)})
+
+
+def read_records(dataset: Dataset, indices: Iterable[int]) -> tuple[list[Record], list[str]]:
+    """Read samples.
+
+    Args:
+        dataset: The data.
+        indices: Which.
+
+    Returns:
+        The samples, and a line for each that cannot be read.
+    """
+    records, unreadable = [], []
+    for index in indices:
+        try:
+            sample = dataset[index]
+        except DataError as error:
+            unreadable.append(str(error))
+            continue
+        size = (sample.image.shape[0], sample.image.shape[1])
+        name = sample.id or sample.filename or str(index)
+        records.append(Record(name, size, sample.boxes, sample.labels, sample.is_crowd, sample.left_out))
+    return records, unreadable

@@ -1,0 +1,60 @@
+"""The learning rate over a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from boxwright.optimization.schedules import Constant, Schedule, mismatch
+from boxwright.preflight.finding import Finding
+
+__all__ = ["check_schedule"]
+
+_POINTS = 1000
+_LITTLE, _MOST_OF_A_RUN, _HARDLY = 0.01, 0.5, 0.9
+
+
+def check_schedule(schedule: Schedule, num_steps: int) -> Iterable[Finding]:
+    """Yield what is wrong with a learning rate.
+
+    Args:
+        schedule: Step to rate.
+        num_steps: Of the run; 0 or less where it is not known.
+
+    Yields:
+        Findings.
+    """
+    if num_steps < 1:
+        yield Finding("learning_rate", "fatal", "train_config.num_steps is not set", "say how long to train")
+        return
+    steps = np.unique(np.linspace(0, num_steps - 1, min(num_steps, _POINTS)).astype(np.int64)).tolist()
+    rates = np.array([schedule(step) for step in steps])
+    top = float(rates.max())
+    if not np.isfinite(rates).all() or top <= 0:
+        yield Finding("learning_rate", "fatal", f"it goes up to {top:g}: nothing is learnt", "set a rate above 0")
+        return
+    little = float((rates < _LITTLE * top).mean())
+    if little > _MOST_OF_A_RUN:
+        first = next(step for step, rate in zip(steps, rates, strict=True) if rate < _LITTLE * top)
+        yield Finding(
+            "learning_rate",
+            "warning",
+            f"for {little:.0%} of {num_steps} steps it is below 1 % of its top of {top:g} (first at step {first}; at "
+            f"the end it is {rates[-1]:.2g}): most of the run learns nothing",
+            "stretch its decay (decay_steps, step boundaries, total_steps) over num_steps, or train fewer steps",
+        )
+    elif problem := mismatch(schedule, num_steps):
+        yield Finding("learning_rate", "warning", problem, "fit total_steps or warmup_steps to num_steps")
+    elif not isinstance(schedule, Constant) and float(rates[-1]) > _HARDLY * top and num_steps > 1:
+        yield Finding(
+            "learning_rate",
+            "warning",
+            f"its decay hardly takes place: it is {rates[-1]:.3g} after {num_steps} steps, {top:.3g} at most",
+            "shorten the decay (decay_steps, step boundaries, total_steps) so that it ends with the run, or set "
+            "constant_learning_rate where that is meant",
+        )
+    else:
+        yield Finding(
+            "learning_rate", "fine", f"{rates[0]:.3g} at first, at most {top:.3g}, {rates[-1]:.3g} at the end"
+        )

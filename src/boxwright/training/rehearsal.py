@@ -1,0 +1,231 @@
+"""Training steps tried out: what memory and time a configuration takes, measured in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
+from pathlib import Path
+
+import torch
+
+from boxwright.builders.augmentation import build_augmentation
+from boxwright.builders.detector import build_detector
+from boxwright.builders.groundtruth import build_groundtruth
+from boxwright.builders.input_reader import build_dataset
+from boxwright.builders.training import TrainingPlan, build_training
+from boxwright.config import dump_message, load_config
+from boxwright.config import messages as m
+from boxwright.data.augmentation.transform import Chain
+from boxwright.data.batch import collate
+from boxwright.data.groundtruth import without_masks
+from boxwright.data.loader import TrainingExamples
+from boxwright.distributed import ALONE
+from boxwright.errors import TrainingError
+from boxwright.optimization.schedules import Constant
+from boxwright.preflight.finding import Finding
+from boxwright.training.state import new_state
+from boxwright.training.step import Learner
+from boxwright.types import Sample
+
+__all__ = ["Rehearsal", "check_speed_and_memory", "rehearse"]
+
+_FULL = 0.9  # of the memory that there is
+_READ_SECONDS = 4.0
+_TRIED_SECONDS = 20.0
+_PATIENCE = 300.0
+_GIB = 2**30
+
+
+class OutOfMemoryError(TrainingError):
+    """A step of one or two images does not fit."""
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """What was measured.
+
+    Attributes:
+        device: On which.
+        batches: Sizes of the batches that were learnt from, ascending.
+        memory: Bytes that the process, or the GPU, held at most up to each.
+        seconds: A step of each took.
+        available: Bytes that there are for it.
+        sample_seconds: One sample took to be read, augmented and resized by one process.
+    """
+
+    device: str
+    batches: Sequence[int]
+    memory: Sequence[int]
+    seconds: Sequence[float]
+    available: int
+    sample_seconds: float
+
+    def predicted(self, values: Sequence[float], batch_size: int) -> float:
+        """Return a value for a batch size: measured, or along the line through the first two."""
+        if batch_size in self.batches:
+            return float(values[self.batches.index(batch_size)])
+        slope = max((values[1] - values[0]) / (self.batches[1] - self.batches[0]), 0.0)
+        return values[1] + slope * (batch_size - self.batches[1])
+
+
+def check_speed_and_memory(config: m.TrainEvalPipelineConfig, workers: int) -> Iterable[Finding]:
+    """Yield whether a batch fits into the memory, and whether samples come as fast as they are learnt from.
+
+    Args:
+        config: The whole configuration; it can be built.
+        workers: Processes that prepare samples.
+
+    Yields:
+        Findings.
+    """
+    plan = build_training(config)
+    size = -(-plan.stream.batch_size // plan.accumulation)
+    try:
+        found = rehearse(config)
+    except OutOfMemoryError as error:
+        yield Finding("memory", "fatal", str(error), "a smaller image_resizer or network needs less")
+        return
+    except TrainingError as error:
+        yield Finding("training_step", "fatal", str(error), "boxwright train would end so")
+        return
+    memory = found.predicted(found.memory, size)
+    tried = "tried" if size in found.batches else "predicted from batches of 1 and 2"
+    room = f"{memory / _GIB:.1f} of {found.available / _GIB:.1f} GiB on the {found.device}"
+    text = f"a batch of {size} takes {room} ({tried})"
+    if memory > found.available:
+        yield Finding("memory", "fatal", text, _smaller(found, plan))
+    elif memory > _FULL * found.available:
+        yield Finding("memory", "warning", text, _smaller(found, plan))
+    else:
+        yield Finding("memory", "fine", text)
+    step = found.predicted(found.seconds, size) * plan.accumulation
+    needed, rate = plan.stream.batch_size / step, max(workers, 1) / found.sample_seconds
+    text = (
+        f"a step learns from {needed:.1f} images/s ({step:.2f} s each, {step * plan.num_steps / 3600:.1f} h for "
+        f"{plan.num_steps}); {'a worker prepares' if workers < 2 else f'{workers} workers prepare'} {rate:.1f} images/s"
+    )
+    if rate < needed:
+        cores = os.cpu_count() or 1
+        wanted = min(-(-int(needed * found.sample_seconds * 100) // 100) + 1, cores)
+        yield Finding("input_speed", "warning", text, f"boxwright train --workers {wanted} ({cores} cores here)")
+    else:
+        yield Finding("input_speed", "fine", text)
+
+
+def _smaller(found: Rehearsal, plan: TrainingPlan) -> str:
+    """Return what to do where a batch is too large."""
+    fits = 1
+    while fits < plan.stream.batch_size and found.predicted(found.memory, fits + 1) <= _FULL * found.available:
+        fits += 1
+    parts = -(-plan.stream.batch_size // fits)
+    return f"train_config.gradient_accumulation_steps: {parts} learns the same in parts of {fits}"
+
+
+def rehearse(config: m.TrainEvalPipelineConfig) -> Rehearsal:
+    """Take steps with batches of 1 and 2 and, where that is quick and fits, the whole batch, in a process of its own.
+
+    Args:
+        config: The whole configuration.
+
+    Returns:
+        What they took.
+
+    Raises:
+        OutOfMemoryError: Where the process was killed, or said so.
+        TrainingError: Where it failed.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "pipeline.config"
+        path.write_text(dump_message(config), encoding="utf-8")
+        command = [sys.executable, "-m", "boxwright.training.rehearsal", str(path)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_PATIENCE)
+        except subprocess.TimeoutExpired:
+            raise TrainingError(f"two steps of one and two images took more than {_PATIENCE:g} s") from None
+    if done.returncode < 0:  # by a signal, as the kernel sends where memory is short
+        raise OutOfMemoryError(f"a process that tried steps of 1 and 2 images was killed (signal {-done.returncode})")
+    if done.returncode:
+        why = (done.stderr.strip().splitlines() or ["it said nothing"])[-1][:300]
+        kind = OutOfMemoryError if "not enough memory" in why else TrainingError
+        raise kind(f"a step could not be tried: {why.rpartition('Error: ')[2]}")
+    return Rehearsal(**json.loads(done.stdout.splitlines()[-1]))
+
+
+def _measure(config: m.TrainEvalPipelineConfig) -> Rehearsal:
+    cuda = torch.cuda.is_available()
+    device = torch.device("cuda" if cuda else "cpu")
+    plan = build_training(config)
+    dataset = build_dataset(config.train_input_reader, "train_input_reader")
+    detector = build_detector(config, dataset.categories).to(device)
+    groundtruth = build_groundtruth(config, dataset.categories, detector.num_classes)
+    masks = () if detector.network.learns_masks else (without_masks,)
+    examples = TrainingExamples(
+        dataset,
+        Chain((build_augmentation(config, dataset), *groundtruth, *masks)),
+        detector.preprocessor.resizer,
+        0,
+        skip_bad=True,
+    )
+    available = (
+        torch.cuda.mem_get_info()[0]
+        if cuda
+        else _linux("/proc/meminfo", "MemAvailable") + _linux("/proc/self/status", "VmRSS")
+    )
+    began, samples = time.perf_counter(), []
+    for index in range(len(dataset)):
+        sample = examples[0, index]
+        if not isinstance(sample, Sample):
+            raise sample
+        samples.append(sample)
+        if time.perf_counter() - began > _READ_SECONDS:
+            break
+    read = (time.perf_counter() - began) / len(samples)
+    state = new_state(detector, plan)
+    detector.train()
+    # Weights stay, so that a rate that is too high does not end the trial.
+    still = replace(plan, accumulation=1, optimizer=replace(plan.optimizer, schedule=Constant(0.0)))
+    learner = Learner(state, still, ALONE)
+    batches: list[int] = []
+    memory: list[int] = []
+    seconds: list[float] = []
+    size = -(-plan.stream.batch_size // plan.accumulation)
+    for count in (1, 2, size):
+        if count in batches:
+            continue
+        if count > 2 and (
+            seconds[1] + (seconds[1] - seconds[0]) * (count - 2) > _TRIED_SECONDS
+            or memory[1] + (memory[1] - memory[0]) * (count - 2) > _FULL * available
+        ):
+            break
+        batch = collate(list(islice(_again(samples), count))).to(device)
+        learner.learn(batch)
+        began = time.perf_counter()
+        learner.learn(batch)
+        if cuda:
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - began)
+        memory.append(torch.cuda.max_memory_allocated() if cuda else _linux("/proc/self/status", "VmHWM"))
+        batches.append(count)
+    return Rehearsal("GPU" if cuda else "CPU", batches, memory, seconds, available, read)
+
+
+def _again(samples: list[Sample]) -> Iterator[Sample]:
+    while True:
+        yield from samples
+
+
+def _linux(path: str, name: str) -> int:
+    """Return a number of bytes that Linux knows."""
+    lines = Path(path).read_text(encoding="utf-8").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name)) * 1024
+
+
+if __name__ == "__main__":
+    print(json.dumps(asdict(_measure(load_config(sys.argv[1])))))  # noqa: T201  # its reader is `rehearse`
