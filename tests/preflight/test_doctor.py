@@ -547,3 +547,23 @@ def test_bytes_that_are_no_image_do_not_end_it(planted: Planted) -> None:
     planted.image(5).write_bytes(buffer.getvalue())
     found = planted.found()
     assert "2 of 24 samples of training cannot be read" in found["readable"][0].found
+
+
+def test_the_head_of_a_checkpoint(planted: Planted, tmp_path: Path) -> None:
+    planted.replace("num_steps: 60", "num_steps: 1")
+    planted.replace("total_steps: 60 warmup_steps: 6", "total_steps: 1 warmup_steps: 0")
+    run("train", "--config", planted.config, "--model_dir", tmp_path / "run", "--workers", 0, "--no_evaluate")
+    missing_class(planted)
+    for kind, verdict, words in (
+        ("full", "fatal", "a head of another number of classes"),
+        ("detection", "fine", "start afresh"),
+    ):
+        text = planted.text
+        planted.replace("num_steps: 1", f'num_steps: 1 fine_tune_checkpoint_type: "{kind}"')
+        rows = json.loads(
+            run("doctor", planted.config, "--checkpoint", tmp_path / "run", "--no_steps", "--json").output
+        )
+        (row,) = [row for row in rows if row["check"] == "checkpoint"]
+        assert row["verdict"] == verdict, row
+        assert words in row["found"] + row["remedy"], row
+        planted.text = text

@@ -140,7 +140,7 @@ def check_turned(prints: Fingerprints) -> Iterable[Finding]:
 def check_duplicates(prints: Fingerprints, what: str) -> Iterable[Finding]:
     """Yield images that are in `what` more than once."""
     pairs = _pairs(prints)
-    exact = [pair for pair in pairs if prints.exact[pair[0]] == prints.exact[pair[1]]]
+    exact = {pair for pair in pairs if prints.exact[pair[0]] == prints.exact[pair[1]]}
     if not pairs:
         yield Finding("duplicates", "fine", f"{len(prints.names)} images of {what} differ")
         return
