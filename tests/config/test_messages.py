@@ -17,7 +17,10 @@ PACKAGE = "object_detection.protos."
 SCHEMA = json.loads((GOLDEN / "pipeline_schema.json").read_text())
 MESSAGES = {cls.proto_name: cls for cls in vars(m).values() if isinstance(cls, type) and issubclass(cls, Message)}
 EXTENSIONS = {
-    "InputReader": {"coco_input_reader", "voc_input_reader", "class_weight", "group_by_aspect_ratio"},
+    "InputReader": {
+        *("coco_input_reader", "voc_input_reader", "yolo_input_reader", "open_images_input_reader"),
+        *("class_weight", "group_by_aspect_ratio"),
+    },
     "ClassWeight": {"name", "weight"},
     "TrainConfig": {"use_float16", "gradient_accumulation_steps", "freeze_stage", "fine_tune_checkpoint_channels"},
     "FreezeStage": {"until_step", "variables"},
@@ -53,6 +56,7 @@ EXTENSIONS = {
     },
 }
 NEW = {"ClassWeight", "FreezeStage", "AdamWOptimizer", "CocoInputReader", "VocInputReader", "BipartiteArgmaxMatcher"}
+NEW |= {"YoloInputReader", "OpenImagesInputReader"}
 NEW |= {"CaffeDistort", "OverlapCrop", "RandomExpand", "RandomInterpolationResize"}
 NEW |= {"AnchorRefinement", "RefineDet", "RefineDetFeatureExtractor", "ResidualBody", "TransferConnection"}
 NEW |= {"LevelProposals", "RoiAlign", "AutoAugmentOperation", "AutoAugmentSubPolicy"}

@@ -26,6 +26,7 @@ from boxwright.data.label_map import load_label_map
 from boxwright.errors import ConfigError
 from boxwright.models.necks.bifpn import COMBINERS
 from tests.conftest import SMALL_MODEL, SMALL_TRAINING, extra_folder
+from tests.data.other_formats import open_images_of, yolo_of
 from tests.two_stage_models import EVERY
 
 MESSAGES = {cls.proto_name: cls for cls in vars(m).values() if isinstance(cls, type) and issubclass(cls, Message)}
@@ -40,7 +41,7 @@ HONOURED = {
 
 def test_every_field_has_a_verdict() -> None:
     statuses = [field_status(cls, field) for cls in MESSAGES.values() for field in cls.model_fields]
-    assert len(statuses) == 851 + 53 + 21 + 7 + 1 + 24 + 5 + 39 + 3
+    assert len(statuses) == 851 + 53 + 21 + 7 + 1 + 24 + 5 + 39 + 3 + 10
     assert all(status.note for status in statuses if status.verdict != "honoured")
 
 
@@ -89,6 +90,8 @@ def variants(shapes_data: Path) -> Iterator[str]:
         f'tf_record_input_reader {{ input_path: "{shapes_data}/val.record" }}',
         f'coco_input_reader {{ annotations: "{shapes_data}/coco/instances.json" image_folder: "{shapes_data}/coco/images" }}',
         f'voc_input_reader {{ root: "{shapes_data}/voc" image_set: "all" }}',
+        f'yolo_input_reader {{ data: "{yolo_of(shapes_data)}" }}',
+        f'open_images_input_reader {{ annotations: "{open_images_of(shapes_data)}" }}',
     ]
     rates = [
         "constant_learning_rate { }",
@@ -195,7 +198,7 @@ def variants(shapes_data: Path) -> Iterator[str]:
         else:
             grid = anchors[number % 4 if number % 4 != 2 else 3]
         loss = losses[number % 7]
-        reader = f"num_keypoints: 2 {readers[0]}" if number % 4 == 1 else readers[number % 3]
+        reader = f"num_keypoints: 2 {readers[0]}" if number % 4 == 1 else readers[number % 5]
         merging = "freeze_stage { variables: 'head' until_step: 3 }" if number % 2 else ""
         if number == 0:
             reader = f"load_instance_masks: true load_multiclass_scores: true max_number_of_boxes: 9 {readers[0]}"

@@ -10,9 +10,11 @@ from boxwright.config.support import refuse_unsupported
 from boxwright.data.coco import CocoDataset
 from boxwright.data.dataset import Dataset
 from boxwright.data.label_map import load_label_map
+from boxwright.data.open_images import OpenImagesDataset
 from boxwright.data.tf_example import MaskEncoding
 from boxwright.data.tfrecord_dataset import TFRecordDataset
 from boxwright.data.voc import VocDataset
+from boxwright.data.yolo import YoloDataset
 from boxwright.errors import ConfigError
 from boxwright.files import as_here
 from boxwright.types import Categories
@@ -97,6 +99,31 @@ def _voc(config: m.VocInputReader, categories: Categories | None, reader: m.Inpu
     )
 
 
+def _yolo(config: m.YoloInputReader, categories: Categories | None, reader: m.InputReader) -> Dataset:
+    _refuse_what_only_records_have(reader)
+    return YoloDataset(
+        as_here(config.data),
+        config.split,
+        categories,
+        load_masks=reader.load_instance_masks,
+        allow_paths_outside=config.allow_paths_outside,
+    )
+
+
+def _open_images(config: m.OpenImagesInputReader, categories: Categories | None, reader: m.InputReader) -> Dataset:
+    _refuse_what_only_records_have(reader)
+    if reader.load_instance_masks:
+        raise ConfigError("load_instance_masks: Open Images' masks are not read from CSV; convert them to COCO's")
+    return OpenImagesDataset(
+        as_here(config.annotations),
+        as_here(config.image_folder) or None,
+        categories,
+        descriptions=as_here(config.class_descriptions) or None,
+        image_labels=as_here(config.image_labels) or None,
+        allow_paths_outside=config.allow_paths_outside,
+    )
+
+
 def _refuse_what_only_records_have(reader: m.InputReader) -> None:
     if reader.num_keypoints:
         raise ConfigError("num_keypoints: keypoints are read from tf_record_input_reader alone; remove it")
@@ -108,6 +135,8 @@ _READERS: dict[str, Callable[..., Dataset]] = {
     "tf_record_input_reader": _tf_record,
     "coco_input_reader": _coco,
     "voc_input_reader": _voc,
+    "yolo_input_reader": _yolo,
+    "open_images_input_reader": _open_images,
 }
 
 

@@ -17,7 +17,9 @@ __all__ = ["convert_command"]
 def convert_command(  # the flags of the command
     source: Annotated[
         str,
-        typer.Argument(help="A VOC folder, a COCO .json, or TFRecords: a file, a quoted glob, or name@10."),
+        typer.Argument(
+            help="A VOC folder, a COCO .json, YOLO's data.yaml, Open Images' .csv of boxes, or TFRecords: a file, a quoted glob, or name@10."
+        ),
     ],
     target: Annotated[
         Path,
@@ -31,16 +33,19 @@ def convert_command(  # the flags of the command
         ),
     ] = None,
     image_set: Annotated[
-        str, typer.Option("--image_set", help="For VOC: a list in ImageSets/Main, such as trainval.")
+        str,
+        typer.Option("--image_set", help="For VOC: a list in ImageSets/Main, such as trainval; for YOLO: val or test."),
     ] = "",
-    image_folder: Annotated[Path | None, typer.Option("--image_folder", help="For COCO: where the images are.")] = None,
+    image_folder: Annotated[
+        Path | None, typer.Option("--image_folder", help="For COCO and Open Images: where the images are.")
+    ] = None,
     num_shards: Annotated[int, typer.Option("--num_shards", min=1, help="For TFRecord: how many files.")] = 1,
     masks: Annotated[bool, typer.Option("--masks", help="Convert masks too.")] = False,
     allow_paths_outside: Annotated[
         bool, typer.Option("--allow_paths_outside", help="Let annotations name files outside their folder.")
     ] = False,
 ) -> None:
-    """Convert data among Pascal VOC, COCO and TFRecord: images are copied byte for byte, boxes exactly.
+    """Convert data to Pascal VOC, COCO or TFRecord: images are copied byte for byte, boxes exactly.
 
     Weights are written by boxwright export.
     """

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["inspect_command"]
 
 _SHOWN = 20
-_CONFIGS = (".config", ".yaml", ".yml")
+_CONFIGS = (".config",)
 # What fits over a picture of a sheet.
 _LETTERS = 46
 
@@ -27,7 +27,7 @@ def inspect_command(
     data: Annotated[
         str,
         typer.Argument(
-            help="A VOC folder, a COCO .json, or TFRecords: a file, a quoted glob, or name@10; or a pipeline.config, "
+            help="A VOC folder, a COCO .json, YOLO's data.yaml, Open Images' .csv of boxes, or TFRecords: a file, a quoted glob, or name@10; or a pipeline.config, "
             "whose training data are read."
         ),
     ],
@@ -38,8 +38,12 @@ def inspect_command(
             help="Classes and their ids (.pbtxt); without, label_map.pbtxt beside the data, or the names in TFRecords.",
         ),
     ] = None,
-    image_set: Annotated[str, typer.Option("--image_set", help="For VOC: a list in ImageSets/Main.")] = "",
-    image_folder: Annotated[Path | None, typer.Option("--image_folder", help="For COCO: where the images are.")] = None,
+    image_set: Annotated[
+        str, typer.Option("--image_set", help="For VOC: a list in ImageSets/Main; for YOLO: val or test.")
+    ] = "",
+    image_folder: Annotated[
+        Path | None, typer.Option("--image_folder", help="For COCO and Open Images: where the images are.")
+    ] = None,
     allow_paths_outside: Annotated[
         bool, typer.Option("--allow_paths_outside", help="Let annotations name files outside their folder.")
     ] = False,
@@ -100,7 +104,7 @@ def _check_sheet(sheet: Path) -> None:
 def _show_augmented(data: str, count: int, sheet: Path) -> None:
     """Draw samples as they reach the network, under what each step chose; write the choices beside the sheet too."""
     _check_sheet(sheet)
-    if not data.endswith(_CONFIGS):
+    if not data.endswith((*_CONFIGS, ".yaml", ".yml", ".json")):
         raise DataError(f"--augmented: {data} is no configuration; name a pipeline.config, whose steps are applied")
     from boxwright.config import load_config
     from boxwright.data.image_io import encode_picture

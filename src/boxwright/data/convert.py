@@ -1,4 +1,4 @@
-"""Conversion between VOC, COCO and TFRecord; images are copied, never encoded anew."""
+"""Conversion to VOC, COCO and TFRecord, from these, YOLO and Open Images; images are copied, never encoded anew."""
 
 from __future__ import annotations
 
@@ -15,18 +15,21 @@ from typing import Any, Literal
 from boxwright.data.coco import CocoDataset, coco_annotation
 from boxwright.data.dataset import Dataset
 from boxwright.data.label_map import load_label_map, write_label_map
+from boxwright.data.open_images import OpenImagesDataset
 from boxwright.data.record_classes import classes_of_records
 from boxwright.data.tf_example import encode_example
 from boxwright.data.tfrecord import write_records_to
 from boxwright.data.tfrecord_dataset import TFRecordDataset
 from boxwright.data.voc import VocDataset, write_voc_annotation
+from boxwright.data.yolo import YoloDataset, find_yolo
 from boxwright.errors import DataError
 from boxwright.files import is_file, is_folder, make_folder, open_whole, read_file, unfinished, write_whole
 from boxwright.types import Categories, Sample
 
 __all__ = ["DataFormat", "detect_format", "open_dataset", "write_coco", "write_tfrecords", "write_voc"]
 
-DataFormat = Literal["voc", "coco", "tfrecord"]
+DataFormat = Literal["voc", "coco", "tfrecord", "yolo", "open_images"]
+_BY_ENDING: dict[str, DataFormat] = {".json": "coco", ".csv": "open_images", ".yaml": "yolo", ".yml": "yolo"}
 Progress = Callable[[Iterable[int]], Iterable[int]]
 # So that a name with an ending and a number stays below the 255 bytes of common file systems.
 _LONGEST_STEM, _LONGEST_SUFFIX = 180, 16
@@ -34,10 +37,20 @@ _LIKE_A_FLAG = re.compile(r"\s-?[01]$")
 
 
 def detect_format(path: str | Path) -> DataFormat:
-    """Guess what kind of data a path names: a folder is VOC, .json is COCO, all else TFRecord."""
+    """Guess what kind of data a path names.
+
+    Args:
+        path: The path.
+
+    Returns:
+        YOLO for a .yaml and for a folder with a data.yaml, VOC for any other folder, COCO for .json, Open Images for
+        .csv, TFRecord for all else.
+    """
+    if find_yolo(path) is not None:
+        return "yolo"
     if is_folder(path):
         return "voc"
-    return "coco" if str(path).endswith(".json") else "tfrecord"
+    return _BY_ENDING.get(Path(path).suffix, "tfrecord")
 
 
 def open_dataset(
@@ -49,14 +62,15 @@ def open_dataset(
     load_masks: bool = False,
     allow_paths_outside: bool = False,
 ) -> Dataset:
-    """Open data of any of the three formats.
+    """Open data of any format.
 
     Args:
-        path: A VOC folder, a COCO JSON file, or a TFRecord path, glob or `name@count`.
+        path: A VOC folder, a COCO JSON file, YOLO's `data.yaml` or its folder, Open Images' CSV of boxes, or a
+            TFRecord path, glob or `name@count`.
         label_map: The classes; without, `label_map.pbtxt` in the VOC folder or beside the TFRecords, else those
-            that the records themselves name.
-        image_set: For VOC, a list in `ImageSets/Main`.
-        image_folder: For COCO, where the images are.
+            that the data themselves name.
+        image_set: For VOC, a list in `ImageSets/Main`; for YOLO train (as without), val or test.
+        image_folder: For COCO and Open Images, where the images are.
         load_masks: Whether samples carry masks.
         allow_paths_outside: Whether annotations may name files outside their folder.
 
@@ -68,11 +82,16 @@ def open_dataset(
     """
     kind = detect_format(path)
     beside = (Path(path) if kind == "voc" else Path(path).parent) / "label_map.pbtxt"
-    if label_map is None and kind != "coco" and is_file(beside):
+    if label_map is None and kind in ("voc", "tfrecord") and is_file(beside):
         label_map = beside
     categories = load_label_map(label_map) if label_map else None
     if kind == "voc":
         return VocDataset(path, image_set, categories, allow_paths_outside=allow_paths_outside)
+    if kind == "yolo":
+        split = image_set or "train"
+        return YoloDataset(path, split, categories, load_masks=load_masks, allow_paths_outside=allow_paths_outside)
+    if kind == "open_images":
+        return OpenImagesDataset(path, image_folder, categories, allow_paths_outside=allow_paths_outside)
     if kind == "coco":
         return CocoDataset(
             path, image_folder, categories, load_masks=load_masks, allow_paths_outside=allow_paths_outside

@@ -36,7 +36,7 @@ from boxwright.distributed import ALONE, Processes
 from boxwright.errors import BoxwrightError, DataError, TrainingError
 from boxwright.types import Sample
 
-__all__ = ["BatchStream", "TrainingExamples", "samples_in_order", "training_batches"]
+__all__ = ["BatchStream", "TrainingExamples", "samples_in_order", "samples_or_errors", "training_batches"]
 
 # A run of bad samples longer than this is a data set that is not what it should be.
 _MOST_BAD_IN_A_ROW = 100
@@ -301,11 +301,33 @@ def samples_in_order(
     Raises:
         BoxwrightError: Where a sample cannot be read, or a worker died or is stuck.
     """
+    with closing(samples_or_errors(dataset, indices, workers, patience)) as found:
+        for item in found:
+            if isinstance(item, BoxwrightError):
+                raise item
+            yield item
+
+
+def samples_or_errors(
+    dataset: Dataset, indices: Sequence[int], workers: int = 0, patience: float = 600.0
+) -> Generator[Sample | BoxwrightError]:
+    """Yield samples, or why they cannot be read, as `samples_in_order` does.
+
+    Args:
+        dataset: The data.
+        indices: Which samples, in order.
+        workers: Processes that read; 0 to read here.
+        patience: Seconds without a sample after which the workers count as stuck.
+
+    Yields:
+        One sample or error an index; after that of a worker that died or is stuck nothing follows.
+    """
+    readable = _Readable(dataset)
     if not workers:
-        yield from (dataset[index] for index in indices)
+        yield from (readable[index] for index in indices)
         return
     loader: DataLoader[Any] = DataLoader(
-        _Readable(dataset),
+        readable,
         batch_size=None,
         sampler=indices,
         collate_fn=_unchanged,
@@ -316,11 +338,7 @@ def samples_in_order(
         timeout=_POLL_SECONDS,
     )
     with closing(BatchStream(loader, patience).polled()) as stream:
-        for item in stream:
-            if isinstance(item, BoxwrightError):
-                raise item
-            if item is not None:
-                yield item
+        yield from (item for item in stream if item is not None)
 
 
 class _Readable(torch.utils.data.Dataset[Sample | BoxwrightError]):

@@ -53,7 +53,8 @@ class Depth:
     texts: int = 2000
 
 
-_QUICK = 64
+_QUICK, _QUICK_SECONDS = 64, 10.0
+_READERS = 2
 
 
 def examine(
@@ -112,7 +113,8 @@ def examine_quickly(
         What is not fine. Nothing is said of settings without effect, which `report` names.
     """
     found = list(_schedule(plan))
-    records, unreadable = read_records(dataset, spread(len(dataset), _QUICK))
+    indices = spread(len(dataset), _QUICK)
+    records, unreadable = read_records(dataset, indices, workers=min(plan.stream.workers, 1), patience=_QUICK_SECONDS)
     found += check_readable(unreadable, len(records) + len(unreadable), "training") if unreadable else []
     found += _data(config, detector, dataset, records, Depth(texts=_QUICK))
     return [finding for finding in found if finding.verdict in ("warning", "fatal")]
@@ -136,7 +138,8 @@ def _silent(what: str, items: Iterable[int]) -> Iterable[int]:
 
 
 def _read(dataset: Dataset, most: int, what: str, progress: Progress) -> tuple[list[Record], list[str]]:
-    return read_records(dataset, progress(what, spread(len(dataset), most)))
+    indices = spread(len(dataset), most)
+    return read_records(dataset, indices, workers=_READERS, progress=lambda items: progress(what, items))
 
 
 def _checkpoint(plan: TrainingPlan, detector: Detector, checkpoint: str) -> Iterable[Finding]:

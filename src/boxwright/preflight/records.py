@@ -5,14 +5,16 @@ Dimensions: N objects.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.data.dataset import Dataset
-from boxwright.errors import DataError
+from boxwright.data.loader import samples_or_errors
+from boxwright.errors import BoxwrightError
 
 __all__ = ["Progress", "Record", "read_records", "spread"]
 
@@ -48,24 +50,33 @@ def spread(count: int, most: int) -> list[int]:
     return sorted({int(index) for index in np.linspace(0, count - 1, most)})
 
 
-def read_records(dataset: Dataset, indices: Iterable[int]) -> tuple[list[Record], list[str]]:
+def read_records(
+    dataset: Dataset,
+    indices: Sequence[int],
+    *,
+    workers: int = 0,
+    patience: float = 600.0,
+    progress: Callable[[Iterable[int]], Iterable[int]] = iter,
+) -> tuple[list[Record], list[str]]:
     """Read samples.
 
     Args:
         dataset: The data.
         indices: Which.
+        workers: Processes that read; 0 to read here.
+        patience: Seconds without a sample after which workers are given up; the samples until then are returned.
+        progress: Shows how far it is.
 
     Returns:
         The samples, and a line for each that cannot be read.
     """
     records, unreadable = [], []
-    for index in indices:
-        try:
-            sample = dataset[index]
-        except DataError as error:
-            unreadable.append(str(error))
-            continue
-        size = (sample.image.shape[0], sample.image.shape[1])
-        name = sample.id or sample.filename or str(index)
-        records.append(Record(name, size, sample.boxes, sample.labels, sample.is_crowd, sample.left_out))
+    with closing(samples_or_errors(dataset, indices, workers, patience)) as found:
+        for index, sample in zip(progress(indices), found, strict=False):
+            if isinstance(sample, BoxwrightError):
+                unreadable.append(str(sample).splitlines()[0])
+                continue
+            size = (sample.image.shape[0], sample.image.shape[1])
+            name = sample.id or sample.filename or str(index)
+            records.append(Record(name, size, sample.boxes, sample.labels, sample.is_crowd, sample.left_out))
     return records, unreadable

@@ -126,8 +126,10 @@ from boxwright.config.messages.input_reader import (
     InputReader,
     InputType,
     InstanceMaskType,
+    OpenImagesInputReader,
     TFRecordInputReader,
     VocInputReader,
+    YoloInputReader,
 )
 from boxwright.config.messages.label_map import (
     LVISFrequency,
@@ -451,6 +453,8 @@ __all__ = [
     "VarianceScalingInitializer",
     "VarianceScalingInitializerMode",
     "VocInputReader",
+    "YoloInputReader",
+    "OpenImagesInputReader",
     "WeightSharedConvolutionalBoxPredictor",
     "WeightSharedConvolutionalBoxPredictorBoxEncodingsClipRange",
     "WeightSharedConvolutionalBoxPredictorScoreConverter",

@@ -18,6 +18,8 @@ __all__ = [
     "InstanceMaskType",
     "TFRecordInputReader",
     "VocInputReader",
+    "YoloInputReader",
+    "OpenImagesInputReader",
 ]
 
 
@@ -79,6 +81,38 @@ class VocInputReader(Message):
     )
 
 
+class YoloInputReader(Message):
+    """Images with YOLO's text labels (an extension of Boxwright)."""
+
+    proto_name: ClassVar[str] = "YoloInputReader"
+
+    data: String = Field("", description="The data.yaml, or the folder that holds it.")
+    split: String = Field("train", description="Which of its lists: train, val or test.")
+    allow_paths_outside: Bool = Field(
+        False, description="Whether data.yaml may name folders outside its own, absolute or by '..'."
+    )
+
+
+class OpenImagesInputReader(Message):
+    """Images with Open Images' CSV annotations (an extension of Boxwright)."""
+
+    proto_name: ClassVar[str] = "OpenImagesInputReader"
+
+    annotations: String = Field("", description="The CSV of boxes, such as train-annotations-bbox.csv.")
+    image_folder: String = Field(
+        "", description="Folder of the images, named by their ImageID; default: images beside the CSV, or beside it."
+    )
+    class_descriptions: String = Field(
+        "", description="The CSV of class codes and their names; default: its usual name beside the annotations."
+    )
+    image_labels: String = Field(
+        "", description="The CSV of image-level labels, which say what was looked for in an image; default: none."
+    )
+    allow_paths_outside: Bool = Field(
+        False, description="Whether an ImageID may lead out of the folder, absolute or by '..'."
+    )
+
+
 class TFRecordInputReader(Message):
     """TFRecord files to read."""
 
@@ -100,7 +134,14 @@ class InputReader(Message):
 
     proto_name: ClassVar[str] = "InputReader"
     oneofs: ClassVar[dict[str, tuple[str, ...]]] = {
-        "input_reader": ("tf_record_input_reader", "external_input_reader", "coco_input_reader", "voc_input_reader")
+        "input_reader": (
+            "tf_record_input_reader",
+            "external_input_reader",
+            "coco_input_reader",
+            "voc_input_reader",
+            "yolo_input_reader",
+            "open_images_input_reader",
+        )
     }
 
     name: String = Field("", description="Name of this data set, used to tell several evaluation sets apart.")
@@ -228,6 +269,12 @@ class InputReader(Message):
     )
     voc_input_reader: VocInputReader | None = Field(
         None, description="A Pascal VOC folder and an image set (an extension of Boxwright)."
+    )
+    yolo_input_reader: YoloInputReader | None = Field(
+        None, description="A data.yaml and YOLO's text labels (an extension of Boxwright)."
+    )
+    open_images_input_reader: OpenImagesInputReader | None = Field(
+        None, description="Open Images' CSV annotations and a folder of images (an extension of Boxwright)."
     )
     class_weight: list[ClassWeight] = Field(
         default_factory=list,

@@ -1,0 +1,195 @@
+"""Open Images' CSV files: boxes of all images in one, image-level labels and names of classes in others.
+
+Boxes are in units of the image. A class is named by its code, such as /m/01g317, and shown by its description.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from boxwright.data.image_io import read_image
+from boxwright.data.reading import checked_sample, inside, reading
+from boxwright.errors import DataError
+from boxwright.files import is_file, is_folder, read_file, refuse_unfinished, shown
+from boxwright.types import Categories, Category, Sample
+
+__all__ = ["OpenImagesDataset"]
+
+_DESCRIPTIONS = ("class-descriptions-boxable.csv", "class-descriptions.csv", "oidv7-class-descriptions-boxable.csv")
+_SUFFIXES = (".jpg", ".jpeg", ".png", ".JPG")
+_SIDES = ("XMin", "YMin", "XMax", "YMax")
+
+
+class OpenImagesDataset:
+    """Samples from Open Images' annotations; the images are those that have a box or a verified label."""
+
+    def __init__(
+        self,
+        annotations: str | Path,
+        image_folder: str | Path | None = None,
+        categories: Categories | None = None,
+        *,
+        descriptions: str | Path | None = None,
+        image_labels: str | Path | None = None,
+        allow_paths_outside: bool = False,
+    ) -> None:
+        """Read the tables.
+
+        Args:
+            annotations: The CSV of boxes (ImageID, LabelName, XMin, XMax, YMin, YMax, and IsGroupOf if known).
+            image_folder: Where `<ImageID>.jpg` are; without, `images` beside the CSV, or beside it.
+            categories: The classes, by code or by description; without, all that occur. Objects of other classes are
+                left out.
+            descriptions: The CSV of codes and descriptions; without, one of its usual names beside the annotations.
+            image_labels: The CSV of image-level labels (ImageID, LabelName, Confidence); they are the verified ones.
+            allow_paths_outside: Whether an ImageID may lead out of the folder.
+
+        Raises:
+            DataError: Where a file is missing or no such CSV.
+        """
+        self.path, self.name, self._allow_outside = Path(annotations), str(annotations), allow_paths_outside
+        refuse_unfinished(self.path.parent)
+        beside = self.path.parent / "images"
+        self.folder = Path(image_folder) if image_folder else beside if is_folder(beside) else self.path.parent
+        shown_names = _descriptions(self.path, descriptions)
+        self._numbers: dict[str, int] = {}  # ImageID to its place
+        codes: dict[str, int] = {}
+        image_of, code_of, group_of, sides = array("q"), array("q"), array("b"), array("d")
+        for where, row in _table(self.path, ("ImageID", "LabelName", *_SIDES)):
+            image_of.append(self._numbers.setdefault(row["ImageID"], len(self._numbers)))
+            code_of.append(codes.setdefault(row["LabelName"], len(codes)))
+            group_of.append(row.get("IsGroupOf") == "1")
+            sides.extend(_number(row[name], f"{where}: {name}") for name in _SIDES)
+        labels = list(_table(Path(image_labels), ("ImageID", "LabelName"))) if image_labels else []
+        for _, row in labels:
+            self._numbers.setdefault(row["ImageID"], len(self._numbers))
+            codes.setdefault(row["LabelName"], len(codes))
+        if not codes:
+            raise DataError(f"{self.path}: no boxes")
+        self.categories = categories or _all_of(codes, shown_names)
+        known = {item.title: item for item in self.categories}
+        found = {code: self.categories.by_name(code) or known.get(shown_names.get(code, "")) for code in codes}
+        label_of = np.array([-1 if category is None else category.label for category in found.values()], np.int64)
+        self._verified: dict[int, set[int]] = {}
+        for _, row in labels:
+            label = int(label_of[codes[row["LabelName"]]])
+            if label >= 0:
+                self._verified.setdefault(self._numbers[row["ImageID"]], set()).add(label)
+        order = np.argsort(np.frombuffer(image_of, np.int64), kind="stable") if image_of else np.zeros(0, np.int64)
+        self._starts = np.searchsorted(np.asarray(image_of, np.int64)[order], np.arange(len(self._numbers) + 1))
+        self._labels = label_of[np.asarray(code_of, np.int64)[order]]
+        self._groups = np.asarray(group_of, np.bool_)[order]
+        self._boxes = np.asarray(sides, np.float64).reshape(-1, 4)[order]
+        self.images = list(self._numbers)
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """How many samples each source has; they follow one another."""
+        return (len(self),)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> Sample:
+        """Read one sample.
+
+        Args:
+            index: From 0.
+
+        Returns:
+            The sample; its id is the ImageID.
+
+        Raises:
+            DataError: Where the image cannot be read.
+        """
+        name = self.images[index]
+        with reading(f"{self.path}: image {name[:60]}"):
+            path = self._image(name)
+            image = read_image(path)
+            rows = np.arange(self._starts[index], self._starts[index + 1])
+            kept = rows[self._labels[rows] >= 0]
+            scale = np.array([image.shape[1], image.shape[0]] * 2)
+            with np.errstate(over="ignore"):  # what overflows is infinite, and refused below
+                boxes = (self._boxes[kept] * scale).astype(np.float32)
+            sample = Sample(
+                image=image,
+                boxes=boxes,
+                labels=self._labels[kept],
+                group_of=self._groups[kept],
+                verified_labels=np.array(sorted(self._verified.get(index, ())), np.int64),
+                left_out=len(rows) - len(kept),
+                id=name,
+                filename=path.name,
+            )
+            return checked_sample(sample, f"{self.path}: image {name[:60]}")
+
+    def _image(self, name: str) -> Path:
+        where = f"{self.path}: ImageID"
+        paths = [
+            inside(self.folder, f"{name}{suffix}", where, allow_outside=self._allow_outside) for suffix in _SUFFIXES
+        ]
+        found = next((path for path in paths if is_file(path)), None)
+        if found is None:
+            raise DataError(f"{self.path}: no image {shown(paths[0])}")
+        return found
+
+    def encoded(self, index: int) -> tuple[bytes, str]:
+        """Return the image file's bytes and its name."""
+        path = self._image(self.images[index])
+        return read_file(path), path.name
+
+
+def _table(path: Path, wanted: tuple[str, ...]) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield each row of a CSV with where it stands."""
+    try:
+        text = read_file(path).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not UTF-8: {error}") from None
+    rows = csv.DictReader(io.StringIO(text))
+    try:
+        missing = [name for name in wanted if name not in (rows.fieldnames or ())]
+        if missing:
+            raise DataError(
+                f"{path}: no column {', '.join(missing)}; there are: {', '.join(rows.fieldnames or ())[:200]}"
+            )
+        for number, row in enumerate(rows, start=2):
+            where = f"{path}: line {number}"
+            if any(not row[name] for name in wanted):
+                raise DataError(f"{where}: too few columns")
+            yield where, row
+    except csv.Error as error:
+        raise DataError(f"{path}: not CSV: {error}") from None
+
+
+def _number(text: str, where: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise DataError(f"{where}: expected a number, found {text[:60]!r}") from None
+
+
+def _descriptions(annotations: Path, named: str | Path | None) -> dict[str, str]:
+    """Read codes and what they stand for; the file has a header or not."""
+    paths = [Path(named)] if named else [annotations.parent / name for name in _DESCRIPTIONS]
+    path = next((path for path in paths if is_file(path)), None)
+    if path is None:
+        if named:
+            raise DataError(f"{shown(named)}: no such file")
+        return {}
+    try:
+        rows = list(csv.reader(io.StringIO(read_file(path).decode("utf-8-sig"))))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path}: not CSV: {error}") from None
+    return {row[0]: row[1] for row in rows if len(row) >= 2 and row[0] != "LabelName"}
+
+
+def _all_of(codes: dict[str, int], shown_names: dict[str, str]) -> Categories:
+    return Categories(
+        tuple(Category(label, label + 1, code, shown_names.get(code, "")) for label, code in enumerate(sorted(codes)))
+    )

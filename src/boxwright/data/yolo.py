@@ -1,0 +1,232 @@
+"""YOLO's text labels: a `data.yaml`, folders of images, and beside each `images` folder one of `labels`.
+
+A line of a label file is an object: its class, from 0, then the centre, width and height of its box, or the points of
+its outline, all in units of the image. An image without a label file has no objects.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from boxwright.data.coco_masks import check_mask_memory, decode_mask
+from boxwright.data.image_io import read_image
+from boxwright.data.reading import checked_sample, inside, reading
+from boxwright.errors import DataError
+from boxwright.files import is_file, is_folder, read_file, shown, size_of
+from boxwright.types import Categories, Category, Sample
+
+__all__ = ["YoloDataset", "find_yolo"]
+
+_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff"})
+_LARGEST = 2**20  # bytes of a data.yaml
+_BOX = 4
+
+
+def find_yolo(path: str | Path) -> Path | None:
+    """Return the `data.yaml` that a path is, or that lies in a folder; None where there is none."""
+    path = Path(path)
+    candidates = [path] if path.suffix in (".yaml", ".yml") else [path / "data.yaml", path / "data.yml"]
+    return next((candidate for candidate in candidates if is_file(candidate)), None)
+
+
+class YoloDataset:
+    """Samples from images and YOLO's text labels."""
+
+    def __init__(
+        self,
+        data: str | Path,
+        split: str = "train",
+        categories: Categories | None = None,
+        *,
+        load_masks: bool = False,
+        allow_paths_outside: bool = False,
+    ) -> None:
+        """Find the images.
+
+        Args:
+            data: A `data.yaml`, or the folder that holds it.
+            split: Which of its lists: train, val or test.
+            categories: The classes, by name; without, those of `data.yaml`, with ids from 1.
+            load_masks: Whether outlines become masks; boxes alone have none.
+            allow_paths_outside: Whether `data.yaml` may name folders outside its own.
+
+        Raises:
+            DataError: Where a file or folder is missing, or the classes are not named.
+        """
+        found = find_yolo(data)
+        if found is None:
+            raise DataError(f"{shown(data)}: no data.yaml")
+        self.path, self.load_masks = found, load_masks
+        self.name = f"{found} ({split})"
+        content = _read_yaml(found)
+        names = _names(content.get("names"), found)
+        if content.get("kpt_shape") is not None:
+            raise DataError(f"{found}: kpt_shape: YOLO's keypoints are not read; convert them to TFRecords")
+        own = Categories(tuple(Category(label, label + 1, name) for label, name in enumerate(names)))
+        self.categories = categories or own
+        self._labels = [self._label(name) for name in names]
+        if split not in content:
+            given = ", ".join(name for name in ("train", "val", "test") if name in content)
+            raise DataError(f"{found}: no {split!r}; there are: {given or 'none'}")
+        root = self._below(found.parent, str(content.get("path") or "."), allow_paths_outside)
+        listed = content[split] if isinstance(content[split], list) else [content[split]]
+        self.images = [
+            image for item in listed for image in self._listed(root, item, allow_outside=allow_paths_outside)
+        ]
+        if not self.images:
+            raise DataError(f"{found}: {split}: no images in {', '.join(map(str, listed))[:200]}")
+
+    def _label(self, name: str) -> int:
+        category = self.categories.by_name(name)
+        if category is None:
+            known = ", ".join(item.name for item in self.categories)
+            raise DataError(f"{self.path}: class {name!r} is not in the label map ({known})")
+        return category.label
+
+    def _below(self, folder: Path, name: str, allow_outside: bool) -> Path:
+        return inside(folder, name, str(self.path), allow_outside=allow_outside)
+
+    def _listed(self, root: Path, item: Any, *, allow_outside: bool) -> list[Path]:
+        """Return the images of a folder, or of a text file that lists them."""
+        path = self._below(root, str(item), allow_outside)
+        if is_folder(path):
+            return sorted(image for image in path.rglob("*") if image.suffix.lower() in _SUFFIXES)
+        if not is_file(path):
+            raise DataError(f"{self.path}: no such folder or list: {shown(path)}")
+        lines = _text(path).splitlines()
+        return [self._below(root, line.strip(), allow_outside) for line in lines if line.strip()]
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """How many samples each source has; they follow one another."""
+        return (len(self),)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> Sample:
+        """Read one sample.
+
+        Args:
+            index: From 0.
+
+        Returns:
+            The sample; its id is the image's name without its ending.
+
+        Raises:
+            DataError: Where the image or its labels cannot be read.
+        """
+        image_path = self.images[index]
+        path = _label_path(image_path)
+        with reading(str(path)):
+            image = read_image(image_path)
+            size = (image.shape[0], image.shape[1])
+            rows = _rows(path) if is_file(path) else []
+            scale = np.array([size[1], size[0]], np.float64)
+            boxes = [_box(values) * np.tile(scale, 2) for _, values in rows]
+            labels = [self._checked_label(number, path) for number, _ in rows]
+            with np.errstate(over="ignore"):  # what overflows is infinite, and refused below
+                corners = np.array(boxes, np.float64).reshape(-1, 4).astype(np.float32)
+            sample = Sample(
+                image=image,
+                boxes=corners,
+                labels=np.array(labels, np.int64),
+                masks=_masks([values for _, values in rows], size, path) if self.load_masks else None,
+                id=image_path.stem,
+                filename=image_path.name,
+            )
+            return checked_sample(sample, str(path))
+
+    def _checked_label(self, number: int, path: Path) -> int:
+        if not 0 <= number < len(self._labels):
+            raise DataError(f"{path}: class {number}, but {self.path.name} names {len(self._labels)} from 0")
+        return self._labels[number]
+
+    def encoded(self, index: int) -> tuple[bytes, str]:
+        """Return the image file's bytes and its name."""
+        return read_file(self.images[index]), self.images[index].name
+
+
+def _label_path(image: Path) -> Path:
+    """Return where an image's labels are: `images` in its path, the last one, becomes `labels`."""
+    parts = list(image.parts[:-1])
+    for place in range(len(parts) - 1, -1, -1):
+        if parts[place] == "images":
+            parts[place] = "labels"
+            break
+    return Path(*parts, f"{image.stem}.txt")
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    if size_of(path) > _LARGEST:
+        raise DataError(f"{path}: more than {_LARGEST} bytes: no data.yaml of YOLO's")
+    try:
+        content = yaml.safe_load(_text(path))
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise DataError(f"{path}: not YAML: {str(error).splitlines()[0]}") from None
+    if not isinstance(content, dict):
+        raise DataError(f"{path}: expected names and lists of images")
+    return content
+
+
+def _names(given: Any, path: Path) -> list[str]:
+    """Return the names of classes 0, 1, …, listed or numbered."""
+    if isinstance(given, dict) and sorted(given, key=str) == sorted(range(len(given)), key=str):
+        given = [given[number] for number in range(len(given))]
+    if not isinstance(given, list) or not given or not all(isinstance(name, str | int) for name in given):
+        raise DataError(f"{path}: names: expected a list of class names, or a mapping from 0, 1, … to them")
+    return [str(name) for name in given]
+
+
+def _text(path: Path) -> str:
+    try:
+        return read_file(path).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not UTF-8: {error}") from None
+
+
+def _rows(path: Path) -> list[tuple[int, list[float]]]:
+    """Return the class and the numbers of each object."""
+    rows = []
+    for line_number, line in enumerate(_text(path).splitlines(), start=1):
+        words = line.split()
+        if not words:
+            continue
+        where = f"{path}: line {line_number}"
+        try:
+            number, values = float(words[0]), [float(word) for word in words[1:]]
+        except ValueError:
+            raise DataError(f"{where}: expected numbers, found {line[:60]!r}") from None
+        outline = len(values) >= 6 and len(values) % 2 == 0
+        if number != int(number) or not (len(values) == _BOX or outline) or not np.isfinite(values).all():
+            raise DataError(
+                f"{where}: expected a class and 4 numbers, or a class and an outline of 3 or more points, "
+                f"found {line[:60]!r}"
+            )
+        rows.append((int(number), values))
+    return rows
+
+
+def _box(values: list[float]) -> Any:
+    """Return xyxy in units of the image."""
+    if len(values) == _BOX:
+        x, y, width, height = values
+        return np.array([x - width / 2, y - height / 2, x + width / 2, y + height / 2])
+    points = np.array(values).reshape(-1, 2)
+    return np.concatenate([points.min(0), points.max(0)])
+
+
+def _masks(rows: list[list[float]], size: tuple[int, int], path: Path) -> Any:
+    """Draw outlines [N, H, W]; an object that has only a box is refused."""
+    check_mask_memory(len(rows), size, str(path))
+    drawn = []
+    for number, values in enumerate(rows):
+        if len(values) == _BOX:
+            raise DataError(f"{path}: object {number} has a box and no outline; masks were asked for")
+        scaled = (np.array(values).reshape(-1, 2) * [size[1], size[0]]).reshape(-1).tolist()
+        drawn.append(decode_mask([scaled], size, f"{path}: object {number}"))
+    return np.array(drawn, np.uint8).reshape(-1, *size)
