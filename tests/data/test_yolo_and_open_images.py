@@ -158,7 +158,7 @@ def test_a_line_by_hand(tmp_path: Path) -> None:
         ("cat 0.5 0.5 0.5 0.5", "line 1: expected numbers"),
         ("2 0.5 0.5 0.5 0.5", "class 2, but data.yaml names 2 from 0"),
         ("-1 0.5 0.5 0.5 0.5", "class -1, but"),
-        ("0 1e300 0.5 0.5 0.5", "not finite"),
+        ("0 1e300 0.5 0.5 0.5", "line 1: expected a class"),
     ],
 )
 def test_bad_labels(tmp_path: Path, label: str, wanted: str) -> None:

@@ -24,6 +24,7 @@ __all__ = ["YoloDataset", "find_yolo"]
 _SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff"})
 _LARGEST = 2**20  # bytes of a data.yaml
 _BOX = 4
+_FARTHEST = 1e6  # units of the image
 
 
 def find_yolo(path: str | Path) -> Path | None:
@@ -129,11 +130,9 @@ class YoloDataset:
             scale = np.array([size[1], size[0]], np.float64)
             boxes = [_box(values) * np.tile(scale, 2) for _, values in rows]
             labels = [self._checked_label(number, path) for number, _ in rows]
-            with np.errstate(over="ignore"):  # what overflows is infinite, and refused below
-                corners = np.array(boxes, np.float64).reshape(-1, 4).astype(np.float32)
             sample = Sample(
                 image=image,
-                boxes=corners,
+                boxes=np.array(boxes, np.float64).reshape(-1, 4).astype(np.float32),
                 labels=np.array(labels, np.int64),
                 masks=_masks([values for _, values in rows], size, path) if self.load_masks else None,
                 id=image_path.stem,
@@ -202,7 +201,7 @@ def _rows(path: Path) -> list[tuple[int, list[float]]]:
         except ValueError:
             raise DataError(f"{where}: expected numbers, found {line[:60]!r}") from None
         outline = len(values) >= 6 and len(values) % 2 == 0
-        if number != int(number) or not (len(values) == _BOX or outline) or not np.isfinite(values).all():
+        if number != int(number) or not (len(values) == _BOX or outline) or not np.abs(values).max() < _FARTHEST:
             raise DataError(
                 f"{where}: expected a class and 4 numbers, or a class and an outline of 3 or more points, "
                 f"found {line[:60]!r}"
