@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import cv2
 import numpy as np
@@ -28,19 +29,21 @@ data_augmentation_options { random_horizontal_flip { } }
 
 
 class Chosen(np.random.Generator):
-    """Gives chosen numbers, in order."""
+    """Gives chosen numbers, in order; one that is drawn many times at once is the same each time, unless it is a list."""
 
-    def __init__(self, *numbers: float) -> None:
+    def __init__(self, *numbers: Any) -> None:
         super().__init__(np.random.PCG64(0))
         self.numbers = list(numbers)
 
     def random(self, *_: object, **__: object) -> float:  # type: ignore[override]
         return self.numbers.pop(0)
 
-    def uniform(self, low: float = 0, high: float = 1, *_: object) -> float:  # type: ignore[override]
+    def uniform(self, low: Any = 0, high: Any = 1, size: Any = None) -> Any:
         value = self.numbers.pop(0)
-        assert low <= value <= high
-        return value
+        assert (np.asarray(low) <= value).all()
+        assert (value <= np.asarray(high)).all()
+        shape = np.broadcast_shapes(np.shape(low), np.shape(high), size or ())
+        return np.broadcast_to(value, shape).copy() if shape else value
 
     def integers(self, *_: object, **__: object) -> int:  # type: ignore[override]
         return int(self.numbers.pop(0))
@@ -112,19 +115,21 @@ def test_crop_by_hand() -> None:
     sample = sample_of([[0, 0, 20, 20], [30, 10, 60, 30], [0, 30, 10, 40]], 40, 60)
     crop = OverlapCrop(min_overlaps=(0.1,))
     # Scale 0.56, ratio 1: a window of 33.6×22.4 pixels from 24.6, 4.4; then it is taken, not the whole image.
-    out = crop(sample, Chosen(0.56, 1.0, 0.41, 0.11, 1))
+    out = crop(sample, Chosen(0.56, 1.0, [0.41, 0.11], 1))
     assert out.image.shape == (22, 33, 3)
     assert np.array_equal(out.image, sample.image[4:26, 24:57])
     assert out.labels.tolist() == [1]
     assert np.allclose(out.boxes, [[5.4 * 33 / 33.6, 5.6 * 22 / 22.4, 33, 22]], atol=1e-4)
-    assert crop(sample, Chosen(0.56, 1.0, 0.41, 0.11, 0)) is sample
+    assert crop(sample, Chosen(0.56, 1.0, [0.41, 0.11], 0)) is sample
 
 
 def test_windows_that_overlap_too_little_are_drawn_again() -> None:
     sample = sample_of([[0, 0, 30, 20]], 40, 60)
     crop = OverlapCrop(min_overlaps=(0.9,))
     # The object is the image's first quarter: the first window lies elsewhere, the second on it.
-    out = crop(sample, Chosen(0.5, 1.0, 0.5, 0.5, 0.5, 1.0, 0.0, 0.0, 1))
+    corners = np.zeros((1, 50, 2))
+    corners[0, 0] = 0.5
+    out = crop(sample, Chosen(0.5, 1.0, corners, 1))
     assert out.image.shape == (20, 30, 3)
     tiny = sample_of([[0, 0, 1, 1]], 40, 60)
     assert crop(tiny, np.random.default_rng(0)) is tiny, "no window found: the whole image"
@@ -192,18 +197,25 @@ def test_windows_that_are_sought() -> None:
     """Six searches, of 50 trials each; a trial draws scale, ratio and place."""
 
     class Counting(np.random.Generator):
-        trials = 0
+        trials: list[int] = []  # noqa: RUF012
+        windows: list[int] = []  # noqa: RUF012
 
-        def uniform(self, low: float = 0, high: float = 1, *_: object) -> float:  # type: ignore[override]
-            self.trials += 1
-            return super().uniform(low, high)
+        def uniform(self, low: Any = 0, high: Any = 1, size: Any = None) -> Any:
+            drawn = super().uniform(low, high, size)
+            self.trials.append(drawn.size)
+            return drawn
+
+        def integers(self, low: Any, *_: Any, **__: Any) -> Any:
+            self.windows.append(low)
+            return super().integers(low)
 
     rng = Counting(np.random.PCG64(0))
     assert OverlapCrop().min_overlaps == (0.1, 0.3, 0.5, 0.7, 0.9, 0.0)
     tiny = sample_of([[0, 0, 0.1, 0.1]], 40, 60)
     OverlapCrop()(tiny, rng)
-    # No window overlaps so small an object enough, but any will do for the last search.
-    assert rng.trials == (5 * 50 + 1) * 4
+    assert rng.trials == [6 * 50, 6 * 50, 6 * 50 * 2]
+    # No window overlaps so small an object enough, but any will do for the last search: that, or the whole image.
+    assert rng.windows == [2]
 
 
 def test_how_far_images_expand_and_where() -> None:
@@ -235,7 +247,7 @@ def test_how_often_the_whole_image_stays_and_each_interpolation_comes() -> None:
 
 def test_shapes_of_windows() -> None:
     crop, rng = OverlapCrop(), np.random.default_rng(3)
-    windows = np.array([crop._draw(rng) for _ in range(4000)])
+    windows = np.array([crop._draw((4000, 1), rng)]).reshape(-1, 4)
     sides = windows[:, 2:] - windows[:, :2]
     scales, ratios = np.sqrt(sides.prod(1)), sides[:, 0] / sides[:, 1]
     assert windows.min() >= 0
@@ -302,7 +314,7 @@ def test_images_without_objects_pass() -> None:
 def test_keypoints_go_along_and_are_not_seen_outside() -> None:
     sample = sample_of([[30, 10, 60, 30]], 40, 60)
     sample.keypoints = np.array([[[31, 11, 1], [59, 29, 1]]], np.float32)
-    out = OverlapCrop(min_overlaps=(0.1,))(sample, Chosen(0.56, 1.0, 0.41, 0.11, 1))
+    out = OverlapCrop(min_overlaps=(0.1,))(sample, Chosen(0.56, 1.0, [0.41, 0.11], 1))
     assert out.keypoints is not None
     wide, high = 33 / 33.6, 22 / 22.4
     assert np.allclose(out.keypoints, [[[6.4 * wide, 6.6 * high, 1], [34.4 * wide, 24.6 * high, 0]]], atol=1e-4)

@@ -10,11 +10,11 @@ from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import Any
 
+import cv2
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional as F
 
 from boxwright.types import Sample, Targets
 from boxwright.types.masks import InstanceMasks
@@ -122,9 +122,9 @@ def to_input(sample: Sample, resizer: Resizer) -> Sample:
     # A copy where strides are negative, as those of a flipped image one pixel wide may be: torch refuses them.
     image = sample.image.copy() if min(sample.image.strides) < 0 else sample.image
     resized, true_size = resizer(torch.from_numpy(image))
-    if sample.image.dtype == np.uint8:
-        resized = resized.round().clamp(0, 255).to(torch.uint8)
     pixels = resized.contiguous().numpy()
+    if sample.image.dtype == np.uint8:  # rounded to even, as torch does, and clipped, in one pass
+        pixels = np.asarray(cv2.add(pixels, np.zeros(4), dtype=cv2.CV_8U)).reshape(pixels.shape)
     return learnable(sample, true_size, pixels)
 
 
@@ -165,12 +165,23 @@ def _scaled_points(points: NDArray[Any], scale: NDArray[np.float32]) -> NDArray[
     return np.concatenate([hidden, points[..., 2:]], -1).astype(np.float32)
 
 
+def _nearest(old: int, new: int) -> NDArray[np.int64]:
+    """Return which of `old` pixels each of `new` ones is."""
+    places = np.arange(new, dtype=np.float32) * np.float32(old / new)
+    return np.minimum(places.astype(np.int64), old - 1)
+
+
 def _resized_masks(masks: NDArray[Any], true_size: tuple[int, int], size: tuple[int, int]) -> NDArray[np.uint8]:
     """Bring masks [N, H, W] to a size by the nearest pixel, and pad with 0 below and right."""
     padded = np.zeros((len(masks), *size), np.uint8)
-    if len(masks):
-        resized = F.interpolate(torch.from_numpy(np.ascontiguousarray(masks))[:, None], true_size, mode="nearest")
-        padded[:, : true_size[0], : true_size[1]] = resized[:, 0].numpy()
+    rows, columns = (_nearest(old, new) for old, new in zip(masks.shape[1:], true_size, strict=True))
+    for into, mask in zip(padded, masks, strict=True):
+        # Only where the mask is: most of an image is not.
+        x, y, wide, tall = cv2.boundingRect(np.ascontiguousarray(mask))
+        top, bottom = np.searchsorted(rows, (y, y + tall))
+        left, right = np.searchsorted(columns, (x, x + wide))
+        window = mask[y : y + tall, x : x + wide]
+        into[top:bottom, left:right] = window.take(columns[left:right] - x, 1).take(rows[top:bottom] - y, 0)
     return padded
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 from pycocotools import mask as coco_mask
@@ -63,7 +64,7 @@ def _draw(polygons: list[Any], size: tuple[int, int], where: str) -> NDArray[np.
     if problem := MASK_BOUNDARY.exceeded(round(boundary)):
         raise DataError(f"{where}: {problem}")
     codes = coco_mask.merge(coco_mask.frPyObjects(polygons, *size))
-    return np.asarray(coco_mask.decode(codes), np.uint8)
+    return np.asarray(cv2.transpose(coco_mask.decode(codes).T), np.uint8)  # they come column by column
 
 
 def _runs(counts: Any, where: str) -> list[int]:
@@ -100,7 +101,7 @@ def _fill(runs: list[int], size: tuple[int, int], where: str) -> NDArray[np.uint
     if min(runs, default=0) < 0 or sum(runs) != size[0] * size[1]:
         raise DataError(f"{where}: segmentation: its run lengths do not fill an image of {size[0]}×{size[1]}")
     flat = np.repeat((np.arange(len(runs)) % 2).astype(np.uint8), runs)
-    return np.ascontiguousarray(flat.reshape(size, order="F"))
+    return np.asarray(cv2.transpose(flat.reshape(size[::-1])), np.uint8).reshape(size)
 
 
 def check_mask_memory(count: int, size: tuple[int, int], where: str) -> None:

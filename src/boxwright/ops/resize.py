@@ -34,9 +34,17 @@ def resize_bilinear(image: Tensor, height: int, width: int, *, align_corners: bo
     """
     if image.shape[-3:-1] == (height, width):
         return image.float()
-    for dim, size in ((-3, height), (-2, width)):
-        image = _interpolate(image, dim, size, _source(image, dim, size, align_corners=align_corners))
-    return image
+    pixels = image.float().movedim(-1, -3)
+    whole = pixels.reshape(-1, *pixels.shape[-3:])
+    if not align_corners:
+        # One pixel more of both, corners aligned, has the same source coordinates; the one more repeats the edge.
+        whole = F.pad(whole, (0, 1, 0, 1), mode="replicate")
+        height, width = height + 1, width + 1
+    whole = whole.contiguous(memory_format=torch.channels_last)
+    resized = F.interpolate(whole, (height, width), mode="bilinear", align_corners=True)
+    if not align_corners:
+        resized = resized[..., :-1, :-1]
+    return resized.reshape(*pixels.shape[:-2], *resized.shape[-2:]).movedim(-3, -1)
 
 
 def resize_half_pixel(image: Tensor, height: int, width: int, *, align_corners: bool = False) -> Tensor:
@@ -65,20 +73,6 @@ def _source(image: Tensor, dim: int, size: int, *, align_corners: bool) -> Tenso
     length = image.shape[dim]
     scale = (length - 1) / (size - 1) if align_corners and size > 1 else length / size
     return torch.arange(size, dtype=torch.float32, device=image.device) * torch.tensor(scale, dtype=torch.float32)
-
-
-def _interpolate(image: Tensor, dim: int, size: int, source: Tensor) -> Tensor:
-    length = image.shape[dim]
-    lower = source.floor().long().clamp_(max=length - 1)
-    upper = (lower + 1).clamp_(max=length - 1)
-    # Rows and columns are picked before they become floats: a quarter of the bytes to move.
-    low = image.index_select(dim, lower).float()
-    fraction = source - lower
-    if not bool(fraction.any()):
-        return low
-    shape = [1] * image.ndim
-    shape[dim] = size
-    return torch.lerp(low, image.index_select(dim, upper).float(), fraction.reshape(shape))
 
 
 def resize_nearest(image: Tensor, height: int, width: int, *, align_corners: bool = False) -> Tensor:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import cv2
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -49,12 +50,11 @@ class InstanceMasks:
         values, total = [], 0
         for image, masks in enumerate(images):
             for number, mask in enumerate(masks):
-                rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
+                left, top, wide, tall = cv2.boundingRect(np.ascontiguousarray(mask, np.uint8))
                 starts[image, number] = total
-                if not len(rows):
+                if not tall:
                     continue
-                top, left = rows[0], columns[0]
-                window = mask[top : rows[-1] + 1, left : columns[-1] + 1]
+                window = mask[top : top + tall, left : left + wide]
                 windows[image, number] = (top, left, *window.shape)
                 values.append(window.reshape(-1))
                 total += window.size

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from boxwright.data.augmentation.functional.color import brighten, saturate_8_bits, scale_levels, turn_hue_8_bits
 from boxwright.data.augmentation.functional.geometry import pad, place
+from boxwright.data.augmentation.functional.pixels import canvas_of
 from boxwright.types import Sample
 
 __all__ = ["CaffeDistort", "OverlapCrop", "RandomExpand", "RandomInterpolationResize"]
@@ -92,9 +93,7 @@ class RandomExpand:
         height, width = sample.image.shape[:2]
         tall, wide = int(height * ratio), int(width * ratio)
         top, left = math.floor(rng.uniform(0, tall - height)), math.floor(rng.uniform(0, wide - width))
-        canvas = np.empty((tall, wide, 3), np.uint8)
-        canvas[:] = self.colour
-        return pad(sample, canvas, (left, top))
+        return pad(sample, canvas_of((tall, wide), self.colour, sample.image), (left, top))
 
 
 @dataclass(frozen=True)
@@ -121,32 +120,29 @@ class OverlapCrop:
         height, width = sample.image.shape[:2]
         unit = np.array([width, height, width, height], np.float32)
         boxes = np.asarray(sample.boxes / unit, np.float32)
-        found = [self._search(boxes, least, rng) for least in self.min_overlaps]
-        windows = [None, *(window for window in found if window is not None)]
+        trials = self._draw((len(self.min_overlaps), _TRIALS), rng)
+        good = _overlaps(boxes, trials).max(-1) >= np.array(self.min_overlaps)[:, None]
+        windows = [None, *(row[hit.argmax()] for row, hit in zip(trials, good, strict=True) if hit.any())]
         window = windows[int(rng.integers(len(windows)))]
         return sample if window is None else _cut(sample, boxes, window)
 
-    def _search(self, boxes: NDArray[np.float32], least: float, rng: np.random.Generator) -> NDArray[np.float32] | None:
-        for _ in range(_TRIALS):
-            window = self._draw(rng)
-            if (_overlaps(boxes, window) >= least).any():
-                return window
-        return None
-
-    def _draw(self, rng: np.random.Generator) -> NDArray[np.float32]:
-        scale = rng.uniform(*self.scales)
+    def _draw(self, count: tuple[int, int], rng: np.random.Generator) -> NDArray[np.float32]:
+        """Draw windows, [*count, 4] in units of the image."""
+        scale = rng.uniform(*self.scales, count)
         least, most = self.aspect_ratios
-        ratio = math.sqrt(rng.uniform(max(least, scale**2), min(most, 1 / scale**2)))
-        width, height = scale * ratio, scale / ratio
-        x, y = rng.uniform(0, 1 - width), rng.uniform(0, 1 - height)
-        return np.clip(np.array([x, y, x + width, y + height], np.float32), 0, 1)
+        ratio = np.sqrt(rng.uniform(np.maximum(least, scale**2), np.minimum(most, 1 / scale**2)))
+        sides = np.stack([scale * ratio, scale / ratio], -1)
+        corners = rng.uniform(0, 1 - np.minimum(sides, 1))
+        return np.asarray(np.clip(np.concatenate([corners, corners + sides], -1), 0, 1), np.float32)
 
 
-def _overlaps(boxes: NDArray[np.float32], window: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Compute the intersection over union of each box with a window."""
-    inside = np.clip(np.minimum(boxes[:, 2:], window[2:]) - np.maximum(boxes[:, :2], window[:2]), 0, None).prod(1)
-    areas = np.clip(boxes[:, 2:] - boxes[:, :2], 0, None).prod(1)
-    return np.asarray(inside / (areas + (window[2:] - window[:2]).prod() - inside), np.float32)
+def _overlaps(boxes: NDArray[np.float32], windows: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Compute the intersection over union of windows [..., 4] with each box [N, 4], [..., N]."""
+    windows = windows[..., None, :]
+    sides = np.minimum(boxes[:, 2:], windows[..., 2:]) - np.maximum(boxes[:, :2], windows[..., :2])
+    inside = np.clip(sides, 0, None).prod(-1)
+    areas = np.clip(boxes[:, 2:] - boxes[:, :2], 0, None).prod(-1)
+    return np.asarray(inside / (areas + (windows[..., 2:] - windows[..., :2]).prod(-1) - inside), np.float32)
 
 
 def _cut(sample: Sample, boxes: NDArray[np.float32], window: NDArray[np.float32]) -> Sample:

@@ -9,7 +9,7 @@ import numpy as np
 from boxwright.data.augmentation.crop import crop, overlapping
 from boxwright.data.augmentation.functional.compose import overlay
 from boxwright.data.augmentation.functional.geometry import Window, pad, resize
-from boxwright.data.augmentation.functional.pixels import Pixels
+from boxwright.data.augmentation.functional.pixels import Pixels, canvas_of
 from boxwright.data.augmentation.others import Others
 from boxwright.types import Sample
 
@@ -79,6 +79,5 @@ class Mosaic:
 
 def _canvas(samples: list[Sample], size: tuple[int, int], colour: tuple[float, ...]) -> Pixels:
     """Return a canvas of a colour, of a type that holds all images."""
-    canvas = np.empty((*size, samples[0].image.shape[2]), np.result_type(*(sample.image.dtype for sample in samples)))
-    canvas[:] = colour
-    return canvas
+    largest = max((sample.image for sample in samples), key=lambda image: image.dtype.itemsize)
+    return canvas_of(size, colour, largest)

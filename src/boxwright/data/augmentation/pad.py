@@ -8,7 +8,7 @@ import numpy as np
 
 from boxwright.data.augmentation.crop import RandomCrop
 from boxwright.data.augmentation.functional.geometry import pad
-from boxwright.data.augmentation.functional.pixels import Pixels, like
+from boxwright.data.augmentation.functional.pixels import Pixels, canvas_of, like
 from boxwright.types import Sample
 
 __all__ = ["RandomAbsolutePad", "RandomCropPad", "RandomPad", "RandomPadToAspectRatio"]
@@ -133,7 +133,5 @@ def _draw_each(rng: np.random.Generator, low: list[int], high: list[int]) -> Siz
 
 def _canvas(image: Pixels, size: Size, colour: Colour) -> Pixels:
     """Return a canvas of a colour, of the image's type."""
-    canvas = np.empty((*size, image.shape[2]), image.dtype)
     levels = image.mean((0, 1)) if colour is None else np.asarray(colour)
-    canvas[:] = like(image, levels.astype(np.float32))
-    return canvas
+    return canvas_of(size, like(image, levels.astype(np.float32)), image)

@@ -8,6 +8,7 @@ import numpy as np
 
 from boxwright.data.augmentation.crop import crop, overlapping
 from boxwright.data.augmentation.functional.geometry import Window, pad, resize
+from boxwright.data.augmentation.functional.pixels import canvas_of
 from boxwright.types import Sample
 
 __all__ = ["LargeScaleJitter"]
@@ -41,6 +42,4 @@ class LargeScaleJitter:
         scaled = resize(sample, tall, wide)
         window: Window = (left, top, left + shown[1], top + shown[0])
         inside = crop(scaled, window, overlapping(scaled.boxes, window, self.min_visible), clip_boxes=True)
-        canvas = np.empty((*self.size, sample.image.shape[2]), inside.image.dtype)
-        canvas[:] = self.colour
-        return pad(inside, canvas, (0, 0))
+        return pad(inside, canvas_of(self.size, self.colour, inside.image), (0, 0))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["LARGEST", "Pixels", "as_float", "as_levels", "by_level", "like"]
+__all__ = ["LARGEST", "Pixels", "as_float", "as_levels", "by_level", "canvas_of", "like"]
 
 # uint8 or float32.
 Pixels = NDArray[Any]
@@ -40,3 +40,20 @@ def as_float(image: Pixels) -> NDArray[np.float32]:
 def as_levels(image: Pixels) -> NDArray[np.uint8]:
     """Return pixels as uint8, fractions cut off, as TF casts."""
     return image if image.dtype == np.uint8 else np.clip(image, 0, 255).astype(np.uint8)
+
+
+def canvas_of(size: tuple[int, int], colour: Any, like_image: Pixels) -> Pixels:
+    """Return an image of one colour, of the channels and type of another.
+
+    Args:
+        size: (height, width).
+        colour: A level, or one a channel.
+        like_image: The other.
+
+    Returns:
+        [height, width, C].
+    """
+    canvas = np.empty((*size, like_image.shape[2]), like_image.dtype)
+    canvas[:1] = colour
+    canvas[1:] = canvas[:1]  # whole rows are copied at once, colours pixel by pixel
+    return canvas
