@@ -166,7 +166,8 @@ def test_learns_a_handful_of_pictures(shapes_data: Path, tmp_path: Path) -> None
     ]
     changes += ["model.faster_rcnn.feature_extractor.batch_norm_trainable=true"]
     path = configuration(shapes_data, tmp_path, MASK_RCNN, *changes)
-    optimizer = "train_config.optimizer={ adamw_optimizer { learning_rate { constant_learning_rate { learning_rate: 0.001 } } } }"
+    rate = "cosine_decay_learning_rate { learning_rate_base: 0.001 total_steps: 1000 warmup_steps: 50 }"
+    optimizer = f"train_config.optimizer={{ adamw_optimizer {{ learning_rate {{ {rate} }} }} }}"
     config = bw.load_config(path, [optimizer])
     bw.train(config, tmp_path / "m", bw.RunSettings(**QUIET))
     from boxwright.evaluation.run import run_evaluation
