@@ -537,6 +537,10 @@ def test_train_says_it_too(planted: Planted, tmp_path: Path) -> None:
         "--no_preflight",
     )
     assert "warning: max_number_of_boxes: " not in " ".join(silent.output.split())
+    looked, not_looked = (
+        torch.load(tmp_path / name / "ckpt-1.pt", weights_only=True)["network"] for name in ("run", "other")
+    )
+    assert all(torch.equal(value, not_looked[name]) for name, value in looked.items()), "looking changes nothing"
 
 
 def test_bytes_that_are_no_image_do_not_end_it(planted: Planted) -> None:
