@@ -269,6 +269,12 @@ def _absolute_pad(config: m.RandomAbsolutePadImage) -> Transform:
     return RandomAbsolutePad(padding, _colour(config))
 
 
+def _subtract_mean(config: m.SubtractChannelMean) -> Transform:
+    if not config.means:
+        raise ConfigError("subtract_channel_mean.means is empty; set one number a channel")
+    return SubtractChannelMean(tuple(config.means))
+
+
 def _distort(config: m.RandomDistortColor) -> Transform:
     if config.color_ordering not in (0, 1):
         raise ConfigError(f"random_distort_color.color_ordering: expected 0 or 1, found {config.color_ordering}")
@@ -418,9 +424,9 @@ _STEPS: dict[str, Callable[[Any], Transform]] = {
     "random_rgb_to_gray": lambda c: RandomGray(c.probability),
     "rgb_to_gray": lambda _: Gray(),
     "random_adjust_brightness": lambda c: RandomBrightness(c.max_delta),
-    "random_adjust_contrast": lambda c: RandomContrast(c.min_delta, c.max_delta),
+    "random_adjust_contrast": lambda c: RandomContrast(*_range(c, "min_delta", "max_delta")),
     "random_adjust_hue": lambda c: RandomHue(c.max_delta),
-    "random_adjust_saturation": lambda c: RandomSaturation(c.min_delta, c.max_delta),
+    "random_adjust_saturation": lambda c: RandomSaturation(*_range(c, "min_delta", "max_delta")),
     "random_distort_color": _distort,
     "random_jitter_boxes": lambda c: JitterBoxes(JITTERS[c.jitter_mode.name], c.ratio),
     "random_crop_image": _crop,
@@ -434,7 +440,7 @@ _STEPS: dict[str, Callable[[Any], Transform]] = {
     "random_resize_method": lambda c: RandomResizeMethod(_size(c, "target_height", "target_width")),
     "resize_image": _resize_image,
     "scale_boxes_to_pixel_coordinates": lambda _: as_it_is,
-    "subtract_channel_mean": lambda c: SubtractChannelMean(tuple(c.means)),
+    "subtract_channel_mean": _subtract_mean,
     "ssd_random_crop": _ssd_crop,
     "ssd_random_crop_pad": _ssd_crop_pad,
     "ssd_random_crop_fixed_aspect_ratio": _fixed_crop,
