@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from boxwright.builders.augmentation_beyond_tf import MIXING_STEPS, SINGLE_STEPS
-from boxwright.builders.choice import build_chosen, require
+from boxwright.builders.choice import build_chosen, in_order, require
 from boxwright.builders.user_augmentation import build_user_augmentation
 from boxwright.config import messages as m
 from boxwright.config.message import Message
@@ -133,14 +133,6 @@ def _remap(config: m.RemapLabels, labels: _Labels) -> Transform:
     return RemapLabels(tuple(labels.of(number) for number in config.original_labels), new)
 
 
-def _range(config: Message, low: str, high: str) -> tuple[Any, Any]:
-    """Return two numbers of which the first may not be over the second."""
-    least, most = getattr(config, low), getattr(config, high)
-    if least > most:
-        raise ConfigError(f"{config.proto_name}: {low} {least} is over {high} {most}")
-    return least, most
-
-
 def _below(config: Message, low: str, high: str, at_least: int) -> tuple[int, int]:
     """Return two integers between which one is drawn, the second excluded."""
     least, most = getattr(config, low), getattr(config, high)
@@ -228,7 +220,7 @@ def _fixed_crop(config: m.SSDRandomCropFixedAspectRatio) -> Transform:
         RandomCrop(
             min_object_covered=operation.min_object_covered,
             aspect_ratios=(ratio, ratio),
-            areas=_range(operation, "min_area", "max_area"),
+            areas=in_order(operation, "min_area", "max_area"),
             overlap_threshold=operation.overlap_thresh,
             clip_boxes=operation.clip_boxes,
             keep_probability=operation.random_coef,
@@ -299,7 +291,7 @@ def _downscale(config: m.RandomDownscaleToTargetPixels) -> Transform:
 
 
 def _square_crop(config: m.RandomSquareCropByScale) -> Transform:
-    scales = _range(config, "scale_min", "scale_max")
+    scales = in_order(config, "scale_min", "scale_max")
     if scales[0] <= 0 or config.num_scales < 1 or config.max_border < 0:
         raise ConfigError(
             f"random_square_crop_by_scale: expected scale_min above 0, num_scales of at least 1 and max_border of at "
@@ -309,7 +301,7 @@ def _square_crop(config: m.RandomSquareCropByScale) -> Transform:
 
 
 def _scale_crop_pad(config: m.RandomScaleCropAndPadToSquare) -> Transform:
-    scales = _range(config, "scale_min", "scale_max")
+    scales = in_order(config, "scale_min", "scale_max")
     if scales[0] <= 0 or config.output_size < 1:
         raise ConfigError(
             f"random_scale_crop_and_pad_to_square: expected scale_min above 0 and output_size of at least 1, "
@@ -321,7 +313,7 @@ def _scale_crop_pad(config: m.RandomScaleCropAndPadToSquare) -> Transform:
 def _patch_gaussian(config: m.RandomPatchGaussian) -> Transform:
     return RandomPatchGaussian(
         _below(config, "min_patch_size", "max_patch_size", 1),
-        _range(config, "min_gaussian_stddev", "max_gaussian_stddev"),
+        in_order(config, "min_gaussian_stddev", "max_gaussian_stddev"),
         config.random_coef,
     )
 
@@ -419,14 +411,14 @@ _STEPS: dict[str, Callable[[Any], Transform]] = {
     "random_horizontal_flip": lambda c: RandomHorizontalFlip(c.probability, tuple(c.keypoint_flip_permutation)),
     "random_vertical_flip": lambda c: RandomVerticalFlip(c.probability, tuple(c.keypoint_flip_permutation)),
     "random_rotation90": lambda c: RandomRotation90(c.probability, tuple(c.keypoint_rot_permutation)),
-    "random_pixel_value_scale": lambda c: RandomPixelScale(*_range(c, "minval", "maxval")),
-    "random_image_scale": lambda c: RandomScale(_range(c, "min_scale_ratio", "max_scale_ratio")),
+    "random_pixel_value_scale": lambda c: RandomPixelScale(*in_order(c, "minval", "maxval")),
+    "random_image_scale": lambda c: RandomScale(in_order(c, "min_scale_ratio", "max_scale_ratio")),
     "random_rgb_to_gray": lambda c: RandomGray(c.probability),
     "rgb_to_gray": lambda _: Gray(),
     "random_adjust_brightness": lambda c: RandomBrightness(c.max_delta),
-    "random_adjust_contrast": lambda c: RandomContrast(*_range(c, "min_delta", "max_delta")),
+    "random_adjust_contrast": lambda c: RandomContrast(*in_order(c, "min_delta", "max_delta")),
     "random_adjust_hue": lambda c: RandomHue(c.max_delta),
-    "random_adjust_saturation": lambda c: RandomSaturation(*_range(c, "min_delta", "max_delta")),
+    "random_adjust_saturation": lambda c: RandomSaturation(*in_order(c, "min_delta", "max_delta")),
     "random_distort_color": _distort,
     "random_jitter_boxes": lambda c: JitterBoxes(JITTERS[c.jitter_mode.name], c.ratio),
     "random_crop_image": _crop,

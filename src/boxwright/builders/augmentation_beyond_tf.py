@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from boxwright.builders.choice import in_order
 from boxwright.config import messages as m
-from boxwright.config.message import Message
 from boxwright.data.augmentation.copy_paste import CopyPaste
 from boxwright.data.augmentation.erasing import RandomErasing
 from boxwright.data.augmentation.mixup import MixUp
@@ -22,13 +22,6 @@ __all__ = ["MIXING_STEPS", "SINGLE_STEPS"]
 _GRAY = (114.0,)
 
 
-def _ordered(config: Message, low: str, high: str) -> tuple[Any, Any]:
-    least, most = getattr(config, low), getattr(config, high)
-    if least > most:
-        raise ConfigError(f"{config.proto_name}: {low} {least} is over {high} {most}")
-    return least, most
-
-
 def _colour(config: m.RandomMosaic | m.LargeScaleJitter) -> tuple[float, ...]:
     levels = tuple(float(level) for level in config.colour)
     if levels and len(levels) != 3:
@@ -40,7 +33,7 @@ def _mosaic(config: m.RandomMosaic, others: Others) -> Transform:
     if bool(config.height) != bool(config.width):
         raise ConfigError("random_mosaic: set height and width, or neither")
     size = (config.height, config.width) if config.height else None
-    centre, scales = _ordered(config, "min_centre", "max_centre"), _ordered(config, "scale_min", "scale_max")
+    centre, scales = in_order(config, "min_centre", "max_centre"), in_order(config, "scale_min", "scale_max")
     colour = _colour(config)
     return Mosaic(others, config.probability, size, centre, scales, config.min_visible, colour)
 
@@ -54,12 +47,12 @@ def _copy_paste(config: m.RandomCopyPaste, others: Others) -> Transform:
 
 
 def _jitter(config: m.LargeScaleJitter) -> Transform:
-    scales = _ordered(config, "scale_min", "scale_max")
+    scales = in_order(config, "scale_min", "scale_max")
     return LargeScaleJitter((config.height, config.width), scales, config.min_visible, _colour(config))
 
 
 def _erasing(config: m.RandomErasing) -> Transform:
-    return RandomErasing(config.probability, _ordered(config, "min_area", "max_area"), config.min_aspect_ratio)
+    return RandomErasing(config.probability, in_order(config, "min_area", "max_area"), config.min_aspect_ratio)
 
 
 def _tile(config: m.RandomTile) -> Transform:

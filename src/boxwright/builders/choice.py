@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from boxwright.config.message import Message
 from boxwright.errors import ConfigError
 
-__all__ = ["build_chosen", "located", "require"]
+__all__ = ["build_chosen", "located", "require", "in_order"]
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
@@ -75,3 +75,23 @@ def located(path: str) -> Iterator[None]:
         yield
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
+
+
+def in_order(config: Message, low: str, high: str) -> tuple[Any, Any]:
+    """Return two numbers of a message of which the first may not be over the second.
+
+    Args:
+        config: The message.
+        low: The field of the lesser.
+        high: The field of the larger.
+
+    Returns:
+        Both.
+
+    Raises:
+        ConfigError: Where they are the other way round.
+    """
+    least, most = getattr(config, low), getattr(config, high)
+    if least > most:
+        raise ConfigError(f"{config.proto_name}: {low} {least} is over {high} {most}")
+    return least, most
