@@ -172,7 +172,9 @@ def test_images_without_objects(name: str) -> None:
 
 def test_a_function_of_ones_own() -> None:
     found = build(f"{HERE}:own", factor="0.5")(with_points(0), np.random.default_rng(0))
-    wanted = with_points(0).image * (0.5 * np.random.default_rng(0).random())
+    rng = np.random.default_rng(0)
+    rng.integers(0, 2**32)  # the seed of other generators
+    wanted = with_points(0).image * (0.5 * rng.random())
     assert np.array_equal(found.image, wanted.astype(np.uint8))
 
 
@@ -209,3 +211,43 @@ def test_checking_runs_nobodys_code() -> None:
     step = build_steps([parse_message(text, m.PreprocessingStep)])
     with pytest.raises(ConfigError, match="without the data"):
         step(with_points(0), np.random.default_rng(0))
+
+
+def test_floats_do_not_become_black() -> None:
+    """Of floats torchvision expects 0 to 1; ours go to 255."""
+    sample = with_points(0)
+    wanted = build("torchvision.transforms.v2:RandomPosterize", bits="4", p="1.0")(sample, np.random.default_rng(0))
+    sample.image = sample.image.astype(np.float32)
+    found = build("torchvision.transforms.v2:RandomPosterize", bits="4", p="1.0")(sample, np.random.default_rng(0))
+    assert np.array_equal(found.image, wanted.image)
+    assert found.image.max() > 100
+
+
+def test_boxes_without_area_are_left_out() -> None:
+    image = np.zeros((40, 50, 3), np.uint8)
+    boxes = np.array([[7, 7, 7, 12], [60, 60, 70, 70], [20, 20, 10, 10], [5, 5, 20, 20]])
+    given = Sample(image, boxes, np.arange(4))
+    found = build(f"{HERE}:albumentations_flip")(given, np.random.default_rng(0))
+    assert found.labels.tolist() == [3]
+    np.testing.assert_allclose(found.boxes, [[30, 5, 45, 20]], atol=1e-4)
+
+
+def global_draws() -> Transform:
+    def noisy(sample: Sample, rng: np.random.Generator) -> Sample:
+        return sample.moved(np.full_like(sample.image, np.random.randint(256)))
+
+    return noisy
+
+
+def returns_nothing() -> Any:
+    return lambda sample, rng: None
+
+
+def test_own_transforms_repeat_whatever_they_draw_from() -> None:
+    step = build(f"{HERE}:global_draws")
+    levels = {int(step(with_points(0), np.random.default_rng(1)).image[0, 0, 0]) for _ in range(5)}
+    assert len(levels) == 1
+    others = {int(step(with_points(0), np.random.default_rng(seed)).image[0, 0, 0]) for seed in range(8)}
+    assert len(others) > 4
+    with pytest.raises(DataError, match="the transform returned NoneType; expected a Sample"):
+        build(f"{HERE}:returns_nothing")(with_points(0), np.random.default_rng(0))

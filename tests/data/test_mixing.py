@@ -320,3 +320,17 @@ def test_without_data_a_chain_is_only_checked(text: str) -> None:
 
 def chain(*texts: str) -> Transform:
     return build_steps([parse_message(text, m.PreprocessingStep) for text in texts], SHAPES)
+
+
+def test_objects_of_which_nothing_is_seen_are_not_pasted() -> None:
+    """The mask lies beyond the target, though most of the box does not; of another a part is seen, and is its box."""
+    other = flat(200, 80, 80, (0, 0, 60, 60), (30, 30, 60, 60), masks=True)
+    assert other.masks is not None
+    other.masks[0] = 0
+    other.masks[0, 50:60, 50:60] = 1
+    here = flat(100, 40, 50, masks=True)
+    found = CopyPaste(always(other), 1.0, 0, 0.2)(here, rng())  # type: ignore[arg-type]
+    assert found.boxes.tolist() == [[30, 30, 50, 40]]
+    assert found.areas.tolist() == [200]
+    assert found.masks is not None
+    assert found.masks.sum() == 200

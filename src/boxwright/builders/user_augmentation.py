@@ -16,6 +16,7 @@ import numpy as np
 
 from boxwright.config import messages as m
 from boxwright.data.augmentation.albumentations_transform import albumentations_transform, is_of_albumentations
+from boxwright.data.augmentation.own_transform import OwnTransform
 from boxwright.data.augmentation.torchvision_transform import TorchvisionTransform, is_of_torchvision
 from boxwright.data.augmentation.transform import Transform
 from boxwright.errors import ConfigError
@@ -56,7 +57,7 @@ def build_user_augmentation(config: m.UserAugmentation, *, call: bool) -> Transf
             f"user_augmentation: {config.callable} returned {type(transform).__name__}; expected a transform of "
             "torchvision (v2) or Albumentations, or a function of (sample, rng) that returns a sample"
         )
-    return transform  # type: ignore[no-any-return]  # whatever the user's code returned
+    return OwnTransform(transform)
 
 
 def _not_called(sample: Sample, rng: np.random.Generator) -> Sample:
@@ -89,7 +90,9 @@ def _call(name: str, arguments: dict[str, Any]) -> Any:
         raise ConfigError(
             f"user_augmentation.callable {name}: {error}; the module is looked for as Python's import does: install "
             "its package, or put its folder into PYTHONPATH"
-        ) from None
+        ) from error
+    except Exception as error:  # it is the user's code
+        raise ConfigError(f"user_augmentation: importing {module} raised {type(error).__name__}: {error}") from error
     try:
         return found(**arguments)
     except Exception as error:  # it is the user's code

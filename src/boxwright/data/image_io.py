@@ -30,6 +30,8 @@ from boxwright.files import read_file
 from boxwright.limits import IMAGE_PIXELS
 
 __all__ = [
+    "SIXTEEN_BITS",
+    "to_rgb",
     "FORMATS",
     "decode_image",
     "encode_jpeg",
@@ -42,7 +44,7 @@ __all__ = [
 
 # Named, as Pillow knows formats that start other programs (EPS) or have had no reader for years. JPEG has MPO with it.
 FORMATS = ("JPEG", "PNG", "BMP", "DIB", "GIF", "TIFF", "WEBP", "PPM")
-_SIXTEEN_BITS = ("I;16", "I;16B", "I;16L", "I;16N", "I")
+SIXTEEN_BITS = ("I;16", "I;16B", "I;16L", "I;16N", "I")
 
 
 def decode_image(
@@ -74,7 +76,7 @@ def decode_image(
         if image.format == "PNG":
             check_png(data)
         if pixels is None:
-            pixels = _to_rgb(image)
+            pixels = to_rgb(image)
     # A copy: the strides of a side of one pixel can be negative, which torch refuses.
     return _TURNS[orientation](pixels).copy() if orientation in _TURNS else pixels
 
@@ -173,8 +175,9 @@ def _drawn_upright(image: Image.Image, declared: tuple[int, int] | None) -> bool
     return _orientation(image) in (5, 6, 7, 8)
 
 
-def _to_rgb(image: Image.Image) -> NDArray[np.uint8]:
-    if image.mode in _SIXTEEN_BITS:
+def to_rgb(image: Image.Image) -> NDArray[np.uint8]:
+    """Return an opened image's pixels, uint8 [H, W, 3]; of 16 bits the upper 8."""
+    if image.mode in SIXTEEN_BITS:
         grey = (np.asarray(image).astype(np.int64).clip(0, 65535) >> 8).astype(np.uint8)
         return np.repeat(grey[..., None], 3, axis=2)
     if image.mode in ("P", "PA", "LA", "RGBA", "La", "RGBa"):

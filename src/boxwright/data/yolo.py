@@ -6,6 +6,7 @@ its outline, all in units of the image. An image without a label file has no obj
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -176,7 +177,11 @@ def _names(given: Any, path: Path) -> list[str]:
     """Return the names of classes 0, 1, …, listed or numbered."""
     if isinstance(given, dict) and sorted(given, key=str) == sorted(range(len(given)), key=str):
         given = [given[number] for number in range(len(given))]
-    if not isinstance(given, list) or not given or not all(isinstance(name, str | int) for name in given):
+    if (
+        not isinstance(given, list)
+        or not given
+        or not all(isinstance(name, str | int) and not isinstance(name, bool) for name in given)
+    ):
         raise DataError(f"{path}: names: expected a list of class names, or a mapping from 0, 1, … to them")
     return [str(name) for name in given]
 
@@ -201,7 +206,12 @@ def _rows(path: Path) -> list[tuple[int, list[float]]]:
         except ValueError:
             raise DataError(f"{where}: expected numbers, found {line[:60]!r}") from None
         outline = len(values) >= 6 and len(values) % 2 == 0
-        if number != int(number) or not (len(values) == _BOX or outline) or not np.abs(values).max() < _FARTHEST:
+        if (
+            not math.isfinite(number)
+            or number != int(number)
+            or not (len(values) == _BOX or outline)
+            or not np.abs(values).max() < _FARTHEST
+        ):
             raise DataError(
                 f"{where}: expected a class and 4 numbers, or a class and an outline of 3 or more points, "
                 f"found {line[:60]!r}"

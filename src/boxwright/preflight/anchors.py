@@ -39,6 +39,7 @@ _MOST, _FEWER = 2000, 400
 _MOST_SIZES = 6
 _CLUSTERS = 9
 _BLOCK = 128
+_LEAST = 0.001  # of a scale or ratio
 
 
 @dataclass(frozen=True)
@@ -267,7 +268,7 @@ def _groups(values: NDArray[np.float64], count: int) -> list[float]:
         centres = np.array(
             [logs[chosen == k].mean() if (chosen == k).any() else centres[k] for k in range(len(centres))]
         )
-    return sorted({round(float(np.exp(centre)), 3) for centre in centres})
+    return sorted({max(round(float(np.exp(centre)), 3), _LEAST) for centre in centres})
 
 
 def _filled(values: list[float], count: int) -> list[float]:

@@ -90,9 +90,9 @@ def examine(
         yield Finding("empty_images", "fatal", f"{dataset.name} has no samples", "check its path")
         return
     records, unreadable = _read(dataset, depth.decoded, "training samples", shown)
-    yield from check_readable(unreadable, len(records) + len(unreadable), "training")
-    yield from _data(config, detector, dataset, records, depth)
     prints = read_fingerprints(dataset, shown("training images", spread(len(dataset), depth.hashed)))
+    yield from _readable(records, unreadable, prints, "training")
+    yield from _data(config, detector, dataset, records, depth)
     yield from check_turned(prints)
     yield from check_duplicates(prints, "the training data")
     yield from _evaluation(config, dataset, detector, prints, depth, shown)
@@ -140,6 +140,15 @@ def _silent(what: str, items: Iterable[int]) -> Iterable[int]:
 def _read(dataset: Dataset, most: int, what: str, progress: Progress) -> tuple[list[Record], list[str]]:
     indices = spread(len(dataset), most)
     return read_records(dataset, indices, workers=_READERS, progress=lambda items: progress(what, items))
+
+
+def _readable(
+    records: Sequence[Record], unreadable: Sequence[str], prints: Fingerprints, what: str
+) -> Iterable[Finding]:
+    """Name what cannot be read, of the samples that were decoded and of the image files that were compared."""
+    others = [line for line in prints.unreadable if not any(line.split(": ")[0] in known for known in unreadable)]
+    total = max(len(records) + len(unreadable), len(prints.names) + len(prints.unreadable))
+    return check_readable([*unreadable, *others], total, what)
 
 
 def _checkpoint(plan: TrainingPlan, detector: Detector, checkpoint: str) -> Iterable[Finding]:
@@ -213,7 +222,8 @@ def _evaluation(
             yield Finding("evaluation", "fatal", str(error).splitlines()[0], "correct eval_input_reader")
             continue
         records, unreadable = _read(other, depth.decoded, "evaluation samples", progress)
-        yield from check_readable(unreadable, len(records) + len(unreadable), "evaluation")
+        others = read_fingerprints(other, progress("evaluation images", spread(len(other), depth.hashed)))
+        yield from _readable(records, unreadable, others, "evaluation")
         if names := _other_names(dataset, other):
             yield Finding(
                 "evaluation", "warning", f"its classes differ from those of training: {names}", "use one label map"
@@ -221,7 +231,6 @@ def _evaluation(
         seen = {label for record in records for label in record.labels.tolist()}
         if records and not seen:
             yield Finding("evaluation", "warning", "no evaluation image has an object", "check its annotations")
-        others = read_fingerprints(other, progress("evaluation images", spread(len(other), depth.hashed)))
         yield from check_leak(prints, others)
 
 

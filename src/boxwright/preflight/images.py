@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from boxwright.data.dataset import Dataset
-from boxwright.data.image_io import FORMATS
+from boxwright.data.image_io import FORMATS, SIXTEEN_BITS, to_rgb
 from boxwright.errors import DataError
 from boxwright.preflight.finding import Finding, some
 
@@ -28,6 +29,7 @@ _SIDE = 16
 _SMALL = (128, 128)
 _ORIENTATION = 0x0112
 _BLOCK = 512
+_MOST_PAIRS, _SHOWN = 1000, 20
 
 
 @dataclass(frozen=True)
@@ -88,25 +90,30 @@ def _thumbnail(data: bytes) -> tuple[Image.Image, int]:
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
             image.draft("L", _SMALL)
             orientation = image.getexif().get(_ORIENTATION, 1)
-            return image.convert("L"), orientation if orientation in range(1, 9) else 1
+            readable = Image.fromarray(to_rgb(image)) if image.mode in SIXTEEN_BITS else image
+            return readable.convert("L"), orientation if orientation in range(1, 9) else 1
 
 
 def _words(found: Any) -> NDArray[np.uint64]:
     return np.packbits(found.hash.reshape(-1)).view(np.uint64)
 
 
-def _pairs(first: Fingerprints, second: Fingerprints | None = None) -> list[tuple[int, int]]:
-    """Return which images of two data sets, or of one, are the same or nearly so."""
+def _pairs(first: Fingerprints, second: Fingerprints | None = None) -> tuple[int, list[tuple[int, int]]]:
+    """Count the pairs of images of two data sets, or of one, that are the same or nearly so; return some of them."""
     other = second or first
-    found = []
+    count = 0
+    found: list[tuple[int, int]] = []
+    columns = np.arange(len(other.names))
     for start in range(0, len(first.names), _BLOCK):
-        near = np.ones((len(first.names[start : start + _BLOCK]), len(other.names)), np.bool_)
+        rows = np.arange(start, min(start + _BLOCK, len(first.names)))
+        near = np.ones((len(rows), len(columns)), np.bool_) if second else columns[None] > rows[:, None]
         for name, most in _NEAR.items():
-            words = first.hashes[name][start : start + _BLOCK, None] ^ other.hashes[name][None]
+            words = first.hashes[name][rows, None] ^ other.hashes[name][None]
             near &= np.bitwise_count(words).sum(-1, dtype=np.int64) < most
-        rows, columns = np.nonzero(near)
-        found += [(row + start, column) for row, column in zip(rows.tolist(), columns.tolist(), strict=True)]
-    return found if second else [(row, column) for row, column in found if row < column]
+        count += int(near.sum())
+        if len(found) < _MOST_PAIRS:
+            found += [(int(row) + start, int(column)) for row, column in np.argwhere(near)[:_MOST_PAIRS]]
+    return count, found
 
 
 def check_readable(unreadable: Sequence[str], total: int, what: str) -> Iterable[Finding]:
@@ -139,41 +146,40 @@ def check_turned(prints: Fingerprints) -> Iterable[Finding]:
 
 def check_duplicates(prints: Fingerprints, what: str) -> Iterable[Finding]:
     """Yield images that are in `what` more than once."""
-    pairs = _pairs(prints)
-    exact = {pair for pair in pairs if prints.exact[pair[0]] == prints.exact[pair[1]]}
-    if not pairs:
+    count, pairs = _pairs(prints)
+    if not count:
         yield Finding("duplicates", "fine", f"{len(prints.names)} images of {what} differ")
         return
-    named = [
-        f"{prints.names[a]} = {prints.names[b]}" if (a, b) in exact else f"{prints.names[a]} ≈ {prints.names[b]}"
-        for a, b in sorted(pairs, key=lambda pair: (pair not in exact, pair))
-    ]
+    exact = sum(times * (times - 1) // 2 for times in Counter(prints.exact).values())
+    same = [prints.exact[a] == prints.exact[b] for a, b in pairs]
+    ordered = sorted(zip(same, pairs, strict=True), key=lambda row: not row[0])
+    named = [f"{prints.names[a]} {'=' if is_same else '≈'} {prints.names[b]}" for is_same, (a, b) in ordered]
     yield Finding(
         "duplicates",
         "warning",
-        f"{_count(pairs)} of images of {what} are the same, {len(exact)} to the byte: {_all(named)}",
+        f"{_pairs_of(count)} of images of {what} are the same, {exact} to the byte: {_first(named, count)}",
         "remove one of each; where their annotations differ, one of the two is wrong",
     )
 
 
 def check_leak(training: Fingerprints, evaluation: Fingerprints) -> Iterable[Finding]:
     """Yield images that are in the training and in the evaluation data."""
-    pairs = _pairs(training, evaluation)
-    if pairs:
+    count, pairs = _pairs(training, evaluation)
+    if count:
         named = [f"{training.names[a]} and {evaluation.names[b]}" for a, b in pairs]
         yield Finding(
             "leak",
             "warning",
-            f"{_count(pairs)} of images are the same in the training and the evaluation data: {_all(named)}",
+            f"{_pairs_of(count)} of images are the same in training and evaluation data: {_first(named, count)}",
             "remove them from one: what is evaluated on them says nothing of new images",
         )
     else:
         yield Finding("leak", "fine", "training and evaluation data share no image")
 
 
-def _count(pairs: Sequence[tuple[int, int]]) -> str:
-    return "1 pair" if len(pairs) == 1 else f"{len(pairs)} pairs"
+def _pairs_of(count: int) -> str:
+    return "1 pair" if count == 1 else f"{count} pairs"
 
 
-def _all(named: Sequence[str]) -> str:
-    return ", ".join(named[:20]) + (f" and {len(named) - 20} more" if len(named) > 20 else "")
+def _first(named: Sequence[str], count: int) -> str:
+    return ", ".join(named[:_SHOWN]) + (f" and {count - _SHOWN} more" if count > _SHOWN else "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -41,6 +42,8 @@ _READ_SECONDS = 4.0
 _TRIED_SECONDS = 20.0
 _PATIENCE = 300.0
 _GIB = 2**30
+_ERROR = re.compile(r"^[\w.]*Error: ")
+_CGROUP = Path("/sys/fs/cgroup/memory.max")
 
 
 class OutOfMemoryError(TrainingError):
@@ -58,14 +61,16 @@ class Rehearsal:
         seconds: A step of each took.
         available: Bytes that there are for it.
         sample_seconds: One sample took to be read, augmented and resized by one process.
+        killed: Whether the process was killed in the batch after the last.
     """
 
     device: str
     batches: Sequence[int]
     memory: Sequence[int]
     seconds: Sequence[float]
-    available: int
+    available: float
     sample_seconds: float
+    killed: bool = False
 
     def predicted(self, values: Sequence[float], batch_size: int) -> float:
         """Return a value for a batch size: measured, or along the line through the first two."""
@@ -99,7 +104,9 @@ def check_speed_and_memory(config: m.TrainEvalPipelineConfig, workers: int) -> I
     tried = "tried" if size in found.batches else "predicted from batches of 1 and 2"
     room = f"{memory / _GIB:.1f} of {found.available / _GIB:.1f} GiB on the {found.device}"
     text = f"a batch of {size} takes {room} ({tried})"
-    if memory > found.available:
+    if found.killed:
+        yield Finding("memory", "fatal", f"the process was killed by a batch of {size}", _smaller(found, plan))
+    elif memory > found.available:
         yield Finding("memory", "fatal", text, _smaller(found, plan))
     elif memory > _FULL * found.available:
         yield Finding("memory", "warning", text, _smaller(found, plan))
@@ -144,21 +151,25 @@ def rehearse(config: m.TrainEvalPipelineConfig) -> Rehearsal:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "pipeline.config"
         path.write_text(dump_message(config), encoding="utf-8")
-        command = [sys.executable, "-m", "boxwright.training.rehearsal", str(path)]
+        command = [sys.executable, "-P", "-m", "boxwright.training.rehearsal", str(path)]  # not the current folder
         try:
             done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_PATIENCE)
         except subprocess.TimeoutExpired:
             raise TrainingError(f"two steps of one and two images took more than {_PATIENCE:g} s") from None
-    if done.returncode < 0:  # by a signal, as the kernel sends where memory is short
+    lines = done.stdout.splitlines()
+    if done.returncode < 0 and lines:  # killed by a signal, as the kernel does where memory is short, in the last batch
+        return replace(Rehearsal(**json.loads(lines[-1])), killed=True)
+    if done.returncode < 0:
         raise OutOfMemoryError(f"a process that tried steps of 1 and 2 images was killed (signal {-done.returncode})")
     if done.returncode:
         why = (done.stderr.strip().splitlines() or ["it said nothing"])[-1][:300]
         kind = OutOfMemoryError if "not enough memory" in why else TrainingError
-        raise kind(f"a step could not be tried: {why.rpartition('Error: ')[2]}")
-    return Rehearsal(**json.loads(done.stdout.splitlines()[-1]))
+        raise kind(f"a step could not be tried: {_ERROR.sub('', why)}")
+    return Rehearsal(**json.loads(lines[-1]))
 
 
-def _measure(config: m.TrainEvalPipelineConfig) -> Rehearsal:
+def _measure(config: m.TrainEvalPipelineConfig) -> Iterator[Rehearsal]:
+    """Yield what is known after each batch from the second on."""
     cuda = torch.cuda.is_available()
     device = torch.device("cuda" if cuda else "cpu")
     plan = build_training(config)
@@ -176,7 +187,7 @@ def _measure(config: m.TrainEvalPipelineConfig) -> Rehearsal:
     available = (
         torch.cuda.mem_get_info()[0]
         if cuda
-        else _linux("/proc/meminfo", "MemAvailable") + _linux("/proc/self/status", "VmRSS")
+        else min(_linux("/proc/meminfo", "MemAvailable") + _linux("/proc/self/status", "VmRSS"), _container())
     )
     began, samples = time.perf_counter(), []
     for index in range(len(dataset)):
@@ -213,12 +224,21 @@ def _measure(config: m.TrainEvalPipelineConfig) -> Rehearsal:
         seconds.append(time.perf_counter() - began)
         memory.append(torch.cuda.max_memory_allocated() if cuda else _linux("/proc/self/status", "VmHWM"))
         batches.append(count)
-    return Rehearsal("GPU" if cuda else "CPU", batches, memory, seconds, available, read)
+        if len(batches) > 1:
+            yield Rehearsal("GPU" if cuda else "CPU", batches, memory, seconds, available, read)
 
 
 def _again(samples: list[Sample]) -> Iterator[Sample]:
     while True:
         yield from samples
+
+
+def _container() -> float:
+    """Return the bytes that a container may hold; infinite where nothing limits them."""
+    try:
+        return float(_CGROUP.read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # no such file, or "max"
+        return float("inf")
 
 
 def _linux(path: str, name: str) -> int:
@@ -228,4 +248,5 @@ def _linux(path: str, name: str) -> int:
 
 
 if __name__ == "__main__":
-    print(json.dumps(asdict(_measure(load_config(sys.argv[1])))))  # noqa: T201  # its reader is `rehearse`
+    for measured in _measure(load_config(sys.argv[1])):
+        print(json.dumps(asdict(measured)), flush=True)  # noqa: T201  # its reader is `rehearse`

@@ -35,7 +35,7 @@ class AlbumentationsTransform:
     """Apply a transform of Albumentations to image, boxes, masks and keypoints together.
 
     Which boxes stay is as the pipeline's own `BboxParams` say; their format and fields are set here. Boxes are clipped
-    to the image, keypoints outside are hidden. Pixels become uint8.
+    to the image, those without area are dropped, keypoints outside are hidden. Pixels become uint8.
 
     Attributes:
         pipeline: As `albumentations_transform` makes it; it is seeded by the sample's generator.
@@ -45,6 +45,10 @@ class AlbumentationsTransform:
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
         """Return a new sample; a `DataError` where its image is no longer one of 0..255."""
+        height, width = sample.image.shape[:2]
+        clipped = np.clip(sample.boxes, 0, [width, height, width, height])
+        # The library refuses boxes without area; training leaves them out.
+        sample = sample.keep(np.flatnonzero((clipped[:, 2:] > clipped[:, :2]).all(1)))
         given: dict[str, Any] = {
             "image": as_levels(sample.image),
             "bboxes": sample.boxes,

@@ -56,13 +56,12 @@ class CopyPaste:
         """Return another sample with some of its objects, on a canvas of this sample's size."""
         height, width = sample.image.shape[:2]
         window: Window = (0, 0, min(width, other.image.shape[1]), min(height, other.image.shape[0]))
-        seen = crop(
-            other, window, overlapping(other.boxes, window, self.min_visible) & ~other.is_crowd, clip_boxes=True
-        )
+        chosen = other.keep(overlapping(other.boxes, window, self.min_visible) & ~other.is_crowd)
+        seen = _fitted(crop(chosen, window, np.ones(len(chosen.boxes), np.bool_), clip_boxes=True), chosen)
         most = min(self.max_objects or len(seen.boxes), len(seen.boxes))
         count = int(rng.integers(1, most + 1)) if most else 0
-        chosen = seen.keep(np.sort(rng.permutation(len(seen.boxes))[:count]))
-        return pad(chosen, np.zeros((height, width, other.image.shape[2]), other.image.dtype), (0, 0))
+        picked = seen.keep(np.sort(rng.permutation(len(seen.boxes))[:count]))
+        return pad(picked, np.zeros((height, width, other.image.shape[2]), other.image.dtype), (0, 0))
 
     def _behind(self, sample: Sample, hidden: NDArray[np.bool_]) -> Sample:
         """Return the objects of a sample, part of which is hidden."""
@@ -83,6 +82,17 @@ class CopyPaste:
             changed["keypoints"] = _hide(sample.keypoints, hidden)
         kept = (visible > 0) & (visible >= self.min_visible)
         return replace(sample, **changed).keep(kept)
+
+
+def _fitted(seen: Sample, whole: Sample) -> Sample:
+    """Return the objects of a crop of which a mask is seen; where the crop cut it, boxes and areas are the mask's."""
+    if seen.masks is None or whole.masks is None:
+        return seen
+    after, before = (masks.sum((1, 2), dtype=np.int64) for masks in (seen.masks, whole.masks))
+    cut = after < before
+    boxes = np.where(cut[:, None], mask_boxes(seen.masks), seen.boxes)
+    areas = np.where(cut, after, seen.areas).astype(np.float32)
+    return replace(seen, boxes=boxes, areas=areas).keep(after > 0)
 
 
 def _hide(points: NDArray[np.float32], hidden: NDArray[np.bool_]) -> NDArray[np.float32]:

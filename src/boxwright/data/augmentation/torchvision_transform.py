@@ -15,6 +15,7 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 from boxwright.data.augmentation.functional.geometry import hide_outside
+from boxwright.data.augmentation.functional.pixels import as_levels
 from boxwright.data.augmentation.global_random import seeded
 from boxwright.errors import DataError
 from boxwright.types import Sample
@@ -35,6 +36,8 @@ class TorchvisionTransform:
     by them the rest of what is known of each follows where some are removed (`SanitizeBoundingBoxes`). Objects whose
     box has become empty are dropped, keypoints outside are hidden.
 
+    Pixels become uint8: of floats torchvision expects 0 to 1.
+
     Attributes:
         transform: Torchvision's; it may be random, and is seeded by the sample's generator.
     """
@@ -53,7 +56,7 @@ class TorchvisionTransform:
         if sample.keypoints is not None:
             places = torch.from_numpy(sample.keypoints[..., :2].copy())
             target["keypoints"] = tv_tensors.KeyPoints(places, canvas_size=size)
-        image = tv_tensors.Image(torch.from_numpy(np.ascontiguousarray(sample.image.transpose(2, 0, 1))))
+        image = tv_tensors.Image(torch.from_numpy(np.ascontiguousarray(as_levels(sample.image).transpose(2, 0, 1))))
         with seeded(rng):
             image, target = self.transform(image, target)
         return _sample(sample, image, target)
@@ -61,9 +64,9 @@ class TorchvisionTransform:
 
 def _sample(before: Sample, image: torch.Tensor, target: dict[str, Any]) -> Sample:
     pixels = np.ascontiguousarray(image.numpy().transpose(1, 2, 0))
-    if pixels.dtype != before.image.dtype:
+    if pixels.dtype != np.uint8:
         raise DataError(
-            f"user_augmentation: images became {pixels.dtype}; leave them {before.image.dtype}, of 0 to 255 (no "
+            f"user_augmentation: images became {pixels.dtype}; leave them uint8, of 0 to 255 (no "
             "ToDtype, no Normalize: the network's own scaling follows)"
         )
     rows = target["labels"].numpy()
