@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 GOLDEN = Path(__file__).parent / "golden"
 
+# Albumentations asks the network for newer versions when it is imported.
+os.environ["NO_ALBUMENTATIONS_UPDATE"] = "1"
 # A shell that starts a job in the background lets it ignore Ctrl-C, and so would the processes that the tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
