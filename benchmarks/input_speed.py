@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -41,11 +41,12 @@ from boxwright.data.batch import collate, to_input
 from boxwright.data.coco import CocoDataset
 from boxwright.data.loader import TrainingExamples, training_batches
 from boxwright.data.order import StreamSettings
-from boxwright.data.voc import VocDataset
 
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+from tests.training.test_masks_of_cells import write_ellipses  # noqa: E402  # of the repository, not of the package
+
 BATCH, AHEAD = 8, 8
-_CORNERS = 24
 CHAINS: dict[str, tuple[list[str], str]] = {
     "ssd_mobilenet_v2": (
         ["random_horizontal_flip { }", "ssd_random_crop { }"],
@@ -85,26 +86,6 @@ def their_chain(name: str) -> Any:
             ]
         )
     return v2.Compose([v2.RandomHorizontalFlip(0.5), v2.PILToTensor(), v2.Resize(800, max_size=1333)])
-
-
-def ellipses(source: Path, target: Path) -> None:
-    """Write a COCO file whose masks are polygons of the boxes' ellipses."""
-    dataset = VocDataset(source, "trainval")
-    images, annotations = [], []
-    for number in range(len(dataset)):
-        sample = dataset[number]
-        height, width = sample.image.shape[:2]
-        images.append({"id": number + 1, "file_name": sample.filename, "height": height, "width": width})
-        for box, label in zip(sample.boxes.tolist(), sample.labels.tolist(), strict=True):
-            x, y, w, h = box[0], box[1], box[2] - box[0], box[3] - box[1]
-            if w <= 1 or h <= 1:
-                continue
-            angles = [2 * math.pi * corner / _CORNERS for corner in range(_CORNERS)]
-            polygon = [c for a in angles for c in (x + w / 2 + w / 2 * math.cos(a), y + h / 2 + h / 2 * math.sin(a))]
-            row = {"id": len(annotations) + 1, "image_id": number + 1, "category_id": label + 1, "iscrowd": 0}
-            annotations.append(row | {"bbox": [x, y, w, h], "area": w * h * 0.785, "segmentation": [polygon]})
-    categories = [{"id": number, "name": str(number)} for number in (1, 2, 3)]
-    target.write_text(json.dumps({"images": images, "annotations": annotations, "categories": categories}))
 
 
 class Theirs(Dataset[Any]):
@@ -225,7 +206,7 @@ def main() -> None:
     found: dict[str, Any] = {"torchvision": torchvision.__version__, "torch": torch.__version__, "rows": {}}
     with tempfile.TemporaryDirectory() as scratch:
         annotations, folder = Path(scratch) / "cells.json", Path(data) / "bccd" / "JPEGImages"
-        ellipses(Path(data) / "bccd", annotations)
+        write_ellipses(Path(data) / "bccd", "trainval", annotations, most=10_000)
         for name in CHAINS:
             for workers in (0, 1, 2):
                 streams = [make(name, folder, annotations, workers) for make in (ours, theirs)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from boxwright.data.reading import reading
 from boxwright.data.tf_example import read_features
@@ -28,17 +28,10 @@ def classes_of_records(paths: Sequence[str]) -> Categories:
     """
     ids: dict[str, int] = {}
     bare = 0
-    for path in expand_paths(list(paths)):
-        file = TFRecordFile(path)
-        for number in range(len(file)):
-            where = f"{path}: record {number}"
-            with reading(where):
-                features = read_features(file[number], where)
-                texts = [text.decode("utf-8", "replace") for text in features.get("image/object/class/text", ())]
-                labels = [int(label) for label in features.get("image/object/class/label", ())]
-            bare += len(labels) if not texts else 0
-            for text, label in zip(texts, labels or [0] * len(texts), strict=False):
-                ids[text] = max(label, ids.get(text, 0))
+    for texts, labels in _texts_and_labels(paths):
+        bare += len(labels) if not texts else 0
+        for text, label in zip(texts, labels or [0] * len(texts), strict=False):
+            ids[text] = max(label, ids.get(text, 0))
     if not ids:
         raise DataError(
             f"{', '.join(paths)}: "
@@ -69,6 +62,13 @@ def labelled_texts(paths: Sequence[str], most: int = 0) -> Counter[tuple[str, in
         DataError: Where a record cannot be read.
     """
     found: Counter[tuple[str, int]] = Counter()
+    for texts, labels in _texts_and_labels(paths, most):
+        found.update(zip(texts, labels or [0] * len(texts), strict=False))
+    return found
+
+
+def _texts_and_labels(paths: Sequence[str], most: int = 0) -> Iterator[tuple[list[str], list[int]]]:
+    """Yield the class texts and labels of each record, of at most so many of a file; either list may be empty."""
     for path in expand_paths(list(paths)):
         file = TFRecordFile(path)
         for number in range(min(len(file), most or len(file))):
@@ -77,5 +77,4 @@ def labelled_texts(paths: Sequence[str], most: int = 0) -> Counter[tuple[str, in
                 features = read_features(file[number], where)
                 texts = [text.decode("utf-8", "replace") for text in features.get("image/object/class/text", ())]
                 labels = [int(label) for label in features.get("image/object/class/label", ())]
-            found.update(zip(texts, labels or [0] * len(texts), strict=False))
-    return found
+            yield texts, labels

@@ -16,21 +16,17 @@ from pathlib import Path
 
 import torch
 
-from boxwright.builders.augmentation import build_augmentation
 from boxwright.builders.detector import build_detector
-from boxwright.builders.groundtruth import build_groundtruth
 from boxwright.builders.input_reader import build_dataset
 from boxwright.builders.training import TrainingPlan, build_training
 from boxwright.config import dump_message, load_config
 from boxwright.config import messages as m
-from boxwright.data.augmentation.transform import Chain
 from boxwright.data.batch import collate
-from boxwright.data.groundtruth import without_masks
-from boxwright.data.loader import TrainingExamples
 from boxwright.distributed import ALONE
 from boxwright.errors import TrainingError
 from boxwright.optimization.schedules import Constant
 from boxwright.preflight.finding import Finding
+from boxwright.training.examples import training_examples
 from boxwright.training.state import new_state
 from boxwright.training.step import Learner
 from boxwright.types import Sample
@@ -175,15 +171,7 @@ def _measure(config: m.TrainEvalPipelineConfig) -> Iterator[Rehearsal]:
     plan = build_training(config)
     dataset = build_dataset(config.train_input_reader, "train_input_reader")
     detector = build_detector(config, dataset.categories).to(device)
-    groundtruth = build_groundtruth(config, dataset.categories, detector.num_classes)
-    masks = () if detector.network.learns_masks else (without_masks,)
-    examples = TrainingExamples(
-        dataset,
-        Chain((build_augmentation(config, dataset), *groundtruth, *masks)),
-        detector.preprocessor.resizer,
-        0,
-        skip_bad=True,
-    )
+    examples = training_examples(config, dataset, detector, 0, skip_bad=True)
     available = (
         torch.cuda.mem_get_info()[0]
         if cuda

@@ -9,9 +9,7 @@ from typing import Any
 
 import torch
 
-from boxwright.builders.augmentation import build_augmentation
 from boxwright.builders.detector import build_detector
-from boxwright.builders.groundtruth import build_groundtruth
 from boxwright.builders.input_reader import build_dataset
 from boxwright.builders.tensorflow_version import explain_version, with_version_of
 from boxwright.builders.training import TrainingPlan, build_training
@@ -25,10 +23,8 @@ from boxwright.checkpoints.zoo_archive import is_archive
 from boxwright.config import messages as m
 from boxwright.config.load import dump_message
 from boxwright.config.support import refuse_unsupported, report
-from boxwright.data.augmentation.transform import Chain
 from boxwright.data.dataset import Dataset
-from boxwright.data.groundtruth import without_masks
-from boxwright.data.loader import BatchStream, TrainingExamples, training_batches
+from boxwright.data.loader import BatchStream, training_batches
 from boxwright.distributed import Processes, join_processes
 from boxwright.errors import BoxwrightError, CheckpointError, ConfigError, TrainingError
 from boxwright.evaluation.run import EvaluationSet, open_evaluation
@@ -38,6 +34,7 @@ from boxwright.models.detector import usable_device
 from boxwright.preflight.examine import examine_quickly
 from boxwright.tensorflow.checkpoint import find_training
 from boxwright.training.allocator import keep_freed_memory
+from boxwright.training.examples import training_examples
 from boxwright.training.lock import run_lock
 from boxwright.training.log import JsonLines, Listener, TensorBoard, Tracked, TrainingLog
 from boxwright.training.resume_tensorflow import resume_tensorflow
@@ -227,18 +224,7 @@ def _batches(
     processes: Processes,
 ) -> BatchStream:
     """Return the stream of this process's parts of the batches, from where the run stopped."""
-    detector = state.detector
-    augmentation = build_augmentation(config, dataset)
-    transforms = build_groundtruth(config, dataset.categories, detector.num_classes)
-    if not detector.network.learns_masks:
-        transforms = (*transforms, without_masks)
-    examples = TrainingExamples(
-        dataset,
-        Chain((augmentation, *transforms)),
-        detector.preprocessor.resizer,
-        state.seed,
-        skip_bad=plan.stream.skip_bad,
-    )
+    examples = training_examples(config, dataset, state.detector, state.seed, skip_bad=plan.stream.skip_bad)
     return training_batches(examples, plan.stream, state.samples, processes, settings.data_timeout)
 
 

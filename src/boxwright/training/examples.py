@@ -1,0 +1,40 @@
+"""What a run learns from: samples with all that is done to them before they become batches."""
+
+from __future__ import annotations
+
+from boxwright.builders.augmentation import build_augmentation
+from boxwright.builders.groundtruth import build_groundtruth
+from boxwright.config import messages as m
+from boxwright.data.augmentation.transform import Chain
+from boxwright.data.dataset import Dataset
+from boxwright.data.groundtruth import without_masks
+from boxwright.data.loader import TrainingExamples
+from boxwright.models.detector import Detector
+
+__all__ = ["training_examples"]
+
+
+def training_examples(
+    config: m.TrainEvalPipelineConfig, dataset: Dataset, detector: Detector, seed: int, *, skip_bad: bool
+) -> TrainingExamples:
+    """Return samples augmented, resized, and with what the detector learns of their objects.
+
+    Args:
+        config: The whole configuration.
+        dataset: Where samples come from.
+        detector: Wants them at its size, and masks or not.
+        seed: Decides what happens to them.
+        skip_bad: Whether the sample after one that cannot be read takes its place.
+
+    Returns:
+        The examples.
+
+    Raises:
+        ConfigError: Where a step cannot be built, or fields contradict each other.
+    """
+    transforms = (
+        build_augmentation(config, dataset),
+        *build_groundtruth(config, dataset.categories, detector.num_classes),
+        *(() if detector.network.learns_masks else (without_masks,)),
+    )
+    return TrainingExamples(dataset, Chain(transforms), detector.preprocessor.resizer, seed, skip_bad=skip_bad)
