@@ -251,3 +251,12 @@ def test_own_transforms_repeat_whatever_they_draw_from() -> None:
     assert len(others) > 4
     with pytest.raises(DataError, match="the transform returned NoneType; expected a Sample"):
         build(f"{HERE}:returns_nothing")(with_points(0), np.random.default_rng(0))
+
+
+def test_masks_two_pixels_wide_are_masks() -> None:
+    image, mask = np.zeros((6, 2, 3), np.uint8), np.ones((1, 6, 2), np.uint8)
+    mask[0, :3] = 0
+    given = Sample(image, np.array([[0, 3, 2, 6]]), np.zeros(1, np.int64), masks=mask)
+    found = build("torchvision.transforms.v2:RandomVerticalFlip", p="1.0")(given, np.random.default_rng(0))
+    assert np.array_equal(found.masks, mask[:, ::-1])  # type: ignore[arg-type]
+    assert found.boxes.tolist() == [[0, 0, 2, 3]]

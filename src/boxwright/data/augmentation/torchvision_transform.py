@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 from torchvision import tv_tensors
 from torchvision.transforms import v2
@@ -75,20 +76,17 @@ def _sample(before: Sample, image: torch.Tensor, target: dict[str, Any]) -> Samp
         raise DataError(
             f"user_augmentation: {len(boxes)} boxes, {len(rows)} labels: they are removed together or not at all"
         )
+    count, (height, width) = len(before.boxes), pixels.shape[:2]
     change: dict[str, Any] = {"boxes": lambda _: boxes}
-    for name, geometry in (("masks", "masks"), ("keypoints", "points")):
-        if name in target:
-            change[geometry] = _rows(target[name].numpy(), rows, len(before.boxes), pixels.shape[:2])
+    if "masks" in target:
+        masks = _of_objects(target["masks"].numpy(), rows, count)
+        change["masks"] = lambda _: masks.astype(np.uint8)
+    if "keypoints" in target:
+        places = _of_objects(target["keypoints"].numpy(), rows, count)
+        change["points"] = lambda old: hide_outside(np.concatenate([places, old[..., 2:]], -1), height, width)
     return before.keep(rows).moved(pixels, **change).keep(np.flatnonzero((boxes[:, 2:] > boxes[:, :2]).all(1)))
 
 
-def _rows(values: Any, rows: Any, count: int, size: tuple[int, ...]) -> Any:
-    """Return what becomes of a field: the transform's rows, of which it may have left out those of removed objects."""
-    kept = values if len(values) == len(rows) and len(rows) != count else values[rows]
-
-    def changed(old: Any) -> Any:
-        if kept.shape[-1] != 2:
-            return kept.astype(np.uint8)
-        return hide_outside(np.concatenate([kept, old[..., 2:]], -1), size[0], size[1])
-
-    return changed
+def _of_objects(values: NDArray[Any], rows: NDArray[np.int64], count: int) -> NDArray[Any]:
+    """Return the rows of the objects that are left; the transform may have left out those of the others itself."""
+    return values if len(values) == len(rows) != count else values[rows]
