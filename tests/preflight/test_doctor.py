@@ -246,6 +246,15 @@ def unknown_evaluation(planted: Planted) -> None:
     planted.replace(f"{planted.folder}/val", f"{planted.folder}/elsewhere")
 
 
+def other_evaluation_classes(planted: Planted) -> None:
+    text = (planted.folder / "map.pbtxt").read_text()
+    (planted.folder / "other.pbtxt").write_text(
+        text.replace("id: 1 ", "id: 9 ").replace("id: 2 ", "id: 1 ").replace("id: 9 ", "id: 2 ")
+    )
+    head, middle, tail = planted.text.partition("eval_input_reader")
+    planted.text = head + middle + tail.replace("map.pbtxt", "other.pbtxt")
+
+
 @pytest.mark.parametrize(
     ("plant", "expected", "words"),
     [
@@ -271,6 +280,7 @@ def unknown_evaluation(planted: Planted) -> None:
         (no_rate, "fatal learning_rate", "nothing is learnt"),
         (no_such_checkpoint, "fatal checkpoint", "no/such/ckpt-0"),
         (unknown_evaluation, "fatal evaluation", "elsewhere"),
+        (other_evaluation_classes, "fatal evaluation", "is this the right label map"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

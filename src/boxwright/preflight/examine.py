@@ -6,12 +6,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from boxwright.builders.detector import build_detector
-from boxwright.builders.evaluation import build_evaluation
 from boxwright.builders.input_reader import build_dataset
 from boxwright.builders.training import ENDLESS, TrainingPlan, build_training
 from boxwright.config import messages as m
 from boxwright.data.dataset import Dataset
-from boxwright.errors import BoxwrightError, ConfigError
+from boxwright.errors import BoxwrightError
+from boxwright.evaluation.run import open_evaluation
+from boxwright.evaluation.settings import EvaluationSettings
 from boxwright.models.detector import Detector
 from boxwright.preflight.anchors import check_anchors
 from boxwright.preflight.boxes import check_boxes, check_small_boxes
@@ -95,7 +96,7 @@ def examine(
     yield from _data(config, detector, dataset, records, depth)
     yield from check_turned(prints)
     yield from check_duplicates(prints, "the training data")
-    yield from _evaluation(config, dataset, detector, prints, depth, shown)
+    yield from _evaluation(config, dataset, prints, depth, shown)
 
 
 def examine_quickly(
@@ -206,34 +207,21 @@ def _anchors(model: m.DetectionModel | None) -> tuple[m.AnchorGenerator, float] 
 def _evaluation(
     config: m.TrainEvalPipelineConfig,
     dataset: Dataset,
-    detector: Detector,
     prints: Fingerprints,
     depth: Depth,
     progress: Progress,
 ) -> Iterable[Finding]:
     """Check the evaluation data, by themselves and against the training data."""
-    for reader in config.eval_input_reader:
+    for number in range(len(config.eval_input_reader)):
         try:
-            build_evaluation(config, reader)
-            other = build_dataset(reader, "eval_input_reader", dataset.categories)
-            if other.categories.num_slots > detector.num_classes:
-                raise ConfigError("eval_input_reader: its label map has more classes than the model")
+            other = open_evaluation(config, EvaluationSettings(eval_index=number), dataset.categories).dataset
         except BoxwrightError as error:
             yield Finding("evaluation", "fatal", str(error).splitlines()[0], "correct eval_input_reader")
             continue
         records, unreadable = _read(other, depth.decoded, "evaluation samples", progress)
         others = read_fingerprints(other, progress("evaluation images", spread(len(other), depth.hashed)))
         yield from _readable(records, unreadable, others, "evaluation")
-        if names := _other_names(dataset, other):
-            yield Finding(
-                "evaluation", "warning", f"its classes differ from those of training: {names}", "use one label map"
-            )
         seen = {label for record in records for label in record.labels.tolist()}
         if records and not seen:
             yield Finding("evaluation", "warning", "no evaluation image has an object", "check its annotations")
         yield from check_leak(prints, others)
-
-
-def _other_names(dataset: Dataset, other: Dataset) -> str:
-    pairs = [(one.id, one.name) for one in dataset.categories]
-    return ", ".join(f"{c.name} ({c.id})" for c in other.categories if (c.id, c.name) not in pairs)
