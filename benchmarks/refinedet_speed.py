@@ -28,7 +28,7 @@ from boxwright.config.load import load_config
 from boxwright.criteria.terms import LossTerm
 from boxwright.models.detector import Detector
 from boxwright.training.allocator import keep_freed_memory
-from boxwright.types import RefineDetPredictions, Targets
+from boxwright.types import CascadePredictions, Targets
 
 HERE = Path(__file__).parent
 CONFIGS = HERE.parent / "configs"
@@ -74,7 +74,7 @@ def port(detector: Detector) -> Callable[[Tensor], list[list[Tensor]]]:
 
     @torch.no_grad()
     def detect(inputs: Tensor) -> list[list[Tensor]]:
-        predictions: RefineDetPredictions = network(inputs.contiguous(), None)
+        predictions: CascadePredictions = network(inputs.contiguous(), None)
         first = predictions.refinement
         results = []
         for image in range(len(inputs)):
@@ -168,7 +168,7 @@ def detection(batch: int, device: str, repeats: int) -> dict[str, float]:
                 return module(inputs)
 
         def rest(
-            detector: Detector = detector, predictions: RefineDetPredictions = predictions, sizes: Tensor = sizes
+            detector: Detector = detector, predictions: CascadePredictions = predictions, sizes: Tensor = sizes
         ) -> object:
             return detector.postprocess(predictions, sizes)
 

@@ -13,9 +13,10 @@ from boxwright.builders.detector import build_detector
 from boxwright.builders.training import FineTune, build_training
 from boxwright.config.load import load_config
 from boxwright.config.support import report
-from boxwright.criteria.refinedet import RefineDetCriterion
+from boxwright.criteria.cascade import CascadeCriterion
 from boxwright.data.label_map import load_label_map
 from boxwright.models.layers import Conv2d, Deconv2d, Regularizer
+from boxwright.models.refinedet import RefineDet
 from boxwright.postprocessing.nms import BestOfClass
 
 ROOT = Path(__file__).parent.parent
@@ -125,8 +126,10 @@ def test_published_recipe(path: Path) -> None:
     assert {(conv.regularizer.l1, round(conv.regularizer.l2, 8)) for conv in convs} == {(0.0, 5e-4)}
     assert {conv.bias_regularizer for conv in convs} == {Regularizer()}
     if "refinedet" in path.stem:
-        assert isinstance(detector.criterion, RefineDetCriterion)
-        assert detector.criterion.second_step.filter.objectness_threshold == pytest.approx(0.01)
+        assert isinstance(detector.criterion, CascadeCriterion)
+        assert isinstance(detector.network, RefineDet)
+        assert detector.network.second_step.filter is not None
+        assert detector.network.second_step.filter.objectness_threshold == pytest.approx(0.01)
         nms = detector.postprocessor.detection.nms  # type: ignore[attr-defined]
         assert nms.candidates == BestOfClass(1000)
         assert (nms.lowering is not None) == ("coco" in path.stem)

@@ -171,7 +171,7 @@ def without_gradient(model: m.DetectionModel | Pipeline) -> list[str]:
         detector = build_detector(model).train()
         height, width = detector.preprocessor.resizer.output_size or (256, 256)
         found = detector.predict(torch.zeros(2, detector.preprocessor.resizer.channels, height, width))
-    parts = [found] if isinstance(found, AnchorPredictions) else [found.refinement, found.detection]
+    parts = [found] if isinstance(found, AnchorPredictions) else found.steps
     torch.autograd.backward(torch.stack([part.box_codes.sum() + part.class_logits.sum() for part in parts]).sum())
     learnt = [(name, p) for name, p in detector.network.named_parameters() if p.requires_grad]
     assert learnt

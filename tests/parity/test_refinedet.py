@@ -15,13 +15,13 @@ from torch import Tensor
 import boxwright as bw
 from boxwright.config import messages as m
 from boxwright.config import parse_message
-from boxwright.criteria.refinedet import RefineDetCriterion
+from boxwright.criteria.cascade import CascadeCriterion
 from boxwright.criteria.terms import LossTerm
 from boxwright.ops.matcher import UNMATCHED
-from boxwright.postprocessing.refinedet import RefineDetPostprocessor
-from boxwright.types import RefineDetPredictions, Targets
+from boxwright.postprocessing.cascade import CascadePostprocessor
+from boxwright.types import CascadePredictions, Targets
 from tests.conftest import GOLDEN, assert_close
-from tests.criteria.test_refinedet import refinedet_predictions
+from tests.criteria.test_cascade import judge_of, refinedet_predictions
 from tests.golden.weights import uniform_stream
 from tests.parity.recordings import FOLDER
 
@@ -113,10 +113,10 @@ def test_network(path: Path) -> None:
     }.items():
         check(found.numpy(), arrays, name, 1e-4, 1e-3)
     side = unit(recording)
-    check((predictions.detection.anchors / side).numpy(), arrays, "anchors", 1e-6, 0)
+    check((predictions.refinement.anchors / side).numpy(), arrays, "anchors", 1e-6, 0)
     postprocessor = detector.postprocessor
-    assert isinstance(postprocessor, RefineDetPostprocessor)
-    check((postprocessor.second_step(predictions).anchors[0] / side).numpy(), arrays, "refined_anchors", 1e-4, 1e-3)
+    assert isinstance(postprocessor, CascadePostprocessor)
+    check((predictions.detection.anchors[0] / side).numpy(), arrays, "refined_anchors", 1e-4, 1e-3)
     check((postprocessor.decode(predictions).boxes[0] / side).numpy(), arrays, "boxes", 1e-4, 1e-3)
 
 
@@ -140,7 +140,7 @@ class RecordingMiner:
         return chosen
 
 
-def loss_inputs(recording: dict[str, Any], arrays: Any) -> tuple[RefineDetPredictions, Targets]:
+def loss_inputs(recording: dict[str, Any], arrays: Any) -> tuple[CascadePredictions, Targets]:
     side = unit(recording)
     images = len(arrays["loss_in/arm_loc"])
     most = max(len(arrays[f"loss_in/{i}/boxes"]) for i in range(images))
@@ -164,14 +164,11 @@ def loss_inputs(recording: dict[str, Any], arrays: Any) -> tuple[RefineDetPredic
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 def test_losses_matches_and_mined_negatives(path: Path) -> None:
     recording, arrays = json.loads(path.read_text()), np.load(path.with_suffix(".npz"))
-    criterion = detector_for(recording).criterion
-    assert isinstance(criterion, RefineDetCriterion)
-    miners = [RecordingMiner(criterion.refinement.miner), RecordingMiner(criterion.detection.miner)]
-    criterion = replace(
-        criterion,
-        refinement=replace(criterion.refinement, miner=miners[0]),
-        detection=replace(criterion.detection, miner=miners[1]),
-    )
+    judge = judge_of(detector_for(recording))
+    miners = [RecordingMiner(step.criterion.miner) for step in judge.criterion.steps]
+    steps = zip(judge.criterion.steps, miners, strict=True)
+    watched = tuple(replace(step, criterion=replace(step.criterion, miner=miner)) for step, miner in steps)
+    criterion = replace(judge, criterion=CascadeCriterion(watched))
     predictions, targets = loss_inputs(recording, arrays)
     losses = criterion(predictions, targets)
     positives = [float(count) for count in LossTerm.distinct_counts(losses)]

@@ -23,8 +23,8 @@ from boxwright.builders.refinedet_extractor import FINEST_LEVEL, build_refinedet
 from boxwright.builders.target_assigner import build_box_coder, build_matcher
 from boxwright.config import messages as m
 from boxwright.criteria.anchor import AnchorCriterion
+from boxwright.criteria.cascade import CascadeCriterion, Step, as_objects
 from boxwright.criteria.criterion import Criterion
-from boxwright.criteria.refinedet import RefineDetCriterion
 from boxwright.criteria.target_assigner import ClassColumns, TargetAssigner
 from boxwright.errors import ConfigError
 from boxwright.models.backbones.resnet_v1 import Bottleneck
@@ -40,8 +40,8 @@ from boxwright.ops.anchor_refinement import AnchorFilter, RefinedStart, SecondSt
 from boxwright.ops.box_coder import BoxCoder, FasterRcnnBoxCoder
 from boxwright.ops.matcher import BipartiteArgmaxMatcher, Matcher
 from boxwright.postprocessing.anchor import AnchorPostprocessor
+from boxwright.postprocessing.cascade import CascadePostprocessor
 from boxwright.postprocessing.nms import BestOfClass, BestOfImage, LinearLowering, Nms, PerClass
-from boxwright.postprocessing.refinedet import RefineDetPostprocessor
 from boxwright.postprocessing.score_converters import ScoreConverter, softmax
 from boxwright.preprocessing.preprocessor import Preprocessor
 from boxwright.types import Categories
@@ -97,9 +97,9 @@ def build_refinedet(config: m.RefineDet, categories: Categories | None) -> Detec
         levels,
         image_channels=resizer.channels,
     )
-    network = _network(config, extractor, anchors, columns)
-    network.frozen_statistics = ("",) if config.freeze_batchnorm else ()
     coder = _coder(config)
+    network = _network(config, extractor, anchors, columns, coder)
+    network.frozen_statistics = ("",) if config.freeze_batchnorm else ()
     return Detector(
         Preprocessor(resizer, extractor.backbone.scaling),
         network,
@@ -142,7 +142,11 @@ def _coder(config: m.RefineDet) -> BoxCoder:
 
 
 def _network(
-    config: m.RefineDet, extractor: FeatureExtractor, anchors: AnchorGenerator, columns: ClassColumns
+    config: m.RefineDet,
+    extractor: FeatureExtractor,
+    anchors: AnchorGenerator,
+    columns: ClassColumns,
+    coder: BoxCoder,
 ) -> Network:
     settings = _settings(config.conv_hyperparams, _PLAIN)
     per_location, channels = anchors.anchors_per_location, extractor.neck.channels
@@ -164,7 +168,13 @@ def _network(
         neck = extractor.neck.module if transfer is None else nn.Sequential(extractor.neck.module, transfer)
         return SSD(extractor.backbone.module, neck, detection, anchors)
     return RefineDet(
-        extractor.backbone.module, extractor.neck.module, refinement, transfer or nn.Identity(), detection, anchors
+        extractor.backbone.module,
+        extractor.neck.module,
+        refinement,
+        transfer or nn.Identity(),
+        detection,
+        anchors,
+        _second_step(require(config.anchor_refinement, f"{_PATH}.anchor_refinement"), coder),
     )
 
 
@@ -193,7 +203,7 @@ def _criterion(config: m.RefineDet, coder: BoxCoder, columns: ClassColumns) -> C
         return detection
     first = config.anchor_refinement
     refinement = _step(first.matcher, first.loss, coder, _OBJECT, f"{_PATH}.anchor_refinement")
-    return RefineDetCriterion(refinement, detection, _second_step(first, coder))
+    return CascadeCriterion((Step(refinement, "refinement", "objectness_loss", as_objects), Step(detection)))
 
 
 def _step(
@@ -234,4 +244,4 @@ def _postprocessor(config: m.RefineDet, coder: BoxCoder) -> Postprocessor[Any]:
         detection = AnchorPostprocessor(coder, _to_scores(config.loss), nms, _OBJECT.background)
     if config.anchor_refinement is None:
         return detection
-    return RefineDetPostprocessor(_second_step(config.anchor_refinement, coder), detection)
+    return CascadePostprocessor(detection)

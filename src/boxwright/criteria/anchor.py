@@ -72,6 +72,22 @@ class AnchorCriterion:
         """Return `Loss/localization_loss` and `Loss/classification_loss` of a batch, or of a part of one."""
         with record_function("assignment"):
             assigned, anchors, targets = self.assign(predictions, targets)
+        return self.losses(predictions, assigned, anchors, targets)
+
+    def losses(
+        self, predictions: AnchorPredictions, assigned: AnchorTargets, anchors: Tensor, targets: Targets
+    ) -> dict[str, LossTerm]:
+        """Say what predictions cost.
+
+        Args:
+            predictions: What the network said.
+            assigned: What each anchor should predict.
+            anchors: In the units in which boxes are coded.
+            targets: The groundtruth.
+
+        Returns:
+            `Loss/localization_loss` and `Loss/classification_loss`.
+        """
         # TF counts the matches of images that nobody looked at, too.
         count = assigned.box_weights.sum() if self.normalizer.by_num_matches else None
         class_logits, box_codes = predictions.class_logits.float(), predictions.box_codes.float()

@@ -12,7 +12,8 @@ from boxwright.models.anchor_layer import AnchorLayer, grids_of
 from boxwright.models.backbones.backbone import Backbone
 from boxwright.models.heads.outputs import AnchorHead
 from boxwright.models.network import ClassLayer, Network, Parts
-from boxwright.types import AnchorPredictions, RefineDetPredictions, Targets
+from boxwright.ops.anchor_refinement import SecondStep
+from boxwright.types import AnchorPredictions, CascadePredictions, Targets
 
 __all__ = ["RefineDet"]
 
@@ -31,6 +32,7 @@ class RefineDet(Network):
         transfer: nn.Module,
         head: AnchorHead,
         anchors: AnchorGenerator,
+        second_step: SecondStep,
     ) -> None:
         """Assemble the network.
 
@@ -42,6 +44,7 @@ class RefineDet(Network):
             transfer: The same maps to those that the second step sees; an identity to share them.
             head: The object detection module's head: box codes [B, A, 4] and class logits [B, A, C].
             anchors: Lays anchors over the maps, in the order of the heads' rows.
+            second_step: Says what the second step starts from.
         """
         super().__init__()
         self.backbone = backbone
@@ -50,6 +53,7 @@ class RefineDet(Network):
         self.transfer = transfer
         self.head = head
         self.anchors = AnchorLayer(anchors)
+        self.second_step = second_step
 
     @property
     def parts(self) -> Parts:
@@ -78,16 +82,16 @@ class RefineDet(Network):
         maps: list[Tensor] = self.neck(self.backbone(inputs))
         return maps
 
-    def forward(self, inputs: Tensor, true_sizes: Tensor, targets: Targets | None = None) -> RefineDetPredictions:
-        """Return both steps' codes and logits for every anchor, with the anchors as they were laid."""
+    def forward(self, inputs: Tensor, true_sizes: Tensor, targets: Targets | None = None) -> CascadePredictions:
+        """Return both steps' codes and logits for every anchor, with the boxes that each starts from."""
         del true_sizes, targets
         maps = self.feature_maps(inputs)
         size = (inputs.shape[-2], inputs.shape[-1])
         anchors, levels = self.anchors(maps, size)
         codes, logits = self.refinement(maps)
         refinement = AnchorPredictions(codes, logits, anchors, tuple(maps), size, levels)
+        start, filtered = self.second_step(refinement)
         transferred: list[Tensor] = self.transfer(maps)
         codes, logits = self.head(transferred)
-        return RefineDetPredictions(
-            refinement, AnchorPredictions(codes, logits, anchors, tuple(transferred), size, levels)
-        )
+        detection = AnchorPredictions(codes, logits, start, tuple(transferred), size, levels, filtered=filtered)
+        return CascadePredictions((refinement, detection))

@@ -10,11 +10,11 @@ from boxwright.types.categories import Categories, Category
 from boxwright.types.detections import Detections, PaddedDetections
 from boxwright.types.predictions import (
     AnchorPredictions,
+    CascadePredictions,
     FinalFeatures,
     InstancePredictions,
     Proposals,
     RawDetections,
-    RefineDetPredictions,
     RegionPredictions,
     TwoStagePredictions,
 )
@@ -31,7 +31,7 @@ __all__ = [
     "PaddedDetections",
     "Proposals",
     "RawDetections",
-    "RefineDetPredictions",
+    "CascadePredictions",
     "RegionPredictions",
     "Sample",
     "Targets",

@@ -8,8 +8,10 @@ classes, H W grid, h w instance mask.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from boxwright.types.detections import PaddedDetections
@@ -20,7 +22,7 @@ __all__ = [
     "InstancePredictions",
     "Proposals",
     "RawDetections",
-    "RefineDetPredictions",
+    "CascadePredictions",
     "RegionPredictions",
     "TwoStagePredictions",
 ]
@@ -50,18 +52,33 @@ class AnchorPredictions:
     masks: Tensor | None = None
     filtered: Tensor | None = None
 
+    def on_levels(self, levels: Sequence[int]) -> Tensor:
+        """Return bool [A]: which anchors belong to some of the feature maps, by number from the finest."""
+        if self.levels is None:
+            raise ValueError("which feature map each anchor belongs to is not known")
+        return torch.isin(self.levels, torch.tensor(list(levels), device=self.levels.device))
+
 
 @dataclass(frozen=True)
-class RefineDetPredictions:
-    """Predictions of RefineDet's two steps, both for the anchors as they were laid.
+class CascadePredictions:
+    """Predictions of a detector that looks several times (RefineDet, SRN, AlignDet).
 
     Attributes:
-        refinement: The first step's; its columns are no object, object.
-        detection: The second step's, whose codes are offsets from the anchors that the first step refined.
+        steps: What each step says. The anchors of the first are as they were laid; those of a later one are the boxes
+            that it starts from, at which the step before arrived.
     """
 
-    refinement: AnchorPredictions
-    detection: AnchorPredictions
+    steps: tuple[AnchorPredictions, ...]
+
+    @property
+    def refinement(self) -> AnchorPredictions:
+        """What the first step says."""
+        return self.steps[0]
+
+    @property
+    def detection(self) -> AnchorPredictions:
+        """What the last step says."""
+        return self.steps[-1]
 
 
 @dataclass(frozen=True)

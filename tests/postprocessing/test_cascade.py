@@ -11,8 +11,8 @@ import boxwright as bw
 from boxwright.config import messages as m
 from boxwright.config import parse_message
 from boxwright.postprocessing.nms import BestOfClass, BestOfImage, LinearLowering, Nms, PerClass
-from boxwright.types import RefineDetPredictions
-from tests.criteria.test_refinedet import refinedet_predictions
+from boxwright.types import CascadePredictions
+from tests.criteria.test_cascade import judge_of, refinedet_predictions
 
 SIZES = torch.tensor([[64, 64]])
 
@@ -23,7 +23,7 @@ def detector_of(more: str) -> bw.Detector:
     return bw.build_detector(parse_message(text, m.DetectionModel))
 
 
-def predictions_of(objectness: list[float]) -> RefineDetPredictions:
+def predictions_of(objectness: list[float]) -> CascadePredictions:
     """Three anchors; the first step moves each by a quarter of its size to the right, the second by as much down."""
     anchors = torch.tensor([[8.0, 8, 24, 24], [32.0, 8, 48, 24], [8.0, 32, 24, 48]])
     first, second = torch.tensor([0.0, 2.5, 0, 0]), torch.tensor([2.5, 0.0, 0, 0])
@@ -38,21 +38,25 @@ def predictions_of(objectness: list[float]) -> RefineDetPredictions:
     )
 
 
+def detections_of(detector: bw.Detector, predictions: CascadePredictions) -> bw.Detections:
+    return detector.postprocess(judge_of(detector).begun(predictions), SIZES)[0]
+
+
 def test_boxes_are_decoded_twice_and_filtered_anchors_are_not_detected() -> None:
-    found = detector_of("anchor_refinement { }").postprocess(predictions_of([0.9, 0.009, 0.011]), SIZES)[0]
+    found = detections_of(detector_of("anchor_refinement { }"), predictions_of([0.9, 0.009, 0.011]))
     best = found.scores > 0.5
     assert found.boxes[best].tolist() == [[12, 12, 28, 28], [12, 36, 28, 52]]
     assert found.labels[best].tolist() == [0, 0]
     assert found.anchor_indices is not None
     assert 1 not in found.anchor_indices.tolist()
     everything = detector_of("anchor_refinement { objectness_threshold: 0 }")
-    found = everything.postprocess(predictions_of([0.9, 0.009, 0.011]), SIZES)[0]
+    found = detections_of(everything, predictions_of([0.9, 0.009, 0.011]))
     assert found.labels[found.scores > 0.5].tolist() == [0, 1, 0]
 
 
 def test_one_step_regression_starts_from_tiled_anchors() -> None:
     detector = detector_of("anchor_refinement { object_anchors: TILED }")
-    found = detector.postprocess(predictions_of([0.9, 0.9, 0.9]), SIZES)[0]
+    found = detections_of(detector, predictions_of([0.9, 0.9, 0.9]))
     assert found.boxes[0].tolist() == [8, 12, 24, 28]
 
 
@@ -65,7 +69,7 @@ def test_scores_and_objectness_are_what_the_losses_mean() -> None:
     predictions = predictions_of([0.5, 0.7, 0.8])
     predictions.detection.class_logits[..., 0] = 9
     predictions.refinement.class_logits[..., 0] = 9
-    found = detector.postprocess(predictions, SIZES)[0]
+    found = detections_of(detector, predictions)
     best = found.scores > 0.6
     assert found.scores[best].tolist() == pytest.approx([torch.sigmoid(torch.tensor(x)).item() for x in (4.0, 3.0)])
     assert found.labels[best].tolist() == [1, 0]

@@ -1,9 +1,9 @@
-"""RefineDet's losses against a slow, plain computation, and the mistakes that known ports make."""
+"""The losses of two steps (RefineDet's) against a slow, plain computation, and the mistakes that known ports make."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -13,10 +13,14 @@ from torch import Tensor
 import boxwright as bw
 from boxwright.config import messages as m
 from boxwright.config import parse_message
-from boxwright.criteria.refinedet import RefineDetCriterion
+from boxwright.criteria.anchor import AnchorCriterion
+from boxwright.criteria.cascade import CascadeCriterion
+from boxwright.criteria.criterion import Description
 from boxwright.criteria.terms import LossTerm
+from boxwright.models.refinedet import RefineDet
+from boxwright.ops.anchor_refinement import SecondStep
 from boxwright.ops.matcher import IGNORED, UNMATCHED
-from boxwright.types import AnchorPredictions, RefineDetPredictions, Targets
+from boxwright.types import AnchorPredictions, CascadePredictions, Targets
 
 SIDE = 64.0
 CLASSES = 3
@@ -28,13 +32,46 @@ TERMS = (
 )
 
 
-def criterion_of(refinement: str = "", more: str = "") -> RefineDetCriterion:
+@dataclass(frozen=True)
+class Judge:
+    """RefineDet's criterion, for predictions that the second step has yet to begin."""
+
+    criterion: CascadeCriterion
+    rule: SecondStep
+
+    @property
+    def refinement(self) -> AnchorCriterion:
+        return self.criterion.steps[0].criterion
+
+    @property
+    def detection(self) -> AnchorCriterion:
+        return self.criterion.steps[1].criterion
+
+    def begun(self, predictions: CascadePredictions) -> CascadePredictions:
+        return CascadePredictions((predictions.refinement, self.second_step(predictions)))
+
+    def second_step(self, predictions: CascadePredictions) -> AnchorPredictions:
+        anchors, filtered = self.rule(predictions.refinement)
+        return replace(predictions.detection, anchors=anchors, filtered=filtered)
+
+    def __call__(self, predictions: CascadePredictions, targets: Targets) -> dict[str, LossTerm]:
+        return self.criterion(self.begun(predictions), targets)
+
+    def describe(self, predictions: CascadePredictions, targets: Targets) -> Description:
+        return self.criterion.describe(self.begun(predictions), targets)
+
+
+def criterion_of(refinement: str = "", more: str = "") -> Judge:
     text = f"""refinedet {{ num_classes: {CLASSES} anchor_refinement {{ {refinement} }} {more}
       image_resizer {{ fixed_shape_resizer {{ height: 64 width: 64 }} }}
       feature_extractor {{ type: "refinedet_mobilenet_v2" depth_multiplier: 0.1 }} }}"""
-    criterion = bw.build_detector(parse_message(text, m.DetectionModel)).criterion
-    assert isinstance(criterion, RefineDetCriterion)
-    return criterion
+    return judge_of(bw.build_detector(parse_message(text, m.DetectionModel)))
+
+
+def judge_of(detector: bw.Detector) -> Judge:
+    assert isinstance(detector.criterion, CascadeCriterion)
+    assert isinstance(detector.network, RefineDet)
+    return Judge(detector.criterion, detector.network.second_step)
 
 
 def targets_of(images: list[tuple[list[list[float]], list[int]]]) -> Targets:
@@ -50,13 +87,13 @@ def targets_of(images: list[tuple[list[list[float]], list[int]]]) -> Targets:
 
 def refinedet_predictions(
     codes: Tensor, logits: Tensor, anchors: Tensor, *, input_size: tuple[int, int], refinement: tuple[Tensor, Tensor]
-) -> RefineDetPredictions:
+) -> CascadePredictions:
     """Put both steps' codes and logits together."""
     first = AnchorPredictions(*refinement, anchors, input_size=input_size)
-    return RefineDetPredictions(first, AnchorPredictions(codes, logits, anchors, input_size=input_size))
+    return CascadePredictions((first, AnchorPredictions(codes, logits, anchors, input_size=input_size)))
 
 
-def random_case(seed: int, images: int = 3, anchors: int = 40) -> tuple[RefineDetPredictions, Targets]:
+def random_case(seed: int, images: int = 3, anchors: int = 40) -> tuple[CascadePredictions, Targets]:
     random = torch.Generator().manual_seed(seed)
     centre = torch.rand(anchors, 2, generator=random) * SIDE
     size = 8 + 24 * torch.rand(anchors, 2, generator=random)
@@ -163,7 +200,7 @@ def step(
     return boxes_sum / max(1, positives), classes_sum / max(1, positives)
 
 
-def plain(predictions: RefineDetPredictions, targets: Targets, threshold: float) -> list[float]:
+def plain(predictions: CascadePredictions, targets: Targets, threshold: float) -> list[float]:
     refinement = predictions.refinement
     truth = [
         (targets.boxes[i][targets.valid[i]].double().tolist(), targets.labels[i][targets.valid[i]].tolist())
@@ -226,7 +263,7 @@ def test_images_without_objects_cost_nothing(images: list[tuple[list[list[float]
     assert not leaf.grad.any()
 
 
-def two_anchors(objectness: list[float]) -> tuple[RefineDetPredictions, Targets]:
+def two_anchors(objectness: list[float]) -> tuple[CascadePredictions, Targets]:
     """Give one object under the first anchor, and four anchors far away."""
     anchors = torch.tensor([[10.0, 10, 30, 30], *[[40.0, 40, 60 - i, 60] for i in range(4)]])
     logits = torch.zeros(1, 5, 2)
@@ -279,7 +316,7 @@ def test_second_step_matches_and_measures_from_refined_boxes() -> None:
     coder = criterion.detection.assigner.box_coder
     moved = refinement.box_codes.clone()
     moved[0, 3] = coder.encode(targets.boxes[0], refinement.anchors[3:4])[0]
-    predictions = replace(predictions, refinement=replace(refinement, box_codes=moved))
+    predictions = CascadePredictions((replace(refinement, box_codes=moved), predictions.detection))
     second = criterion.second_step(predictions)
     assigned, _, _ = criterion.detection.assign(second, targets)
     assert assigned.match[0, 3] == 0
@@ -321,7 +358,7 @@ def test_terms_of_parts_add_up() -> None:
     assert len(LossTerm.distinct_counts(whole)) == 2
     totals, sums = dict.fromkeys(TERMS, 0.0), dict.fromkeys(TERMS, 0.0)
     for i in range(3):
-        part = replace(predictions, refinement=row(predictions.refinement, i), detection=row(predictions.detection, i))
+        part = CascadePredictions((row(predictions.refinement, i), row(predictions.detection, i)))
         for name, term in criterion(part, targets.rows(i, i + 1)).items():
             totals[name] += float(term.total)
             sums[name] += float(term.count)  # type: ignore[arg-type]

@@ -1,0 +1,136 @@
+"""The criterion of detectors that look several times (RefineDet, SRN, AlignDet): that of SSD, once a step.
+
+Dimensions: B batch, A anchors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from boxwright.criteria.anchor import AnchorCriterion
+from boxwright.criteria.criterion import Description
+from boxwright.criteria.target_assigner import AnchorTargets
+from boxwright.criteria.terms import LossTerm
+from boxwright.types import AnchorPredictions, CascadePredictions, Targets
+
+__all__ = ["CascadeCriterion", "Step", "as_classes", "as_objects"]
+
+_CLASSIFICATION, _LOCALIZATION = "Loss/classification_loss", "Loss/localization_loss"
+
+
+def as_classes(targets: Targets) -> Targets:
+    """Return the groundtruth as it is: a step learns which class an object has."""
+    return targets
+
+
+def as_objects(targets: Targets) -> Targets:
+    """Return the groundtruth with one class for all: a step learns whether there is an object."""
+    return replace(targets, labels=torch.zeros_like(targets.labels), class_scores=None, confidences=None)
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one step learns.
+
+    Attributes:
+        criterion: Judges its predictions.
+        name: Stands in the names of its losses, as in `Loss/refinement/localization_loss`; empty for the last step.
+        classification: What its class loss is called.
+        targets: Makes of the groundtruth what it learns.
+        class_levels: The levels whose anchors learn classes, by number from the finest; None for all, () for none.
+        box_levels: The levels whose anchors learn boxes.
+    """
+
+    criterion: AnchorCriterion
+    name: str = ""
+    classification: str = "classification_loss"
+    targets: Callable[[Targets], Targets] = as_classes
+    class_levels: tuple[int, ...] | None = None
+    box_levels: tuple[int, ...] | None = None
+
+    def __call__(self, predictions: AnchorPredictions, targets: Targets) -> dict[str, LossTerm]:
+        """Return the terms; each is summed over its own levels, and divided by the positives among them."""
+        prefix = f"Loss/{self.name}/" if self.name else "Loss/"
+        names = {_LOCALIZATION: f"{prefix}localization_loss", _CLASSIFICATION: f"{prefix}{self.classification}"}
+        wanted, criterion = self.targets(targets), self.criterion
+        if self.class_levels is None and self.box_levels is None:
+            return {names[name]: term for name, term in criterion(predictions, wanted).items()}
+        assigned, anchors, wanted = criterion.assign(predictions, wanted)
+        terms = {}
+        for name, levels in ((_LOCALIZATION, self.box_levels), (_CLASSIFICATION, self.class_levels)):
+            if levels != ():
+                chosen = _on_levels(predictions, assigned, anchors, levels)
+                terms[names[name]] = criterion.losses(*chosen, wanted)[name]
+        return terms
+
+    @property
+    def tag(self) -> str:
+        """What stands before its tags in a log."""
+        return f"{self.name.title().replace('_', '')}/" if self.name else ""
+
+
+@dataclass(frozen=True)
+class CascadeCriterion:
+    """Compare the predictions of every step with groundtruth.
+
+    Each step is matched anew, on the boxes that it starts from, and has positives, negatives and a divisor of its own.
+    No gradient of a later step reaches an earlier one through boxes or through a filter (the network sees to it).
+
+    Attributes:
+        steps: What each step learns.
+    """
+
+    steps: tuple[Step, ...]
+
+    def __call__(self, predictions: CascadePredictions, targets: Targets) -> dict[str, LossTerm]:
+        """Return the terms of all steps, first to last."""
+        found: dict[str, LossTerm] = {}
+        for step, said in zip(self.steps, predictions.steps, strict=True):
+            found |= step(said, targets)
+        return found
+
+    @torch.no_grad()
+    def describe(self, predictions: CascadePredictions, targets: Targets) -> Description:
+        """Say how a batch was assigned in each step, and what its anchors cost.
+
+        Args:
+            predictions: What the network said.
+            targets: The groundtruth, in pixels of the network's input.
+
+        Returns:
+            The last step's tags as SSD's; an earlier one's with its name before them, as `Refinement/`, and how many
+            anchors it filtered out.
+        """
+        whole = Description({}, {})
+        following = (*predictions.steps[1:], None)
+        for step, said, after in zip(self.steps, predictions.steps, following, strict=True):
+            part, tag = step.criterion.describe(said, step.targets(targets)), step.tag
+            scalars = {f"{tag}{name}": value for name, value in part.scalars.items()}
+            if after is not None:
+                filtered = torch.zeros(()) if after.filtered is None else after.filtered.sum(1).float().mean()
+                scalars[f"{tag}AvgNumFilteredAnchorsPerImage"] = filtered
+            distributions = {f"{tag}{name}": values for name, values in part.distributions.items()}
+            whole = Description(whole.scalars | scalars, whole.distributions | distributions)
+        return whole
+
+
+def _on_levels(
+    predictions: AnchorPredictions, assigned: AnchorTargets, anchors: Tensor, levels: tuple[int, ...] | None
+) -> tuple[AnchorPredictions, AnchorTargets, Tensor]:
+    """Return predictions, targets and anchors of some levels alone."""
+    if levels is None:
+        return predictions, assigned, anchors
+    index = predictions.on_levels(levels).nonzero().squeeze(1)
+    part = replace(
+        predictions,
+        box_codes=predictions.box_codes[:, index],
+        class_logits=predictions.class_logits[:, index],
+        anchors=predictions.anchors[..., index, :],
+        levels=None if predictions.levels is None else predictions.levels[index],
+        filtered=None if predictions.filtered is None else predictions.filtered[:, index],
+    )
+    return part, assigned.rows(index.expand(len(assigned.match), -1)), anchors[..., index, :]

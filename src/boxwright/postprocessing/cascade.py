@@ -1,0 +1,37 @@
+"""The postprocessor of detectors that look several times (RefineDet, SRN, AlignDet): SSD's, of the last step.
+
+Dimensions: B batch, A anchors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from boxwright.postprocessing.anchor import AnchorPostprocessor
+from boxwright.types import CascadePredictions, Detections, RawDetections
+
+__all__ = ["CascadePostprocessor"]
+
+
+@dataclass(frozen=True)
+class CascadePostprocessor:
+    """Turn predictions into detections; anchors that an earlier step filtered out are none.
+
+    Attributes:
+        detection: Decodes and suppresses what the last step predicts.
+    """
+
+    detection: AnchorPostprocessor
+
+    @torch.no_grad()
+    def __call__(self, predictions: CascadePredictions, true_sizes: Tensor) -> list[Detections]:
+        """Return B detections, in pixels of the network's input."""
+        return self.detection(predictions.detection, true_sizes)
+
+    @torch.no_grad()
+    def decode(self, predictions: CascadePredictions) -> RawDetections:
+        """Return boxes and scores of all anchors."""
+        return self.detection.decode(predictions.detection)
