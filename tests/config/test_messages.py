@@ -47,7 +47,7 @@ EXTENSIONS = {
     "AdamWOptimizer": {"learning_rate", "weight_decay", "beta1", "beta2", "epsilon"},
     "CocoInputReader": {"annotations", "image_folder", "load_masks"},
     "VocInputReader": {"root", "image_set"},
-    "DetectionModel": {"refinedet"},
+    "DetectionModel": {"refinedet", "srn", "align_det"},
     "Matcher": {"bipartite_argmax_matcher"},
     "PreprocessingStep": {
         *("caffe_distort", "random_expand", "overlap_crop", "random_interpolation_resize"),
@@ -62,6 +62,8 @@ NEW |= {"AnchorRefinement", "RefineDet", "RefineDetFeatureExtractor", "ResidualB
 NEW |= {"LevelProposals", "RoiAlign", "AutoAugmentOperation", "AutoAugmentSubPolicy"}
 NEW |= {"LargeScaleJitter", "RandomCopyPaste", "RandomErasing", "RandomMixup", "RandomMosaic", "RandomTile"}
 NEW |= {"UserArgument", "UserAugmentation"}
+NEW |= {"AlignDet", "AlignedStep", "ClassifierBackbone", "LevelCandidates"}
+NEW |= {"Srn", "TwoStepClassification", "TwoStepRegression"}
 KINDS = {"float": "float", "int32": "int", "uint32": "int", "bool": "bool", "string": "string"}
 
 

@@ -41,7 +41,7 @@ HONOURED = {
 
 def test_every_field_has_a_verdict() -> None:
     statuses = [field_status(cls, field) for cls in MESSAGES.values() for field in cls.model_fields]
-    assert len(statuses) == 851 + 53 + 21 + 7 + 1 + 24 + 5 + 39 + 3 + 10
+    assert len(statuses) == 851 + 53 + 21 + 7 + 1 + 24 + 5 + 39 + 3 + 10 + 5 + 11 + 23 + 21
     assert all(status.note for status in statuses if status.verdict != "honoured")
 
 
@@ -226,6 +226,31 @@ def variants(shapes_data: Path) -> Iterator[str]:
         """
 
 
+CASCADES = (
+    """refinedet { num_classes: 4 image_resizer { fixed_shape_resizer { height: 64 width: 128 } } align_second_step: true
+      feature_extractor { type: "refinedet_mobilenet_v2" depth_multiplier: 0.1 }
+      anchor_refinement { filter_levels: [3] refine_levels: [5, 6] } }""",
+    """srn { num_classes: 4 image_resizer { identity_resizer { } } depth: 8 align_corners: false share_head: false
+      receptive_field_enhancement: false freeze_batchnorm: true conv_hyperparams { }
+      feature_extractor { type: "mobilenet_v2" depth_multiplier: 0.1 min_depth: 4 use_explicit_padding: true
+        override_base_feature_extractor_hyperparams: true conv_hyperparams { batch_norm { } } }
+      anchor_generator { multiscale_anchor_generator { min_level: 2 max_level: 7 aspect_ratios: 1.0 } }
+      box_coder { faster_rcnn_box_coder { } } level_candidates { } inference_preset: PAPER
+      two_step_classification { levels: 2 } two_step_regression { levels: 7 }
+      first_matcher { argmax_matcher { } } matcher { argmax_matcher { } }
+      first_loss { classification_loss { weighted_sigmoid { } } localization_loss { weighted_smooth_l1 { } } }
+      loss { classification_loss { weighted_sigmoid { } } localization_loss { weighted_smooth_l1 { } } } }""",
+    """srn { num_classes: 4 image_resizer { identity_resizer { } } depth: 8 feature_extractor { type: "timm/resnet18" }
+      post_processing { batch_non_max_suppression { } score_converter: SIGMOID } }""",
+    """align_det { num_classes: 4 image_resizer { identity_resizer { } } depth: 8 num_layers_before_predictor: 1
+      freeze_batchnorm: true conv_hyperparams { } feature_extractor { type: "timm/resnet18" }
+      anchor_generator { multiscale_anchor_generator { min_level: 3 max_level: 7 aspect_ratios: 1.0 } }
+      box_coder { faster_rcnn_box_coder { } } matcher { argmax_matcher { } } level_candidates { }
+      loss { classification_loss { weighted_sigmoid { } } localization_loss { weighted_smooth_l1 { } } }
+      step { sampling: ROI_CONV kernel_size: 3 border: ZERO depth: 8 ignore_finest: true matcher { argmax_matcher { } }
+        loss { classification_loss { weighted_sigmoid { } } localization_loss { weighted_smooth_l1 { } } } }
+      post_processing { batch_non_max_suppression { } score_converter: SIGMOID } }""",
+)
 REFINEDETS = (
     """refinedet { num_classes: 4 image_resizer { fixed_shape_resizer { height: 64 width: 128 } } inference_preset: PAPER
       feature_extractor { type: "refinedet_mobilenet_v2" depth_multiplier: 0.1 } anchor_refinement { } }""",
@@ -259,7 +284,7 @@ def test_honoured_is_what_builders_read(shapes_data: Path, tmp_path: Path, monke
         return plain(self, name)
 
     configs = [parse_message(text, Pipeline) for text in variants(shapes_data)]
-    models = [parse_message(text, m.DetectionModel) for text in (*REFINEDETS, *EVERY.values())]
+    models = [parse_message(text, m.DetectionModel) for text in (*CASCADES, *REFINEDETS, *EVERY.values())]
     (tmp_path / "map.pbtxt").write_text('item { id: 1 name: "a" display_name: "A" keypoints { id: 0 label: "k" } }')
     grid = parse_message("grid_anchor_generator { }", m.AnchorGenerator)
     monkeypatch.setattr(Message, "__getattribute__", watching)

@@ -36,7 +36,7 @@ from boxwright.preprocessing.preprocessor import CAFFE_MEAN, IMAGENET, MINUS_ONE
 
 __all__ = ["BackboneRequest", "BuiltBackbone", "ExtractorMessage", "build_backbone"]
 
-ExtractorMessage = m.SsdFeatureExtractor | m.RefineDetFeatureExtractor
+ExtractorMessage = m.SsdFeatureExtractor | m.RefineDetFeatureExtractor | m.ClassifierBackbone
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,11 @@ class BackboneRequest:
         return "explicit" if self.config.use_explicit_padding else "same"
 
     @property
+    def use_depthwise(self) -> bool:
+        """Whether the neck's convolutions are separable; a message that does not say so has no such neck."""
+        return not isinstance(self.config, m.ClassifierBackbone) and self.config.use_depthwise
+
+    @property
     def hyperparams(self) -> m.Hyperparams:
         """The convolutions outside the backbone."""
         return self.config.conv_hyperparams or m.Hyperparams()
@@ -86,8 +91,9 @@ class BackboneRequest:
     def refuse(self, *fields: str) -> None:
         """Raise where a field that the network has no use for is set to other than its default, as TF does."""
         for field in fields:
-            default = type(self.config).model_fields[field].default
-            if getattr(self.config, field) != default:
+            known = type(self.config).model_fields.get(field)
+            default = known.default if known is not None else None
+            if known is not None and getattr(self.config, field) != default:
                 raise ConfigError(
                     f"feature_extractor.{field}: {self.config.type} takes only {default}; remove the line"
                 )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from boxwright.builders.align_det import build_align_det
 from boxwright.builders.choice import build_chosen, require
 from boxwright.builders.faster_rcnn import build_faster_rcnn
 from boxwright.builders.refinedet import build_refinedet
+from boxwright.builders.srn import build_srn
 from boxwright.builders.ssd import build_ssd
 from boxwright.config import messages as m
 from boxwright.config.support import refuse_unsupported
@@ -57,4 +59,6 @@ _DETECTORS: dict[str, Callable[..., Detector]] = {
     "faster_rcnn": build_faster_rcnn,
     "ssd": build_ssd,
     "refinedet": build_refinedet,
+    "srn": build_srn,
+    "align_det": build_align_det,
 }

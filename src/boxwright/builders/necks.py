@@ -117,7 +117,7 @@ def build_extra_maps(
         [request.depth(width) for width in widths],
         request.neck_settings(),
         kernels=kernels,
-        use_depthwise=request.config.use_depthwise,
+        use_depthwise=request.use_depthwise,
         padding=request.padding,
     )
     return BuiltNeck(neck, neck.channels)

@@ -20,8 +20,8 @@ def wants_pretrained(model: m.DetectionModel) -> bool:
     Raises:
         ConfigError: Where nobody keeps such weights.
     """
-    families = (model.ssd, model.faster_rcnn, model.refinedet)
-    extractor = next((family.feature_extractor for family in families if family is not None), None)
+    family = getattr(model, model.which("model") or "", None)
+    extractor = getattr(family, "feature_extractor", None)
     if extractor is None or not extractor.pretrained:
         return False
     if not extractor.type.startswith("timm/"):

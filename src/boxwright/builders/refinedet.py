@@ -6,29 +6,27 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import nn
 
 from boxwright.anchors.grid import AnchorGenerator
 from boxwright.anchors.multiscale import MultiscaleAnchorGenerator
 from boxwright.builders.anchor_generator import build_anchor_generator
-from boxwright.builders.choice import located, require
+from boxwright.builders.cascade import build_coder, build_step, level_numbers, logits_to_scores, refused, settings_or
+from boxwright.builders.choice import require
 from boxwright.builders.classes import check_classes
 from boxwright.builders.feature_extractor import FeatureExtractor
-from boxwright.builders.hyperparams import build_conv_settings, caffe_xavier
+from boxwright.builders.hyperparams import caffe_xavier
 from boxwright.builders.image_resizer import build_image_resizer
-from boxwright.builders.losses import build_criterion
 from boxwright.builders.post_processing import build_postprocessor
 from boxwright.builders.refinedet_extractor import FINEST_LEVEL, build_refinedet_extractor
-from boxwright.builders.target_assigner import build_box_coder, build_matcher
 from boxwright.config import messages as m
-from boxwright.criteria.anchor import AnchorCriterion
 from boxwright.criteria.cascade import CascadeCriterion, Step, as_objects
 from boxwright.criteria.criterion import Criterion
-from boxwright.criteria.target_assigner import ClassColumns, TargetAssigner
+from boxwright.criteria.target_assigner import ClassColumns
 from boxwright.errors import ConfigError
 from boxwright.models.backbones.resnet_v1 import Bottleneck
 from boxwright.models.detector import Detector, Postprocessor
+from boxwright.models.heads.aligned import AlignmentConvHead
 from boxwright.models.heads.convolutional import ConvolutionalHead, HeadShape
 from boxwright.models.heads.outputs import AnchorHead, HeadOutput
 from boxwright.models.layers import ConvSettings, KernelRule, Regularizer
@@ -42,11 +40,12 @@ from boxwright.ops.matcher import BipartiteArgmaxMatcher, Matcher
 from boxwright.postprocessing.anchor import AnchorPostprocessor
 from boxwright.postprocessing.cascade import CascadePostprocessor
 from boxwright.postprocessing.nms import BestOfClass, BestOfImage, LinearLowering, Nms, PerClass
-from boxwright.postprocessing.score_converters import ScoreConverter, softmax
 from boxwright.preprocessing.preprocessor import Preprocessor
 from boxwright.types import Categories
 
 __all__ = ["build_refinedet"]
+
+_Head = Callable[[Sequence[int], int], AnchorHead]
 
 _PATH = "model.refinedet"
 _OBJECT = ClassColumns(num_classes=1)
@@ -97,7 +96,7 @@ def build_refinedet(config: m.RefineDet, categories: Categories | None) -> Detec
         levels,
         image_channels=resizer.channels,
     )
-    coder = _coder(config)
+    coder = build_coder(config.box_coder, FasterRcnnBoxCoder(), _PATH)
     network = _network(config, extractor, anchors, columns, coder)
     network.frozen_statistics = ("",) if config.freeze_batchnorm else ()
     return Detector(
@@ -132,15 +131,6 @@ def _check_size(resizer: m.ImageResizer, stride: int) -> None:
         )
 
 
-def _coder(config: m.RefineDet) -> BoxCoder:
-    if config.box_coder is None:
-        return FasterRcnnBoxCoder()
-    coder = build_box_coder(config.box_coder)
-    if coder.code_size != 4 or not coder.unit_free:
-        raise ConfigError(f"{_PATH}.box_coder: use faster_rcnn_box_coder")
-    return coder
-
-
 def _network(
     config: m.RefineDet,
     extractor: FeatureExtractor,
@@ -148,25 +138,27 @@ def _network(
     columns: ClassColumns,
     coder: BoxCoder,
 ) -> Network:
-    settings = _settings(config.conv_hyperparams, _PLAIN)
+    settings = settings_or(config.conv_hyperparams, _PLAIN)
     per_location, channels = anchors.anchors_per_location, extractor.neck.channels
 
     def head(in_channels: Sequence[int], count: int) -> AnchorHead:
         output, shape, body = HeadOutput(count), HeadShape(kernel_size=3), config.residual_body
         if body is None:
             return ConvolutionalHead(in_channels, per_location, output, shape, settings)
-        own = _settings(body.conv_hyperparams, settings)
+        own = settings_or(body.conv_hyperparams, settings)
         bodies = [Bottleneck(width, body.width, body.depth, 1, own, project=True) for width in in_channels]
         widths = [body.depth] * len(in_channels)
         return ConvolutionalHead(widths, per_location, output, shape, settings, bodies=bodies)
 
     transfer = _transfer(config.transfer_connection, channels, settings)
     head_channels = channels if transfer is None else transfer.channels
-    refinement = None if config.anchor_refinement is None else head(channels, _OBJECT.count)
-    detection = head(head_channels, columns.count)
-    if refinement is None:
+    if config.anchor_refinement is None:
+        if config.align_second_step:
+            raise refused(config, "align_second_step", _PATH, "there is no second step without anchor_refinement { }")
         neck = extractor.neck.module if transfer is None else nn.Sequential(extractor.neck.module, transfer)
-        return SSD(extractor.backbone.module, neck, detection, anchors)
+        return SSD(extractor.backbone.module, neck, head(head_channels, columns.count), anchors)
+    refinement = head(channels, _OBJECT.count)
+    detection = _second_head(config, head_channels, per_location, columns, head)
     return RefineDet(
         extractor.backbone.module,
         extractor.neck.module,
@@ -174,8 +166,20 @@ def _network(
         transfer or nn.Identity(),
         detection,
         anchors,
-        _second_step(require(config.anchor_refinement, f"{_PATH}.anchor_refinement"), coder),
+        _second_step(config, coder),
     )
+
+
+def _second_head(
+    config: m.RefineDet, channels: Sequence[int], per_location: Sequence[int], columns: ClassColumns, plain: _Head
+) -> AnchorHead | AlignmentConvHead:
+    if not config.align_second_step:
+        return plain(channels, columns.count)
+    if config.residual_body is not None:
+        raise refused(config, "align_second_step", _PATH, "boxes are looked at on maps; remove residual_body")
+    strides = [float(2 ** (FINEST_LEVEL + number)) for number in range(len(per_location))]
+    settings = settings_or(config.conv_hyperparams, _PLAIN)
+    return AlignmentConvHead(channels, per_location, strides, HeadOutput(columns.count), settings)
 
 
 def _transfer(
@@ -189,49 +193,47 @@ def _transfer(
             f"{_PATH}.transfer_connection.deconvolution_kernel_size: expected 2 (as released) or 4 (as in the paper's "
             f"figure), found {kernel_size}"
         )
-    own = _settings(config.conv_hyperparams, settings)
+    own = settings_or(config.conv_hyperparams, settings)
     return TransferConnection(channels, config.depth, own, deconvolution_kernel_size=kernel_size)
 
 
-def _settings(config: m.Hyperparams | None, default: ConvSettings) -> ConvSettings:
-    return default if config is None else build_conv_settings(config)
-
-
 def _criterion(config: m.RefineDet, coder: BoxCoder, columns: ClassColumns) -> Criterion[Any]:
-    detection = _step(config.matcher, config.loss, coder, columns, _PATH)
+    defaults: tuple[Matcher, m.Loss] = (BipartiteArgmaxMatcher(), _LOSS)
+    detection = build_step(config.matcher, config.loss, defaults, coder, columns, _PATH)
     if config.anchor_refinement is None:
         return detection
     first = config.anchor_refinement
-    refinement = _step(first.matcher, first.loss, coder, _OBJECT, f"{_PATH}.anchor_refinement")
-    return CascadeCriterion((Step(refinement, "refinement", "objectness_loss", as_objects), Step(detection)))
+    refinement = build_step(first.matcher, first.loss, defaults, coder, _OBJECT, f"{_PATH}.anchor_refinement")
+    learns = Step(
+        refinement,
+        "refinement",
+        "objectness_loss",
+        as_objects,
+        class_levels=_levels(config, "filter_levels"),
+        box_levels=_levels(config, "refine_levels"),
+    )
+    return CascadeCriterion((learns, Step(detection)))
 
 
-def _step(
-    matcher: m.Matcher | None, loss: m.Loss | None, coder: BoxCoder, columns: ClassColumns, path: str
-) -> AnchorCriterion:
-    with located(path):
-        rule: Matcher = BipartiteArgmaxMatcher() if matcher is None else build_matcher(matcher)
-        return build_criterion(loss or _LOSS, TargetAssigner(columns, rule, coder))
-
-
-def _second_step(config: m.AnchorRefinement, coder: BoxCoder) -> SecondStep:
-    if not 0 <= config.objectness_threshold < 1:
+def _second_step(config: m.RefineDet, coder: BoxCoder) -> SecondStep:
+    first = require(config.anchor_refinement, f"{_PATH}.anchor_refinement")
+    if not 0 <= first.objectness_threshold < 1:
         raise ConfigError(
             f"{_PATH}.anchor_refinement.objectness_threshold: expected 0 or more and less than 1, "
-            f"found {config.objectness_threshold}"
+            f"found {first.objectness_threshold}"
         )
-    starts: dict[str, Callable[[], StartRule]] = {"REFINED": lambda: RefinedStart(coder), "TILED": TiledStart}
+    moved, filtered = _levels(config, "refine_levels"), _levels(config, "filter_levels")
+    starts: dict[str, Callable[[], StartRule]] = {"REFINED": lambda: RefinedStart(coder, moved), "TILED": TiledStart}
+    to_scores = logits_to_scores(first.loss or _LOSS, _PATH)
     return SecondStep(
-        starts[config.object_anchors.name](), AnchorFilter(config.objectness_threshold, _to_scores(config.loss))
+        starts[first.object_anchors.name](), AnchorFilter(first.objectness_threshold, to_scores, levels=filtered)
     )
 
 
-def _to_scores(loss: m.Loss | None) -> ScoreConverter:
-    """Make logits what the loss that trains them means: probabilities of one choice, or of each class by itself."""
-    chosen = require((loss or _LOSS).classification_loss, f"{_PATH}: loss.classification_loss")
-    kind = chosen.which("classification_loss") or "weighted_softmax"
-    scale = getattr(getattr(chosen, kind), "logit_scale", 1.0)
-    return ScoreConverter(softmax if "softmax" in kind else torch.sigmoid, scale)
+def _levels(config: m.RefineDet, field: str) -> tuple[int, ...] | None:
+    first = require(config.anchor_refinement, f"{_PATH}.anchor_refinement")
+    count = len(_anchors(config).anchors_per_location)
+    return level_numbers(first, field, f"{_PATH}.anchor_refinement", range(FINEST_LEVEL, FINEST_LEVEL + count))
 
 
 def _postprocessor(config: m.RefineDet, coder: BoxCoder) -> Postprocessor[Any]:
@@ -241,7 +243,7 @@ def _postprocessor(config: m.RefineDet, coder: BoxCoder) -> Postprocessor[Any]:
         detection = build_postprocessor(config.post_processing, coder, _OBJECT.background)
     else:
         nms = _PRESETS[config.inference_preset.name]
-        detection = AnchorPostprocessor(coder, _to_scores(config.loss), nms, _OBJECT.background)
+        detection = AnchorPostprocessor(coder, logits_to_scores(config.loss or _LOSS, _PATH), nms, _OBJECT.background)
     if config.anchor_refinement is None:
         return detection
     return CascadePostprocessor(detection)

@@ -17,7 +17,7 @@ __all__ = [
 
 BOXES_ONLY = "the detectors there are predict boxes only"
 LATER = "not supported yet; remove it"
-OTHER_FAMILY = "only model { ssd }, model { faster_rcnn } and model { refinedet } are supported yet"
+OTHER_FAMILY = "only ssd, faster_rcnn, refinedet, srn and align_det are supported yet"
 PER_ANCHOR = "losses are per anchor always"
 QUANTIZATION = "quantization-aware training is of TF1 only; the network is trained and run in floating point"
 QUEUE = "tuning of TensorFlow's input queues"

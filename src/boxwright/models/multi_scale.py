@@ -1,14 +1,16 @@
-"""One detector, many looks: sizes, mirror images, and a vote (RefineDet, section 4: "multi-scale testing").
+"""One detector, many looks: sizes, mirror images, and a vote (RefineDet's and SRN's "multi-scale testing").
 
 Dimensions: D detections of one image.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+import cv2
 import torch
 from torch import Tensor
 
@@ -16,12 +18,13 @@ from boxwright.criteria.criterion import Criterion
 from boxwright.errors import ConfigError
 from boxwright.models.detector import Detector
 from boxwright.models.network import Network
-from boxwright.postprocessing.nms import Nms, SoftVoting, Voting
-from boxwright.preprocessing.image_resizer import FixedShapeResizer
+from boxwright.ops.boxes import box_area, clip_boxes
+from boxwright.postprocessing.nms import Nms, SoftVoting, Voting, VotingOfSeveral
+from boxwright.preprocessing.image_resizer import FixedShapeResizer, IdentityResizer
 from boxwright.preprocessing.images import Images, image_tensors
 from boxwright.types import Categories, Detections
 
-__all__ = ["MULTI_SCALE", "Look", "MultiScale", "MultiScaleDetector", "at_scales"]
+__all__ = ["MULTI_SCALE", "Look", "MultiScale", "MultiScaleDetector", "ScalePyramid", "View", "at_scales"]
 
 
 @dataclass(frozen=True)
@@ -66,18 +69,125 @@ class Look:
 
 
 @dataclass(frozen=True)
-class MultiScale:
-    """Several looks, and how they are merged.
+class View:
+    """One look at one image.
 
     Attributes:
-        looks: The looks.
+        image: [C, H, W]; what is looked at.
+        size: (height, width) of the network's input; None where the detector's own resizer says.
+        back: Brings boxes [D, 4] in pixels of what is looked at to pixels of the image.
+        believes: From boxes in pixels of the image to which are kept, bool [D].
+    """
+
+    image: Tensor
+    size: tuple[int, int] | None
+    back: Callable[[Tensor], Tensor]
+    believes: Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class MultiScale:
+    """Several sizes of the network's input, each with its mirror image, and how what is found is merged.
+
+    Attributes:
+        looks: The sizes.
         voting: Merges what they find of a class.
         max_detections: The most that an image keeps.
+        clips: Whether boxes are clipped to the image at the end.
     """
 
     looks: tuple[Look, ...]
     voting: Voting | SoftVoting
     max_detections: int = 500
+    clips: bool = False
+
+    def check(self, detector: Detector) -> None:
+        """Raise where a detector brings images to no fixed size, which the looks replace."""
+        if not isinstance(detector.preprocessor.resizer, FixedShapeResizer):
+            raise ConfigError("looking at many sizes is for a detector with image_resizer { fixed_shape_resizer { } }")
+
+    def views(self, image: Tensor) -> Iterator[View]:
+        """Yield the looks at an image [C, H, W]."""
+        for look in self.looks:
+            yield View(image, look.size(image), _unchanged, look.believes)
+            yield View(image.flip(-1), look.size(image), _mirrored(image.shape[-1]), look.believes)
+
+
+_HALF = VotingOfSeveral(0.5)
+
+
+@dataclass(frozen=True)
+class ScalePyramid:
+    """The image, its mirror image, and it smaller and ever larger (SRN's test script).
+
+    Up to `max_size`² pixels: half as large, for faces of more than 30 pixels; 1.5 times as large, again and again, and
+    at last as large as may be, for faces of fewer than 100. Larger images are brought down to that, and then looked at
+    at three and two quarters of it, for faces of more than 30 pixels.
+
+    Attributes:
+        max_size: The side of a square as large as the largest input.
+        voting: Merges what they find of a class.
+        max_detections: The most that an image keeps.
+        clips: Whether boxes are clipped to the image at the end.
+    """
+
+    max_size: int
+    voting: VotingOfSeveral = _HALF
+    max_detections: int = 750
+    clips: bool = True
+
+    def check(self, detector: Detector) -> None:
+        """Raise where a detector resizes images itself."""
+        if not isinstance(detector.preprocessor.resizer, IdentityResizer):
+            raise ConfigError(
+                "looking at scales of the image is for a detector with image_resizer { identity_resizer { } }"
+            )
+
+    def views(self, image: Tensor) -> Iterator[View]:
+        """Yield the looks at an image [C, H, W]."""
+        height, width = image.shape[-2:]
+        room = self.max_size**2 / (height * width)
+        large, small = Look(0, 0, larger_than=30).believes, Look(0, 0, smaller_than=100).believes
+        if room > 1:
+            plain, base = image, 1.0
+            scales = [(0.5, large), *((1.5 ** (t + 1), small) for t in range(int(math.log(room, 2.25))))]
+            scales.append((math.sqrt(room), small))
+        else:
+            base = math.sqrt(room)
+            plain = _scaled(image, base)
+            scales = [(0.75, large), (0.5, large)]
+        yield View(plain, None, _from_scale(base), _all)
+        flipped, unmirrored = plain.flip(-1), _mirrored(plain.shape[-1])
+        yield View(flipped, None, lambda boxes: _from_scale(base)(unmirrored(boxes)), _all)
+        for scale, believes in scales:
+            # OpenCV leaves nothing of what rounds to no pixel.
+            if min(height, width) * base * scale >= 1:
+                yield View(_scaled(plain, scale), None, _from_scale(base * scale), believes)
+
+
+def _unchanged(boxes: Tensor) -> Tensor:
+    return boxes
+
+
+def _all(boxes: Tensor) -> Tensor:
+    return torch.ones(len(boxes), dtype=torch.bool, device=boxes.device)
+
+
+def _mirrored(width: int) -> Callable[[Tensor], Tensor]:
+    """Return what brings boxes of a mirror image of some width back."""
+    return lambda boxes: torch.cat([width - boxes[:, 2:3], boxes[:, 1:2], width - boxes[:, 0:1], boxes[:, 3:4]], 1)
+
+
+def _from_scale(scale: float) -> Callable[[Tensor], Tensor]:
+    """Return what brings boxes of a scaled image back, by the centres of their outermost pixels."""
+    return lambda boxes: torch.cat([(boxes[:, :2] + 0.5) / scale - 0.5, (boxes[:, 2:] - 0.5) / scale + 0.5], 1)
+
+
+def _scaled(image: Tensor, scale: float) -> Tensor:
+    """Return an image [C, H, W] scaled by OpenCV's bilinear interpolation, of its own dtype."""
+    pixels = image.permute(1, 2, 0).contiguous().cpu().numpy()
+    scaled = cv2.resize(pixels, (0, 0), fx=scale, fy=scale, interpolation=cv2.INTER_LINEAR)
+    return torch.from_numpy(scaled.reshape(*scaled.shape[:2], -1)).permute(2, 0, 1).to(image.device)
 
 
 def _squares(*rules: tuple[int, float, float]) -> tuple[Look, ...]:
@@ -95,19 +205,21 @@ _512 = (
     Look(512, 384),
     *_squares((256, 0, _INF), (384, 0, _INF), (768, 0, 192), (896, 0, 128)),
 )
-# The authors' test scripts.
-MULTI_SCALE: dict[str, MultiScale] = {
+# The authors' test scripts; 2100 and 1400 are the sizes of SRN's two published results.
+MULTI_SCALE: dict[str, MultiScale | ScalePyramid] = {
     "refinedet320-voc": MultiScale(_320, Voting()),
     "refinedet320-coco": MultiScale((*_320, *_squares((640, 0, 48))), SoftVoting()),
     "refinedet512-voc": MultiScale(_512, Voting()),
     "refinedet512-coco": MultiScale((*_512, *_squares((640, 0, 224), (1024, 0, 96), (1152, 0, 64))), SoftVoting()),
+    "srn-2100": ScalePyramid(2100),
+    "srn-1400": ScalePyramid(1400),
 }
 
 
 class MultiScaleDetector:
     """Looks at each image many times; for evaluation and prediction it takes the place of a detector."""
 
-    def __init__(self, detector: Detector, rules: MultiScale) -> None:
+    def __init__(self, detector: Detector, rules: MultiScale | ScalePyramid) -> None:
         """Prepare.
 
         Args:
@@ -115,12 +227,12 @@ class MultiScaleDetector:
             rules: The looks.
 
         Raises:
-            ConfigError: Where the detector does not bring images to a fixed size, or predicts masks, which cannot vote.
+            ConfigError: Where the detector resizes images otherwise than the looks need, or predicts masks, which
+                cannot vote.
         """
         if detector.network.learns_masks:
             raise ConfigError("looking at many sizes merges boxes; a detector of masks looks once")
-        if not isinstance(detector.preprocessor.resizer, FixedShapeResizer):
-            raise ConfigError("looking at many sizes is for a detector with image_resizer { fixed_shape_resizer { } }")
+        rules.check(detector)
         self.detector, self.rules = detector, rules
 
     @property
@@ -180,40 +292,43 @@ class MultiScaleDetector:
             yield self._merged(run), predictions, sizes
 
     def _merged(self, images: list[Tensor]) -> list[Detections]:
-        views = [(look, mirror) for look in self.rules.looks for mirror in (False, True)]
-        return [
-            _vote([self._look(image, look, mirror=mirror) for look, mirror in views], self.rules) for image in images
-        ]
+        return [_vote([self._look(view) for view in self.rules.views(image)], image, self.rules) for image in images]
 
-    def _look(self, image: Tensor, look: Look, *, mirror: bool) -> Detections:
-        height, width = look.size(image)
+    def _look(self, view: View) -> Detections:
         plain = self.detector
-        resizer = replace(plain.preprocessor.resizer, height=height, width=width)  # type: ignore[type-var]
+        preprocessor = plain.preprocessor
+        if view.size is not None:
+            height, width = view.size
+            resizer = replace(preprocessor.resizer, height=height, width=width)  # type: ignore[type-var]
+            preprocessor = replace(preprocessor, resizer=resizer)
         sized = Detector(
-            replace(plain.preprocessor, resizer=resizer),
+            preprocessor,
             plain.network,
             plain.criterion,
             plain.postprocessor,
             num_classes=plain.num_classes,
             categories=plain.categories,
         )
-        (found,) = sized.train(plain.training).detect([image.flip(-1) if mirror else image])
-        boxes = found.boxes
-        if mirror:
-            left = image.shape[-1] - boxes[:, 2:3]
-            boxes = torch.cat([left, boxes[:, 1:2], image.shape[-1] - boxes[:, 0:1], boxes[:, 3:4]], 1)
-        kept = look.believes(boxes)
+        (found,) = sized.train(plain.training).detect([view.image])
+        boxes = view.back(found.boxes)
+        kept = view.believes(boxes)
         return Detections(boxes[kept], found.scores[kept], found.labels[kept], found.image_size, found.categories)
 
 
-def _vote(looks: list[Detections], rules: MultiScale) -> Detections:
+def _vote(looks: list[Detections], image: Tensor, rules: MultiScale | ScalePyramid) -> Detections:
     boxes, scores, labels = (torch.cat([getattr(one, name) for one in looks]) for name in ("boxes", "scores", "labels"))
     classes = int(labels.max()) + 1 if len(labels) else 1
     by_class = scores.new_full((len(scores), classes), -torch.inf).scatter(1, labels[:, None], scores[:, None])
-    window = torch.tensor([looks[0].image_size], device=boxes.device)
+    size = (image.shape[-2], image.shape[-1])
+    window = torch.tensor([size], device=boxes.device)
     nms = Nms(rules.voting, max_total_detections=rules.max_detections, outside="unclipped")
     best = nms(boxes[None], by_class[None], window).image(0)
-    return Detections(best.boxes, best.scores, best.labels, looks[0].image_size, looks[0].categories)
+    found = Detections(best.boxes, best.scores, best.labels, size, looks[0].categories)
+    if not rules.clips:
+        return found
+    clipped = clip_boxes(found.boxes, *size)
+    inside = box_area(clipped) > 0
+    return Detections(clipped[inside], found.scores[inside], found.labels[inside], size, found.categories)
 
 
 def at_scales(detector: Detector, name: str) -> Detector | MultiScaleDetector:

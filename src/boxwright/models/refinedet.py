@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from boxwright.anchors.grid import AnchorGenerator
 from boxwright.models.anchor_layer import AnchorLayer, grids_of
 from boxwright.models.backbones.backbone import Backbone
+from boxwright.models.heads.aligned import AlignmentConvHead
 from boxwright.models.heads.outputs import AnchorHead
 from boxwright.models.network import ClassLayer, Network, Parts
 from boxwright.ops.anchor_refinement import SecondStep
@@ -30,7 +31,7 @@ class RefineDet(Network):
         neck: nn.Module,
         refinement: AnchorHead,
         transfer: nn.Module,
-        head: AnchorHead,
+        head: AnchorHead | AlignmentConvHead,
         anchors: AnchorGenerator,
         second_step: SecondStep,
     ) -> None:
@@ -42,7 +43,8 @@ class RefineDet(Network):
             refinement: The anchor refinement module's head: those maps to box codes [B, A, 4] and logits of
                 no object and object, [B, A, 2].
             transfer: The same maps to those that the second step sees; an identity to share them.
-            head: The object detection module's head: box codes [B, A, 4] and class logits [B, A, C].
+            head: The object detection module's head: box codes [B, A, 4] and class logits [B, A, C]; one that looks at
+                the boxes that it starts from, too (RefineDet++).
             anchors: Lays anchors over the maps, in the order of the heads' rows.
             second_step: Says what the second step starts from.
         """
@@ -92,6 +94,8 @@ class RefineDet(Network):
         refinement = AnchorPredictions(codes, logits, anchors, tuple(maps), size, levels)
         start, filtered = self.second_step(refinement)
         transferred: list[Tensor] = self.transfer(maps)
-        codes, logits = self.head(transferred)
+        plain = isinstance(self.head, AnchorHead)
+        boxes = start.expand(len(inputs), -1, -1)
+        codes, logits = self.head(transferred) if plain else self.head(transferred, boxes)
         detection = AnchorPredictions(codes, logits, start, tuple(transferred), size, levels, filtered=filtered)
         return CascadePredictions((refinement, detection))

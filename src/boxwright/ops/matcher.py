@@ -17,6 +17,7 @@ __all__ = [
     "ArgmaxMatcher",
     "BipartiteArgmaxMatcher",
     "BipartiteMatcher",
+    "LastLowQualityMatcher",
     "Matcher",
     "OwnLowQualityMatcher",
 ]
@@ -111,6 +112,34 @@ class OwnLowQualityMatcher:
         best = similarity.amax(dim=2, keepdim=True)
         surpassed_by_none = ((similarity == best) & valid[..., None]).any(dim=1)
         return torch.where(surpassed_by_none, similarity.argmax(dim=1), match)
+
+
+@dataclass(frozen=True)
+class LastLowQualityMatcher:
+    """Match each anchor to its most similar groundtruth box, if that is similar enough, else to one that has no better.
+
+    As `OwnLowQualityMatcher`, but an anchor that is matched for that reason alone belongs to the box that has no
+    better: to the last of several. A box that overlaps nothing has none better than any: all are its own, unless
+    another claims them. (AlignDet's rule.)
+
+    Attributes:
+        matched_threshold: The least similarity of other matches.
+        unmatched_threshold: Below it an anchor is negative; between the two it is ignored.
+    """
+
+    matched_threshold: float = 0.7
+    unmatched_threshold: float = 0.7
+
+    def __call__(self, similarity: Tensor, valid: Tensor) -> Tensor:
+        """Return int64 [B, A]: the index of the matched box, UNMATCHED or IGNORED."""
+        match = ArgmaxMatcher(self.matched_threshold, self.unmatched_threshold)(similarity, valid)
+        rows = similarity.shape[1]
+        if rows == 0:
+            return match
+        best = similarity.amax(dim=2, keepdim=True)
+        row = torch.arange(rows, device=similarity.device)[:, None]
+        last = torch.where((similarity == best) & valid[..., None], row, UNMATCHED).amax(dim=1)
+        return torch.where((match < 0) & (last >= 0), last, match)
 
 
 @dataclass(frozen=True)

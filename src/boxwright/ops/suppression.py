@@ -244,6 +244,9 @@ _KINDS: dict[str, _Kind] = {
     "class_agnostic": _class_agnostic,
     "soft": _soft,
     "voting": _voting(lambda boxes, scores, rules: vote(boxes, scores, rules.iou_threshold)),
+    "voting_of_several": _voting(
+        lambda boxes, scores, rules: vote(boxes, scores, rules.iou_threshold, least_members=2)
+    ),
     "soft_voting": _voting(lambda boxes, scores, rules: soft_vote(boxes, scores, rules.iou_threshold, rules.sigma)),
 }
 

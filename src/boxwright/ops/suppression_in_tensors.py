@@ -122,7 +122,7 @@ def _soft(some: _Candidates, windows: Tensor, rules: Rules) -> _Found:
     return _clipped((some.boxes, torch.where(kept, chosen, 0.0), some.labels, some.anchors, kept), windows, rules)
 
 
-def _voting(*, soft: bool) -> _Kind:
+def _voting(*, soft: bool = False, least_members: int = 1) -> _Kind:
     def run(some: _Candidates, windows: Tensor, rules: Rules) -> _Found:
         del windows
         overlaps = _overlaps(some.boxes)
@@ -135,7 +135,7 @@ def _voting(*, soft: bool) -> _Kind:
         joins = joins & (joins.cumsum(1) == 1)
         weights = joins * some.scores[:, None, :].clamp(min=0)
         voted = torch.bmm(weights, some.boxes) / weights.sum(2, keepdim=True).clamp(min=1e-12)
-        found = (voted, some.scores, some.labels, some.anchors, leads)
+        found = (voted, some.scores, some.labels, some.anchors, leads & (joins.sum(2) >= least_members))
         if not soft:
             return found
         crowded = (joins.sum(2, keepdim=True) > 1) & joins
@@ -152,13 +152,16 @@ _KINDS: dict[str, _Kind] = {
     "per_class": _hard(lambda some: some.same, cap_classes=True),
     "class_agnostic": _hard(lambda some: torch.ones_like(some.same), cap_classes=False),
     "soft": _soft,
-    "voting": _voting(soft=False),
+    "voting": _voting(),
+    "voting_of_several": _voting(least_members=2),
     "soft_voting": _voting(soft=True),
 }
 
 
 def _clipped(found: _Found, windows: Tensor, rules: Rules) -> _Found:
     boxes, scores, labels, anchors, kept = found
+    if rules.outside == "unclipped":
+        return found
     if rules.outside == "keep":
         high = torch.minimum(boxes[..., 2:], windows.flip(1)[:, None])
         return torch.cat([boxes[..., :2].clamp(min=0), high], -1), scores, labels, anchors, kept

@@ -15,13 +15,16 @@ from boxwright.ops.boxes import pairwise_iou
 __all__ = ["soft_vote", "vote"]
 
 
-def vote(boxes: Tensor, scores: Tensor, iou_threshold: float) -> tuple[Tensor, Tensor, Tensor]:
+def vote(
+    boxes: Tensor, scores: Tensor, iou_threshold: float, *, least_members: int = 1
+) -> tuple[Tensor, Tensor, Tensor]:
     """Let the best box and those that overlap it become their mean, weighed by score, with the best's score.
 
     Args:
         boxes: float32 [N, 4], xyxy.
         scores: float32 [N].
         iou_threshold: The least overlap with the best to take part.
+        least_members: Groups of fewer boxes are dropped.
 
     Returns:
         Boxes [V, 4], scores [V] and the best members' indices [V], best first.
@@ -29,6 +32,7 @@ def vote(boxes: Tensor, scores: Tensor, iou_threshold: float) -> tuple[Tensor, T
     found = [
         (_mean(boxes[members], scores[members]), scores[members[:1]], members[:1])
         for members, _ in _groups(boxes, scores, iou_threshold)
+        if len(members) >= least_members
     ]
     return _joined(found, boxes, scores)
 

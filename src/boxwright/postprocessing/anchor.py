@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from boxwright.ops.box_coder import BoxCoder, KeypointBoxCoder
+from boxwright.postprocessing.level_candidates import BestOfLevel
 from boxwright.postprocessing.nms import Nms
 from boxwright.postprocessing.score_converters import ScoreConverter
 from boxwright.types import AnchorPredictions, Categories, Detections, PaddedDetections, RawDetections
@@ -28,6 +29,7 @@ class AnchorPostprocessor:
         nms: Keeps the best.
         background: Columns before the foreground: 1 where column 0 is background, else 0.
         categories: The classes, for the detections to carry; None where they are not known.
+        candidates: Which scores of each level take part; None for all.
     """
 
     box_coder: BoxCoder
@@ -35,6 +37,7 @@ class AnchorPostprocessor:
     nms: Nms
     background: int = 1
     categories: Categories | None = None
+    candidates: BestOfLevel | None = None
 
     @torch.no_grad()
     def __call__(self, predictions: AnchorPredictions, true_sizes: Tensor) -> list[Detections]:
@@ -48,6 +51,9 @@ class AnchorPostprocessor:
         scores = raw.scores[..., self.background :]
         if predictions.filtered is not None:
             scores = scores.masked_fill(predictions.filtered[..., None], -torch.inf)
+        if self.candidates is not None and predictions.levels is not None:
+            grids = [(level.shape[-2], level.shape[-1]) for level in predictions.feature_maps]
+            scores = self.candidates(scores, grids, predictions.levels)
         return self.nms(raw.boxes, scores, true_sizes.to(raw.boxes))
 
     def to_list(

@@ -25,6 +25,7 @@ __all__ = [
     "SoftVoting",
     "Suppression",
     "Voting",
+    "VotingOfSeveral",
 ]
 
 
@@ -80,6 +81,17 @@ class Voting:
 
 
 @dataclass(frozen=True)
+class VotingOfSeveral:
+    """Let boxes vote as `Voting`; what only one box says does not count (SRN).
+
+    Attributes:
+        iou_threshold: The least overlap with the best to take part.
+    """
+
+    iou_threshold: float = 0.5
+
+
+@dataclass(frozen=True)
 class SoftVoting:
     """Let boxes vote; those that took part stay besides, with scores lowered by their overlap with the best.
 
@@ -92,7 +104,7 @@ class SoftVoting:
     score_threshold: float = 0.01
 
 
-Suppression = PerClass | ClassAgnostic | SoftPerClass | Voting | SoftVoting
+Suppression = PerClass | ClassAgnostic | SoftPerClass | Voting | VotingOfSeveral | SoftVoting
 
 
 @dataclass(frozen=True)
@@ -211,8 +223,9 @@ class Nms:
 
 
 _OUTSIDE: dict[type, tuple[str, ...]] = {
-    PerClass: ("drop", "keep"),
+    PerClass: ("drop", "keep", "unclipped"),
     Voting: ("unclipped",),
+    VotingOfSeveral: ("unclipped",),
     SoftVoting: ("unclipped",),
 }
 _KINDS: dict[type, str] = {
@@ -220,5 +233,6 @@ _KINDS: dict[type, str] = {
     ClassAgnostic: "class_agnostic",
     SoftPerClass: "soft",
     Voting: "voting",
+    VotingOfSeveral: "voting_of_several",
     SoftVoting: "soft_voting",
 }

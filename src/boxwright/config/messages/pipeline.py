@@ -7,12 +7,14 @@ from typing import ClassVar
 
 from boxwright.config.field import Field
 from boxwright.config.message import Message, String
+from boxwright.config.messages.align_det import AlignDet
 from boxwright.config.messages.center_net import CenterNet
 from boxwright.config.messages.eval import EvalConfig
 from boxwright.config.messages.faster_rcnn import FasterRcnn
 from boxwright.config.messages.graph_rewriter import GraphRewriter
 from boxwright.config.messages.input_reader import InputReader
 from boxwright.config.messages.refinedet import RefineDet
+from boxwright.config.messages.srn import Srn
 from boxwright.config.messages.ssd import Ssd
 from boxwright.config.messages.train import TrainConfig
 from boxwright.config.reasons import OTHER_FAMILY, QUANTIZATION
@@ -46,6 +48,10 @@ class DetectionModel(Message):
     center_net: CenterNet | None = Field(None, refused=OTHER_FAMILY, description="Use an anchor-free CenterNet model.")
     refinedet: RefineDet | None = Field(
         None, description="Use a single-shot refinement detector (an extension of Boxwright)."
+    )
+    srn: Srn | None = Field(None, description="Use a selective refinement network (an extension of Boxwright).")
+    align_det: AlignDet | None = Field(
+        None, description="Use a one-stage detector with an aligned second step (an extension of Boxwright)."
     )
 
 

@@ -63,6 +63,16 @@ class AnchorRefinement(Message):
         description="REFINED: two-step regression, the second step starts where the first ended; TILED: from the "
         "anchors as they were laid.",
     )
+    filter_levels: list[Int32] = Field(
+        default_factory=list,
+        description="Levels on which anchors are filtered, and the first step learns objects; level 3 has stride 8; "
+        "default: all (on the fine ones: SRN's two-step classification).",
+    )
+    refine_levels: list[Int32] = Field(
+        default_factory=list,
+        description="Levels whose second step starts where the first ended, and whose boxes the first step learns; "
+        "default: all (on the coarse ones: SRN's two-step regression).",
+    )
 
 
 class TransferConnection(Message):
@@ -155,6 +165,11 @@ class RefineDet(Message):
         None, description="Features of the second step; without, those of the first, as SSD."
     )
     residual_body: ResidualBody | None = Field(None, description="A bottleneck before every predictor; without, none.")
+    align_second_step: Bool = Field(
+        False,
+        description="Let the second step's 3×3 predictors look at the boxes that it starts from, one for each anchor "
+        "shape (RefineDet++'s alignment convolution); needs anchor_refinement, excludes residual_body.",
+    )
     matcher: Matcher | None = Field(
         None, description="How the second step's anchors are matched; without, bipartite_argmax_matcher with 0.5."
     )

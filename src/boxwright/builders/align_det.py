@@ -1,0 +1,196 @@
+"""`AlignDet`: a RetinaNet whose later steps look at its boxes. What its message leaves out is as released."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from boxwright.anchors.grid import AnchorGenerator
+from boxwright.anchors.multiscale import MultiscaleAnchorGenerator
+from boxwright.builders.anchor_generator import build_anchor_generator
+from boxwright.builders.cascade import (
+    FOCAL_BIAS,
+    FOCAL_KERNELS,
+    build_classifier_backbone,
+    build_coder,
+    build_level_candidates,
+    build_step,
+    build_suppression,
+    logits_to_scores,
+    refused,
+    settings_or,
+)
+from boxwright.builders.choice import require
+from boxwright.builders.classes import check_classes
+from boxwright.builders.image_resizer import build_image_resizer
+from boxwright.config import messages as m
+from boxwright.criteria.align_det import OwnBoxAssigner
+from boxwright.criteria.anchor import AnchorCriterion
+from boxwright.criteria.cascade import CascadeCriterion, Step
+from boxwright.criteria.criterion import Criterion
+from boxwright.criteria.target_assigner import ClassColumns, TargetAssigner
+from boxwright.models.align_det import AlignDet
+from boxwright.models.backbones.backbone import Backbone
+from boxwright.models.detector import Detector, Postprocessor
+from boxwright.models.heads.aligned import AlignedHead
+from boxwright.models.heads.outputs import HeadOutput
+from boxwright.models.heads.roi_conv import BoxSampling, GuidedConv, LearnedConv, RoIAlignConv, RoIConv, WindowConv
+from boxwright.models.heads.weight_shared import TowerShape, WeightSharedHead
+from boxwright.models.layers import ConvSettings
+from boxwright.models.necks.fpn_retinanet import RetinaNetPyramid
+from boxwright.models.network import Network
+from boxwright.models.ssd import SSD
+from boxwright.ops.anchor_refinement import RefinedStart
+from boxwright.ops.box_coder import BoxCoder, FasterRcnnBoxCoder
+from boxwright.ops.matcher import LastLowQualityMatcher
+from boxwright.ops.roi_conv import Border
+from boxwright.postprocessing.anchor import AnchorPostprocessor
+from boxwright.postprocessing.cascade import CascadePostprocessor
+from boxwright.postprocessing.level_candidates import BestOfLevel
+from boxwright.postprocessing.nms import Nms, PerClass
+from boxwright.preprocessing.preprocessor import Preprocessor
+from boxwright.types import Categories
+
+__all__ = ["build_align_det"]
+
+_PATH = "model.align_det"
+_LEVELS = (3, 4, 5, 6, 7)
+_OF_BACKBONE = (3, 4, 5)
+_LOSS = m.Loss(
+    classification_loss=m.ClassificationLoss(
+        weighted_sigmoid_focal=m.SigmoidFocalClassificationLoss(gamma=2.0, alpha=0.25)
+    ),
+    localization_loss=m.LocalizationLoss(weighted_smooth_l1=m.WeightedSmoothL1LocalizationLoss(delta=0.11)),
+    # Far from its target the release's loss has a slope of 1, TensorFlow's of delta.
+    localization_weight=1 / 0.11,
+)
+_FIRST_MATCHER, _MATCHER = LastLowQualityMatcher(0.4, 0.3), LastLowQualityMatcher(0.7, 0.7)
+_NMS, _CANDIDATES = Nms(PerClass(0.5, 100), 0.0, 100), BestOfLevel(1000, 0.05, any_score_coarsest=1)
+_BORDERS: dict[str, Border] = {"LAST_CELL": "last", "ZERO": "zero"}
+_FINEST_KERNEL = 3
+
+
+def build_align_det(config: m.AlignDet, categories: Categories | None) -> Detector:
+    """Build an AlignDet, or the RetinaNet that is left of it without later steps.
+
+    Args:
+        config: The message.
+        categories: The classes, for detections to carry.
+
+    Returns:
+        The detector, with fresh weights.
+    """
+    columns = ClassColumns(config.num_classes, background=0, background_target=0.0)
+    check_classes(_PATH, config.num_classes, columns, categories)
+    resizer = build_image_resizer(require(config.image_resizer, f"{_PATH}.image_resizer"))
+    backbone = build_classifier_backbone(config.feature_extractor, _OF_BACKBONE, _PATH, resizer.channels)
+    coder = build_coder(config.box_coder, FasterRcnnBoxCoder(1.0, 1.0, 1.0, 1.0), _PATH)
+    network = _network(config, backbone.module, columns, coder)
+    network.frozen_statistics = ("",) if config.freeze_batchnorm else ()
+    return Detector(
+        Preprocessor(resizer, backbone.scaling),
+        network,
+        _criterion(config, coder, columns),
+        _postprocessor(config, coder),
+        num_classes=columns.num_classes,
+        categories=categories,
+    )
+
+
+def _anchors(config: m.AlignDet) -> AnchorGenerator:
+    if config.anchor_generator is None:
+        return MultiscaleAnchorGenerator(_LEVELS[0], _LEVELS[-1], 4 * 2 ** (1 / 3), (1.0,), 1, always_half=True)
+    anchors = build_anchor_generator(config.anchor_generator)
+    counts = anchors.anchors_per_location
+    if len(counts) != len(_LEVELS) or len(set(counts)) > 1 or not counts[0]:
+        found = ", ".join(map(str, counts))
+        problem = f"expected as many anchors on each of 5 levels, 3 to 7, found {found}"
+        raise refused(config, "anchor_generator", _PATH, problem)
+    multiscale = config.anchor_generator.multiscale_anchor_generator
+    if multiscale is not None and multiscale.min_level != _LEVELS[0]:
+        raise refused(
+            config.anchor_generator,
+            "multiscale_anchor_generator",
+            f"{_PATH}.anchor_generator",
+            f"the finest map has stride 8, which is min_level 3; found {multiscale.min_level}",
+        )
+    return anchors
+
+
+def _network(config: m.AlignDet, backbone: Backbone, columns: ClassColumns, coder: BoxCoder) -> Network:
+    anchors, settings = _anchors(config), settings_or(config.conv_hyperparams, FOCAL_KERNELS)
+    neck = RetinaNetPyramid(backbone.channels, config.depth, settings)
+    output, count = HeadOutput(columns.count, class_bias=FOCAL_BIAS), anchors.anchors_per_location[0]
+    tower = TowerShape(config.depth, config.num_layers_before_predictor)
+    head = WeightSharedHead(neck.channels, count, output, tower, settings, settings)
+    if not config.step:
+        return SSD(backbone, neck, head, anchors)
+    plain = ConvSettings(kernel=settings.kernel, norm=None, activation=settings.activation)
+    aligned = [_aligned(step, number, config.depth, output, plain) for number, step in enumerate(config.step)]
+    return AlignDet(backbone, neck, head, aligned, anchors, RefinedStart(coder), anchors_per_location=count)
+
+
+_SAMPLINGS: dict[str, Callable[[int, int, int, ConvSettings], BoxSampling]] = {
+    "WINDOW": WindowConv,
+    "LEARNED": LearnedConv,
+    "GUIDED": GuidedConv,
+    "ROI_ALIGN": RoIAlignConv,
+}
+
+
+def _aligned(
+    config: m.AlignedStep, number: int, channels: int, output: HeadOutput, settings: ConvSettings
+) -> AlignedHead:
+    path, side = f"{_PATH}.step[{number}]", config.kernel_size
+    if side % 2 == 0:
+        raise refused(config, "kernel_size", path, f"taps lie around a cell, so their number is odd; found {side}")
+    kind = config.sampling.name
+    if config.has("border") and kind != "ROI_CONV":
+        raise refused(config, "border", path, f"only ROI_CONV's taps read beyond the map by it; remove it for {kind}")
+
+    def sampling(kernel_size: int) -> BoxSampling:
+        if kind == "ROI_CONV":
+            return RoIConv(channels, config.depth, kernel_size, settings, border=_BORDERS[config.border.name])
+        return _SAMPLINGS[kind](channels, config.depth, kernel_size, settings)
+
+    sides = (_FINEST_KERNEL, side) if config.ignore_finest else (side,)
+    strides = [float(2**level) for level in _LEVELS]
+    return AlignedHead([sampling(k) for k in sides], len(_LEVELS), strides, config.depth, output, settings)
+
+
+def _criterion(config: m.AlignDet, coder: BoxCoder, columns: ClassColumns) -> Criterion[Any]:
+    loss = config.loss or _LOSS
+
+    def judge(
+        matcher: m.Matcher | None, own: m.Loss | None, default: LastLowQualityMatcher, path: str
+    ) -> AnchorCriterion:
+        found = build_step(matcher, own or loss, (default, loss), coder, columns, path)
+        return found if matcher is not None else _with_own_boxes(found)
+
+    first = judge(config.matcher, config.loss, _FIRST_MATCHER, _PATH)
+    if not config.step:
+        return first
+    steps = [Step(first, "first_step")]
+    for number, step in enumerate(config.step):
+        name = "" if number == len(config.step) - 1 else f"step_{number + 2}"
+        steps.append(Step(judge(step.matcher, step.loss, _MATCHER, f"{_PATH}.step[{number}]"), name))
+    return CascadeCriterion(tuple(steps))
+
+
+def _with_own_boxes(criterion: AnchorCriterion) -> AnchorCriterion:
+    assigner = criterion.assigner
+    if isinstance(assigner, TargetAssigner):
+        return replace(criterion, assigner=OwnBoxAssigner(assigner))
+    return criterion
+
+
+def _postprocessor(config: m.AlignDet, coder: BoxCoder) -> Postprocessor[Any]:
+    candidates = build_level_candidates(config.level_candidates, _CANDIDATES)
+    if config.post_processing is not None:
+        detection = build_suppression(config.post_processing, coder, candidates)
+    else:
+        last = config.step[-1].loss if config.step else None
+        to_scores = logits_to_scores(last or config.loss or _LOSS, f"{_PATH}.loss")
+        detection = AnchorPostprocessor(coder, to_scores, _NMS, 0, candidates=candidates)
+    return CascadePostprocessor(detection) if config.step else detection

@@ -1,0 +1,166 @@
+"""What the builders of detectors that look several times share: backbone, steps, thresholds by level."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from boxwright.builders.backbones import BackboneRequest, BuiltBackbone, build_backbone
+from boxwright.builders.choice import located, require
+from boxwright.builders.hyperparams import build_conv_settings
+from boxwright.builders.losses import build_criterion
+from boxwright.builders.post_processing import build_postprocessor
+from boxwright.builders.target_assigner import build_box_coder, build_matcher
+from boxwright.config import messages as m
+from boxwright.config.message import Message
+from boxwright.criteria.anchor import AnchorCriterion
+from boxwright.criteria.target_assigner import ClassColumns, TargetAssigner
+from boxwright.errors import ConfigError
+from boxwright.models.batch_norm import BatchNormSettings
+from boxwright.models.layers import ConvSettings, KernelRule, Regularizer
+from boxwright.ops.box_coder import BoxCoder
+from boxwright.ops.matcher import Matcher
+from boxwright.postprocessing.anchor import AnchorPostprocessor
+from boxwright.postprocessing.level_candidates import BestOfLevel
+from boxwright.postprocessing.score_converters import ScoreConverter, softmax
+
+__all__ = [
+    "FOCAL_BIAS",
+    "FOCAL_KERNELS",
+    "build_classifier_backbone",
+    "build_coder",
+    "build_level_candidates",
+    "build_step",
+    "build_suppression",
+    "level_numbers",
+    "logits_to_scores",
+    "refused",
+    "settings_or",
+]
+
+_KERAS = ConvSettings(norm=BatchNormSettings(decay=0.999))
+_RESNET = ConvSettings(norm=BatchNormSettings(decay=0.997, epsilon=1e-5), activation="RELU")
+_OWN = {"mobilenet_v2": _KERAS}
+# RetinaNet's start: kernels of deviation 0.01, and every class at a probability of 0.01.
+FOCAL_KERNELS = ConvSettings(
+    kernel=KernelRule(lambda kernel: nn.init.normal_(kernel, 0.0, 0.01), Regularizer(l2=1e-4)),
+    norm=None,
+    activation="RELU",
+)
+FOCAL_BIAS = -math.log((1 - 0.01) / 0.01)
+
+
+def refused(config: Message, field: str, path: str, problem: str) -> ConfigError:
+    """Return the error of a field that cannot be used, with its place in the file where it has one."""
+    where = config.location(field)
+    return ConfigError(f"{where}: {path}.{field}: {problem}" if where else f"{path}.{field}: {problem}")
+
+
+def settings_or(config: m.Hyperparams | None, default: ConvSettings) -> ConvSettings:
+    """Return the convolutions of a message, or those that are meant where it is left out."""
+    return default if config is None else build_conv_settings(config)
+
+
+def build_classifier_backbone(
+    config: m.ClassifierBackbone | None, levels: Sequence[int], path: str, image_channels: int
+) -> BuiltBackbone:
+    """Build a backbone up to the last level that is wanted.
+
+    Args:
+        config: The message.
+        levels: Pyramid levels, finest first.
+        path: The model's path.
+        image_channels: Channels of the image.
+
+    Returns:
+        The backbone.
+    """
+    extraction = require(config, f"{path}.feature_extractor")
+    request = BackboneRequest(extraction, _OWN.get(extraction.type, _RESNET), image_channels)
+    return build_backbone(extraction.type, levels, request)
+
+
+def build_coder(config: m.BoxCoder | None, default: BoxCoder, path: str) -> BoxCoder:
+    """Return a box coder of four numbers that do not depend on units, or the one meant where it is left out."""
+    if config is None:
+        return default
+    coder = build_box_coder(config)
+    if coder.code_size != 4 or not coder.unit_free:
+        raise ConfigError(f"{path}.box_coder: use faster_rcnn_box_coder")
+    return coder
+
+
+def build_step(
+    matcher: m.Matcher | None,
+    loss: m.Loss | None,
+    defaults: tuple[Matcher, m.Loss],
+    coder: BoxCoder,
+    columns: ClassColumns,
+    path: str,
+) -> AnchorCriterion:
+    """Build the criterion of one step.
+
+    Args:
+        matcher: The message, or None for the default.
+        loss: The message, or None for the default.
+        defaults: What is meant where they are left out.
+        coder: Writes boxes as codes.
+        columns: The class head's columns.
+        path: The step's path, for errors.
+
+    Returns:
+        The criterion.
+    """
+    with located(path):
+        rule = defaults[0] if matcher is None else build_matcher(matcher)
+        return build_criterion(loss or defaults[1], TargetAssigner(columns, rule, coder))
+
+
+def logits_to_scores(loss: m.Loss, path: str) -> ScoreConverter:
+    """Make logits what the loss that trains them means: probabilities of one choice, or of each class by itself."""
+    chosen = require(loss.classification_loss, f"{path}: loss.classification_loss")
+    kind = chosen.which("classification_loss") or "weighted_softmax"
+    scale = getattr(getattr(chosen, kind), "logit_scale", 1.0)
+    return ScoreConverter(softmax if "softmax" in kind else torch.sigmoid, scale)
+
+
+def build_level_candidates(config: m.LevelCandidates | None, default: BestOfLevel) -> BestOfLevel:
+    """Return which scores of each level take part, or what is meant where it is left out."""
+    if config is None:
+        return default
+    return BestOfLevel(
+        config.per_level, config.score_threshold, config.any_score_below_cells, config.any_score_coarsest
+    )
+
+
+def build_suppression(config: m.PostProcessing, coder: BoxCoder, candidates: BestOfLevel) -> AnchorPostprocessor:
+    """Return the postprocessor of a last step without background."""
+    plain = build_postprocessor(config, coder, 0)
+    return AnchorPostprocessor(coder, plain.score_converter, plain.nms, 0, candidates=candidates)
+
+
+def level_numbers(config: Message, field: str, path: str, levels: Sequence[int]) -> tuple[int, ...] | None:
+    """Return the numbers, from the finest, of the levels that a field lists.
+
+    Args:
+        config: The message.
+        field: Its field of levels, by the power of 2 that is their stride.
+        path: The message's path, for errors.
+        levels: The levels that there are, finest first.
+
+    Returns:
+        The numbers; None where the field is empty.
+
+    Raises:
+        ConfigError: For a level that does not exist, or is listed twice.
+    """
+    listed: list[int] = getattr(config, field)
+    unknown = [level for level in listed if level not in levels]
+    if unknown:
+        raise refused(config, field, path, f"there is no level {unknown[0]}; there are {levels[0]} to {levels[-1]}")
+    if len(set(listed)) < len(listed):
+        raise refused(config, field, path, f"each level may stand once, found {listed}")
+    return tuple(sorted(levels.index(level) for level in listed)) if listed else None

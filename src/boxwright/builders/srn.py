@@ -1,0 +1,200 @@
+"""`Srn`: a detector that looks twice, selectively. What its message leaves out is as the authors have it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from boxwright.anchors.flexible_grid import AnchorGrid, FlexibleGridAnchorGenerator
+from boxwright.anchors.grid import AnchorGenerator
+from boxwright.anchors.rounded import rounded_sides
+from boxwright.builders.anchor_generator import build_anchor_generator
+from boxwright.builders.cascade import (
+    FOCAL_BIAS,
+    FOCAL_KERNELS,
+    build_classifier_backbone,
+    build_coder,
+    build_level_candidates,
+    build_step,
+    build_suppression,
+    level_numbers,
+    logits_to_scores,
+    refused,
+    settings_or,
+)
+from boxwright.builders.choice import require
+from boxwright.builders.classes import check_classes
+from boxwright.builders.image_resizer import build_image_resizer
+from boxwright.config import messages as m
+from boxwright.criteria.cascade import CascadeCriterion, Step
+from boxwright.criteria.criterion import Criterion
+from boxwright.criteria.target_assigner import ClassColumns
+from boxwright.errors import ConfigError
+from boxwright.models.backbones.backbone import Backbone
+from boxwright.models.detector import Detector, Postprocessor
+from boxwright.models.heads.outputs import HeadOutput
+from boxwright.models.heads.receptive_field_enhancement import ReceptiveFieldHead
+from boxwright.models.necks.srn_maps import CoarserMaps, FirstStepMaps, SecondStepPyramid
+from boxwright.models.network import Network
+from boxwright.models.srn import SRN
+from boxwright.models.ssd import SSD
+from boxwright.ops.anchor_refinement import AnchorFilter, RefinedStart, SecondStep, StartRule, TiledStart
+from boxwright.ops.box_coder import BoxCoder, PixelCentreBoxCoder
+from boxwright.ops.matcher import ArgmaxMatcher
+from boxwright.postprocessing.anchor import AnchorPostprocessor
+from boxwright.postprocessing.cascade import CascadePostprocessor
+from boxwright.postprocessing.level_candidates import BestOfLevel
+from boxwright.postprocessing.nms import Nms, PerClass
+from boxwright.preprocessing.preprocessor import Preprocessor
+from boxwright.types import Categories
+
+__all__ = ["build_srn", "srn_anchors"]
+
+_PATH = "model.srn"
+_LEVELS = (2, 3, 4, 5, 6, 7)
+_OF_BACKBONE = (2, 3, 4, 5)
+_FINE, _COARSE = (0, 1, 2), (3, 4, 5)
+_LOSS = m.Loss(
+    classification_loss=m.ClassificationLoss(
+        weighted_sigmoid_focal=m.SigmoidFocalClassificationLoss(gamma=2.0, alpha=0.25)
+    ),
+    localization_loss=m.LocalizationLoss(weighted_smooth_l1=m.WeightedSmoothL1LocalizationLoss()),
+)
+_FIRST_MATCHER, _MATCHER = ArgmaxMatcher(0.7, 0.3), ArgmaxMatcher(0.5, 0.4)
+# Thresholds are the levels' own.
+_PRESETS = {
+    "RELEASED": (Nms(PerClass(0.4, 750), 0.0, 750), BestOfLevel(6000, 0.05, any_score_below_cells=120)),
+    "PAPER": (Nms(PerClass(0.5, 750), 0.0, 750), BestOfLevel(2000, 0.05, any_score_below_cells=120)),
+}
+
+
+def build_srn(config: m.Srn, categories: Categories | None) -> Detector:
+    """Build an SRN, or what is left of it where parts are left out.
+
+    Args:
+        config: The message.
+        categories: The classes, for detections to carry.
+
+    Returns:
+        The detector, with fresh weights.
+    """
+    columns = ClassColumns(config.num_classes, background=0, background_target=0.0)
+    check_classes(_PATH, config.num_classes, columns, categories)
+    resizer = build_image_resizer(require(config.image_resizer, f"{_PATH}.image_resizer"))
+    backbone = build_classifier_backbone(config.feature_extractor, _OF_BACKBONE, _PATH, resizer.channels)
+    coder = build_coder(config.box_coder, PixelCentreBoxCoder(), _PATH)
+    network = _network(config, backbone.module, columns, coder)
+    network.frozen_statistics = ("",) if config.freeze_batchnorm else ()
+    return Detector(
+        Preprocessor(resizer, backbone.scaling),
+        network,
+        _criterion(config, coder, columns),
+        _postprocessor(config, coder),
+        num_classes=columns.num_classes,
+        categories=categories,
+    )
+
+
+def srn_anchors(scales: tuple[float, ...] = (2.0, 2 * math.sqrt(2)), ratio: float = 1.25) -> AnchorGenerator:
+    """Return the anchors of levels 2 to 7: multiples of a stride's area, rounded, higher than wide by a ratio."""
+    grids = []
+    for level in _LEVELS:
+        stride = float(2**level)
+        height, width = rounded_sides(stride, ratio)
+        sizes = tuple(scale * math.sqrt(height * width) for scale in scales)
+        middle = (stride / 2, stride / 2)
+        grids.append(AnchorGrid(sizes, (width / height,) * len(scales), (stride, stride), middle))
+    return FlexibleGridAnchorGenerator(tuple(grids))
+
+
+def _anchors(config: m.Srn) -> AnchorGenerator:
+    if config.anchor_generator is None:
+        return srn_anchors()
+    anchors = build_anchor_generator(config.anchor_generator)
+    counts = anchors.anchors_per_location
+    if len(counts) != len(_LEVELS) or len(set(counts)) > 1 or not counts[0]:
+        found = ", ".join(map(str, counts))
+        problem = f"expected as many anchors on each of 6 levels, 2 to 7, found {found}"
+        raise refused(config, "anchor_generator", _PATH, problem)
+    multiscale = config.anchor_generator.multiscale_anchor_generator
+    if multiscale is not None and multiscale.min_level != _LEVELS[0]:
+        raise refused(
+            config.anchor_generator,
+            "multiscale_anchor_generator",
+            f"{_PATH}.anchor_generator",
+            f"the finest map has stride 4, which is min_level 2; found {multiscale.min_level}",
+        )
+    return anchors
+
+
+def _network(config: m.Srn, backbone: Backbone, columns: ClassColumns, coder: BoxCoder) -> Network:
+    anchors, depth = _anchors(config), config.depth
+    settings = settings_or(config.conv_hyperparams, FOCAL_KERNELS)
+    pyramid = SecondStepPyramid(backbone.channels, depth, settings, align_corners=config.align_corners)
+    output = HeadOutput(columns.count, class_bias=FOCAL_BIAS)
+
+    def head() -> ReceptiveFieldHead:
+        return ReceptiveFieldHead(
+            depth, anchors.anchors_per_location[0], output, settings, enhance=config.receptive_field_enhancement
+        )
+
+    if config.two_step_classification is None and config.two_step_regression is None:
+        return SSD(backbone, pyramid, head(), anchors)
+    coarser = CoarserMaps(backbone.channels, settings)
+    return SRN(
+        backbone,
+        coarser,
+        FirstStepMaps(coarser.channels, depth, settings),
+        pyramid,
+        head(),
+        anchors,
+        SecondStep(_start(config, coder), _filter(config)),
+        first_head=None if config.share_head else head(),
+    )
+
+
+def _filter(config: m.Srn) -> AnchorFilter | None:
+    rule = config.two_step_classification
+    if rule is None:
+        return None
+    to_scores = logits_to_scores(config.first_loss or _LOSS, f"{_PATH}.first_loss")
+    return AnchorFilter(rule.objectness_threshold, to_scores, background=0, levels=_filtered_levels(config))
+
+
+def _start(config: m.Srn, coder: BoxCoder) -> StartRule:
+    return TiledStart() if config.two_step_regression is None else RefinedStart(coder, _moved_levels(config))
+
+
+def _filtered_levels(config: m.Srn) -> tuple[int, ...]:
+    rule, path = config.two_step_classification, f"{_PATH}.two_step_classification"
+    return () if rule is None else level_numbers(rule, "levels", path, _LEVELS) or _FINE
+
+
+def _moved_levels(config: m.Srn) -> tuple[int, ...]:
+    rule, path = config.two_step_regression, f"{_PATH}.two_step_regression"
+    return () if rule is None else level_numbers(rule, "levels", path, _LEVELS) or _COARSE
+
+
+def _criterion(config: m.Srn, coder: BoxCoder, columns: ClassColumns) -> Criterion[Any]:
+    second = build_step(config.matcher, config.loss, (_MATCHER, _LOSS), coder, columns, _PATH)
+    if config.two_step_classification is None and config.two_step_regression is None:
+        return second
+    first = build_step(
+        config.first_matcher, config.first_loss, (_FIRST_MATCHER, _LOSS), coder, columns, f"{_PATH}: first_step"
+    )
+    learns = Step(first, "first_step", class_levels=_filtered_levels(config), box_levels=_moved_levels(config))
+    return CascadeCriterion((learns, Step(second)))
+
+
+def _postprocessor(config: m.Srn, coder: BoxCoder) -> Postprocessor[Any]:
+    if config.post_processing is not None and config.has("inference_preset"):
+        raise ConfigError(f"{_PATH}: post_processing and inference_preset exclude each other")
+    nms, candidates = _PRESETS[config.inference_preset.name]
+    candidates = build_level_candidates(config.level_candidates, candidates)
+    if config.post_processing is not None:
+        detection = build_suppression(config.post_processing, coder, candidates)
+    else:
+        to_scores = logits_to_scores(config.loss or _LOSS, f"{_PATH}.loss")
+        detection = AnchorPostprocessor(coder, to_scores, nms, 0, candidates=candidates)
+    one_step = config.two_step_classification is None and config.two_step_regression is None
+    return detection if one_step else CascadePostprocessor(detection)

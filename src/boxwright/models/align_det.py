@@ -1,0 +1,133 @@
+"""AlignDet: Revisiting Feature Alignment for One-stage Object Detection (Chen et al., 2019).
+
+A RetinaNet with one box a cell says what is there and where; later steps look at that box by RoIConv, on the same
+maps, and say it again.
+
+Dimensions: B batch, C channels, H W image, A anchors, S anchors a location.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from torch import Tensor, nn
+
+from boxwright.anchors.grid import AnchorGenerator
+from boxwright.models.anchor_layer import AnchorLayer, grids_of
+from boxwright.models.backbones.backbone import Backbone
+from boxwright.models.heads.aligned import AlignedHead
+from boxwright.models.heads.outputs import AnchorHead
+from boxwright.models.network import ClassLayer, Network, Parts
+from boxwright.ops.anchor_refinement import RefinedStart
+from boxwright.ops.boxes import clip_boxes
+from boxwright.types import AnchorPredictions, CascadePredictions, Targets
+
+__all__ = ["AlignDet"]
+
+
+class AlignDet(Network):
+    """Backbone, pyramid, a dense head, and heads that are aligned with the boxes of the step before."""
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        neck: nn.Module,
+        head: AnchorHead,
+        aligned: Sequence[AlignedHead],
+        anchors: AnchorGenerator,
+        start: RefinedStart,
+        *,
+        anchors_per_location: int = 1,
+    ) -> None:
+        """Assemble the network.
+
+        Args:
+            backbone: Images to feature maps, finest first.
+            neck: Those to the maps that every step sees.
+            head: The first step's head: maps to box codes [B, A, 4] and class logits [B, A, C].
+            aligned: The head of each later step.
+            anchors: Lays anchors over the maps, in the order of the head's rows.
+            start: Decodes a step's boxes.
+            anchors_per_location: S; of several the later steps look at the one most sure of an object.
+        """
+        super().__init__()
+        self.backbone = backbone
+        self.neck = neck
+        self.head = head
+        self.aligned = nn.ModuleList(aligned)
+        self.anchors = AnchorLayer(anchors)
+        self.start = start
+        self.anchors_per_location = anchors_per_location
+
+    @property
+    def parts(self) -> Parts:
+        """What the network is made of."""
+        heads = ("head", *(f"aligned.{number}" for number in range(len(self.aligned))))
+        names = (self.head.class_layers, *(head.class_layers for head in self._aligned()))
+        columns = self.head.output.columns
+        return Parts(
+            backbone=("backbone",),
+            beyond_classifier=tuple(f"backbone.{name}" for name in self.backbone.beyond_classifier),
+            necks=("neck",),
+            heads=heads,
+            class_outputs=tuple(f"{head}.classes" for head in heads),
+            box_outputs=tuple(f"{head}.boxes" for head in heads),
+            class_layers=tuple(
+                ClassLayer(f"{head}.{name}", columns)
+                for head, layers in zip(heads, names, strict=True)
+                for name in layers
+            ),
+        )
+
+    def _aligned(self) -> list[AlignedHead]:
+        return [head for head in self.aligned if isinstance(head, AlignedHead)]
+
+    def lay_anchors(self, input_size: tuple[int, int], channels: int = 3) -> None:
+        """Keep the anchors of a size of input as buffers.
+
+        Args:
+            input_size: (height, width).
+            channels: Channels of the input.
+        """
+        self.anchors.lay(grids_of(self, input_size, channels), input_size)
+
+    def feature_maps(self, inputs: Tensor) -> list[Tensor]:
+        """Return the maps that every step sees, finest first."""
+        maps: list[Tensor] = self.neck(self.backbone(inputs))
+        return maps
+
+    def forward(self, inputs: Tensor, true_sizes: Tensor, targets: Targets | None = None) -> CascadePredictions:
+        """Return every step's codes and logits, with the boxes that it starts from, clipped to the true sizes."""
+        del targets
+        maps = self.feature_maps(inputs)
+        size = (inputs.shape[-2], inputs.shape[-1])
+        anchors, levels = self.anchors(maps, size)
+        codes, logits = self.head(maps)
+        steps = [AnchorPredictions(codes, logits, anchors, tuple(maps), size, levels)]
+        height, width = true_sizes[:, :1], true_sizes[:, 1:]
+        said = steps[0] if self.anchors_per_location == 1 else _surest_of_cell(steps[0], self.anchors_per_location)
+        for head in self._aligned():
+            boxes = clip_boxes(self.start(said), height, width)
+            codes, logits = head(maps, boxes)
+            said = AnchorPredictions(codes, logits, boxes, tuple(maps), size, said.levels)
+            steps.append(said)
+        return CascadePredictions(tuple(steps))
+
+
+def _surest_of_cell(first: AnchorPredictions, count: int) -> AnchorPredictions:
+    """Return, of the `count` anchors of each cell, what is said of the one most sure of some class."""
+    batch = len(first.class_logits)
+    likeliest = first.class_logits.detach().amax(-1).view(batch, -1, count).argmax(-1)[..., None, None]
+
+    def chosen(rows: Tensor) -> Tensor:
+        by_cell = rows.view(rows.shape[0], -1, count, rows.shape[-1])
+        return by_cell.gather(2, likeliest.expand(-1, -1, 1, rows.shape[-1])).squeeze(2)
+
+    return replace(
+        first,
+        box_codes=chosen(first.box_codes),
+        class_logits=chosen(first.class_logits),
+        anchors=chosen(first.anchors.expand(batch, -1, -1)),
+        levels=None if first.levels is None else first.levels[::count],
+    )

@@ -1,0 +1,111 @@
+"""SRN: Selective Refinement Network for High Performance Face Detection (Chi et al., 2019).
+
+Two steps look at an image, each at maps of its own. What the first says is used selectively: its classes filter
+anchors on fine levels (selective two-step classification, STC), its boxes are where the second step starts from on
+coarse ones (selective two-step regression, STR). Both rules are `ops.anchor_refinement.SecondStep`.
+
+Dimensions: B batch, C channels, H W image, A anchors.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from boxwright.anchors.grid import AnchorGenerator
+from boxwright.models.anchor_layer import AnchorLayer, grids_of
+from boxwright.models.backbones.backbone import Backbone
+from boxwright.models.heads.receptive_field_enhancement import ReceptiveFieldHead
+from boxwright.models.necks.srn_maps import CoarserMaps, FirstStepMaps, SecondStepPyramid
+from boxwright.models.network import ClassLayer, Network, Parts
+from boxwright.ops.anchor_refinement import SecondStep
+from boxwright.types import AnchorPredictions, CascadePredictions, Targets
+
+__all__ = ["SRN"]
+
+
+class SRN(Network):
+    """Backbone, six maps for the first step, a pyramid of six for the second, and a head for both.
+
+    Without both rules it would be an `SSD` with the second step's pyramid as its neck.
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        coarser: CoarserMaps,
+        first_maps: FirstStepMaps,
+        pyramid: SecondStepPyramid,
+        head: ReceptiveFieldHead,
+        anchors: AnchorGenerator,
+        second_step: SecondStep,
+        *,
+        first_head: ReceptiveFieldHead | None = None,
+    ) -> None:
+        """Assemble the network.
+
+        Args:
+            backbone: Images to C2–C5.
+            coarser: Those to C2–C7.
+            first_maps: C2–C7 to what the first step sees.
+            pyramid: C2–C5 to P2–P7, which the second step sees.
+            head: Maps to box codes [B, A, 4] and class logits [B, A, C].
+            anchors: Lays anchors over the maps, in the order of the head's rows.
+            second_step: Says what the second step starts from.
+            first_head: The first step's head; None where both steps share one.
+        """
+        super().__init__()
+        self.backbone = backbone
+        self.coarser = coarser
+        self.first_maps = first_maps
+        self.pyramid = pyramid
+        self.head = head
+        self.first_head = first_head
+        self.anchors = AnchorLayer(anchors)
+        self.second_step = second_step
+
+    @property
+    def parts(self) -> Parts:
+        """What the network is made of."""
+        heads = ("head",) if self.first_head is None else ("head", "first_head")
+        return Parts(
+            backbone=("backbone",),
+            beyond_classifier=tuple(f"backbone.{name}" for name in self.backbone.beyond_classifier),
+            necks=("coarser", "first_maps", "pyramid"),
+            heads=heads,
+            class_outputs=tuple(f"{head}.classes" for head in heads),
+            box_outputs=tuple(f"{head}.boxes" for head in heads),
+            class_layers=tuple(
+                ClassLayer(f"{head}.{name}", self.head.output.columns)
+                for head in heads
+                for name in self.head.class_layers
+            ),
+        )
+
+    def lay_anchors(self, input_size: tuple[int, int], channels: int = 3) -> None:
+        """Keep the anchors of a size of input as buffers.
+
+        Args:
+            input_size: (height, width).
+            channels: Channels of the input.
+        """
+        self.anchors.lay(grids_of(self, input_size, channels), input_size)
+
+    def feature_maps(self, inputs: Tensor) -> list[Tensor]:
+        """Return P2–P7, finest first; the first step's maps have the same sizes."""
+        maps: list[Tensor] = self.pyramid(self.backbone(inputs))
+        return maps
+
+    def forward(self, inputs: Tensor, true_sizes: Tensor, targets: Targets | None = None) -> CascadePredictions:
+        """Return both steps' codes and logits for every anchor, with the boxes that each starts from."""
+        del true_sizes, targets
+        stages = self.backbone(inputs)
+        first_maps: list[Tensor] = self.first_maps(self.coarser(stages))
+        pyramid: list[Tensor] = self.pyramid(stages)
+        size = (inputs.shape[-2], inputs.shape[-1])
+        anchors, levels = self.anchors(pyramid, size)
+        codes, logits = (self.first_head or self.head)(first_maps)
+        first = AnchorPredictions(codes, logits, anchors, tuple(first_maps), size, levels)
+        start, filtered = self.second_step(first)
+        codes, logits = self.head(pyramid)
+        second = AnchorPredictions(codes, logits, start, tuple(pyramid), size, levels, filtered=filtered)
+        return CascadePredictions((first, second))

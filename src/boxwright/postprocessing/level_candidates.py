@@ -1,0 +1,52 @@
+"""Which anchors' scores take part in suppression: the best of each level (RetinaNet's rule, and SRN's and AlignDet's).
+
+Dimensions: B batch, A anchors, K foreground classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+__all__ = ["BestOfLevel"]
+
+
+@dataclass(frozen=True)
+class BestOfLevel:
+    """Let the best pairs of anchor and class of each level take part.
+
+    Attributes:
+        count: How many of a level.
+        score_threshold: Only scores above it.
+        any_score_below_cells: Levels of fewer cells take every score above 0 (SRN: 120).
+        any_score_coarsest: So many coarsest levels do, too (AlignDet: 1).
+    """
+
+    count: int
+    score_threshold: float = 0.0
+    any_score_below_cells: int = 0
+    any_score_coarsest: int = 0
+
+    def __call__(self, scores: Tensor, grids: Sequence[tuple[int, int]], levels: Tensor) -> Tensor:
+        """Choose.
+
+        Args:
+            scores: float [B, A, K], without background.
+            grids: (height, width) of each level, finest first.
+            levels: int64 [A]; which level each anchor belongs to, in order.
+
+        Returns:
+            The scores, minus infinity where they take no part.
+        """
+        rows = torch.bincount(levels, minlength=len(grids)).tolist()
+        chosen = []
+        for number, (part, (height, width)) in enumerate(zip(torch.split(scores, rows, 1), grids, strict=True)):
+            small = height * width < self.any_score_below_cells or number >= len(grids) - self.any_score_coarsest
+            flat = part.flatten(1)
+            best = flat.topk(min(self.count, flat.shape[1]), dim=1)
+            kept = torch.where(best.values > (0.0 if small else self.score_threshold), best.values, -torch.inf)
+            chosen.append(torch.full_like(flat, -torch.inf).scatter(1, best.indices, kept).view_as(part))
+        return torch.cat(chosen, 1)

@@ -1,0 +1,429 @@
+"""SRN against its recordings: the released graph, its suppression, and its test at many scales."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+import boxwright as bw
+from boxwright.anchors.flexible_grid import AnchorGrid, FlexibleGridAnchorGenerator
+from boxwright.anchors.rounded import rounded_sides
+from boxwright.builders.srn import srn_anchors
+from boxwright.config import messages as m
+from boxwright.config import parse_message
+from boxwright.models.multi_scale import MultiScaleDetector, ScalePyramid
+from boxwright.models.network import Network
+from boxwright.models.srn import SRN
+from boxwright.ops.box_coder import PixelCentreBoxCoder
+from boxwright.ops.boxes import clip_boxes, pairwise_iou
+from boxwright.ops.nms import suppress_classes
+from boxwright.ops.voting import vote
+from boxwright.postprocessing.cascade import CascadePostprocessor
+from boxwright.types import AnchorPredictions, CascadePredictions
+from tests.conftest import assert_close
+from tests.golden.weights import uniform_stream
+from tests.parity.recordings import FOLDER, Case, compare, components
+
+PATH = FOLDER / "srn" / "srn_resnet50"
+CASES = components("srn")
+ABSENT = "the folder has no recordings of SRN"
+SIZES = ("200x248", "256x256")
+LEVELS = range(6)
+# Theirs are dx, dy, dw, dh, ours ty, tx, th, tw.
+SWAP = [1, 0, 3, 2]
+
+
+def inclusive(boxes: Tensor) -> Tensor:
+    """Bring boxes from ours, which end behind their last pixel, to theirs, which end on it."""
+    return torch.cat([boxes[..., :2], boxes[..., 2:] - 1], -1)
+
+
+def exclusive(boxes: NDArray[Any]) -> Tensor:
+    """Bring their boxes to ours."""
+    found = torch.from_numpy(np.ascontiguousarray(boxes)).float()
+    return torch.cat([found[..., :2], found[..., 2:] + 1], -1)
+
+
+def detector_of(align_corners: str = "true") -> bw.Detector:
+    text = f"""srn {{ num_classes: 1 image_resizer {{ identity_resizer {{ }} }} align_corners: {align_corners}
+      feature_extractor {{ type: "timm/resnet50" }} two_step_classification {{ }} two_step_regression {{ }} }}"""
+    return bw.build_detector(parse_message(text, m.DetectionModel))
+
+
+_PARTS = {
+    "layer5": "coarser.extra.0",
+    "layer6": "coarser.extra.1",
+    **{f"c{level}_conv": f"first_maps.project.{level - 2}" for level in range(2, 8)},
+    **{f"c{level}_lateral": f"pyramid.laterals.{level - 2}" for level in range(2, 6)},
+    **{f"p{level}_conv": f"pyramid.smooth.{level - 2}" for level in range(2, 6)},
+    "p6_conv": "pyramid.extra.0",
+    "p7_conv": "pyramid.extra.1",
+    "cls_subnet_pred": "head.classes.0",
+    "box_subnet_pred": "head.boxes.0",
+}
+
+
+def our_name(name: str) -> str:
+    """Return the tensor of ours that a name of theirs is."""
+    part, _, rest = name.partition(".")
+    if part in _PARTS:
+        return f"{_PARTS[part]}.{rest}"
+    if part not in ("cls_subnet", "box_subnet"):
+        return f"backbone.body.{name}"
+    tower = "head.class_tower" if part == "cls_subnet" else "head.box_tower"
+    number, _, rest = rest.partition(".")
+    if number != "2":
+        return f"{tower}.{'0' if number == '0' else '2'}.0.{rest}"
+    inner, place, kind = rest.split(".")
+    if inner == "cated_conv":
+        return f"{tower}.1.merge.0.{kind}"
+    return f"{tower}.1.branches.{inner.removeprefix('branch')}.{int(place) // 2}.0.{kind}"
+
+
+def weight_of(name: str, shape: list[int], description: dict[str, Any]) -> Tensor:
+    """Return the recorded weight; a box predictor's rows in our order."""
+    uniform = uniform_stream(name, int(np.prod(shape))).reshape(shape)
+    spread = 2 * uniform - 1
+    if name.endswith("running_var"):
+        value = 0.75 + 0.5 * uniform
+    elif name == "cls_subnet_pred.bias":
+        value = description["cls_bias"] + 0.1 * spread
+    elif len(shape) == 1:
+        value = (1 if name.endswith(".weight") else 0) + (0.2 if name.endswith(".weight") else 0.1) * spread
+    else:
+        gain = next((gain for part, gain in description["gains"] if part in name), description["gain"])
+        value = spread * np.sqrt(3 * gain / np.prod(shape[1:]))
+    found = torch.from_numpy(value.astype(np.float32))
+    return found[[4 * (row // 4) + SWAP[row % 4] for row in range(8)]] if name.startswith("box_subnet_pred") else found
+
+
+@pytest.fixture(scope="module")
+def description() -> dict[str, Any]:
+    path = PATH.with_suffix(".json")
+    if not path.is_file():
+        pytest.skip(ABSENT)
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+@pytest.fixture(scope="module")
+def arrays(description: dict[str, Any]) -> Any:
+    return np.load(PATH.with_suffix(".npz"))
+
+
+@pytest.fixture(scope="module")
+def weights(description: dict[str, Any]) -> dict[str, Tensor]:
+    return {our_name(name): weight_of(name, shape, description) for name, shape in description["variables"]}
+
+
+@pytest.fixture(scope="module")
+def detector(description: dict[str, Any], weights: dict[str, Tensor]) -> bw.Detector:
+    return loaded(detector_of(), weights)
+
+
+def loaded(detector: bw.Detector, weights: dict[str, Tensor]) -> bw.Detector:
+    ours = {name for name in detector.network.state_dict() if not name.endswith("num_batches_tracked")}
+    assert set(weights) == ours
+    detector.network.load_state_dict(weights, strict=False)
+    return detector
+
+
+def test_parameters(description: dict[str, Any], detector: bw.Detector) -> None:
+    """The stem is frozen: what learns is what `freeze_variables` in the recipe leaves."""
+    numbers = {name: parameter.numel() for name, parameter in detector.network.named_parameters()}
+    assert sum(numbers.values()) == description["parameters"] == 53_370_698
+    stem = sum(
+        count for name, count in numbers.items() if name.startswith(("backbone.body.conv1", "backbone.body.bn1"))
+    )
+    assert sum(numbers.values()) - stem == description["trainable_parameters"] == 53_361_162
+
+
+@torch.no_grad()
+def predicted(detector: bw.Detector, arrays: Any, size: str) -> tuple[CascadePredictions, Tensor]:
+    image = torch.from_numpy(arrays[f"{size}/image"][..., ::-1].copy())[None]
+    inputs, sizes = detector.preprocess(image)
+    compare(arrays, f"{size}/preprocessed", inputs)
+    found: CascadePredictions = detector.predict(inputs, sizes)
+    return found, sizes
+
+
+def of_level(step: AnchorPredictions, values: Tensor, level: int) -> Tensor:
+    return values[:, step.on_levels([level])]
+
+
+def recorded_steps(arrays: Any, prefix: str, between: str) -> CascadePredictions:
+    """Return both steps' raw predictions as they were recorded, where the second step starts by our rules."""
+    grids = [arrays[f"{prefix}{level}{between}step1_cls"].shape[2:] for level in LEVELS]
+    by_level = srn_anchors()(grids, (1, 1))
+    numbers = torch.cat([torch.full((len(rows),), number) for number, rows in enumerate(by_level)])
+    steps = []
+    for step in (1, 2):
+        rows = {}
+        for what, count in (("box", 4), ("cls", 1)):
+            names = [f"{prefix}{level}{between}step{step}_{what}" for level in LEVELS]
+            parts = [torch.from_numpy(arrays[name]).permute(0, 2, 3, 1).reshape(1, -1, count) for name in names]
+            rows[what] = torch.cat(parts, 1)
+        maps = tuple(torch.zeros(1, 1, *grid) for grid in grids)
+        steps.append(AnchorPredictions(rows["box"][..., SWAP], rows["cls"], torch.cat(by_level), maps, (1, 1), numbers))
+    network = detector_of().network
+    assert isinstance(network, SRN)
+    start, filtered = network.second_step(steps[0])
+    return CascadePredictions((steps[0], replace(steps[1], anchors=start, filtered=filtered)))
+
+
+def as_theirs(rows: Tensor, grid: torch.Size) -> Tensor:
+    """Bring rows [1, h × w × 2, n] to [1, 2 n, h, w]."""
+    return rows.reshape(1, *grid, -1).permute(0, 3, 1, 2)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_network(detector: bw.Detector, arrays: Any, size: str) -> None:
+    found, _ = predicted(detector, arrays, size)
+    coder = PixelCentreBoxCoder()
+    boxes = coder.decode(found.detection.box_codes, found.detection.anchors)
+    for level in LEVELS:
+        for number, step in enumerate(found.steps, start=1):
+            grid = step.feature_maps[level].shape[-2:]
+            compare(arrays, f"{size}/level{level}/feature{number}", step.feature_maps[level])
+            codes, logits = of_level(step, step.box_codes, level), of_level(step, step.class_logits, level)
+            compare(arrays, f"{size}/level{level}/step{number}_box", as_theirs(codes[..., SWAP], grid))
+            compare(arrays, f"{size}/level{level}/step{number}_cls", as_theirs(logits, grid))
+        first = found.refinement
+        laid = inclusive(first.anchors[first.on_levels([level])])
+        compare(arrays, f"{size}/level{level}/anchors", laid)
+        assert_close(laid[:4], arrays[f"{size}/level{level}/anchors_first4"])
+        compare(arrays, f"{size}/level{level}/boxes", inclusive(of_level(first, boxes, level))[0], 1e-2)
+        started = inclusive(of_level(first, found.detection.anchors, level))[0]
+        if level in (3, 4, 5):
+            compare(arrays, f"{size}/level{level}/refined_anchors", started, 1e-2)
+        else:
+            assert torch.equal(started, laid)
+
+
+def unclipped(detector: bw.Detector) -> CascadePostprocessor:
+    """Theirs is clipped behind the vote alone."""
+    post = detector.postprocessor
+    assert isinstance(post, CascadePostprocessor)
+    return replace(post, detection=replace(post.detection, nms=replace(post.detection.nms, outside="unclipped")))
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_detections(detector: bw.Detector, arrays: Any, size: str) -> None:
+    found = recorded_steps(arrays, f"{size}/level", "/")
+    sizes = torch.tensor([[int(side) for side in size.split("x")]])
+    (result,) = unclipped(detector)(found, sizes)
+    wanted = arrays[f"{size}/detections"]
+    assert len(result) == len(wanted)
+    assert_close(inclusive(result.boxes), wanted[:, 1:5], 1e-2)
+    assert_close(result.scores, wanted[:, 5], 1e-5)
+    clipped = detector.postprocess(found, sizes)[0].boxes
+    assert 0 < len(clipped) <= len(wanted)
+    assert float(clipped.min()) >= 0
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("level", LEVELS)
+def test_proposals_of_a_level(detector: bw.Detector, arrays: Any, size: str, level: int) -> None:
+    """Which of a level take part, best first: those that the first step leaves on fine ones, all on tiny ones."""
+    found = recorded_steps(arrays, f"{size}/level", "/")
+    post = unclipped(detector).detection
+    raw, step = post.decode(found.detection), found.detection
+    assert step.filtered is not None
+    assert step.levels is not None
+    assert post.candidates is not None
+    grids = [(features.shape[-2], features.shape[-1]) for features in step.feature_maps]
+    scores = post.candidates(raw.scores.masked_fill(step.filtered[..., None], -torch.inf), grids, step.levels)
+    here = of_level(step, scores, level)[0, :, 0]
+    order = here.argsort(descending=True, stable=True)[: int((here > -torch.inf).sum())]
+    assert len(order) == arrays[f"{size}/level{level}/proposals_count"]
+    wanted = arrays[f"{size}/level{level}/proposals"]
+    assert_close(here[order], wanted[:, 5], 1e-4)
+    assert_close(inclusive(of_level(step, raw.boxes, level)[0, order]), wanted[:, 1:5], 1e-2)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_enlarging_as_later_versions_do(arrays: Any, weights: dict[str, Tensor], size: str) -> None:
+    detector = loaded(detector_of("false"), weights)
+    found, sizes = predicted(detector, arrays, size)
+    step = found.detection
+    for level in range(3):
+        prefix, grid = f"{size}/align_corners_false/level{level}", step.feature_maps[level].shape[-2:]
+        compare(arrays, f"{prefix}/feature2", step.feature_maps[level])
+        compare(arrays, f"{prefix}/step2_box", as_theirs(of_level(step, step.box_codes, level)[..., SWAP], grid))
+        compare(arrays, f"{prefix}/step2_cls", as_theirs(of_level(step, step.class_logits, level), grid))
+    (result,) = unclipped(detector)(found, sizes)
+    # From our own raw predictions: two scores as good as equal may change places.
+    wanted = arrays[f"{size}/align_corners_false/detections"]
+    assert len(result) == len(wanted)
+    assert_close(result.scores, wanted[:, 5], 1e-4)
+    off = (inclusive(result.boxes)[:, None] - torch.from_numpy(wanted[:, 1:5])).abs().amax(2)
+    assert (off.argmin(1) - torch.arange(len(wanted))).abs().max() <= 1
+    assert off.amin(1).max() < 1e-2
+
+
+def test_anchors_of_a_picture() -> None:
+    """At 1024 × 1024 there are 174,720, of which 98.5 % on the three finest levels."""
+    by_level = srn_anchors()([(1024 // stride, 1024 // stride) for stride in (4, 8, 16, 32, 64, 128)], (1024, 1024))
+    counts = [len(level) for level in by_level]
+    assert counts == [131072, 32768, 8192, 2048, 512, 128]
+    assert sum(counts) == 174_720
+    assert round(100 * sum(counts[:3]) / sum(counts), 1) == 98.5
+
+
+def anchors(case: Case) -> None:
+    params = case.params
+    stride, scales, ratios = params["stride"], params["scales"], params["ratios"]
+    sides = [rounded_sides(stride, ratio) for ratio in ratios]
+    each = [(scale * (h * w) ** 0.5, w / h) for h, w in sides for scale in scales]
+    grid = AnchorGrid(*zip(*each, strict=True), (stride, stride), (stride / 2, stride / 2))
+    (found,) = FlexibleGridAnchorGenerator((grid,))([tuple(params["feature_map_shape"])], (1, 1))
+    assert_close(inclusive(found), case.array("out/anchors"))
+    if ratios == [1.25]:
+        level = (4, 8, 16, 32, 64, 128).index(stride)
+        assert_close(inclusive(srn_anchors()([(3, 4)] * 6, (1, 1))[level]), case.array("out/anchors"))
+
+
+def decode(case: Case) -> None:
+    codes = torch.from_numpy(case.array("in/deltas"))[:, SWAP]
+    theirs = torch.from_numpy(case.array("in/boxes"))
+    found = PixelCentreBoxCoder().decode(codes, torch.cat([theirs[:, :2], theirs[:, 2:] + 1], -1))
+    assert_close(inclusive(found), case.array("out/decoded"))
+
+
+def iou(case: Case) -> None:
+    found = pairwise_iou(torch.from_numpy(case.array("in/a")), torch.from_numpy(case.array("in/b")))
+    assert_close(found, case.array("out/iou"))
+
+
+def clip(case: Case) -> None:
+    height, width = case.params["size"]
+    found, wanted = inclusive(clip_boxes(exclusive(case.array("in/boxes")), height, width)), case.array("out/clipped")
+    # What lies outside is a row of pixels there, and nothing here.
+    inside = (found[:, 2:] >= found[:, :2]).all(1)
+    assert inside.sum() > len(wanted) / 2
+    assert_close(found[inside], wanted[inside.numpy()])
+
+
+def nms(case: Case) -> None:
+    rows = case.array("in/detections")
+    boxes, scores = exclusive(rows[:, :4]), torch.from_numpy(rows[:, 4].copy())
+    found = suppress_classes(boxes, scores, torch.zeros(len(rows), dtype=torch.int64), case.params["iou_threshold"])
+    assert found.tolist() == case.array("out/keep").tolist()
+
+
+def detections(case: Case) -> None:
+    """From both steps' raw predictions."""
+    params = case.params
+    predictions = recorded_steps(case.arrays, f"{case.id}/in/level", "_")
+    detector = detector_of()
+    post = unclipped(detector)
+    assert post.detection.candidates is not None
+    candidates = replace(post.detection.candidates, count=params["top_n_per_level"])
+    post = replace(post, detection=replace(post.detection, candidates=candidates))
+    (found,) = post(predictions, torch.tensor([[1, 1]]))
+    wanted = case.array("out/detections")
+    assert len(found) == len(wanted)
+    assert_close(inclusive(found.boxes), wanted[:, 1:5], 1e-2)
+    assert_close(found.scores, wanted[:, 5], 1e-5)
+
+
+def box_vote(case: Case) -> None:
+    rows = case.array("in/detections")
+    boxes, scores = exclusive(rows[:, 1:5]), torch.from_numpy(rows[:, 5]).float()
+    found, best, _ = vote(boxes, scores, case.params["iou_threshold"], least_members=2)
+    wanted = case.array("out/voted")
+    assert len(found) == len(wanted) <= 750
+    assert_close(inclusive(found), wanted[:, :4], 1e-2)
+    assert_close(best, wanted[:, 4])
+
+
+def bbox_flip(case: Case) -> None:
+    image = torch.zeros(3, 8, case.params["width"])
+    mirror = list(ScalePyramid(10**4).views(image))[1]
+    found = mirror.back(exclusive(case.array("in/detections")[:, 1:5]))
+    assert_close(inclusive(found), case.array("out/flipped")[:, 1:5])
+
+
+def bbox_resize(case: Case) -> None:
+    """By the view of that scale; 2.25 is the second of 1.5."""
+    scale = case.params["scale"]
+    place = {0.5: 2, 1.5: 3, 2.25: 4}[scale]
+    view = list(ScalePyramid(10**4).views(torch.zeros(3, 64, 64)))[place]
+    assert view.image.shape == (3, 64 * scale, 64 * scale)
+    found = view.back(exclusive(case.array("in/detections")[:, 1:5]))
+    assert_close(inclusive(found), case.array("out/resized")[:, 1:5], 1e-4)
+
+
+class StandIn(Network):
+    """Notes what it is shown, and says nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(1))
+        self.seen: list[Tensor] = []
+
+    def forward(self, inputs: Tensor, true_sizes: Tensor, targets: Any = None) -> int:
+        del true_sizes, targets
+        self.seen.append(inputs)
+        return len(self.seen) - 1
+
+
+def multiscale(case: Case) -> None:
+    """What the network returned for each view is recorded."""
+    network = StandIn()
+
+    def recorded(call: int, true_sizes: Tensor) -> list[bw.Detections]:
+        rows = case.array(f"in/call{call}")
+        height, width = true_sizes[0].tolist()
+        labels = torch.zeros(len(rows), dtype=torch.int64)
+        boxes, scores = exclusive(rows[:, 1:5]), torch.from_numpy(rows[:, 5].copy())
+        return [bw.Detections(boxes, scores, labels, (height, width))]
+
+    plain = detector_of()
+    detector = bw.Detector(plain.preprocessor, network, plain.criterion, recorded, num_classes=1)
+    # Of an image kept in part alone the size is enough: boxes are recorded.
+    image = case.array("in/image") if case.has("in/image") else np.zeros(case.array("in/image@shape"), np.uint8)
+    pyramid = MultiScaleDetector(detector, ScalePyramid(case.params["max_size"]))
+    (found,) = pyramid.detect([image[..., ::-1].copy()])
+    shapes = [list(inputs.shape[2:]) for inputs in network.seen]
+    assert shapes == case.array("out/image_shapes").tolist()
+    if case.has("in/image"):
+        assert_close(np.array([float(inputs.mean()) for inputs in network.seen]), case.array("out/preprocessed_mean"))
+    wanted = case.array("out/result")
+    assert len(found) == len(wanted) > 0
+    assert_close(inclusive(found.boxes), wanted[:, :4], 1e-2)
+    assert_close(found.scores, wanted[:, 4])
+
+
+CHECKS: dict[str, Callable[[Case], None]] = {
+    "anchors": anchors,
+    "decode": decode,
+    "iou": iou,
+    "clip": clip,
+    "nms": nms,
+    "detections": detections,
+    "box_vote": box_vote,
+    "bbox_flip": bbox_flip,
+    "bbox_resize": bbox_resize,
+    "multiscale": multiscale,
+}
+
+
+def test_every_kind_of_recording_is_known() -> None:
+    if not CASES:
+        pytest.skip(ABSENT)
+    assert {case.kind for case in CASES} <= set(CHECKS)
+    assert len(CASES) == 23
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.kind in CHECKS], ids=lambda case: str(case.id))
+def test_component(case: Case) -> None:
+    CHECKS[case.kind](case)
