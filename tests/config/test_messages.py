@@ -19,6 +19,7 @@ MESSAGES = {cls.proto_name: cls for cls in vars(m).values() if isinstance(cls, t
 EXTENSIONS = {
     "InputReader": {
         *("coco_input_reader", "voc_input_reader", "yolo_input_reader", "open_images_input_reader"),
+        *("wider_face_input_reader", "fddb_input_reader"),
         *("class_weight", "group_by_aspect_ratio"),
     },
     "ClassWeight": {"name", "weight"},
@@ -56,7 +57,7 @@ EXTENSIONS = {
     },
 }
 NEW = {"ClassWeight", "FreezeStage", "AdamWOptimizer", "CocoInputReader", "VocInputReader", "BipartiteArgmaxMatcher"}
-NEW |= {"YoloInputReader", "OpenImagesInputReader"}
+NEW |= {"YoloInputReader", "OpenImagesInputReader", "WiderFaceInputReader", "FddbInputReader"}
 NEW |= {"CaffeDistort", "OverlapCrop", "RandomExpand", "RandomInterpolationResize"}
 NEW |= {"AnchorRefinement", "RefineDet", "RefineDetFeatureExtractor", "ResidualBody", "TransferConnection"}
 NEW |= {"LevelProposals", "RoiAlign", "AutoAugmentOperation", "AutoAugmentSubPolicy"}

@@ -41,7 +41,7 @@ HONOURED = {
 
 def test_every_field_has_a_verdict() -> None:
     statuses = [field_status(cls, field) for cls in MESSAGES.values() for field in cls.model_fields]
-    assert len(statuses) == 851 + 53 + 21 + 7 + 1 + 24 + 5 + 39 + 3 + 10 + 5 + 11 + 23 + 21
+    assert len(statuses) == 851 + 53 + 21 + 7 + 1 + 24 + 5 + 39 + 3 + 10 + 5 + 11 + 23 + 21 + 9
     assert all(status.note for status in statuses if status.verdict != "honoured")
 
 
@@ -287,6 +287,13 @@ def test_honoured_is_what_builders_read(shapes_data: Path, tmp_path: Path, monke
     models = [parse_message(text, m.DetectionModel) for text in (*CASCADES, *REFINEDETS, *EVERY.values())]
     (tmp_path / "map.pbtxt").write_text('item { id: 1 name: "a" display_name: "A" keypoints { id: 0 label: "k" } }')
     grid = parse_message("grid_anchor_generator { }", m.AnchorGenerator)
+    (tmp_path / "wider.txt").write_text("a/1.jpg\n0\n")
+    (tmp_path / "fddb.txt").write_text("img_1\n0\n")
+    texts = (
+        f'{name}_input_reader {{ annotations: "{tmp_path}/{file}.txt" }}'
+        for name, file in (("wider_face", "wider"), ("fddb", "fddb"))
+    )
+    faces = [parse_message(text, m.InputReader) for text in texts]
     monkeypatch.setattr(Message, "__getattribute__", watching)
     monkeypatch.setattr(Message, "has", lambda self, name: bool(getattr(self, name)) and name in self.model_fields_set)
     from boxwright.builders.anchor_generator import build_anchor_generator
@@ -298,6 +305,8 @@ def test_honoured_is_what_builders_read(shapes_data: Path, tmp_path: Path, monke
         build_groundtruth(config, load_label_map(shapes_data / "label_map.pbtxt"), 4)
         build_evaluation(config, config.eval_input_reader[0])
         build_dataset(config.train_input_reader, "train_input_reader")
+    for reader in faces:
+        build_dataset(reader, "train_input_reader")
     for model in models:
         build_detector(model)
         wants_pretrained(model)

@@ -25,6 +25,7 @@ from boxwright.metrics.pascal import (
     precision_at_recall,
 )
 from boxwright.metrics.regions import MASKS
+from boxwright.metrics.wider_face import WiderFaceMetrics
 from boxwright.types import Categories
 
 __all__ = ["EvaluationPlan", "build_evaluation"]
@@ -45,6 +46,7 @@ _METRICS: dict[str, Callable[[m.EvalConfig], MetricsFactory]] = {
     "oid_challenge_detection_metrics": lambda _: partial(PascalMetrics, rules=OPEN_IMAGES_CHALLENGE),
     "oid_challenge_segmentation_metrics": lambda _: partial(PascalMetrics, rules=OPEN_IMAGES_CHALLENGE_MASKS),
     "pascal_voc_instance_segmentation_metrics": lambda _: partial(PascalMetrics, rules=PASCAL_VOC_MASKS),
+    "wider_face_metrics": lambda _: WiderFaceMetrics,
     "weighted_pascal_voc_instance_segmentation_metrics": lambda _: partial(
         PascalMetrics, rules=WEIGHTED_PASCAL_VOC_MASKS
     ),

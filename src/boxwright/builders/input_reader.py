@@ -9,11 +9,13 @@ from boxwright.config import messages as m
 from boxwright.config.support import refuse_unsupported
 from boxwright.data.coco import CocoDataset
 from boxwright.data.dataset import Dataset
+from boxwright.data.fddb import FddbDataset
 from boxwright.data.label_map import load_label_map
 from boxwright.data.open_images import OpenImagesDataset
 from boxwright.data.tf_example import MaskEncoding
 from boxwright.data.tfrecord_dataset import TFRecordDataset
 from boxwright.data.voc import VocDataset
+from boxwright.data.wider_face import WiderFaceDataset
 from boxwright.data.yolo import YoloDataset
 from boxwright.errors import ConfigError
 from boxwright.files import as_here
@@ -124,6 +126,27 @@ def _open_images(config: m.OpenImagesInputReader, categories: Categories | None,
     )
 
 
+def _wider_face(config: m.WiderFaceInputReader, categories: Categories | None, reader: m.InputReader) -> Dataset:
+    _refuse_what_only_records_have(reader)
+    return WiderFaceDataset(
+        as_here(config.annotations),
+        as_here(config.image_folder) or None,
+        categories,
+        subsets=as_here(config.subsets) or None,
+        allow_paths_outside=config.allow_paths_outside,
+    )
+
+
+def _fddb(config: m.FddbInputReader, categories: Categories | None, reader: m.InputReader) -> Dataset:
+    _refuse_what_only_records_have(reader)
+    return FddbDataset(
+        as_here(config.annotations),
+        as_here(config.image_folder) or None,
+        categories,
+        allow_paths_outside=config.allow_paths_outside,
+    )
+
+
 def _refuse_what_only_records_have(reader: m.InputReader) -> None:
     if reader.num_keypoints:
         raise ConfigError("num_keypoints: keypoints are read from tf_record_input_reader alone; remove it")
@@ -137,6 +160,8 @@ _READERS: dict[str, Callable[..., Dataset]] = {
     "voc_input_reader": _voc,
     "yolo_input_reader": _yolo,
     "open_images_input_reader": _open_images,
+    "wider_face_input_reader": _wider_face,
+    "fddb_input_reader": _fddb,
 }
 
 

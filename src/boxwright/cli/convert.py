@@ -18,7 +18,8 @@ def convert_command(  # the flags of the command
     source: Annotated[
         str,
         typer.Argument(
-            help="A VOC folder, a COCO .json, YOLO's data.yaml, Open Images' .csv of boxes, or TFRecords: a file, a quoted glob, or name@10."
+            help="A VOC folder, a COCO .json, YOLO's data.yaml, Open Images' .csv of boxes, WIDER FACE's or FDDB's .txt, or "
+            "TFRecords: a file, a quoted glob, or name@10."
         ),
     ],
     target: Annotated[
@@ -37,7 +38,8 @@ def convert_command(  # the flags of the command
         typer.Option("--image_set", help="For VOC: a list in ImageSets/Main, such as trainval; for YOLO: val or test."),
     ] = "",
     image_folder: Annotated[
-        Path | None, typer.Option("--image_folder", help="For COCO and Open Images: where the images are.")
+        Path | None,
+        typer.Option("--image_folder", help="For COCO, Open Images, WIDER FACE and FDDB: where the images are."),
     ] = None,
     num_shards: Annotated[int, typer.Option("--num_shards", min=1, help="For TFRecord: how many files.")] = 1,
     masks: Annotated[bool, typer.Option("--masks", help="Convert masks too.")] = False,

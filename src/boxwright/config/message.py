@@ -31,6 +31,7 @@ __all__ = [
     "Float",
     "Fraction",
     "Int32",
+    "Level",
     "Message",
     "NotNegative",
     "Positive",
@@ -72,6 +73,7 @@ Positive = Annotated[Float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[Float, Field(ge=0, allow_inf_nan=False)]
 Fraction = Annotated[Float, Field(ge=0, le=1)]
 Byte = Annotated[int, Field(ge=0, le=255, strict=True)]
+Level = Annotated[int, Field(ge=0, le=16, strict=True)]
 
 
 def _range(least: int, beyond: int) -> AfterValidator:

@@ -158,6 +158,7 @@ class CocoDataset:
             given = [self._box(annotation) for annotation in rows]
             boxes = np.array(given, np.float64).reshape(-1, 4)
             boxes[:, 2:] += boxes[:, :2]
+            attributes, names = self._attributes(rows)
             sample = Sample(
                 image=image,
                 boxes=boxes.astype(np.float32),
@@ -166,10 +167,22 @@ class CocoDataset:
                 is_crowd=np.array([self._flag(a, "iscrowd") for a in rows], np.bool_),
                 areas=np.array([self._area(a, box) for a, box in zip(rows, given, strict=True)], np.float32),
                 masks=self._masks(rows, image.shape[:2]) if self.load_masks else None,
+                attributes=attributes,
+                attribute_names=names,
                 id=str(row["id"]),
                 filename=str(row["file_name"]),
             )
             return checked_sample(sample, where)
+
+    def _attributes(self, rows: list[dict[str, Any]]) -> tuple[NDArray[np.int64] | None, tuple[str, ...]]:
+        """Read the whole numbers of `attributes` that all objects have, int64 [N, T] and T names."""
+        given = [row["attributes"] for row in rows if isinstance(row.get("attributes"), dict)]
+        if not rows or len(given) < len(rows):
+            return None, ()
+        whole = [{str(name) for name, value in one.items() if _is_whole(value)} for one in given]
+        names = sorted(set.intersection(*whole))
+        values = np.array([[one[name] for name in names] for one in given], np.int64)
+        return (values, tuple(names)) if names else (None, ())
 
     def _masks(self, rows: list[dict[str, Any]], size: tuple[int, int]) -> NDArray[np.uint8]:
         check_mask_memory(len(rows), size, str(self.path))
@@ -242,6 +255,11 @@ def _categories(rows: list[dict[str, Any]], path: Path) -> Categories:
         raise DataError(f"{path}: {error}") from None
 
 
+def _is_whole(value: object) -> bool:
+    """Tell whole numbers that 64 bits hold; attributes of other kinds are not read."""
+    return isinstance(value, int) and -(2**63) <= value < 2**63
+
+
 def coco_annotation(sample: Sample, number: int, category_id: int) -> dict[str, Any]:
     """Describe one object as COCO does, without its id. Coordinates are kept to 1/1000 pixel.
 
@@ -251,8 +269,8 @@ def coco_annotation(sample: Sample, number: int, category_id: int) -> dict[str, 
         category_id: The id of its class.
 
     Returns:
-        `category_id`, `bbox`, `area`, `iscrowd`; `segmentation` where there is a mask, and
-        `difficult` (an extension) where it is set.
+        `category_id`, `bbox`, `area`, `iscrowd`; `segmentation` where there is a mask; and, as extensions, `difficult`
+        where it is set and `attributes` where there are any.
     """
     x_min, y_min, x_max, y_max = (round(float(value), 3) for value in sample.boxes[number])
     row: dict[str, Any] = {
@@ -263,6 +281,8 @@ def coco_annotation(sample: Sample, number: int, category_id: int) -> dict[str, 
     }
     if sample.difficult[number]:
         row["difficult"] = 1
+    if sample.attributes is not None:
+        row["attributes"] = dict(zip(sample.attribute_names, sample.attributes[number].tolist(), strict=True))
     if sample.masks is not None:
         row["segmentation"] = encode_mask(sample.masks[number])
     return row

@@ -1,4 +1,4 @@
-"""Conversion to VOC, COCO and TFRecord, from these, YOLO and Open Images; images are copied, never encoded anew."""
+"""Conversion to VOC, COCO and TFRecord, from these and others; images are copied, never encoded anew."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from boxwright.data.coco import CocoDataset, coco_annotation
 from boxwright.data.dataset import Dataset
+from boxwright.data.fddb import FddbDataset, is_fddb
 from boxwright.data.label_map import load_label_map, write_label_map
 from boxwright.data.open_images import OpenImagesDataset
 from boxwright.data.record_classes import classes_of_records
@@ -21,6 +22,7 @@ from boxwright.data.tf_example import encode_example
 from boxwright.data.tfrecord import write_records_to
 from boxwright.data.tfrecord_dataset import TFRecordDataset
 from boxwright.data.voc import VocDataset, write_voc_annotation
+from boxwright.data.wider_face import WiderFaceDataset, is_wider_face
 from boxwright.data.yolo import YoloDataset, find_yolo
 from boxwright.errors import DataError
 from boxwright.files import is_file, is_folder, make_folder, open_whole, read_file, unfinished, write_whole
@@ -28,7 +30,7 @@ from boxwright.types import Categories, Sample
 
 __all__ = ["DataFormat", "detect_format", "open_dataset", "write_coco", "write_tfrecords", "write_voc"]
 
-DataFormat = Literal["voc", "coco", "tfrecord", "yolo", "open_images"]
+DataFormat = Literal["voc", "coco", "tfrecord", "yolo", "open_images", "wider_face", "fddb"]
 _BY_ENDING: dict[str, DataFormat] = {".json": "coco", ".csv": "open_images", ".yaml": "yolo", ".yml": "yolo"}
 Progress = Callable[[Iterable[int]], Iterable[int]]
 # So that a name with an ending and a number stays below the 255 bytes of common file systems.
@@ -44,8 +46,12 @@ def detect_format(path: str | Path) -> DataFormat:
 
     Returns:
         YOLO for a .yaml and for a folder with a data.yaml, VOC for any other folder, COCO for .json, Open Images for
-        .csv, TFRecord for all else.
+        .csv, WIDER FACE and FDDB for a .txt that starts as theirs do, TFRecord for all else.
     """
+    if is_wider_face(path):
+        return "wider_face"
+    if is_fddb(path):
+        return "fddb"
     if find_yolo(path) is not None:
         return "yolo"
     if is_folder(path):
@@ -65,12 +71,12 @@ def open_dataset(
     """Open data of any format.
 
     Args:
-        path: A VOC folder, a COCO JSON file, YOLO's `data.yaml` or its folder, Open Images' CSV of boxes, or a
-            TFRecord path, glob or `name@count`.
+        path: A VOC folder, a COCO JSON file, YOLO's `data.yaml` or its folder, Open Images' CSV of boxes, WIDER FACE's
+            or FDDB's text file, or a TFRecord path, glob or `name@count`.
         label_map: The classes; without, `label_map.pbtxt` in the VOC folder or beside the TFRecords, else those
             that the data themselves name.
         image_set: For VOC, a list in `ImageSets/Main`; for YOLO train (as without), val or test.
-        image_folder: For COCO and Open Images, where the images are.
+        image_folder: For COCO, Open Images, WIDER FACE and FDDB, where the images are.
         load_masks: Whether samples carry masks.
         allow_paths_outside: Whether annotations may name files outside their folder.
 
@@ -90,6 +96,10 @@ def open_dataset(
     if kind == "yolo":
         split = image_set or "train"
         return YoloDataset(path, split, categories, load_masks=load_masks, allow_paths_outside=allow_paths_outside)
+    if kind == "wider_face":
+        return WiderFaceDataset(path, image_folder, categories, allow_paths_outside=allow_paths_outside)
+    if kind == "fddb":
+        return FddbDataset(path, image_folder, categories, allow_paths_outside=allow_paths_outside)
     if kind == "open_images":
         return OpenImagesDataset(path, image_folder, categories, allow_paths_outside=allow_paths_outside)
     if kind == "coco":
@@ -173,7 +183,7 @@ def write_coco(dataset: Dataset, path: str | Path, *, progress: Progress = _all)
     annotations: list[dict[str, Any]] = []
     for index in progress(range(len(dataset))):
         sample, (data, name) = dataset[index], dataset.encoded(index)
-        name = _write_image(folder, name, data, taken)
+        name = _write_image(folder, name, data, taken, keep_folder=True)
         _warn_of_loss(sample, {"keypoints": sample.keypoints is not None}, "COCO")
         height, width = sample.image.shape[:2]
         images.append({"id": index + 1, "file_name": name, "height": height, "width": width})
@@ -221,6 +231,7 @@ def write_voc(dataset: Dataset, path: str | Path, *, progress: Progress = _all) 
 
 def _warn_of_loss(sample: Sample, kinds: dict[str, bool], target: str) -> None:
     """Warn of what a format cannot hold; Python shows each text once."""
+    kinds |= {"attributes": sample.attributes is not None and target == "VOC"}
     kinds |= {"weights": bool((sample.weights != 1).any()), "group_of marks": bool(sample.group_of.any())}
     for kind in (kind for kind, present in kinds.items() if present):
         warnings.warn(f"{kind} are left out: {target} has no place for them", stacklevel=3)
@@ -244,13 +255,20 @@ def _write_label_map(categories: Categories, path: Path) -> None:
         write_label_map(categories, path)
 
 
-def _write_image(folder: Path, name: str, data: bytes, taken: set[str], *, by_stem: bool = False) -> str:
+def _write_image(
+    folder: Path, name: str, data: bytes, taken: set[str], *, by_stem: bool = False, keep_folder: bool = False
+) -> str:
     """Write an image under its own name, or under another where that one is taken or no good as one.
+
+    With `keep_folder` one in a folder of its own, as an event's, stays in it.
 
     A file of an earlier conversion that has the same bytes stays. With `by_stem`, a.jpg and a.png are taken
     to be of one name, as they would share an annotation.
     """
     plain, suffix = _plain_stem(Path(name).stem), Path(name).suffix[:_LONGEST_SUFFIX]
+    parent = Path(name).parent.name if keep_folder else ""
+    if parent and parent not in (".", ".."):
+        plain = f"{make_folder(folder / _plain_stem(parent)).name}/{plain}"
     for number in itertools.count(1):
         stem = plain if number == 1 else f"{plain}-{number}"
         key = (stem if by_stem else f"{stem}{suffix}").lower()

@@ -23,6 +23,7 @@ from boxwright.types import Categories, Sample
 __all__ = ["MaskEncoding", "decode_example", "encode_example", "encoded_image", "read_features", "text_feature"]
 
 Features = dict[str, Sequence[Any]]
+_ATTRIBUTE = "image/object/attribute/"
 MaskEncoding = Literal["none", "png", "numerical"]
 
 
@@ -130,6 +131,7 @@ def decode_example(
         boxes = np.stack(corners, axis=1) * np.array([width, height, width, height], np.float32)
     count = len(boxes)
     labels = _labels(features, categories, count, where, {} if unknown is None else unknown)
+    attributes, attribute_names = _attributes(features, count, where)
     sample = Sample(
         image=image,
         boxes=boxes,
@@ -142,6 +144,8 @@ def decode_example(
         masks=_masks(features, count, (height, width), masks, where),
         keypoints=_keypoints(features, count, num_keypoints, (height, width), where),
         class_scores=_class_scores(features, count, where) if multiclass_scores else None,
+        attributes=attributes,
+        attribute_names=attribute_names,
         verified_labels=_verified(features, categories, where),
         id=text_feature(features, "image/source_id", where) or text_feature(features, "image/filename", where),
         filename=text_feature(features, "image/filename", where),
@@ -235,6 +239,18 @@ def _per_object(features: Features, key: str, count: int, where: str, dtype: typ
     if len(values) not in (0, count):
         raise DataError(f"{where}: {key} has {len(values)} values for {count} boxes")
     return values
+
+
+def _attributes(features: Features, count: int, where: str) -> tuple[NDArray[np.int64] | None, tuple[str, ...]]:
+    """Read whatever else a record says of each object, int64 [N, T] and T names."""
+    keys = sorted(key for key in features if key.startswith(_ATTRIBUTE))
+    columns = [np.array(_wholes(features, key, where), np.int64) for key in keys]
+    for key, column in zip(keys, columns, strict=True):
+        if len(column) != count:
+            raise DataError(f"{where}: {key} has {len(column)} values for {count} boxes")
+    if not keys:
+        return None, ()
+    return np.stack(columns, 1), tuple(key.removeprefix(_ATTRIBUTE) for key in keys)
 
 
 def _labels(
@@ -351,6 +367,9 @@ def encode_example(sample: Sample, image: bytes, categories: Categories) -> byte
         feature[f"image/object/{name}"].int64_list.value.extend(getattr(sample, name).astype(int).tolist())
     feature["image/object/weight"].float_list.value.extend(sample.weights.tolist())
     feature["image/object/area"].float_list.value.extend(sample.areas.tolist())
+    if sample.attributes is not None:
+        for name, values in zip(sample.attribute_names, sample.attributes.T, strict=True):
+            feature[f"{_ATTRIBUTE}{name}"].int64_list.value.extend(values.tolist())
     if sample.masks is not None:
         feature["image/object/mask"].bytes_list.value.extend([encode_png(mask * 255) for mask in sample.masks])
     if sample.keypoints is not None:

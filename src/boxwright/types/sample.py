@@ -64,6 +64,8 @@ class Sample:
             label alone; or None.
         confidences: float32 [N, K]; how sure it is that an object is (above 0) or is not (below 0) of a class; or None.
         track_ids: int64 [N]; which objects of several images are the same; or None.
+        attributes: int64 [N, T]; what else the source says of each object, such as how blurred it is; or None.
+        attribute_names: What each of the T columns says.
         verified_labels: int64 [V]; classes that somebody looked for in the image, found or not (Open Images).
         left_out: Objects of the source that are not here, as the label map lacks their classes.
         annotated: Whether somebody looked at the image at all; if not, no loss counts it.
@@ -87,6 +89,8 @@ class Sample:
     class_scores: NDArray[np.float32] | None = field(default=None, metadata=_row(np.float32))
     confidences: NDArray[np.float32] | None = field(default=None, metadata=_row(np.float32))
     track_ids: NDArray[np.int64] | None = field(default=None, metadata=_row(np.int64))
+    attributes: NDArray[np.int64] | None = field(default=None, metadata=_row(np.int64))
+    attribute_names: tuple[str, ...] = ()
     verified_labels: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     left_out: int = 0
     annotated: bool = True

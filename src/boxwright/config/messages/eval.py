@@ -28,6 +28,7 @@ METRIC_SETS = (
     "oid_V2_detection_metrics",
     "oid_challenge_detection_metrics",
     "oid_challenge_segmentation_metrics",
+    "wider_face_metrics",
     "pascal_voc_instance_segmentation_metrics",
     "weighted_pascal_voc_instance_segmentation_metrics",
     # TF's former names of oid_V2_detection_metrics, which its own sample configurations have.

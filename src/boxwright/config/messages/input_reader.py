@@ -20,6 +20,8 @@ __all__ = [
     "VocInputReader",
     "YoloInputReader",
     "OpenImagesInputReader",
+    "WiderFaceInputReader",
+    "FddbInputReader",
 ]
 
 
@@ -113,6 +115,40 @@ class OpenImagesInputReader(Message):
     )
 
 
+class WiderFaceInputReader(Message):
+    """Images of faces with WIDER FACE's annotations, or RetinaFace's with landmarks (an extension of Boxwright)."""
+
+    proto_name: ClassVar[str] = "WiderFaceInputReader"
+
+    annotations: String = Field("", description="The text file, such as wider_face_train_bbx_gt.txt or label.txt.")
+    image_folder: String = Field(
+        "",
+        description="Folder of the events' folders; default: WIDER_train/images or WIDER_val/images beside its folder.",
+    )
+    subsets: String = Field(
+        "",
+        description="Folder of the evaluation tool's lists of easy, medium and hard faces (its ground_truth), which "
+        "wider_face_metrics needs; default: none.",
+    )
+    allow_paths_outside: Bool = Field(
+        False, description="Whether a path may lead out of image_folder, absolute or by '..'."
+    )
+
+
+class FddbInputReader(Message):
+    """Images of faces with FDDB's ellipses, read as the boxes around them (an extension of Boxwright)."""
+
+    proto_name: ClassVar[str] = "FddbInputReader"
+
+    annotations: String = Field(
+        "", description="A list of ellipses, such as FDDB-fold-01-ellipseList.txt, or a pattern."
+    )
+    image_folder: String = Field("", description="Folder that the lists' names start from; default: beside the list.")
+    allow_paths_outside: Bool = Field(
+        False, description="Whether a name may lead out of image_folder, absolute or by '..'."
+    )
+
+
 class TFRecordInputReader(Message):
     """TFRecord files to read."""
 
@@ -141,6 +177,8 @@ class InputReader(Message):
             "voc_input_reader",
             "yolo_input_reader",
             "open_images_input_reader",
+            "wider_face_input_reader",
+            "fddb_input_reader",
         )
     }
 
@@ -275,6 +313,12 @@ class InputReader(Message):
     )
     open_images_input_reader: OpenImagesInputReader | None = Field(
         None, description="Open Images' CSV annotations and a folder of images (an extension of Boxwright)."
+    )
+    wider_face_input_reader: WiderFaceInputReader | None = Field(
+        None, description="WIDER FACE's annotations and its folders of images (an extension of Boxwright)."
+    )
+    fddb_input_reader: FddbInputReader | None = Field(
+        None, description="FDDB's lists of ellipses and its folder of images (an extension of Boxwright)."
     )
     class_weight: list[ClassWeight] = Field(
         default_factory=list,

@@ -6,7 +6,7 @@ What is left out is as in the authors' Caffe code.
 from typing import ClassVar
 
 from boxwright.config.field import Field, Values
-from boxwright.config.message import Bool, Enum, Float, Int32, Message, String
+from boxwright.config.message import Bool, Enum, Float, Int32, Level, Message, String
 from boxwright.config.messages.anchor_generator import AnchorGenerator
 from boxwright.config.messages.box_coder import BoxCoder
 from boxwright.config.messages.hyperparams import Hyperparams
@@ -63,12 +63,12 @@ class AnchorRefinement(Message):
         description="REFINED: two-step regression, the second step starts where the first ended; TILED: from the "
         "anchors as they were laid.",
     )
-    filter_levels: list[Int32] = Field(
+    filter_levels: list[Level] = Field(
         default_factory=list,
         description="Levels on which anchors are filtered, and the first step learns objects; level 3 has stride 8; "
         "default: all (on the fine ones: SRN's two-step classification).",
     )
-    refine_levels: list[Int32] = Field(
+    refine_levels: list[Level] = Field(
         default_factory=list,
         description="Levels whose second step starts where the first ended, and whose boxes the first step learns; "
         "default: all (on the coarse ones: SRN's two-step regression).",

@@ -6,7 +6,7 @@ What is left out is as in the authors' released graph; training, which was not r
 from typing import ClassVar
 
 from boxwright.config.field import Field
-from boxwright.config.message import Bool, Enum, Float, Int32, Message
+from boxwright.config.message import Bool, Enum, Float, Int32, Level, Message
 from boxwright.config.messages.anchor_generator import AnchorGenerator
 from boxwright.config.messages.box_coder import BoxCoder
 from boxwright.config.messages.cascade import ClassifierBackbone, LevelCandidates
@@ -31,7 +31,7 @@ class TwoStepClassification(Message):
 
     proto_name: ClassVar[str] = "TwoStepClassification"
 
-    levels: list[Int32] = Field(
+    levels: list[Level] = Field(
         default_factory=list, description="Levels, 2 to 7, on which the first step filters; default: 2, 3 and 4."
     )
     objectness_threshold: Float = Field(
@@ -47,7 +47,7 @@ class TwoStepRegression(Message):
 
     proto_name: ClassVar[str] = "TwoStepRegression"
 
-    levels: list[Int32] = Field(
+    levels: list[Level] = Field(
         default_factory=list,
         description="Levels, 2 to 7, whose second step starts from the first's boxes; default: 5, 6 and 7.",
     )

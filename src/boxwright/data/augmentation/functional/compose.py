@@ -42,6 +42,8 @@ def overlay(image: Pixels, samples: Sequence[Sample]) -> Sample:
             joined[declared.name] = None
         else:
             joined[declared.name] = np.concatenate(known)
+    if len({sample.attribute_names for sample in samples if len(sample.boxes)}) > 1:
+        joined["attributes"] = None
     verified = samples[0].verified_labels
     for sample in samples[1:]:
         verified = np.intersect1d(verified, sample.verified_labels)

@@ -1,0 +1,176 @@
+"""FDDB: lists of images and the ellipses around their faces, which are read as the boxes around those.
+
+A list has an image's name without its ending, a count, and a line `half_length half_width angle x y 1` for each face:
+the half axes in pixels, the angle of the longer one to the horizontal in radians, and the centre.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boxwright.data.image_io import read_image
+from boxwright.data.reading import checked_sample, finite_number, inside, reading
+from boxwright.errors import DataError
+from boxwright.files import is_file, read_file, refuse_unfinished, shown
+from boxwright.types import Categories, Category, Sample
+
+__all__ = ["FddbDataset", "ellipse_boxes", "is_fddb"]
+
+_FACE = Categories((Category(0, 1, "face"),))
+_NAME = re.compile(r"\S*img_\d+$")
+_ELLIPSE = 5
+_FIRST_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class _Image:
+    """One image's lines: its name, the list and line where it stands, and its ellipses."""
+
+    name: str
+    where: str
+    ellipses: NDArray[np.float64]
+
+
+def is_fddb(path: str | Path) -> bool:
+    """Return whether a text file starts as FDDB's lists do."""
+    if Path(path).suffix != ".txt" or not is_file(path):
+        return False
+    with Path(path).open("rb") as file:
+        lines = [line.strip() for line in file.read(_FIRST_BYTES).decode("utf-8", "replace").splitlines()]
+    return len(lines) > 1 and _NAME.match(lines[0]) is not None and lines[1].isdigit()
+
+
+def ellipse_boxes(ellipses: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the smallest upright boxes around ellipses.
+
+    Args:
+        ellipses: float64 [N, 5] as half length, half width, angle to the horizontal in radians, x and y of the centre.
+
+    Returns:
+        float64 [N, 4], xyxy.
+    """
+    long, short, angle, x, y = ellipses.reshape(-1, _ELLIPSE).T
+    half_width = np.hypot(long * np.cos(angle), short * np.sin(angle))
+    half_height = np.hypot(long * np.sin(angle), short * np.cos(angle))
+    return np.stack([x - half_width, y - half_height, x + half_width, y + half_height], 1)
+
+
+class FddbDataset:
+    """Samples from FDDB's lists of ellipses."""
+
+    def __init__(
+        self,
+        annotations: str | Path,
+        image_folder: str | Path | None = None,
+        categories: Categories | None = None,
+        *,
+        allow_paths_outside: bool = False,
+    ) -> None:
+        """Read the lists.
+
+        Args:
+            annotations: A list, or a pattern of several, as `FDDB-folds/*ellipseList.txt`.
+            image_folder: The folder that names start from; without, that of the list.
+            categories: The classes; without, one: face. With others, one must be named face, or be the only one.
+            allow_paths_outside: Whether a name may lead out of the folder.
+
+        Raises:
+            DataError: Where a list is missing or no such list, at its line.
+        """
+        self.path, self.name, self._allow_outside = Path(annotations), str(annotations), allow_paths_outside
+        plain = is_file(self.path)
+        lists = [self.path] if plain else sorted(self.path.parent.glob(self.path.name))
+        if not lists:
+            raise DataError(f"{shown(self.path)}: no such file")
+        refuse_unfinished(lists[0].parent)
+        self.images = [image for path in lists for image in _images(path)]
+        self.folder = Path(image_folder) if image_folder else lists[0].parent
+        self.categories = categories or _FACE
+        named = self.categories.by_name("face")
+        if named is None and len(self.categories) > 1:
+            raise DataError(f"{shown(self.path)}: none of the label map's classes is named face")
+        self._label = (named or self.categories.items[0]).label
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """How many samples each source has; they follow one another."""
+        return (len(self),)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> Sample:
+        """Read one sample.
+
+        Args:
+            index: From 0.
+
+        Returns:
+            The sample; its id is the image's name in the list.
+
+        Raises:
+            DataError: Where the image cannot be read.
+        """
+        one = self.images[index]
+        with reading(one.where):
+            sample = Sample(
+                image=read_image(self._image(one)),
+                boxes=ellipse_boxes(one.ellipses).astype(np.float32),
+                labels=np.full(len(one.ellipses), self._label, np.int64),
+                id=one.name,
+                filename=f"{one.name}.jpg",
+            )
+            return checked_sample(sample, one.where)
+
+    def _image(self, one: _Image) -> Path:
+        path = inside(self.folder, f"{one.name}.jpg", one.where, allow_outside=self._allow_outside)
+        if not is_file(path):
+            raise DataError(f"{one.where}: no image {shown(path)}")
+        return path
+
+    def encoded(self, index: int) -> tuple[bytes, str]:
+        """Return the image file's bytes and its name."""
+        one = self.images[index]
+        return read_file(self._image(one)), f"{one.name.replace('/', '_')}.jpg"
+
+
+def _images(path: Path) -> Iterator[_Image]:
+    try:
+        text = read_file(path).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{shown(path)}: not UTF-8: {error}") from None
+    lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
+    if not lines:
+        raise DataError(f"{shown(path)}: no images")
+    place = 0
+    while place < len(lines):
+        number, name = lines[place]
+        where = f"{shown(path)}: line {number}"
+        if place + 1 >= len(lines) or not lines[place + 1][1].isdigit():
+            raise DataError(f"{where}: expected an image's name, and a count of faces in the next line")
+        count = int(lines[place + 1][1])
+        rows = lines[place + 2 : place + 2 + count]
+        if len(rows) < count:
+            raise DataError(f"{where}: {count} faces announced, but the file ends after {len(rows)}")
+        ellipses = [_ellipse(row, f"{shown(path)}: line {row_number}") for row_number, row in rows]
+        yield _Image(name, where, np.array(ellipses, np.float64).reshape(-1, _ELLIPSE))
+        place += 2 + count
+
+
+def _ellipse(line: str, where: str) -> list[float]:
+    found = line.split()
+    if len(found) < _ELLIPSE:
+        raise DataError(f"{where}: expected {_ELLIPSE} numbers of an ellipse, found {len(found)}")
+    try:
+        values = [finite_number(float(text), where) for text in found[:_ELLIPSE]]
+    except ValueError:
+        raise DataError(f"{where}: expected numbers, found {line[:60]!r}") from None
+    if values[0] < 0 or values[1] < 0:
+        raise DataError(f"{where}: half axes {values[0]:g} and {values[1]:g} may not be negative")
+    return values

@@ -1,0 +1,294 @@
+"""WIDER FACE: one text file of all images and their faces, and the evaluation's lists of easy, medium and hard ones.
+
+Two layouts are read. The benchmark's has an image's path, a count, and a line `x y w h blur expression illumination
+invalid occlusion pose` for each face; an image without faces has a count of 0 and one line of zeros. That of the
+labels published with RetinaFace has `# path`, then lines `x y w h`, five landmarks as `x y flag` (-1 where not known),
+and more that is not read. Paths start with the folder of their event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boxwright.data.image_io import read_image
+from boxwright.data.reading import checked_sample, finite_number, inside, reading
+from boxwright.errors import DataError
+from boxwright.files import is_file, is_folder, read_file, refuse_unfinished, shown
+from boxwright.types import Categories, Category, Sample
+
+__all__ = ["FACE_LANDMARKS", "WIDER_SUBSETS", "WiderFaceDataset", "is_wider_face"]
+
+FACE_LANDMARKS = ("left_eye", "right_eye", "nose", "left_mouth", "right_mouth")
+WIDER_SUBSETS = ("easy", "medium", "hard")
+_FACE = Categories((Category(0, 1, "face", keypoints=FACE_LANDMARKS),))
+_ATTRIBUTES = ("blur", "expression", "illumination", "invalid", "occlusion", "pose")
+_INVALID = _ATTRIBUTES.index("invalid")
+_BOX, _POINT = 4, 3
+_SUFFIXES = (".jpg", ".jpeg", ".png")
+_FIRST_BYTES = 4096
+
+
+@dataclass
+class _Image:
+    """One image's lines.
+
+    Attributes:
+        path: Below the folder of images, with the event's folder.
+        line: Where it starts.
+        boxes: x, y, w, h of each face.
+        attributes: Of each face, in the order of `_ATTRIBUTES`; empty in RetinaFace's labels.
+        landmarks: Five times x, y, visibility of each face; empty in the benchmark's.
+    """
+
+    path: str
+    line: int
+    boxes: list[list[float]] = field(default_factory=list)
+    attributes: list[list[int]] = field(default_factory=list)
+    landmarks: list[list[float]] = field(default_factory=list)
+
+
+def is_wider_face(path: str | Path) -> bool:
+    """Return whether a text file starts as one of the two layouts does."""
+    if Path(path).suffix != ".txt" or not is_file(path):
+        return False
+    with Path(path).open("rb") as file:
+        lines = [line.strip() for line in file.read(_FIRST_BYTES).decode("utf-8", "replace").splitlines()]
+    first = next((line for line in lines if line), "")
+    second = next((line for line in lines[lines.index(first) + 1 :] if line), "") if first else ""
+    return _is_path(first) and (first.startswith("#") or second.isdigit())
+
+
+class WiderFaceDataset:
+    """Samples from WIDER FACE's annotations."""
+
+    def __init__(
+        self,
+        annotations: str | Path,
+        image_folder: str | Path | None = None,
+        categories: Categories | None = None,
+        *,
+        subsets: str | Path | None = None,
+        allow_paths_outside: bool = False,
+    ) -> None:
+        """Read the file.
+
+        Args:
+            annotations: Such as `wider_face_split/wider_face_val_bbx_gt.txt`, or a `label.txt` with landmarks.
+            image_folder: Holds the events' folders; without, `WIDER_train/images` or `WIDER_val/images` beside the
+                annotations' folder, or `images` beside the annotations.
+            categories: The classes; without, one: face. With others, one must be named face, or be the only one.
+            subsets: The folder of the evaluation tool's `wider_easy_val.mat` and so on: samples then say which subset a
+                face is in, as the metric needs.
+            allow_paths_outside: Whether a path may lead out of the folder.
+
+        Raises:
+            DataError: Where the file is missing or no such file, at its line; or where the subsets are of other data.
+        """
+        self.path, self.name, self._allow_outside = Path(annotations), str(annotations), allow_paths_outside
+        refuse_unfinished(self.path.parent)
+        self.images = list(_images(self.path))
+        if not self.images:
+            raise DataError(f"{shown(self.path)}: no images")
+        self.folder = Path(image_folder) if image_folder else self._usual_folder()
+        self.categories = categories or _FACE
+        named = self.categories.by_name("face")
+        if named is None and len(self.categories) > 1:
+            raise DataError(f"{shown(self.path)}: none of the label map's classes is named face")
+        self._label = (named or self.categories.items[0]).label
+        self._subsets = _read_subsets(Path(subsets), self.images) if subsets else None
+
+    def _usual_folder(self) -> Path:
+        above = self.path.absolute().parent.parent
+        usual = [above / f"WIDER_{part}" / "images" for part in ("train", "val") if part in self.path.name]
+        return next((folder for folder in usual if is_folder(folder)), self.path.parent / "images")
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """How many samples each source has; they follow one another."""
+        return (len(self),)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> Sample:
+        """Read one sample.
+
+        Args:
+            index: From 0.
+
+        Returns:
+            The sample. Its id and file name are the path with the event's folder. Faces marked invalid are crowds, so
+            that nothing is learnt from them and nothing is wrong for finding them. Attributes are the six of the
+            benchmark, and whether the face is in each subset where those are known.
+
+        Raises:
+            DataError: Where the image cannot be read.
+        """
+        one = self.images[index]
+        with reading(f"{self.path}: line {one.line}"):
+            image = read_image(self._image(one))
+            boxes = np.array(one.boxes, np.float64).reshape(-1, _BOX)
+            count = len(boxes)
+            names: tuple[str, ...] = _ATTRIBUTES if one.attributes else ()
+            columns = [np.array(one.attributes, np.int64).reshape(count, len(names))]
+            invalid = columns[0][:, _INVALID] == 1 if names else np.zeros(count, np.bool_)
+            if self._subsets is not None:
+                names, columns = (*names, *WIDER_SUBSETS), [*columns, self._subsets[index]]
+            sample = Sample(
+                image=image,
+                boxes=np.concatenate([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]], 1).astype(np.float32),
+                labels=np.full(count, self._label, np.int64),
+                is_crowd=invalid,
+                keypoints=np.array(one.landmarks, np.float32).reshape(count, -1, _POINT) if one.landmarks else None,
+                attributes=np.concatenate(columns, 1) if names else None,
+                attribute_names=names,
+                id=one.path,
+                filename=one.path,
+            )
+            return checked_sample(sample, f"{self.path}: line {one.line}")
+
+    def _image(self, one: _Image) -> Path:
+        where = f"{self.path}: line {one.line}"
+        path = inside(self.folder, one.path, where, allow_outside=self._allow_outside)
+        if not is_file(path):
+            raise DataError(f"{where}: no image {shown(path)}")
+        return path
+
+    def encoded(self, index: int) -> tuple[bytes, str]:
+        """Return the image file's bytes and its name, with the event's folder."""
+        return read_file(self._image(self.images[index])), self.images[index].path
+
+
+def _is_path(line: str) -> bool:
+    return line.lower().endswith(_SUFFIXES)
+
+
+def _images(path: Path) -> Iterator[_Image]:
+    """Yield the images of a file of either layout."""
+    if not is_file(path):
+        raise DataError(f"{shown(path)}: no such file")
+    try:
+        text = read_file(path).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{shown(path)}: not UTF-8: {error}") from None
+    lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
+    if lines and lines[0][1].startswith("#"):
+        yield from _with_landmarks(path, lines)
+    else:
+        yield from _benchmark(path, lines)
+
+
+def _benchmark(path: Path, lines: list[tuple[int, str]]) -> Iterator[_Image]:
+    place = 0
+    while place < len(lines):
+        number, line = lines[place]
+        if not _is_path(line):
+            raise DataError(f"{shown(path)}: line {number}: expected the path of an image, found {line[:60]!r}")
+        if place + 1 >= len(lines) or not lines[place + 1][1].isdigit():
+            raise DataError(f"{shown(path)}: line {number}: expected a count of faces in the next line")
+        image, count = _Image(line, number), int(lines[place + 1][1])
+        rows = lines[place + 2 : place + 2 + count]
+        if len(rows) < count:
+            raise DataError(
+                f"{shown(path)}: line {number}: {count} faces announced, but the file ends after {len(rows)}"
+            )
+        for row_number, row in rows:
+            values = _numbers(row, f"{shown(path)}: line {row_number}", _BOX + len(_ATTRIBUTES))
+            image.boxes.append(values[:_BOX])
+            image.attributes.append([int(value) for value in values[_BOX : _BOX + len(_ATTRIBUTES)]])
+        place += 2 + count
+        # The benchmark has a line of zeros where there is no face.
+        if count == 0 and place < len(lines) and not _is_path(lines[place][1]) and not set(lines[place][1]) - set("0 "):
+            place += 1
+        yield image
+
+
+def _with_landmarks(path: Path, lines: list[tuple[int, str]]) -> Iterator[_Image]:
+    image: _Image | None = None
+    least = _BOX + _POINT * len(FACE_LANDMARKS)
+    for number, line in lines:
+        if line.startswith("#"):
+            if image is not None:
+                yield image
+            image = _Image(line.lstrip("#").strip(), number)
+            continue
+        if image is None:  # the first line is a path: `_images` looked
+            continue
+        width = len(line.split())
+        values = _numbers(line, f"{shown(path)}: line {number}", _BOX if width < least else least)
+        image.boxes.append(values[:_BOX])
+        points = np.array(values[_BOX:least] or [-1.0] * (least - _BOX)).reshape(-1, _POINT)
+        known = np.asarray(points[:, :2].min(1) >= 0)[:, None]
+        rows = np.concatenate([np.where(known, points[:, :2], 0.0), known], 1)
+        image.landmarks.append(rows.flatten().tolist())
+    if image is not None:
+        yield image
+
+
+def _numbers(line: str, where: str, least: int) -> list[float]:
+    found = line.split()
+    if len(found) < least:
+        raise DataError(f"{where}: expected {least} numbers, found {len(found)}")
+    values = []
+    for text in found:
+        try:
+            values.append(finite_number(float(text), where))
+        except ValueError:
+            raise DataError(f"{where}: expected numbers, found {text[:40]!r}") from None
+    if values[2] < 0 or values[3] < 0:
+        raise DataError(f"{where}: width {values[2]:g} and height {values[3]:g} may not be negative")
+    return values
+
+
+def _read_subsets(folder: Path, images: list[_Image]) -> list[NDArray[np.int64]]:
+    """Return for each image which of its faces are in each subset, int64 [N, 3] of 0 and 1."""
+    number_of = {_stem(image.path): number for number, image in enumerate(images)}
+    found = [np.zeros((len(image.boxes), len(WIDER_SUBSETS)), np.int64) for image in images]
+    for column, subset in enumerate(WIDER_SUBSETS):
+        path = folder / f"wider_{subset}_val.mat"
+        tables = _matlab(path)
+        try:
+            events = [str(np.ravel(event)[0]) for event in np.ravel(tables["event_list"])]
+            per_event = zip(events, np.ravel(tables["file_list"]), np.ravel(tables["gt_list"]), strict=True)
+            for event, files, lists in per_event:
+                for file, chosen in zip(np.ravel(files), np.ravel(lists), strict=True):
+                    stem = f"{event}/{np.ravel(file)[0]}"
+                    if stem not in number_of:
+                        raise DataError(f"{shown(path)}: image {stem} is not in the annotations")
+                    rows = np.ravel(chosen).astype(np.int64) - 1
+                    mine = found[number_of[stem]]
+                    if len(rows) and not 0 <= rows.min() <= rows.max() < len(mine):
+                        raise DataError(
+                            f"{shown(path)}: image {stem}: face {int(rows.max()) + 1} of {len(mine)}; these lists are "
+                            "of other annotations"
+                        )
+                    mine[rows, column] = 1
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise DataError(f"{shown(path)}: not a list of the evaluation tool: {error!r}") from None
+    return found
+
+
+def _matlab(path: Path) -> dict[str, Any]:
+    if not is_file(path):
+        raise DataError(f"{shown(path)}: no such file; the folder is ground_truth of WIDER FACE's eval_tools")
+    try:
+        from scipy.io import loadmat  # type: ignore[import-untyped]  # it has no types of its own
+    except ImportError:
+        raise DataError(
+            "reading WIDER FACE's lists of easy, medium and hard faces needs SciPy: pip install 'boxwright[wider-face]'"
+        ) from None
+    with reading(str(shown(path))):
+        tables: dict[str, Any] = loadmat(str(path))
+        return tables
+
+
+def _stem(path: str) -> str:
+    """Return an image's event and name, without its ending."""
+    parts = Path(path).with_suffix("").parts
+    return "/".join(parts[-2:])

@@ -1,0 +1,151 @@
+"""WIDER FACE's evaluation: average precision on easy, medium and hard faces, as its tool computes it.
+
+Which faces are in a subset is the source's to say (`easy`, `medium` and `hard` among a sample's attributes). Faces of
+an image that are not in it are ignored, with the detections that overlap them most. As in the tool, boxes are a pixel
+wider and higher when they are compared, and an image without any face counts nothing.
+
+Dimensions: D detections of an image, G faces, T thresholds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boxwright.metrics.average_precision import all_points
+from boxwright.metrics.metric import Curve, Matches, MetricResult
+from boxwright.metrics.regions import Boxes, ImageMasks
+from boxwright.types import Categories, Detections, Sample
+
+__all__ = ["WiderFaceMetrics"]
+
+_SUBSETS = ("easy", "medium", "hard")
+_EVERY = "all"
+_THRESHOLD = 0.5
+_STEPS = 1000
+_INVALID = "invalid"
+_LARGER = np.array([0.0, 0.0, 1.0, 1.0])
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class _Image:
+    """One image's detections, best first, and its faces.
+
+    Attributes:
+        scores: float64 [D].
+        overlaps: float64 [D, G].
+        subsets: bool [G, S]; which faces are in which subset.
+    """
+
+    scores: Floats
+    overlaps: Floats
+    subsets: NDArray[np.bool_]
+
+
+class WiderFaceMetrics:
+    """Gathers truth and detections image by image; scores are spread over 0..1 at the end, so images are kept."""
+
+    def __init__(self, categories: Categories) -> None:
+        """Start empty.
+
+        Args:
+            categories: The classes, of which there is one.
+        """
+        self.categories = categories
+        self._images: list[_Image] = []
+        self._names: tuple[str, ...] | None = None
+
+    def add(self, sample: Sample, detections: Detections, masks: ImageMasks | None = None) -> None:
+        """Add one image.
+
+        Args:
+            sample: The truth; boxes in pixels of the original image.
+            detections: What was found, in the same frame.
+            masks: Not looked at.
+        """
+        del masks
+        names, subsets = _subsets_of(sample)
+        if len(sample.boxes):
+            # Where some images know subsets and others do not, only all faces together mean something.
+            known = names if self._names is None else tuple(name for name in self._names if name in names)
+            self._names = known or (_EVERY,)
+        boxes = detections.boxes.cpu().numpy().astype(np.float64)
+        scores = detections.scores.cpu().numpy().astype(np.float64)
+        order = np.argsort(-scores, kind="stable")
+        found, truth = Boxes(boxes[order] + _LARGER), Boxes(sample.boxes.astype(np.float64) + _LARGER)
+        overlaps = found.overlaps(truth) if len(sample.boxes) else np.zeros((len(order), 0))
+        self._images.append(_Image(scores[order], np.asarray(overlaps), subsets))
+
+    def compute(self) -> MetricResult:
+        """Return AP of each subset; NaN for one without faces. Without subsets, of all faces that are not invalid."""
+        names = self._names or (_EVERY,)
+        every = np.concatenate([np.zeros(0), *(image.scores for image in self._images)])
+        low, high = (float(every.min()), float(every.max())) if len(every) else (0.0, 1.0)
+        values: dict[str, float] = {}
+        curves, notes = [], []
+        for name in names:
+            column = (*_SUBSETS, _EVERY).index(name)
+            curve = self._curve(name, column, low, high - low)
+            key = f"WiderFaceBoxes_Precision/AP@{_THRESHOLD}IOU/{name}"
+            values[key] = all_points(curve.precision, curve.recall) if curve.objects else float("nan")
+            if curve.objects:
+                curves.append(curve)
+            else:
+                notes.append(f"{key} is NaN: no image has a face of this subset")
+        if names == (_EVERY,):
+            notes.append(
+                "WiderFaceBoxes: the data do not say which faces are easy, medium or hard; set "
+                "wider_face_input_reader.subsets"
+            )
+        return MetricResult(values, curves, notes)
+
+    def _curve(self, name: str, column: int, low: float, span: float) -> Curve:
+        """Return precision and recall at 1000 thresholds of the scores, from the highest."""
+        thresholds = 1 - np.arange(1, _STEPS + 1) / _STEPS
+        right, counted, faces = np.zeros(_STEPS), np.zeros(_STEPS), 0
+        for image in self._images:
+            wanted = image.subsets[:, column]
+            faces += int(wanted.sum())
+            if not len(image.scores) or not len(wanted):
+                continue
+            found, counts = _found(image.overlaps, wanted)
+            # Where all scores are the same nothing is spread: each is then as good as can be.
+            scores = (image.scores - low) / span if span > 0 else np.ones_like(image.scores)
+            reached = np.searchsorted(-scores, -thresholds, side="right")
+            seen = reached > 0
+            right[seen] += np.cumsum(found)[reached[seen] - 1]
+            counted[seen] += np.cumsum(counts)[reached[seen] - 1]
+        precision = np.divide(right, counted, out=np.zeros(_STEPS), where=counted > 0)
+        recall = right / faces if faces else np.zeros(_STEPS)
+        none = np.zeros(0, np.int64)
+        gains = np.diff(right, prepend=0.0)
+        return Curve(name, _THRESHOLD, thresholds, gains, faces, precision, recall, Matches(none, none, none))
+
+
+def _subsets_of(sample: Sample) -> tuple[tuple[str, ...], NDArray[np.bool_]]:
+    """Return which subsets the source knows, and who is in each, bool [G, 4]; the last has all that are valid."""
+    known = dict(zip(sample.attribute_names, () if sample.attributes is None else sample.attributes.T, strict=False))
+    count = len(sample.boxes)
+    valid = ~(sample.is_crowd | (known.get(_INVALID, np.zeros(count, np.int64)) == 1))
+    columns = [np.asarray(known.get(name, np.zeros(count, np.int64)) == 1) for name in _SUBSETS]
+    return tuple(name for name in _SUBSETS if name in known), np.stack([*columns, valid], 1)
+
+
+def _found(overlaps: Floats, wanted: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return which detections find a wanted face first, and which count at all, bool [D] each; best detections first.
+
+    A detection belongs to the face that it overlaps most, if by half. If that one is not wanted, neither counts; if
+    another detection found it before, this one counts as wrong.
+    """
+    best = overlaps.argmax(1)
+    near = overlaps.max(1) >= _THRESHOLD
+    counts = ~near | wanted[best]
+    claims = np.where(near & wanted[best], best, -1)
+    first = np.zeros(len(best), np.bool_)
+    faces, firsts = np.unique(claims, return_index=True)
+    first[firsts[faces >= 0]] = True
+    return first, counts
