@@ -85,7 +85,9 @@ MODELS = {
   feature_extractor {{ type: "refinedet_mobilenet_v2" {BACKBONE} }}
   anchor_generator {{ multiscale_anchor_generator {{ min_level: 3 max_level: 6 anchor_scale: SCALE
     aspect_ratios: [1.0, 2.0, 0.5] scales_per_octave: 1 }} }} VARIANT }}""",
+    # The released coder's codes are a tenth as large: within so few steps nothing of boxes is learnt from them.
     "srn": f"""srn {{ RESIZER num_classes: CLASSES depth: 48 conv_hyperparams {PLAIN}
+  box_coder {{ faster_rcnn_box_coder {{ }} }}
   feature_extractor {{ type: "mobilenet_v2" {BACKBONE} }} VARIANT }}""",
     "align_det": f"""align_det {{ RESIZER num_classes: CLASSES depth: 64 num_layers_before_predictor: 2
   conv_hyperparams {PLAIN} feature_extractor {{ type: "mobilenet_v2" {BACKBONE} }}

@@ -53,6 +53,7 @@ EXTENSIONS = {
     "PreprocessingStep": {
         *("caffe_distort", "random_expand", "overlap_crop", "random_interpolation_resize"),
         *("random_mosaic", "random_mixup", "random_copy_paste", "large_scale_jitter", "random_erasing", "random_tile"),
+        *("data_anchor_sampling", "random_square_patch"),
         "user_augmentation",
     },
 }
@@ -62,6 +63,7 @@ NEW |= {"CaffeDistort", "OverlapCrop", "RandomExpand", "RandomInterpolationResiz
 NEW |= {"AnchorRefinement", "RefineDet", "RefineDetFeatureExtractor", "ResidualBody", "TransferConnection"}
 NEW |= {"LevelProposals", "RoiAlign", "AutoAugmentOperation", "AutoAugmentSubPolicy"}
 NEW |= {"LargeScaleJitter", "RandomCopyPaste", "RandomErasing", "RandomMixup", "RandomMosaic", "RandomTile"}
+NEW |= {"DataAnchorSampling", "RandomSquarePatch"}
 NEW |= {"UserArgument", "UserAugmentation"}
 NEW |= {"AlignDet", "AlignedStep", "ClassifierBackbone", "LevelCandidates"}
 NEW |= {"Srn", "TwoStepClassification", "TwoStepRegression"}

@@ -211,6 +211,9 @@ TEXTS = [
     "large_scale_jitter { height: 40 width: 50 }",
     "random_erasing { probability: 1.0 }",
     "random_tile { height: 30 width: 20 }",
+    "data_anchor_sampling { size: 50 }",
+    "data_anchor_sampling { size: 30 scales: 8 }",
+    "random_square_patch { size: 40 min_side: 0.2 }",
 ]
 
 
@@ -226,7 +229,7 @@ def test_masks_boxes_and_image_stay_together(text: str) -> None:
         assert set(np.unique(found.masks)) <= {0, 1}
         assert all(len(rows) == len(found.boxes) for rows in found.of_objects().values())
         assert (found.boxes >= 0).all()
-        assert (found.boxes <= np.array([width, height] * 2)).all()
+        assert (found.boxes <= np.array([width, height] * 2) + 1e-4).all()
         # A mask lies in its box; resizing rounds both, and leaves nothing of the smallest masks.
         seen = found.keep(found.masks.any((1, 2)))
         assert seen.masks is not None
@@ -282,6 +285,8 @@ def test_unannotated_images_leave_the_mixture_unannotated() -> None:
         ("random_mosaic { colour: 3 }", "three numbers"),
         ("large_scale_jitter { scale_min: 3.0 }", "scale_min 3.0 is over"),
         ("random_erasing { min_area: 0.3 }", "min_area 0.3 is over"),
+        ("random_square_patch { max_side: 0.3 }", "min_side 0.5 is over"),
+        ("data_anchor_sampling { scales: [32, 16] }", "rising sides"),
     ],
 )
 def test_contradictions(text: str, wanted: str) -> None:
@@ -302,6 +307,9 @@ def test_contradictions(text: str, wanted: str) -> None:
         "large_scale_jitter { scale_max: inf }",
         "random_erasing { min_aspect_ratio: 0 }",
         "random_tile { height: 0 }",
+        "data_anchor_sampling { size: 0 }",
+        "data_anchor_sampling { scales: 0 }",
+        "random_square_patch { max_side: 1.5 }",
     ],
 )
 def test_numbers_out_of_range(text: str) -> None:

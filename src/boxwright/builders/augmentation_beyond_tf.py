@@ -9,6 +9,7 @@ from boxwright.builders.choice import in_order
 from boxwright.config import messages as m
 from boxwright.data.augmentation.copy_paste import CopyPaste
 from boxwright.data.augmentation.erasing import RandomErasing
+from boxwright.data.augmentation.face_crops import DataAnchorSampling, RandomSquarePatch
 from boxwright.data.augmentation.mixup import MixUp
 from boxwright.data.augmentation.mosaic import Mosaic
 from boxwright.data.augmentation.others import Others
@@ -59,6 +60,17 @@ def _tile(config: m.RandomTile) -> Transform:
     return RandomTile((config.height, config.width), config.object_probability, config.min_visible)
 
 
+def _anchored(config: m.DataAnchorSampling) -> Transform:
+    scales = tuple(float(scale) for scale in config.scales)
+    if list(scales) != sorted(scales):
+        raise ConfigError(f"data_anchor_sampling.scales: expected rising sides, found {list(config.scales)}")
+    return DataAnchorSampling(config.size, scales) if scales else DataAnchorSampling(config.size)
+
+
+def _patch(config: m.RandomSquarePatch) -> Transform:
+    return RandomSquarePatch(config.size, in_order(config, "min_side", "max_side"))
+
+
 # Their builders take the other samples too.
 MIXING_STEPS: dict[str, Callable[[Any, Others], Transform]] = {
     "random_mosaic": _mosaic,
@@ -69,4 +81,6 @@ SINGLE_STEPS: dict[str, Callable[[Any], Transform]] = {
     "large_scale_jitter": _jitter,
     "random_erasing": _erasing,
     "random_tile": _tile,
+    "data_anchor_sampling": _anchored,
+    "random_square_patch": _patch,
 }

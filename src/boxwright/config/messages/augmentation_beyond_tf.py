@@ -3,9 +3,11 @@
 from typing import ClassVar
 
 from boxwright.config.field import Field
-from boxwright.config.message import Byte, Float, Fraction, Int32, Message, String
+from boxwright.config.message import Byte, Float, Fraction, Int32, Message, Positive, String
 
 __all__ = [
+    "DataAnchorSampling",
+    "RandomSquarePatch",
     "LargeScaleJitter",
     "RandomCopyPaste",
     "RandomErasing",
@@ -104,6 +106,27 @@ class RandomTile(Message):
     width: Int32 = Field(640, ge=1, description="Width of a tile, in pixels.")
     object_probability: Fraction = Field(0.75, description="Chance of a tile that has the centre of some object; 0..1.")
     min_visible: Fraction = Field(0.3, description=_MIN_VISIBLE)
+
+
+class DataAnchorSampling(Message):
+    """Crops a square in which some object has the size of a random anchor, as for faces (an extension of Boxwright)."""
+
+    proto_name: ClassVar[str] = "DataAnchorSampling"
+
+    size: Int32 = Field(640, ge=1, le=8192, description="Height and width of the result, in pixels.")
+    scales: list[Positive] = Field(
+        default_factory=list, description="Sides of anchors in pixels, rising; default: 16, 32, 64, 128, 256, 512."
+    )
+
+
+class RandomSquarePatch(Message):
+    """Crops a square as large as the shorter side or smaller, and resizes it (an extension of Boxwright)."""
+
+    proto_name: ClassVar[str] = "RandomSquarePatch"
+
+    size: Int32 = Field(1024, ge=1, le=8192, description="Height and width of the result, in pixels.")
+    min_side: Fraction = Field(0.5, description="Least side of a smaller square, in shorter sides of the image; 0..1.")
+    max_side: Fraction = Field(1.0, description="Most side of a smaller square; every other crop is the shorter side.")
 
 
 class UserArgument(Message):

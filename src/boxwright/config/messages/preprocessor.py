@@ -8,11 +8,13 @@ from typing import ClassVar
 from boxwright.config.field import Field
 from boxwright.config.message import Bool, Enum, Float, Int32, Message, String
 from boxwright.config.messages.augmentation_beyond_tf import (
+    DataAnchorSampling,
     LargeScaleJitter,
     RandomCopyPaste,
     RandomErasing,
     RandomMixup,
     RandomMosaic,
+    RandomSquarePatch,
     RandomTile,
     UserAugmentation,
 )
@@ -881,6 +883,8 @@ class PreprocessingStep(Message):
             "large_scale_jitter",
             "random_erasing",
             "random_tile",
+            "data_anchor_sampling",
+            "random_square_patch",
             "user_augmentation",
         )
     }
@@ -1010,6 +1014,12 @@ class PreprocessingStep(Message):
     )
     random_tile: RandomTile | None = Field(
         None, description="Crop a tile of a large image, around an object or anywhere (an extension of Boxwright)."
+    )
+    data_anchor_sampling: DataAnchorSampling | None = Field(
+        None, description="Crops a square in which some object has a random anchor's size (an extension of Boxwright)."
+    )
+    random_square_patch: RandomSquarePatch | None = Field(
+        None, description="Crops a square and resizes it (an extension of Boxwright)."
     )
     user_augmentation: UserAugmentation | None = Field(
         None, description="A transform of your own, of torchvision or of Albumentations (an extension of Boxwright)."

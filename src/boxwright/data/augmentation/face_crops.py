@@ -1,0 +1,99 @@
+"""Square crops in which faces have the sizes of a detector's anchors (PyramidBox's and SRN's augmentation)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boxwright.data.augmentation.crop import crop
+from boxwright.data.augmentation.functional.geometry import Window, pad, resize
+from boxwright.data.augmentation.functional.pixels import canvas_of
+from boxwright.types import Sample
+
+__all__ = ["DataAnchorSampling", "RandomSquarePatch"]
+
+
+@dataclass(frozen=True)
+class DataAnchorSampling:
+    """Scale so that some object gets a random anchor's size, and crop a square around it (Tang et al., 2018, 3.4).
+
+    The anchor is drawn among those no larger than the next above the one closest to the object, its size between half
+    and twice. So large objects become small ones, which there are too few of.
+
+    Attributes:
+        size: The side of the result.
+        scales: The sides of anchors, rising.
+        colour: Of what lies outside the image.
+    """
+
+    size: int = 640
+    scales: tuple[float, ...] = (16.0, 32.0, 64.0, 128.0, 256.0, 512.0)
+    colour: tuple[float, ...] = (114.0,)
+
+    def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
+        """Return a square; objects whose centre lies in it stay, clipped. An image without objects is made square."""
+        sides = (sample.boxes[:, 2:] - sample.boxes[:, :2]).astype(np.float64)
+        usable = np.flatnonzero((sides > 0).all(1))
+        if not len(usable):
+            return _square(sample, max(sample.image.shape[:2]), (0, 0), self.size, self.colour)
+        chosen = int(rng.choice(usable))
+        own = float(np.sqrt(sides[chosen].prod()))
+        nearest = int(np.abs(np.array(self.scales) - own).argmin())
+        anchor = self.scales[int(rng.integers(0, min(nearest + 1, len(self.scales) - 1) + 1))]
+        window = max(round(self.size * own / rng.uniform(anchor / 2, anchor * 2)), 1)
+        box, (height, width) = sample.boxes[chosen].astype(np.float64), sample.image.shape[:2]
+        corner = tuple(_start(box[axis], box[axis + 2], window, side, rng) for axis, side in ((0, width), (1, height)))
+        return _square(sample, window, (corner[0], corner[1]), self.size, self.colour)
+
+
+@dataclass(frozen=True)
+class RandomSquarePatch:
+    """Crop a square as large as the shorter side, or smaller, and bring it to one size (SRN, section 3.5).
+
+    Attributes:
+        size: The side of the result.
+        sides: (least, most) side of a smaller square, in shorter sides of the image; every other crop is as large as
+            the shorter side.
+    """
+
+    size: int = 1024
+    sides: tuple[float, float] = (0.5, 1.0)
+
+    def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
+        """Return a square; objects whose centre lies in it stay, clipped."""
+        height, width = sample.image.shape[:2]
+        share = 1.0 if rng.random() < 1 / 2 else rng.uniform(*self.sides)
+        side = max(round(min(height, width) * share), 1)
+        corner = (int(rng.integers(0, width - side + 1)), int(rng.integers(0, height - side + 1)))
+        return _square(sample, side, corner, self.size, ())
+
+
+def _start(low: float, high: float, window: int, side: int, rng: np.random.Generator) -> int:
+    """Draw where a window starts along an axis: the object inside, and it in the image, as far as can be."""
+    least, most = sorted((int(np.ceil(high)) - window, int(np.floor(low))))
+    inner = sorted((0, side - window))
+    if max(least, inner[0]) <= min(most, inner[1]):
+        least, most = max(least, inner[0]), min(most, inner[1])
+    return int(rng.integers(least, most + 1))
+
+
+def _square(sample: Sample, side: int, corner: tuple[int, int], size: int, colour: tuple[float, ...]) -> Sample:
+    """Return the square of some side at (left, top), which may reach beyond the image, brought to a size."""
+    height, width = sample.image.shape[:2]
+    left, top = corner
+    shown: Window = (max(left, 0), max(top, 0), min(left + side, width), min(top + side, height))
+    if shown[0] >= shown[2] or shown[1] >= shown[3]:  # a box far outside its image
+        return _square(sample, max(height, width), (0, 0), size, colour or (114.0,))
+    inside = crop(sample, shown, _centred(sample.boxes, shown), clip_boxes=True)
+    if inside.image.shape[:2] != (side, side):
+        canvas = canvas_of((side, side), colour, inside.image)
+        inside = pad(inside, canvas, (shown[0] - left, shown[1] - top))
+    return resize(inside, size, size)
+
+
+def _centred(boxes: NDArray[np.float32], window: Window) -> NDArray[np.bool_]:
+    """Tell whose centre lies in a window, bool [N]."""
+    centres = (boxes[:, :2].astype(np.float64) + boxes[:, 2:]) / 2
+    return np.asarray((centres >= window[:2]).all(1) & (centres < window[2:]).all(1))
