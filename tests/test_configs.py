@@ -48,7 +48,35 @@ def test_all_are_there() -> None:
     kerods = {"kerod_resnet50_fpn_coco", "kerod_resnet50_fpn_voc", "mask_rcnn_resnet50_fpn_coco"}
     torchvisions = {f"torchvision_{kind}_resnet50_fpn_coco" for kind in ("fasterrcnn", "maskrcnn")}
     two_stages = kerods | torchvisions | {"mask_rcnn_mobilenet_v3_fpn_shapes"}
-    assert names == sizes | small | {"ssd300_vgg16_voc", "ssd512_vgg16_voc"} | two_stages
+    aligned = {"align_det_resnet101_coco", "align_det_resnext101_coco", "refinedetpp512_vgg16_voc"}
+    faces = {"srn_resnet50_wider_face", "srn_mobilenet_v2_wider_face"}
+    assert names == sizes | small | {"ssd300_vgg16_voc", "ssd512_vgg16_voc"} | two_stages | aligned | faces
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in PATHS if path.parent.name in ("srn", "align_det")], ids=lambda path: path.stem
+)
+def test_later_recipe(path: Path) -> None:
+    """What their headers promise, and the schedules of the sources."""
+    header = "\n".join(line for line in path.read_text().splitlines() if line.startswith("#"))
+    assert f"boxwright train --pipeline_config_path {path.relative_to(ROOT).as_posix()}" in header
+    assert "Published: " in header
+    assert "Not trained by us" in header
+    config = load_config(path)
+    assert [str(row) for row in report(config) if row.status.verdict != "honoured"] == []
+    plan = build_training(config)
+    with torch.device("meta"):
+        detector = build_detector(config)
+        numbers = sum(parameter.numel() for parameter in detector.network.parameters())
+    assert isinstance(detector.criterion, CascadeCriterion)
+    if path.stem == "srn_resnet50_wider_face":
+        assert numbers == 53_370_698
+        rates = [plan.optimizer.schedule(step) for step in (0, 32_199, 32_200, 40_250, 48_299)]
+        assert rates == pytest.approx([1e-2, 1e-2, 1e-3, 1e-4, 1e-4])
+    if path.parent.name == "align_det":
+        rates = [plan.optimizer.schedule(step) for step in (0, 500, 59_999, 60_000, 80_000, 89_999)]
+        assert rates == pytest.approx([0.01 / 3, 1e-2, 1e-2, 1e-3, 1e-4, 1e-4], rel=1e-5)
+        assert plan.stream.batch_size == 16
 
 
 @pytest.mark.parametrize(
@@ -71,7 +99,7 @@ def test_two_stage_configuration(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", [path for path in PATHS if path.parent.name != "faster_rcnn"], ids=lambda path: path.stem
+    "path", [path for path in PATHS if path.parent.name in ("refinedet", "ssd_vgg16")], ids=lambda path: path.stem
 )
 def test_configuration(path: Path) -> None:
     text = path.read_text()

@@ -19,6 +19,7 @@ from boxwright.config.message import Message
 from boxwright.criteria.anchor import AnchorCriterion
 from boxwright.criteria.target_assigner import ClassColumns, TargetAssigner
 from boxwright.errors import ConfigError
+from boxwright.models.backbones.timm_backbone import TimmBackbone
 from boxwright.models.batch_norm import BatchNormSettings
 from boxwright.models.layers import ConvSettings, KernelRule, Regularizer
 from boxwright.ops.box_coder import BoxCoder
@@ -80,7 +81,10 @@ def build_classifier_backbone(
     """
     extraction = require(config, f"{path}.feature_extractor")
     request = BackboneRequest(extraction, _OWN.get(extraction.type, _RESNET), image_channels)
-    return build_backbone(extraction.type, levels, request)
+    built = build_backbone(extraction.type, levels, request)
+    if isinstance(built.module, TimmBackbone):  # which keeps its own convolutions, but for their price
+        built.module.penalize(settings_or(extraction.conv_hyperparams, FOCAL_KERNELS).kernel.regularizer)
+    return built
 
 
 def build_coder(config: m.BoxCoder | None, default: BoxCoder, path: str) -> BoxCoder:
