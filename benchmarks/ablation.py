@@ -10,7 +10,8 @@ rows, whose configurations stand in `VARIANTS`:
 
 refinedet (RefineDet, table 3): ssd, predicted from the backbone's maps; tcb, from the transfer connection's; one-step,
 with the loss of a first step whose boxes are not used; two-step, whose boxes the second step starts from; full, with
-easy negatives filtered; early, two-step whose second step takes boxes of IoU 0.35 for positive.
+easy negatives filtered; early, two-step whose second step takes boxes of IoU 0.35 for positive; ahead, two-step whose
+first step's box loss counts four times.
 
 srn (SRN, table 1): base, one step on the pyramid; stc, with two-step classification on fine levels; str, with two-step
 regression on coarse ones; both; rfe, both and the receptive field enhancement.
@@ -55,6 +56,9 @@ PLAIN = """{ activation: RELU regularizer { l2_regularizer { weight: 0.0001 } }
     initializer { variance_scaling_initializer { factor: 1.0 } } }"""
 TRANSFER = f"transfer_connection {{ depth: 96 conv_hyperparams {NORMED} }}"
 EARLY = "matcher { bipartite_argmax_matcher { matched_threshold: 0.35 unmatched_threshold: 0.35 } }"
+AHEAD = """loss { classification_loss { weighted_softmax { } } localization_loss { weighted_smooth_l1 { } }
+    localization_weight: 4 hard_example_miner { num_hard_examples: 0 iou_threshold: 1 loss_type: CLASSIFICATION
+      max_negatives_per_positive: 3 } }"""
 FILTER, MOVE = "two_step_classification { }", "two_step_regression { }"
 VARIANTS = {
     "refinedet": {
@@ -63,6 +67,7 @@ VARIANTS = {
         "one-step": f"{TRANSFER} anchor_refinement {{ objectness_threshold: 0 object_anchors: TILED }}",
         "two-step": f"{TRANSFER} anchor_refinement {{ objectness_threshold: 0 }}",
         "full": f"{TRANSFER} anchor_refinement {{ }}",
+        "ahead": f"{TRANSFER} anchor_refinement {{ objectness_threshold: 0 {AHEAD} }}",
         "early": f"{TRANSFER} anchor_refinement {{ objectness_threshold: 0 }} {EARLY}",
     },
     "srn": {

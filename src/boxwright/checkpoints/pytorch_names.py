@@ -2,8 +2,9 @@
 
 What a `.pth` file holds is told by its names: a RefineDet port's whole detector, VGG-16 with its classifier
 made convolutions (`vgg16_reducedfc.pth`), torchvision's VGG-16, its Faster or Mask R-CNN on a ResNet-50 with a
-pyramid, or a ResNet by torchvision's names: torchvision's own go into timm's ResNets, converted Caffe models, whose
-blocks stride earlier, into ours. Nothing in a file is run: it is read with PyTorch's restricted unpickler.
+pyramid, SRN's release, or a ResNet by torchvision's names: torchvision's own go into timm's ResNets, converted
+Caffe models, whose blocks stride earlier, into ours. Nothing in a file is run: it is read with PyTorch's restricted
+unpickler.
 
 Dimensions: A anchors a location, C channels.
 """
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from boxwright.checkpoints.archive import load_archive
+from boxwright.checkpoints.srn_names import is_released_srn, released_srn
 from boxwright.checkpoints.torchvision_names import is_torchvision_two_stage, torchvision_two_stage
 from boxwright.errors import CheckpointError
 from boxwright.files import shown
@@ -25,6 +27,7 @@ from boxwright.models.backbones.timm_backbone import TimmBackbone
 from boxwright.models.backbones.vgg16 import Vgg16
 from boxwright.models.faster_rcnn import FasterRCNN
 from boxwright.models.refinedet import RefineDet
+from boxwright.models.srn import SRN
 
 __all__ = ["from_pytorch", "read_pth"]
 
@@ -105,6 +108,8 @@ def _layout(network: nn.Module, state: Mapping[str, Tensor], path: Path) -> Name
                 "besides; refinedet_resnet101 takes conversions of Caffe's, which saw 0..255; use timm/resnet101"
             )
         return _resnet(backbone)
+    if is_released_srn(state) and isinstance(network, SRN) and isinstance(backbone, TimmBackbone):
+        return released_srn(backbone)
     if is_torchvision_two_stage(state) and isinstance(network, FasterRCNN) and isinstance(backbone, TimmBackbone):
         return torchvision_two_stage(network, backbone, state)
     if isinstance(backbone, TimmBackbone) and "layer1.0.conv1.weight" in state:
@@ -118,8 +123,8 @@ def _layout(network: nn.Module, state: Mapping[str, Tensor], path: Path) -> Name
     raise CheckpointError(
         f"{path}: its names ({example}, …) are not of a layout known for a {type(network).__name__} on a "
         f"{type(backbone).__name__}; known: refinedet.pytorch, vgg16_reducedfc and torchvision's VGG-16 for VGG-16, "
-        "converted Caffe ResNets for refinedet_resnet101, torchvision's ResNets for timm/NAME, and its Faster and Mask "
-        "R-CNN for configs/faster_rcnn/torchvision_*"
+        "converted Caffe ResNets for refinedet_resnet101, torchvision's ResNets for timm/NAME, its Faster and Mask "
+        "R-CNN for configs/faster_rcnn/torchvision_*, and SRN's release for configs/srn/srn_resnet50_*"
     )
 
 

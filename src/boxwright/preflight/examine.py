@@ -197,7 +197,7 @@ def _anchors(model: m.DetectionModel | None) -> tuple[m.AnchorGenerator, float] 
         return None
     if model.faster_rcnn is not None and model.faster_rcnn.first_stage_anchor_generator is not None:
         return model.faster_rcnn.first_stage_anchor_generator, _PROPOSAL_THRESHOLD
-    family = model.ssd or model.refinedet
+    family = model.ssd or model.refinedet or model.srn or model.align_det
     if family is None or family.anchor_generator is None:
         return None
     matcher = family.matcher.argmax_matcher if family.matcher is not None else None

@@ -1,0 +1,66 @@
+"""SRN's released weights, by their names there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from torch import Tensor
+
+from boxwright.models.backbones.timm_backbone import TimmBackbone
+
+__all__ = ["is_released_srn", "released_srn"]
+
+Names = Iterator[tuple[str, str, Callable[[Tensor], Tensor]]]
+_BRANCHES, _LAYERS = 4, 3
+
+
+def is_released_srn(state: Mapping[str, Tensor]) -> bool:
+    """Return whether a state dictionary is of the released graph."""
+    return "cls_subnet_pred.weight" in state and "c7_conv.weight" in state
+
+
+def released_srn(backbone: TimmBackbone) -> Names:
+    """Yield our names, the release's, and what brings a tensor to ours; its backbone is timm's resnet50.
+
+    Args:
+        backbone: For its names.
+
+    Yields:
+        Ours, theirs, change.
+    """
+    for name in backbone.body.state_dict():
+        yield f"backbone.body.{name}", name, _unchanged
+    places = {
+        **{f"coarser.extra.{number}": f"layer{number + 5}" for number in range(2)},
+        **{f"first_maps.project.{number}": f"c{number + 2}_conv" for number in range(6)},
+        **{f"pyramid.laterals.{number}": f"c{number + 2}_lateral" for number in range(4)},
+        **{f"pyramid.smooth.{number}": f"p{number + 2}_conv" for number in range(4)},
+        **{f"pyramid.extra.{number}": f"p{number + 6}_conv" for number in range(2)},
+        "head.classes.0": "cls_subnet_pred",
+        **_tower("class_tower", "cls_subnet"),
+        **_tower("box_tower", "box_subnet"),
+    }
+    for ours, theirs in places.items():
+        yield from ((f"{ours}.{kind}", f"{theirs}.{kind}", _unchanged) for kind in ("weight", "bias"))
+    for kind in ("weight", "bias"):
+        yield f"head.boxes.0.{kind}", f"box_subnet_pred.{kind}", _vertical_first
+
+
+def _tower(ours: str, theirs: str) -> dict[str, str]:
+    """Name a tower's convolutions: lists of convolution, activation, enhancement, convolution, activation."""
+    inner = {
+        f"head.{ours}.1.branches.{branch}.{layer}.0": f"{theirs}.2.branch{branch}.{2 * layer}"
+        for branch in range(_BRANCHES)
+        for layer in range(_LAYERS)
+    }
+    outer = {"0.0": "0", "1.merge.0": "2.cated_conv.0", "2.0": "3"}
+    return inner | {f"head.{ours}.{mine}": f"{theirs}.{other}" for mine, other in outer.items()}
+
+
+def _unchanged(value: Tensor) -> Tensor:
+    return value
+
+
+def _vertical_first(value: Tensor) -> Tensor:
+    """Bring rows of dx, dy, dw, dh to ty, tx, th, tw."""
+    return value.reshape(-1, 4, *value.shape[1:])[:, [1, 0, 3, 2]].flatten(0, 1)
