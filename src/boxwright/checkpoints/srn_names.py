@@ -10,7 +10,6 @@ from boxwright.models.backbones.timm_backbone import TimmBackbone
 
 __all__ = ["is_released_srn", "released_srn"]
 
-Names = Iterator[tuple[str, str, Callable[[Tensor], Tensor]]]
 _BRANCHES, _LAYERS = 4, 3
 
 
@@ -19,7 +18,7 @@ def is_released_srn(state: Mapping[str, Tensor]) -> bool:
     return "cls_subnet_pred.weight" in state and "c7_conv.weight" in state
 
 
-def released_srn(backbone: TimmBackbone) -> Names:
+def released_srn(backbone: TimmBackbone) -> Iterator[tuple[str, str, Callable[[Tensor], Tensor]]]:
     """Yield our names, the release's, and what brings a tensor to ours; its backbone is timm's resnet50.
 
     Args:
