@@ -8,15 +8,16 @@ from typing import Any
 
 from boxwright.anchors.grid import AnchorGenerator
 from boxwright.anchors.multiscale import MultiscaleAnchorGenerator
-from boxwright.builders.anchor_generator import build_anchor_generator
 from boxwright.builders.cascade import (
     FOCAL_BIAS,
     FOCAL_KERNELS,
     build_classifier_backbone,
     build_coder,
+    build_level_anchors,
     build_level_candidates,
     build_step,
     build_suppression,
+    focal_loss,
     logits_to_scores,
     refused,
     settings_or,
@@ -57,14 +58,8 @@ __all__ = ["build_align_det"]
 _PATH = "model.align_det"
 _LEVELS = (3, 4, 5, 6, 7)
 _OF_BACKBONE = (3, 4, 5)
-_LOSS = m.Loss(
-    classification_loss=m.ClassificationLoss(
-        weighted_sigmoid_focal=m.SigmoidFocalClassificationLoss(gamma=2.0, alpha=0.25)
-    ),
-    localization_loss=m.LocalizationLoss(weighted_smooth_l1=m.WeightedSmoothL1LocalizationLoss(delta=0.11)),
-    # Far from its target the release's loss has a slope of 1, TensorFlow's of delta.
-    localization_weight=1 / 0.11,
-)
+# Far from its target the release's loss has a slope of 1, TensorFlow's of delta.
+_LOSS = focal_loss(delta=0.11, localization_weight=1 / 0.11)
 _FIRST_MATCHER, _MATCHER = LastLowQualityMatcher(0.4, 0.3), LastLowQualityMatcher(0.7, 0.7)
 _NMS, _CANDIDATES = Nms(PerClass(0.5, 100), 0.0, 100), BestOfLevel(1000, 0.05, any_score_coarsest=1)
 _BORDERS: dict[str, Border] = {"LAST_CELL": "last", "ZERO": "zero"}
@@ -101,21 +96,7 @@ def build_align_det(config: m.AlignDet, categories: Categories | None) -> Detect
 def _anchors(config: m.AlignDet) -> AnchorGenerator:
     if config.anchor_generator is None:
         return MultiscaleAnchorGenerator(_LEVELS[0], _LEVELS[-1], 4 * 2 ** (1 / 3), (1.0,), 1, always_half=True)
-    anchors = build_anchor_generator(config.anchor_generator)
-    counts = anchors.anchors_per_location
-    if len(counts) != len(_LEVELS) or len(set(counts)) > 1 or not counts[0]:
-        found = ", ".join(map(str, counts))
-        problem = f"expected as many anchors on each of 5 levels, 3 to 7, found {found}"
-        raise refused(config, "anchor_generator", _PATH, problem)
-    multiscale = config.anchor_generator.multiscale_anchor_generator
-    if multiscale is not None and multiscale.min_level != _LEVELS[0]:
-        raise refused(
-            config.anchor_generator,
-            "multiscale_anchor_generator",
-            f"{_PATH}.anchor_generator",
-            f"the finest map has stride 8, which is min_level 3; found {multiscale.min_level}",
-        )
-    return anchors
+    return build_level_anchors(config, _PATH, _LEVELS)
 
 
 def _network(config: m.AlignDet, backbone: Backbone, columns: ClassColumns, coder: BoxCoder) -> Network:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from boxwright.anchors.grid import AnchorGenerator
+from boxwright.builders.anchor_generator import build_anchor_generator
 from boxwright.builders.backbones import BackboneRequest, BuiltBackbone, build_backbone
 from boxwright.builders.choice import located, require
 from boxwright.builders.hyperparams import build_conv_settings
@@ -33,9 +35,11 @@ __all__ = [
     "FOCAL_KERNELS",
     "build_classifier_backbone",
     "build_coder",
+    "build_level_anchors",
     "build_level_candidates",
     "build_step",
     "build_suppression",
+    "focal_loss",
     "level_numbers",
     "logits_to_scores",
     "refused",
@@ -129,6 +133,45 @@ def logits_to_scores(loss: m.Loss, path: str) -> ScoreConverter:
     kind = chosen.which("classification_loss") or "weighted_softmax"
     scale = getattr(getattr(chosen, kind), "logit_scale", 1.0)
     return ScoreConverter(softmax if "softmax" in kind else torch.sigmoid, scale)
+
+
+def focal_loss(*, delta: float = 1.0, localization_weight: float = 1.0) -> m.Loss:
+    """Return the message of RetinaNet's losses: focal for classes, smooth L1 for boxes."""
+    return m.Loss(
+        classification_loss=m.ClassificationLoss(
+            weighted_sigmoid_focal=m.SigmoidFocalClassificationLoss(gamma=2.0, alpha=0.25)
+        ),
+        localization_loss=m.LocalizationLoss(weighted_smooth_l1=m.WeightedSmoothL1LocalizationLoss(delta=delta)),
+        localization_weight=localization_weight,
+    )
+
+
+def build_level_anchors(config: m.Srn | m.AlignDet, path: str, levels: Sequence[int]) -> AnchorGenerator:
+    """Build the anchors of a model whose heads are the same on all levels.
+
+    Args:
+        config: The model's message, which has an `anchor_generator`.
+        path: Its path, for errors.
+        levels: The levels that there are, finest first.
+
+    Returns:
+        The generator.
+
+    Raises:
+        ConfigError: Where it is for other levels, or has more anchors on one than on another.
+    """
+    message = require(config.anchor_generator, f"{path}.anchor_generator")
+    anchors = build_anchor_generator(message)
+    counts = anchors.anchors_per_location
+    if len(counts) != len(levels) or len(set(counts)) > 1 or not counts[0]:
+        wanted = f"as many anchors on each of {len(levels)} levels, {levels[0]} to {levels[-1]}"
+        raise refused(config, "anchor_generator", path, f"expected {wanted}, found {', '.join(map(str, counts))}")
+    multiscale = message.multiscale_anchor_generator
+    if multiscale is not None and multiscale.min_level != levels[0]:
+        problem = f"the finest map has stride {2 ** levels[0]}, which is min_level {levels[0]}"
+        path = f"{path}.anchor_generator"
+        raise refused(message, "multiscale_anchor_generator", path, f"{problem}; found {multiscale.min_level}")
+    return anchors
 
 
 def build_level_candidates(config: m.LevelCandidates | None, default: BestOfLevel) -> BestOfLevel:

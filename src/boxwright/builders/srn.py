@@ -8,18 +8,18 @@ from typing import Any
 from boxwright.anchors.flexible_grid import AnchorGrid, FlexibleGridAnchorGenerator
 from boxwright.anchors.grid import AnchorGenerator
 from boxwright.anchors.rounded import rounded_sides
-from boxwright.builders.anchor_generator import build_anchor_generator
 from boxwright.builders.cascade import (
     FOCAL_BIAS,
     FOCAL_KERNELS,
     build_classifier_backbone,
     build_coder,
+    build_level_anchors,
     build_level_candidates,
     build_step,
     build_suppression,
+    focal_loss,
     level_numbers,
     logits_to_scores,
-    refused,
     settings_or,
 )
 from boxwright.builders.choice import require
@@ -54,12 +54,7 @@ _PATH = "model.srn"
 _LEVELS = (2, 3, 4, 5, 6, 7)
 _OF_BACKBONE = (2, 3, 4, 5)
 _FINE, _COARSE = (0, 1, 2), (3, 4, 5)
-_LOSS = m.Loss(
-    classification_loss=m.ClassificationLoss(
-        weighted_sigmoid_focal=m.SigmoidFocalClassificationLoss(gamma=2.0, alpha=0.25)
-    ),
-    localization_loss=m.LocalizationLoss(weighted_smooth_l1=m.WeightedSmoothL1LocalizationLoss()),
-)
+_LOSS = focal_loss()
 _FIRST_MATCHER, _MATCHER = ArgmaxMatcher(0.7, 0.3), ArgmaxMatcher(0.5, 0.4)
 # Thresholds are the levels' own.
 _PRESETS = {
@@ -110,21 +105,7 @@ def srn_anchors(scales: tuple[float, ...] = (2.0, 2 * math.sqrt(2)), ratio: floa
 def _anchors(config: m.Srn) -> AnchorGenerator:
     if config.anchor_generator is None:
         return srn_anchors()
-    anchors = build_anchor_generator(config.anchor_generator)
-    counts = anchors.anchors_per_location
-    if len(counts) != len(_LEVELS) or len(set(counts)) > 1 or not counts[0]:
-        found = ", ".join(map(str, counts))
-        problem = f"expected as many anchors on each of 6 levels, 2 to 7, found {found}"
-        raise refused(config, "anchor_generator", _PATH, problem)
-    multiscale = config.anchor_generator.multiscale_anchor_generator
-    if multiscale is not None and multiscale.min_level != _LEVELS[0]:
-        raise refused(
-            config.anchor_generator,
-            "multiscale_anchor_generator",
-            f"{_PATH}.anchor_generator",
-            f"the finest map has stride 4, which is min_level 2; found {multiscale.min_level}",
-        )
-    return anchors
+    return build_level_anchors(config, _PATH, _LEVELS)
 
 
 def _network(config: m.Srn, backbone: Backbone, columns: ClassColumns, coder: BoxCoder) -> Network:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from boxwright.data.image_io import read_image
 from boxwright.data.reading import checked_sample, finite_number, inside, reading
+from boxwright.data.wider_face import face_label
 from boxwright.errors import DataError
 from boxwright.files import is_file, read_file, refuse_unfinished, shown
 from boxwright.types import Categories, Category, Sample
@@ -92,10 +93,7 @@ class FddbDataset:
         self.images = [image for path in lists for image in _images(path)]
         self.folder = Path(image_folder) if image_folder else lists[0].parent
         self.categories = categories or _FACE
-        named = self.categories.by_name("face")
-        if named is None and len(self.categories) > 1:
-            raise DataError(f"{shown(self.path)}: none of the label map's classes is named face")
-        self._label = (named or self.categories.items[0]).label
+        self._label = face_label(self.categories, self.path)
 
     @property
     def parts(self) -> tuple[int, ...]:

@@ -22,7 +22,7 @@ from boxwright.errors import DataError
 from boxwright.files import is_file, is_folder, read_file, refuse_unfinished, shown
 from boxwright.types import Categories, Category, Sample
 
-__all__ = ["FACE_LANDMARKS", "WIDER_SUBSETS", "WiderFaceDataset", "is_wider_face"]
+__all__ = ["FACE_LANDMARKS", "WIDER_SUBSETS", "WiderFaceDataset", "face_label", "is_wider_face"]
 
 FACE_LANDMARKS = ("left_eye", "right_eye", "nose", "left_mouth", "right_mouth")
 WIDER_SUBSETS = ("easy", "medium", "hard")
@@ -64,6 +64,25 @@ def is_wider_face(path: str | Path) -> bool:
     return _is_path(first) and (first.startswith("#") or second.isdigit())
 
 
+def face_label(categories: Categories, path: Path) -> int:
+    """Return the label of faces.
+
+    Args:
+        categories: The classes, of which one is named face, or there is only one.
+        path: The annotations, for errors.
+
+    Returns:
+        The label.
+
+    Raises:
+        DataError: Where that is not so.
+    """
+    named = categories.by_name("face")
+    if named is None and len(categories) > 1:
+        raise DataError(f"{shown(path)}: none of the label map's classes is named face")
+    return (named or categories.items[0]).label
+
+
 class WiderFaceDataset:
     """Samples from WIDER FACE's annotations."""
 
@@ -97,10 +116,7 @@ class WiderFaceDataset:
             raise DataError(f"{shown(self.path)}: no images")
         self.folder = Path(image_folder) if image_folder else self._usual_folder()
         self.categories = categories or _FACE
-        named = self.categories.by_name("face")
-        if named is None and len(self.categories) > 1:
-            raise DataError(f"{shown(self.path)}: none of the label map's classes is named face")
-        self._label = (named or self.categories.items[0]).label
+        self._label = face_label(self.categories, self.path)
         self._subsets = _read_subsets(Path(subsets), self.images) if subsets else None
 
     def _usual_folder(self) -> Path:
