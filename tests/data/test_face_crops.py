@@ -41,7 +41,7 @@ def test_the_face_lies_where_its_pixels_are() -> None:
     """The red and green at its centre are its row and column, wherever the crop lies and however large it is."""
     sample = image_of(240, 250, (100, 90, 140, 140))
     for seed in range(30):
-        found = DataAnchorSampling(120, (20.0, 40.0, 80.0))(sample, np.random.default_rng(seed))
+        found = DataAnchorSampling(120, (10.0, 20.0, 40.0))(sample, np.random.default_rng(seed))
         (box,) = found.boxes
         x, y = int((box[0] + box[2]) / 2), int((box[1] + box[3]) / 2)
         assert int(found.image[y, x, 0]) == pytest.approx(115, abs=2)

@@ -22,7 +22,7 @@ def wants_pretrained(model: m.DetectionModel) -> bool:
     """
     family = getattr(model, model.which("model") or "", None)
     extractor = getattr(family, "feature_extractor", None)
-    if extractor is None or not extractor.pretrained:
+    if not getattr(extractor, "pretrained", False):
         return False
     if not extractor.type.startswith("timm/"):
         raise ConfigError(

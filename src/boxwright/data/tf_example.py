@@ -124,11 +124,7 @@ def decode_example(
     encoded, declared = encoded_image(features, where), _declared_size(features, where)
     image = decode_image(encoded, f"{where}: image/encoded", declared=declared)
     height, width = image.shape[:2]
-    corners = [_floats(features, f"image/object/bbox/{side}", where) for side in ("xmin", "ymin", "xmax", "ymax")]
-    if len({len(side) for side in corners}) > 1:
-        raise DataError(f"{where}: xmin, ymin, xmax, ymax have {[len(side) for side in corners]} values")
-    with np.errstate(over="ignore"):  # what overflows is infinite, and refused as that
-        boxes = np.stack(corners, axis=1) * np.array([width, height, width, height], np.float32)
+    boxes = _boxes(features, (height, width), where)
     count = len(boxes)
     labels = _labels(features, categories, count, where, {} if unknown is None else unknown)
     attributes, attribute_names = _attributes(features, count, where)
@@ -239,6 +235,15 @@ def _per_object(features: Features, key: str, count: int, where: str, dtype: typ
     if len(values) not in (0, count):
         raise DataError(f"{where}: {key} has {len(values)} values for {count} boxes")
     return values
+
+
+def _boxes(features: Features, size: tuple[int, int], where: str) -> NDArray[np.float32]:
+    """Read boxes float32 [N, 4], xyxy in pixels of an image of (height, width)."""
+    corners = [_floats(features, f"image/object/bbox/{side}", where) for side in ("xmin", "ymin", "xmax", "ymax")]
+    if len({len(side) for side in corners}) > 1:
+        raise DataError(f"{where}: xmin, ymin, xmax, ymax have {[len(side) for side in corners]} values")
+    with np.errstate(over="ignore"):  # what overflows is infinite, and refused as that
+        return np.stack(corners, axis=1) * np.array([size[1], size[0], size[1], size[0]], np.float32)
 
 
 def _attributes(features: Features, count: int, where: str) -> tuple[NDArray[np.int64] | None, tuple[str, ...]]:
