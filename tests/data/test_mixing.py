@@ -10,6 +10,7 @@ from boxwright.config import messages as m
 from boxwright.config import parse_message
 from boxwright.data.augmentation.copy_paste import CopyPaste
 from boxwright.data.augmentation.erasing import RandomErasing
+from boxwright.data.augmentation.functional.compose import overlay
 from boxwright.data.augmentation.functional.regions import covered, mask_boxes, share_covered
 from boxwright.data.augmentation.mixup import MixUp
 from boxwright.data.augmentation.mosaic import Mosaic
@@ -264,6 +265,16 @@ def test_what_stands_before_happens_to_all() -> None:
     )
     found = chain(*texts)(SHAPES[0], rng())
     assert found.image.shape == (9, 7, 3)
+
+
+def test_attributes_keep_their_names_when_images_are_joined() -> None:
+    empty, named = flat(1, 4, 4), flat(2, 4, 4, (0, 0, 2, 2))
+    named.attributes, named.attribute_names = np.array([[3]]), ("blur",)
+    found = overlay(empty.image, [empty, named])
+    assert found.attribute_names == ("blur",)
+    other = flat(2, 4, 4, (0, 0, 2, 2))
+    assert overlay(empty.image, [named, other]).attribute_names == ()
+    assert overlay(empty.image, [empty, empty]).attribute_names == ()
 
 
 def test_unannotated_images_leave_the_mixture_unannotated() -> None:

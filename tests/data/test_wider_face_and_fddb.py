@@ -241,6 +241,20 @@ def test_formats_are_told_apart(wider: Path, tmp_path: Path) -> None:
     (tmp_path / "other.txt").write_text("a b c\n")
     assert detect_format(tmp_path / "other.txt") == "tfrecord"
     assert len(open_dataset(annotations(wider))) == 4
+    (tmp_path / "label.txt").write_bytes(b"\xef\xbb\xbf" + LANDMARKS.encode())
+    assert detect_format(tmp_path / "label.txt") == "wider_face"
+    (tmp_path / "fold.txt").write_text("\n2002/08/11/big/img_591\n1\n10 8 0 20 20  1\n")
+    assert detect_format(tmp_path / "f*ld.txt") == "fddb"
+    assert len(open_dataset(tmp_path / "f*ld.txt", image_folder=tmp_path)) == 1
+
+
+def test_an_image_that_is_listed_twice_is_in_its_subsets_twice(wider: Path) -> None:
+    path = annotations(wider)
+    path.write_text(BENCHMARK + "\n".join(BENCHMARK.splitlines()[:4]) + "\n")
+    data = WiderFaceDataset(path, subsets=write_subsets(wider / "ground_truth"))
+    for found in (data[0], data[4]):
+        assert found.attributes is not None
+        assert found.attributes[:, -3:].tolist() == [[1, 1, 1], [0, 0, 1]]
 
 
 @pytest.mark.parametrize(

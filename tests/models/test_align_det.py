@@ -11,6 +11,7 @@ import boxwright as bw
 from boxwright.config import messages as m
 from boxwright.config import parse_message
 from boxwright.criteria.anchor import AnchorCriterion
+from boxwright.criteria.cascade import CascadeCriterion
 from boxwright.errors import ConfigError
 from boxwright.models.align_det import AlignDet
 from boxwright.models.heads.aligned import AlignedHead, AlignmentConvHead
@@ -18,7 +19,8 @@ from boxwright.models.heads.outputs import HeadOutput
 from boxwright.models.heads.roi_conv import GuidedConv, LearnedConv, RoIAlignConv, RoIConv, WindowConv
 from boxwright.models.layers import ConvSettings
 from boxwright.models.ssd import SSD
-from boxwright.types import Targets
+from boxwright.ops.matcher import IGNORED
+from boxwright.types import AnchorPredictions, Targets
 
 PLAIN = ConvSettings(norm=None, activation="RELU")
 EVERY_SAMPLING = ("ROI_CONV", "WINDOW", "LEARNED", "GUIDED", "ROI_ALIGN")
@@ -135,6 +137,41 @@ def test_no_gradient_through_boxes() -> None:
     assert any(p.grad is not None for name, p in detector.network.named_parameters() if name.startswith("neck."))
 
 
+def test_positions_keep_32_bits_where_features_have_fewer() -> None:
+    """At column 150 a position of 16 bits would be off by half a cell."""
+    sampling = RoIConv(1, 1, 3, PLAIN)
+    with torch.no_grad():
+        sampling.conv.weight.fill_(1.0)
+    features = (torch.arange(200.0) / 200).expand(1, 1, 8, 200)
+    boxes = torch.tensor([8 * 150.3, 8.0, 8 * 153.3, 40]).expand(1, 1600, 4)
+    with torch.no_grad():
+        exact = sampling(features, boxes, 8.0)
+        rounded = sampling.to(torch.bfloat16)(features.bfloat16(), boxes, 8.0).float()
+    assert (rounded - exact).abs().max() < 0.01 * float(exact.abs().max())
+
+
+def test_boxes_that_are_not_finite_read_nothing() -> None:
+    boxes = torch.tensor(
+        [[float("inf")] * 4, [-float("inf")] * 4, [float("nan")] * 4, [-float("inf"), 0, float("inf"), 9]]
+    )
+    found = RoIConv(2, 3, 3, PLAIN)(torch.randn(1, 2, 2, 2), boxes[None], 8.0)
+    assert found.isfinite().all()
+
+
+def test_boxes_hardly_a_pixel_wide_learn_nothing() -> None:
+    """Clipping leaves them of cells in the padding; an object that nothing overlaps would make them positive."""
+    criterion = small().criterion
+    assert isinstance(criterion, CascadeCriterion)
+    anchors = torch.tensor([[[0.0, 0, 40, 40], [100, 0, 100, 40], [50, 50, 90, 90]]])
+    valid = torch.tensor([[True]])
+    truth = Targets(torch.tensor([[[60.0, 10, 64, 14]]]), torch.tensor([[1]]), valid.float(), valid)
+    step = AnchorPredictions(torch.zeros(1, 3, 4), torch.zeros(1, 3, 3), anchors)
+    found, _, _ = criterion.steps[1].criterion.assign(step, truth)
+    assert found.match.tolist() == [[0, IGNORED, 0]]
+    assert found.class_weights[0, :, 0].tolist() == [1, 0, 1]
+    assert found.box_codes.abs().max() < 10
+
+
 def test_boxes_are_clipped_to_what_is_image() -> None:
     detector = small().eval()
     found = detector.predict(torch.zeros(2, 3, 64, 128), torch.tensor([[64, 128], [40, 100]]))
@@ -198,6 +235,10 @@ def test_images_without_objects_cost_only_their_negatives(images: int) -> None:
             r"f:3:\d+: .*the finest map has stride 8",
         ),
         ("box_coder { square_box_coder { } }", "use faster_rcnn_box_coder"),
+        (
+            "loss { classification_loss { weighted_softmax { } } localization_loss { weighted_smooth_l1 { } } }",
+            "a softmax needs a background",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_at_its_line(more: str, problem: str) -> None:

@@ -21,6 +21,8 @@ from boxwright.models.srn import SRN
 from boxwright.models.ssd import SSD
 from boxwright.ops.anchor_refinement import AnchorFilter, RefinedStart, SecondStep
 from boxwright.ops.box_coder import PixelCentreBoxCoder
+from boxwright.postprocessing.cascade import CascadePostprocessor
+from boxwright.postprocessing.level_candidates import BestOfLevel
 from boxwright.types import AnchorPredictions, Targets
 
 BOTH = "two_step_classification { } two_step_regression { }"
@@ -194,6 +196,23 @@ def test_images_without_faces(images: list[list[list[float]]]) -> None:
     assert total.isfinite()
     if not any(images):
         assert float(losses[SECOND[0]].value.detach()) == 0
+
+
+@pytest.mark.parametrize("rule", ["two_step_classification { }", "two_step_regression { }"])
+def test_every_weight_gets_a_gradient_whatever_is_judged(rule: str) -> None:
+    """Processes wait for each other's: one that never comes would stop them."""
+    detector = small(f"{rule} share_head: false").train()
+    inputs, sizes = detector.preprocess(torch.rand(2, 128, 128, 3) * 255)
+    losses = detector.criterion(detector.predict(inputs, sizes), FACES)
+    torch.stack([term.value for term in losses.values()]).sum().backward()
+    heads = {name: p.grad for name, p in detector.network.named_parameters() if "head" in name}
+    assert [name for name, gradient in heads.items() if gradient is None] == []
+
+
+def test_fields_of_candidates_that_are_left_out_are_the_presets() -> None:
+    post = small(f"{BOTH} level_candidates {{ per_level: 9 }}").postprocessor
+    assert isinstance(post, CascadePostprocessor)
+    assert post.detection.candidates == BestOfLevel(9, 0.05, any_score_below_cells=120)
 
 
 def test_several_classes_filter_by_the_likeliest() -> None:

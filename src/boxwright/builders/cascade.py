@@ -122,6 +122,12 @@ def build_step(
     Returns:
         The criterion.
     """
+    chosen = (loss or defaults[1]).classification_loss
+    if columns.background == 0 and chosen is not None and "softmax" in (chosen.which("classification_loss") or ""):
+        raise ConfigError(
+            f"{path}: loss.classification_loss: a softmax needs a background, which these classes have not; use a "
+            "sigmoid loss"
+        )
     with located(path):
         rule = defaults[0] if matcher is None else build_matcher(matcher)
         return build_criterion(loss or defaults[1], TargetAssigner(columns, rule, coder))
@@ -175,11 +181,14 @@ def build_level_anchors(config: m.Srn | m.AlignDet, path: str, levels: Sequence[
 
 
 def build_level_candidates(config: m.LevelCandidates | None, default: BestOfLevel) -> BestOfLevel:
-    """Return which scores of each level take part, or what is meant where it is left out."""
+    """Return which scores of each level take part; each field that is left out is as in the default."""
     if config is None:
         return default
     return BestOfLevel(
-        config.per_level, config.score_threshold, config.any_score_below_cells, config.any_score_coarsest
+        config.per_level if config.has("per_level") else default.count,
+        config.score_threshold if config.has("score_threshold") else default.score_threshold,
+        config.any_score_below_cells if config.has("any_score_below_cells") else default.any_score_below_cells,
+        config.any_score_coarsest if config.has("any_score_coarsest") else default.any_score_coarsest,
     )
 
 

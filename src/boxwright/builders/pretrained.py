@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from boxwright.config import messages as m
 from boxwright.errors import ConfigError
 
@@ -21,7 +23,7 @@ def wants_pretrained(model: m.DetectionModel) -> bool:
         ConfigError: Where nobody keeps such weights.
     """
     family = getattr(model, model.which("model") or "", None)
-    extractor = getattr(family, "feature_extractor", None)
+    extractor: Any = getattr(family, "feature_extractor", None)
     if not getattr(extractor, "pretrained", False):
         return False
     if not extractor.type.startswith("timm/"):

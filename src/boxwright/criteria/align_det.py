@@ -12,15 +12,19 @@ from torch import Tensor
 
 from boxwright.criteria.target_assigner import AnchorTargets, ClassColumns, TargetAssigner
 from boxwright.ops.box_coder import BoxCoder
-from boxwright.ops.matcher import ArgmaxMatcher
+from boxwright.ops.matcher import IGNORED, ArgmaxMatcher
 from boxwright.types import Targets
 
 __all__ = ["OwnBoxAssigner"]
+
+_ROUNDING = 1e-3
 
 
 @dataclass(frozen=True)
 class OwnBoxAssigner:
     """Give each matched anchor the class of its match, but the box that it overlaps most (as released).
+
+    Boxes less than a pixel wide or high, as clipping leaves them, are ignored; the release has none of them.
 
     Attributes:
         assigner: Matches, and writes targets.
@@ -48,4 +52,12 @@ class OwnBoxAssigner:
         """Return the targets of every anchor."""
         found = self.assigner(anchors, targets)
         own = replace(self.assigner, matcher=ArgmaxMatcher(None))(anchors, targets)
-        return replace(found, box_codes=torch.where((found.match >= 0)[..., None], own.box_codes, 0.0))
+        tiny = ((anchors[..., 2:] - anchors[..., :2]).amin(-1) < 1 - _ROUNDING).expand_as(found.match)
+        match = torch.where(tiny, IGNORED, found.match)
+        return replace(
+            found,
+            match=match,
+            box_codes=torch.where((match >= 0)[..., None], own.box_codes, 0.0),
+            box_weights=found.box_weights * ~tiny,
+            class_weights=found.class_weights * ~tiny[..., None],
+        )

@@ -61,10 +61,13 @@ class Step:
             return {names[name]: term for name, term in criterion(predictions, wanted).items()}
         assigned, anchors, wanted = criterion.assign(predictions, wanted)
         terms = {}
+        # Processes that share gradients wait for all of them: what no term judges is part of one, by nothing.
+        unjudged = 0.0 * (predictions.box_codes.sum() + predictions.class_logits.sum())
         for name, levels in ((_LOCALIZATION, self.box_levels), (_CLASSIFICATION, self.class_levels)):
             if levels != ():
                 chosen = _on_levels(predictions, assigned, anchors, levels)
-                terms[names[name]] = criterion.losses(*chosen, wanted)[name]
+                term = criterion.losses(*chosen, wanted)[name]
+                terms[names[name]] = replace(term, total=term.total + unjudged)
         return terms
 
     @property
@@ -103,7 +106,7 @@ class CascadeCriterion:
 
         Returns:
             The last step's tags as SSD's; an earlier one's with its name before them, as `Refinement/`, and how many
-            anchors it filtered out.
+            anchors it filtered out. Anchors of all levels are described, also of those that a step does not learn on.
         """
         whole = Description({}, {})
         following = (*predictions.steps[1:], None)

@@ -18,7 +18,7 @@ from boxwright.data.image_io import read_image
 from boxwright.data.reading import checked_sample, finite_number, inside, reading
 from boxwright.data.wider_face import face_label
 from boxwright.errors import DataError
-from boxwright.files import is_file, read_file, refuse_unfinished, shown
+from boxwright.files import is_file, is_folder, read_file, refuse_unfinished, shown
 from boxwright.types import Categories, Category, Sample
 
 __all__ = ["FddbDataset", "ellipse_boxes", "is_fddb"]
@@ -39,11 +39,13 @@ class _Image:
 
 
 def is_fddb(path: str | Path) -> bool:
-    """Return whether a text file starts as FDDB's lists do."""
-    if Path(path).suffix != ".txt" or not is_file(path):
+    """Return whether a text file, or the first that a pattern matches, starts as FDDB's lists do."""
+    first = next(iter(_lists(Path(path))), None)
+    if first is None or first.suffix != ".txt":
         return False
-    with Path(path).open("rb") as file:
-        lines = [line.strip() for line in file.read(_FIRST_BYTES).decode("utf-8", "replace").splitlines()]
+    with first.open("rb") as file:
+        text = file.read(_FIRST_BYTES).decode("utf-8-sig", "replace")
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     return len(lines) > 1 and _NAME.match(lines[0]) is not None and lines[1].isdigit()
 
 
@@ -85,8 +87,7 @@ class FddbDataset:
             DataError: Where a list is missing or no such list, at its line.
         """
         self.path, self.name, self._allow_outside = Path(annotations), str(annotations), allow_paths_outside
-        plain = is_file(self.path)
-        lists = [self.path] if plain else sorted(self.path.parent.glob(self.path.name))
+        lists = _lists(self.path)
         if not lists:
             raise DataError(f"{shown(self.path)}: no such file")
         refuse_unfinished(lists[0].parent)
@@ -136,6 +137,13 @@ class FddbDataset:
         """Return the image file's bytes and its name."""
         one = self.images[index]
         return read_file(self._image(one)), f"{one.name.replace('/', '_')}.jpg"
+
+
+def _lists(path: Path) -> list[Path]:
+    """Return the lists that a path or a pattern names, in order."""
+    if is_file(path):
+        return [path]
+    return sorted(path.parent.glob(path.name)) if is_folder(path.parent) and "*" in path.name else []
 
 
 def _images(path: Path) -> Iterator[_Image]:

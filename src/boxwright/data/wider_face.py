@@ -58,7 +58,7 @@ def is_wider_face(path: str | Path) -> bool:
     if Path(path).suffix != ".txt" or not is_file(path):
         return False
     with Path(path).open("rb") as file:
-        lines = [line.strip() for line in file.read(_FIRST_BYTES).decode("utf-8", "replace").splitlines()]
+        lines = [line.strip() for line in file.read(_FIRST_BYTES).decode("utf-8-sig", "replace").splitlines()]
     first = next((line for line in lines if line), "")
     second = next((line for line in lines[lines.index(first) + 1 :] if line), "") if first else ""
     return _is_path(first) and (first.startswith("#") or second.isdigit())
@@ -139,8 +139,8 @@ class WiderFaceDataset:
             index: From 0.
 
         Returns:
-            The sample. Its id and file name are the path with the event's folder. Faces marked invalid are crowds, so
-            that nothing is learnt from them and nothing is wrong for finding them. Attributes are the six of the
+            The sample. Its id and file name are the path with the event's folder. Faces marked invalid are crowds: they
+            are left out of training, and nothing is wrong for finding them. Attributes are the six of the
             benchmark, and whether the face is in each subset where those are known.
 
         Raises:
@@ -264,7 +264,9 @@ def _numbers(line: str, where: str, least: int) -> list[float]:
 
 def _read_subsets(folder: Path, images: list[_Image]) -> list[NDArray[np.int64]]:
     """Return for each image which of its faces are in each subset, int64 [N, 3] of 0 and 1."""
-    number_of = {_stem(image.path): number for number, image in enumerate(images)}
+    numbers_of: dict[str, list[int]] = {}
+    for number, image in enumerate(images):  # an image may be listed twice
+        numbers_of.setdefault(_stem(image.path), []).append(number)
     found = [np.zeros((len(image.boxes), len(WIDER_SUBSETS)), np.int64) for image in images]
     for column, subset in enumerate(WIDER_SUBSETS):
         path = folder / f"wider_{subset}_val.mat"
@@ -275,16 +277,16 @@ def _read_subsets(folder: Path, images: list[_Image]) -> list[NDArray[np.int64]]
             for event, files, lists in per_event:
                 for file, chosen in zip(np.ravel(files), np.ravel(lists), strict=True):
                     stem = f"{event}/{np.ravel(file)[0]}"
-                    if stem not in number_of:
+                    if stem not in numbers_of:
                         raise DataError(f"{shown(path)}: image {stem} is not in the annotations")
                     rows = np.ravel(chosen).astype(np.int64) - 1
-                    mine = found[number_of[stem]]
-                    if len(rows) and not 0 <= rows.min() <= rows.max() < len(mine):
-                        raise DataError(
-                            f"{shown(path)}: image {stem}: face {int(rows.max()) + 1} of {len(mine)}; these lists are "
-                            "of other annotations"
-                        )
-                    mine[rows, column] = 1
+                    for mine in (found[number] for number in numbers_of[stem]):
+                        if len(rows) and not 0 <= rows.min() <= rows.max() < len(mine):
+                            raise DataError(
+                                f"{shown(path)}: image {stem}: face {int(rows.max()) + 1} of {len(mine)}; these lists "
+                                "are of other annotations"
+                            )
+                        mine[rows, column] = 1
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise DataError(f"{shown(path)}: not a list of the evaluation tool: {error!r}") from None
     return found

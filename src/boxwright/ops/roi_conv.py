@@ -70,24 +70,26 @@ def roi_conv(
         float [B, C', H, W].
     """
     batch, _, height, width = features.shape
-    y, x = _positions(offsets.to(features.dtype), kernel.shape[-1])
+    # Positions in less than 32 bits would lie cells away from where they should.
+    precise = torch.promote_types(features.dtype, torch.float32)
+    y, x = _positions(offsets.to(precise), kernel.shape[-1])
     if border == "last":
         beyond = (y < 0) | (x < 0) | (y >= height) | (x >= width)
         y, x = torch.where(beyond, _FAR * height, y.clamp(max=height - 1)), x.clamp(max=width - 1)
     grid = torch.stack([(2 * x + 1) / width - 1, (2 * y + 1) / height - 1], -1).flatten(2, 3)
-    taps = F.grid_sample(features, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
-    found = torch.einsum("ock,bckn->bon", kernel.flatten(2), taps)
+    taps = F.grid_sample(features.to(precise), grid, mode="bilinear", padding_mode="zeros", align_corners=False)
+    found = torch.einsum("ock,bckn->bon", kernel.flatten(2), taps.to(kernel.dtype))
     return (found if bias is None else found + bias[:, None]).view(batch, -1, height, width)
 
 
 def _positions(offsets: Tensor, kernel_size: int) -> tuple[Tensor, Tensor]:
-    """Return y and x [B, K², H, W] of each tap, in cells from the first one's centre."""
+    """Return y and x [B, K², H, W] of each tap, in cells from the first one's centre; far away where not finite."""
     batch, _, height, width = offsets.shape
     taps = torch.arange(kernel_size, dtype=offsets.dtype, device=offsets.device) - (kernel_size - 1) / 2
     row = torch.arange(height, dtype=offsets.dtype, device=offsets.device)[:, None]
     column = torch.arange(width, dtype=offsets.dtype, device=offsets.device)
     y, x = offsets.reshape(batch, -1, 2, height, width).unbind(2)
-    return (
-        y + taps.repeat_interleave(kernel_size)[:, None, None] + row,
-        x + taps.repeat(kernel_size)[:, None, None] + column,
-    )
+    y = y + taps.repeat_interleave(kernel_size)[:, None, None] + row
+    x = x + taps.repeat(kernel_size)[:, None, None] + column
+    far = -_FAR * max(height, width)
+    return torch.nan_to_num(y, far).clamp(-far, far), torch.nan_to_num(x, far).clamp(-far, far)

@@ -44,7 +44,7 @@ class ClassifierBackbone(Message):
 
 
 class LevelCandidates(Message):
-    """Which scores of each level take part in suppression (an extension of Boxwright)."""
+    """Which scores of each level take part in suppression; what is left out is as in the model's preset (an extension)."""
 
     proto_name: ClassVar[str] = "LevelCandidates"
 

@@ -33,9 +33,12 @@ class DataAnchorSampling:
     colour: tuple[float, ...] = (114.0,)
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
-        """Return a square; objects whose centre lies in it stay, clipped. An image without objects is made square."""
+        """Return a square; objects whose centre lies in it stay, clipped. An image without objects is made square.
+
+        Crowds are not chosen.
+        """
         sides = (sample.boxes[:, 2:] - sample.boxes[:, :2]).astype(np.float64)
-        usable = np.flatnonzero((sides > 0).all(1))
+        usable = np.flatnonzero((sides > 0).all(1) & ~sample.is_crowd)
         if not len(usable):
             return _square(sample, max(sample.image.shape[:2]), (0, 0), self.size, self.colour)
         chosen = int(rng.choice(usable))
@@ -80,17 +83,22 @@ def _start(low: float, high: float, window: int, side: int, rng: np.random.Gener
 
 
 def _square(sample: Sample, side: int, corner: tuple[int, int], size: int, colour: tuple[float, ...]) -> Sample:
-    """Return the square of some side at (left, top), which may reach beyond the image, brought to a size."""
+    """Return the square of some side at (left, top), which may reach far beyond the image, brought to a size."""
     height, width = sample.image.shape[:2]
     left, top = corner
     shown: Window = (max(left, 0), max(top, 0), min(left + side, width), min(top + side, height))
     if shown[0] >= shown[2] or shown[1] >= shown[3]:  # a box far outside its image
         return _square(sample, max(height, width), (0, 0), size, colour or (114.0,))
     inside = crop(sample, shown, _centred(sample.boxes, shown), clip_boxes=True)
-    if inside.image.shape[:2] != (side, side):
-        canvas = canvas_of((side, side), colour, inside.image)
-        inside = pad(inside, canvas, (shown[0] - left, shown[1] - top))
-    return resize(inside, size, size)
+    # What is seen is resized before it is padded: a square around a large face is many times the image.
+    starts = [round((low - edge) * size / side) for low, edge in ((shown[0], left), (shown[1], top))]
+    ends = [round((high - edge) * size / side) for high, edge in ((shown[2], left), (shown[3], top))]
+    wide, tall = (max(end - start, 1) for start, end in zip(starts, ends, strict=True))
+    small = resize(inside, tall, wide)
+    if (tall, wide) == (size, size):
+        return small
+    place = (min(starts[0], size - wide), min(starts[1], size - tall))
+    return pad(small, canvas_of((size, size), colour or (114.0,), small.image), place)
 
 
 def _centred(boxes: NDArray[np.float32], window: Window) -> NDArray[np.bool_]:

@@ -116,9 +116,10 @@ class RoIAlignConv(BoxSampling):
 
     def forward(self, features: Tensor, boxes: Tensor, stride: float) -> Tensor:
         """Return float [B, C', H, W]."""
-        regions = list(boxes.to(features.dtype).unbind(0))
-        crops = roi_align(features, regions, _side(self.conv), 1 / stride, sampling_ratio=2, aligned=True)
-        seen = F.linear(crops.flatten(1), self.conv.weight.flatten(1), self.conv.bias)
+        # Pixels in less than 32 bits would be pixels off.
+        regions = list(boxes.float().unbind(0))
+        crops = roi_align(features.float(), regions, _side(self.conv), 1 / stride, sampling_ratio=2, aligned=True)
+        seen = F.linear(crops.to(self.conv.weight.dtype).flatten(1), self.conv.weight.flatten(1), self.conv.bias)
         cells = seen.reshape(len(boxes), -1, seen.shape[1])
         return cells.transpose(1, 2).reshape(len(boxes), -1, *_grid(features))
 

@@ -42,8 +42,11 @@ def overlay(image: Pixels, samples: Sequence[Sample]) -> Sample:
             joined[declared.name] = None
         else:
             joined[declared.name] = np.concatenate(known)
-    if len({sample.attribute_names for sample in samples if len(sample.boxes)}) > 1:
+    names = {sample.attribute_names for sample in samples if len(sample.boxes)}
+    if len(names) > 1:
         joined["attributes"] = None
+    if names:
+        joined["attribute_names"] = () if joined["attributes"] is None else names.pop()
     verified = samples[0].verified_labels
     for sample in samples[1:]:
         verified = np.intersect1d(verified, sample.verified_labels)
