@@ -95,7 +95,7 @@ MODELS = {
   box_coder {{ faster_rcnn_box_coder {{ }} }}
   feature_extractor {{ type: "mobilenet_v2" {BACKBONE} }} VARIANT }}""",
     "align_det": f"""align_det {{ RESIZER num_classes: CLASSES depth: 64 num_layers_before_predictor: 2
-  conv_hyperparams {PLAIN} feature_extractor {{ type: "mobilenet_v2" {BACKBONE} }}
+  conv_hyperparams {NORMED} feature_extractor {{ type: "mobilenet_v2" {BACKBONE} }}
   anchor_generator {{ multiscale_anchor_generator {{ min_level: 3 max_level: 7 anchor_scale: SCALE
     aspect_ratios: [1.0] scales_per_octave: 1 }} }} VARIANT }}""",
 }
