@@ -1,18 +1,17 @@
 """What RoIConv costs: AlignDet's second step by kernel size and kind of sampling, on one image.
 
-    python benchmarks/roi_conv.py [--height 400] [--width 672] [--rounds 5] [--backbone timm/resnet50] [--device cpu]
+    python benchmarks/roi_conv.py [--height 256] [--width 320] [--rounds 3] [--backbone timm/resnet50] [--device cpu]
 
 AlignDet with ResNet-50 and a pyramid of 256 channels. Each row is timed in interleaved rounds: the whole network's
 inference, and a training step's forward and backward. The share is that of the second step in the network's time: the
-difference from `none`, the same network without a second step. Memory is the most that a process needs above what it
-needed before, each in a process of its own. Writes `benchmarks/results/roi-conv-DEVICE.json`.
+difference from `none`, the same network without a second step. Memory is the most that a run needs above what its
+process held before, on the CPU as Linux counts it. Writes `benchmarks/results/roi-conv-DEVICE.json`.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import resource
 import statistics
 import subprocess
 import sys
@@ -92,21 +91,28 @@ def memory(row: str, what: str, arguments: argparse.Namespace) -> float:
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
+def resident(kind: str) -> int:
+    """Return the KiB that Linux says of this process: VmRSS now, VmHWM at most."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{kind}:"))
+
+
 def main() -> None:
     """Measure, print the table, write the file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--height", type=int, default=400)
-    parser.add_argument("--width", type=int, default=672)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--height", type=int, default=256)
+    parser.add_argument("--width", type=int, default=320)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--backbone", default="timm/resnet50")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--memory_of", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.memory_of:
         run = work(arguments.memory_of[0], arguments)[arguments.memory_of[1]]
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        before = resident("VmRSS")
+        Path("/proc/self/clear_refs").write_text("5")  # forgets the peak so far
         run()
-        print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+        print((resident("VmHWM") - before) / 1024)
         return
     runs = {row: work(row, arguments) for row in ROWS}
     times: dict[str, dict[str, list[float]]] = {row: {"inference": [], "step": []} for row in ROWS}
