@@ -235,7 +235,8 @@ CASCADES = (
       feature_extractor { type: "mobilenet_v2" depth_multiplier: 0.1 min_depth: 4 use_explicit_padding: true
         override_base_feature_extractor_hyperparams: true conv_hyperparams { batch_norm { } } }
       anchor_generator { multiscale_anchor_generator { min_level: 2 max_level: 7 aspect_ratios: 1.0 } }
-      box_coder { faster_rcnn_box_coder { } } level_candidates { } inference_preset: PAPER
+      box_coder { faster_rcnn_box_coder { } } inference_preset: PAPER
+      level_candidates { per_level: 9 score_threshold: 0.1 any_score_below_cells: 3 any_score_coarsest: 2 }
       two_step_classification { levels: 2 } two_step_regression { levels: 7 }
       first_matcher { argmax_matcher { } } matcher { argmax_matcher { } }
       first_loss { classification_loss { weighted_sigmoid { } } localization_loss { weighted_smooth_l1 { } } }
