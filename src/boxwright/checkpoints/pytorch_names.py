@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from boxwright.checkpoints.archive import load_archive
+from boxwright.checkpoints.row_order import unchanged, vertical_first
 from boxwright.checkpoints.srn_names import is_released_srn, released_srn
 from boxwright.checkpoints.torchvision_names import is_torchvision_two_stage, torchvision_two_stage
 from boxwright.errors import CheckpointError
@@ -118,7 +119,7 @@ def _layout(network: nn.Module, state: Mapping[str, Tensor], path: Path) -> Name
                 f"{path}: its statistics are of pixels in 0..255, as Caffe's are; timm/NAME takes torchvision's; "
                 "use refinedet_resnet101"
             )
-        return ((f"backbone.body.{name}", name, _unchanged) for name in backbone.body.state_dict())
+        return ((f"backbone.body.{name}", name, unchanged) for name in backbone.body.state_dict())
     example = ", ".join(list(state)[:3]) or "none"
     raise CheckpointError(
         f"{path}: its names ({example}, …) are not of a layout known for a {type(network).__name__} on a "
@@ -131,7 +132,7 @@ def _layout(network: nn.Module, state: Mapping[str, Tensor], path: Path) -> Name
 def _vgg_layout(state: Mapping[str, Tensor]) -> Names | None:
     for prefix in ("", "vgg."):
         if f"{prefix}31.weight" in state:
-            return _vgg(prefix, _REDUCED, _unchanged, _unchanged)
+            return _vgg(prefix, _REDUCED, unchanged, unchanged)
     return _torchvision_vgg() if "features.0.weight" in state else None
 
 
@@ -140,15 +141,6 @@ def _changed(change: Callable[[Tensor], Tensor], value: Tensor, name: str, path:
         return change(value)
     except (IndexError, RuntimeError) as error:
         raise CheckpointError(f"{path}: {name} has shape {list(value.shape)}: {error}") from None
-
-
-def _unchanged(value: Tensor) -> Tensor:
-    return value
-
-
-def _vertical_first(value: Tensor) -> Tensor:
-    """Reorder the outputs of a box predictor, x y w h for each anchor, to y x h w."""
-    return value.reshape(-1, 4, *value.shape[1:])[:, [1, 0, 3, 2]].reshape(value.shape)
 
 
 def _for_levels(kernel: Tensor) -> Tensor:
@@ -169,7 +161,7 @@ def _saw_levels(state: Mapping[str, Tensor]) -> bool:
     return bool(gain.median() > 58)
 
 
-def _both(ours: str, theirs: str, change: Callable[[Tensor], Tensor] = _unchanged) -> Names:
+def _both(ours: str, theirs: str, change: Callable[[Tensor], Tensor] = unchanged) -> Names:
     for kind in ("weight", "bias"):
         yield f"{ours}.{kind}", f"{theirs}.{kind}", change
 
@@ -211,14 +203,14 @@ def _torchvision_vgg() -> Names:
 
 def _refinedet_port() -> Names:
     """Name the layers of the public port (luuuyi's RefineDet.PyTorch)."""
-    yield from _vgg("vgg.", _REDUCED, _unchanged, _unchanged)
+    yield from _vgg("vgg.", _REDUCED, unchanged, unchanged)
     for number, name in enumerate(("conv4_3", "conv5_3")):
-        yield f"backbone.norms.{number}.scale", f"{name}_L2Norm.weight", _unchanged
+        yield f"backbone.norms.{number}.scale", f"{name}_L2Norm.weight", unchanged
     for number in range(2):
         yield from _both(f"neck.extra.0.{2 * number}", f"extras.{number}")
     for level in range(_LEVELS):
         for part, head in (("arm", "refinement"), ("odm", "head")):
-            yield from _both(f"{head}.boxes.{level}.0", f"{part}_loc.{level}", _vertical_first)
+            yield from _both(f"{head}.boxes.{level}.0", f"{part}_loc.{level}", vertical_first)
             yield from _both(f"{head}.classes.{level}.0", f"{part}_conf.{level}")
         # Lists of convolution, activation, convolution; of deconvolutions; of activation, convolution, activation.
         yield from _both(f"transfer.lateral.{level}.0", f"tcb0.{3 * level}")
@@ -240,6 +232,6 @@ def _resnet(backbone: ResNetV1) -> Names:
 
 
 def _norm_and_conv(ours: str, conv: str, norm: str) -> Names:
-    yield f"{ours}.0.weight", f"{conv}.weight", _unchanged
+    yield f"{ours}.0.weight", f"{conv}.weight", unchanged
     for kind in ("weight", "bias", "running_mean", "running_var"):
-        yield f"{ours}.1.{kind}", f"{norm}.{kind}", _unchanged
+        yield f"{ours}.1.{kind}", f"{norm}.{kind}", unchanged

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from torch import Tensor
 
+from boxwright.checkpoints.row_order import unchanged, vertical_first
 from boxwright.models.backbones.timm_backbone import TimmBackbone
 
 __all__ = ["is_released_srn", "released_srn"]
@@ -28,7 +29,7 @@ def released_srn(backbone: TimmBackbone) -> Iterator[tuple[str, str, Callable[[T
         Ours, theirs, change.
     """
     for name in backbone.body.state_dict():
-        yield f"backbone.body.{name}", name, _unchanged
+        yield f"backbone.body.{name}", name, unchanged
     places = {
         **{f"coarser.extra.{number}": f"layer{number + 5}" for number in range(2)},
         **{f"first_maps.project.{number}": f"c{number + 2}_conv" for number in range(6)},
@@ -40,9 +41,9 @@ def released_srn(backbone: TimmBackbone) -> Iterator[tuple[str, str, Callable[[T
         **_tower("box_tower", "box_subnet"),
     }
     for ours, theirs in places.items():
-        yield from ((f"{ours}.{kind}", f"{theirs}.{kind}", _unchanged) for kind in ("weight", "bias"))
+        yield from ((f"{ours}.{kind}", f"{theirs}.{kind}", unchanged) for kind in ("weight", "bias"))
     for kind in ("weight", "bias"):
-        yield f"head.boxes.0.{kind}", f"box_subnet_pred.{kind}", _vertical_first
+        yield f"head.boxes.0.{kind}", f"box_subnet_pred.{kind}", vertical_first
 
 
 def _tower(ours: str, theirs: str) -> dict[str, str]:
@@ -54,12 +55,3 @@ def _tower(ours: str, theirs: str) -> dict[str, str]:
     }
     outer = {"0.0": "0", "1.merge.0": "2.cated_conv.0", "2.0": "3"}
     return inner | {f"head.{ours}.{mine}": f"{theirs}.{other}" for mine, other in outer.items()}
-
-
-def _unchanged(value: Tensor) -> Tensor:
-    return value
-
-
-def _vertical_first(value: Tensor) -> Tensor:
-    """Bring rows of dx, dy, dw, dh to ty, tx, th, tw."""
-    return value.reshape(-1, 4, *value.shape[1:])[:, [1, 0, 3, 2]].flatten(0, 1)

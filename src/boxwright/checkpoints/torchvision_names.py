@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 import torch
 from torch import Tensor
 
+from boxwright.checkpoints.row_order import unchanged, vertical_first
 from boxwright.models.backbones.timm_backbone import TimmBackbone
 from boxwright.models.faster_rcnn import FasterRCNN
 
@@ -39,13 +40,13 @@ def torchvision_two_stage(network: FasterRCNN, backbone: TimmBackbone, state: Ma
         Our name, torchvision's, and what changes the tensor.
     """
     for name in backbone.body.state_dict():
-        yield f"backbone.body.{name}", f"backbone.body.{name}", _unchanged
+        yield f"backbone.body.{name}", f"backbone.body.{name}", unchanged
     for part, theirs in (("laterals", "inner_blocks"), ("smooth", "layer_blocks")):
         for level in range(4):
             yield from _both(f"neck.{part}.{level}", f"backbone.fpn.{theirs}.{level}", state)
     yield from _both("rpn.head.convolve.0", "rpn.head.conv", state)
     yield from _both("rpn.head.predict.classes.0", "rpn.head.cls_logits", state, _beside_nothing)
-    yield from _both("rpn.head.predict.boxes.0", "rpn.head.bbox_pred", state, _vertical_first)
+    yield from _both("rpn.head.predict.boxes.0", "rpn.head.bbox_pred", state, vertical_first)
     yield from _both("second.features.0", "roi_heads.box_head.fc6", state, _as_window)
     yield from _both("second.features.3", "roi_heads.box_head.fc7", state, _as_kernel)
     yield from _both("second.head.classes.0", "roi_heads.box_predictor.cls_score", state, _as_kernel)
@@ -60,13 +61,7 @@ def torchvision_two_stage(network: FasterRCNN, backbone: TimmBackbone, state: Ma
     yield from _both("masks.head.predict", "roi_heads.mask_predictor.mask_fcn_logits", state, lambda value: value[1:])
 
 
-def _unchanged(value: Tensor) -> Tensor:
-    return value
-
-
-def _both(
-    ours: str, theirs: str, state: Mapping[str, Tensor], change: Callable[[Tensor], Tensor] = _unchanged
-) -> Names:
+def _both(ours: str, theirs: str, state: Mapping[str, Tensor], change: Callable[[Tensor], Tensor] = unchanged) -> Names:
     """List kernel and bias; newer versions wrap some convolutions once or twice."""
     path = next((path for path in (theirs, f"{theirs}.0", f"{theirs}.0.0") if f"{path}.weight" in state), theirs)
     for kind in ("weight", "bias"):
@@ -82,13 +77,8 @@ def _as_window(value: Tensor) -> Tensor:
     return value.view(len(value), -1, _CROP_SIDE, _CROP_SIDE) if value.ndim == 2 else value
 
 
-def _vertical_first(value: Tensor) -> Tensor:
-    """Reorder x y w h of each box to y x h w."""
-    return value.reshape(-1, 4, *value.shape[1:])[:, [1, 0, 3, 2]].reshape(value.shape)
-
-
 def _boxes_of_classes(value: Tensor) -> Tensor:
-    return _as_kernel(_vertical_first(value[4:]))
+    return _as_kernel(vertical_first(value[4:]))
 
 
 def _beside_nothing(value: Tensor) -> Tensor:
