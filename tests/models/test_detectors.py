@@ -134,8 +134,7 @@ def test_grey_images_and_padding_to_a_multiple() -> None:
     # 64 is padded to 96: twelve cells of 8 px, of which the anchors of the last four lie outside the image.
     assert predictions.feature_maps[0].shape[-2:] == (12, 12)
     assert predictions.anchors.shape[0] == predictions.box_codes.shape[1] == 2 * (12**2 + 6**2 + 3**2)
-    assert predictions.levels is not None
-    assert predictions.levels.bincount().tolist() == [288, 72, 18]
+    assert predictions.level_sizes == (288, 72, 18)
     assert detector.detect([np.zeros((20, 20, 3), np.uint8)])
 
 

@@ -166,7 +166,7 @@ def test_rules_act_on_their_levels_alone() -> None:
     coder = PixelCentreBoxCoder()
     anchors = torch.tensor([[0.0, 0, 8, 10], [0.0, 0, 58, 72]])
     codes = torch.full((1, 2, 4), 0.1)
-    first = AnchorPredictions(codes, torch.full((1, 2, 1), -9.0), anchors, levels=torch.tensor([0, 3]))
+    first = AnchorPredictions(codes, torch.full((1, 2, 1), -9.0), anchors, level_sizes=(1, 0, 0, 1))
     rule = SecondStep(RefinedStart(coder, (3,)), AnchorFilter(0.01, torch.sigmoid, 0, (0,)))
     start, filtered = rule(first)
     assert torch.equal(start[0, 0], anchors[0])
@@ -217,7 +217,7 @@ def test_fields_of_candidates_that_are_left_out_are_the_presets() -> None:
 
 def test_several_classes_filter_by_the_likeliest() -> None:
     first = AnchorPredictions(
-        torch.zeros(1, 2, 4), torch.tensor([[[-9.0, 2.0], [-9.0, -8.0]]]), torch.zeros(2, 4), levels=torch.zeros(2)
+        torch.zeros(1, 2, 4), torch.tensor([[[-9.0, 2.0], [-9.0, -8.0]]]), torch.zeros(2, 4), level_sizes=(2,)
     )
     assert AnchorFilter(0.01, torch.sigmoid, 0)(first).tolist() == [[False, True]]
     assert small(classes=3).predict(torch.zeros(1, 3, 64, 64)).detection.class_logits.shape[2] == 3

@@ -186,7 +186,7 @@ def level(case: Case) -> None:
     probabilities = tensor(case, "in/class_probabilities")
     grid = (probabilities.shape[1], probabilities.shape[2])
     scores = probabilities.permute(1, 2, 0).reshape(1, -1, len(probabilities))
-    kept = rule(scores, [grid], torch.zeros(scores.shape[1], dtype=torch.int64))[0].flatten()
+    kept = rule(scores, [grid], [scores.shape[1]])[0].flatten()
     order = kept.argsort(descending=True, stable=True)[: int((kept > -torch.inf).sum())]
     cells, classes = order // len(probabilities), order % len(probabilities)
     assert_close(kept[order], case.array("out/scores"))

@@ -32,6 +32,7 @@ from boxwright.ops.resize import resize_half_pixel
 from boxwright.ops.roi import roi_align
 from boxwright.optimization.schedules import ManualSteps
 from boxwright.postprocessing.nms import Nms, PerClass
+from boxwright.postprocessing.postprocessor import detections_of
 from boxwright.postprocessing.score_converters import ScoreConverter, identity
 from boxwright.postprocessing.two_stage import TwoStagePostprocessor
 from boxwright.preprocessing.image_resizer import KeepAspectRatioResizer
@@ -401,7 +402,8 @@ def detections(case: Case) -> None:
         scores = torch.nn.functional.pad(scores, (1, 0))
     regions = RegionPredictions(codes.reshape(*boxes.shape[:2], -1, 4), scores, codes)
     first = AnchorPredictions(codes, codes, boxes[0])
-    found = post(
+    found = detections_of(
+        post,
         TwoStagePredictions(first, Proposals(boxes, valid.float(), valid), regions),
         tensor(case, "images_information").long(),
     )

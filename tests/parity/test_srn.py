@@ -28,7 +28,8 @@ from boxwright.ops.boxes import clip_boxes, pairwise_iou
 from boxwright.ops.nms import suppress_classes
 from boxwright.ops.voting import vote
 from boxwright.postprocessing.cascade import CascadePostprocessor
-from boxwright.types import AnchorPredictions, CascadePredictions
+from boxwright.postprocessing.postprocessor import detections_of
+from boxwright.types import AnchorPredictions, CascadePredictions, PaddedDetections, RawDetections
 from tests.conftest import GOLDEN, assert_close
 from tests.golden.weights import uniform_stream
 from tests.parity.recordings import FOLDER, Case, compare, components
@@ -182,7 +183,7 @@ def recorded_steps(arrays: Any, prefix: str, between: str) -> CascadePredictions
     """Return both steps' raw predictions as they were recorded, where the second step starts by our rules."""
     grids = [arrays[f"{prefix}{level}{between}step1_cls"].shape[2:] for level in LEVELS]
     by_level = srn_anchors()(grids, (1, 1))
-    numbers = torch.cat([torch.full((len(rows),), number) for number, rows in enumerate(by_level)])
+    numbers = tuple(len(rows) for rows in by_level)
     steps = []
     for step in (1, 2):
         rows = {}
@@ -238,7 +239,7 @@ def unclipped(detector: bw.Detector) -> CascadePostprocessor:
 def test_detections(detector: bw.Detector, arrays: Any, size: str) -> None:
     found = recorded_steps(arrays, f"{size}/level", "/")
     sizes = torch.tensor([[int(side) for side in size.split("x")]])
-    (result,) = unclipped(detector)(found, sizes)
+    (result,) = detections_of(unclipped(detector), found, sizes)
     wanted = arrays[f"{size}/detections"]
     assert len(result) == len(wanted)
     assert_close(inclusive(result.boxes), wanted[:, 1:5], 1e-2)
@@ -256,10 +257,9 @@ def test_proposals_of_a_level(detector: bw.Detector, arrays: Any, size: str, lev
     post = unclipped(detector).detection
     raw, step = post.decode(found.detection), found.detection
     assert step.filtered is not None
-    assert step.levels is not None
     assert post.candidates is not None
     grids = [(features.shape[-2], features.shape[-1]) for features in step.feature_maps]
-    scores = post.candidates(raw.scores.masked_fill(step.filtered[..., None], -torch.inf), grids, step.levels)
+    scores = post.candidates(raw.scores.masked_fill(step.filtered[..., None], -torch.inf), grids, step.level_sizes)
     here = of_level(step, scores, level)[0, :, 0]
     order = here.argsort(descending=True, stable=True)[: int((here > -torch.inf).sum())]
     assert len(order) == arrays[f"{size}/level{level}/proposals_count"]
@@ -278,7 +278,7 @@ def test_enlarging_as_later_versions_do(arrays: Any, weights: dict[str, Tensor],
         compare(arrays, f"{prefix}/feature2", step.feature_maps[level])
         compare(arrays, f"{prefix}/step2_box", as_theirs(of_level(step, step.box_codes, level)[..., SWAP], grid))
         compare(arrays, f"{prefix}/step2_cls", as_theirs(of_level(step, step.class_logits, level), grid))
-    (result,) = unclipped(detector)(found, sizes)
+    (result,) = detections_of(unclipped(detector), found, sizes)
     # From our own raw predictions: two scores as good as equal may change places.
     wanted = arrays[f"{size}/align_corners_false/detections"]
     assert len(result) == len(wanted)
@@ -347,7 +347,7 @@ def detections(case: Case) -> None:
     assert post.detection.candidates is not None
     candidates = replace(post.detection.candidates, count=params["top_n_per_level"])
     post = replace(post, detection=replace(post.detection, candidates=candidates))
-    (found,) = post(predictions, torch.tensor([[1, 1]]))
+    (found,) = detections_of(post, predictions, torch.tensor([[1, 1]]))
     wanted = case.array("out/detections")
     assert len(found) == len(wanted)
     assert_close(inclusive(found.boxes), wanted[:, 1:5], 1e-2)
@@ -399,15 +399,18 @@ def multiscale(case: Case) -> None:
     """What the network returned for each view is recorded."""
     network = StandIn()
 
-    def recorded(call: int, true_sizes: Tensor) -> list[bw.Detections]:
-        rows = case.array(f"in/call{call}")
-        height, width = true_sizes[0].tolist()
-        labels = torch.zeros(len(rows), dtype=torch.int64)
-        boxes, scores = exclusive(rows[:, 1:5]), torch.from_numpy(rows[:, 5].copy())
-        return [bw.Detections(boxes, scores, labels, (height, width))]
+    class Recorded:
+        def decode(self, call: int) -> RawDetections:
+            rows = case.array(f"in/call{call}")
+            return RawDetections(exclusive(rows[:, 1:5])[None], torch.from_numpy(rows[None, :, 5].copy()))
+
+        def select(self, call: int, raw: RawDetections, true_sizes: Tensor) -> PaddedDetections:
+            del call, true_sizes
+            labels = torch.zeros(raw.scores.shape, dtype=torch.int64)
+            return PaddedDetections(raw.boxes, raw.scores, labels, labels, torch.ones_like(labels, dtype=torch.bool))
 
     plain = detector_of()
-    detector = bw.Detector(plain.preprocessor, network, plain.criterion, recorded, num_classes=1)
+    detector = bw.Detector(plain.preprocessor, network, plain.criterion, Recorded(), num_classes=1)
     # Of an image kept in part alone the size is enough: boxes are recorded.
     image = case.array("in/image") if case.has("in/image") else np.zeros(case.array("in/image@shape"), np.uint8)
     pyramid = MultiScaleDetector(detector, ScalePyramid(case.params["max_size"]))

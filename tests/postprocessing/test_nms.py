@@ -13,7 +13,8 @@ from boxwright.config import messages as m
 from boxwright.config import parse_message
 from boxwright.errors import ConfigError
 from boxwright.ops import suppression
-from boxwright.ops.suppression_in_tensors import DECOMPOSITIONS, suppress_in_tensors
+from boxwright.ops.boxes import pairwise_iou
+from boxwright.ops.suppression_in_tensors import DECOMPOSITIONS, PAIR_DECOMPOSITIONS, suppress_in_tensors
 from boxwright.postprocessing.nms import (
     BestOfClass,
     BestOfImage,
@@ -147,6 +148,47 @@ def test_the_operator_and_its_meaning_in_tensors_are_equal(kind: str, seed: int)
         assert_same(found, nms(by_class, scores, windows))
 
 
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("classes", "iou", "most"), [(1, 0.5, 300), (4, 0.3, 5), (4, 0.7, 60)])
+def test_suppression_of_pairs_and_its_meaning_are_equal(classes: int, iou: float, most: int, seed: int) -> None:
+    boxes, scores, _ = some_batch(seed, 1)
+    generator = torch.Generator().manual_seed(seed)
+    ranked = scores[..., 0].sort(1, descending=True).values - 0.2  # a fifth takes no part
+    pairs = (boxes, ranked, torch.randint(classes, ranked.shape, generator=generator), classes, iou, most)
+    kept = torch.ops.boxwright.suppress_pairs(*pairs)
+    meaning = DECOMPOSITIONS[torch.ops.boxwright.suppress_pairs.default]
+    assert torch.equal(kept, meaning(*pairs))
+    assert 0 < int(kept.sum()) < kept.numel()
+    assert not (kept & (ranked < 0)).any()
+    for image in range(2):  # by loops
+        chosen: list[int] = []
+        for one in range(250):
+            own = [other for other in chosen if pairs[2][image, other] == pairs[2][image, one]]
+            far = all(pairwise_iou(boxes[image, [one]], boxes[image, [other]]).item() <= iou for other in own)
+            if ranked[image, one] >= 0 and far and len(own) < most:
+                chosen.append(one)
+        assert kept[image].nonzero().squeeze(1).tolist() == chosen
+    torch.library.opcheck(torch.ops.boxwright.suppress_pairs.default, pairs)
+
+
+@pytest.mark.parametrize("kind", ["per class", "class-agnostic", "soft"])
+def test_a_graph_says_where_candidates_were_too_few(kind: str) -> None:
+    nms, (boxes, scores, windows) = replace(KINDS[kind], max_total_detections=128), some_batch(3)
+    boxes, scores = boxes.repeat(1, 9, 1), scores.repeat(1, 9, 1)  # 2250 boxes, each nine times
+    scores[1] = torch.where(scores[1] > 0.9, scores[1], 0.0)
+    found = PaddedDetections(*suppress_in_tensors(boxes, scores, windows, *vars(nms.rules()).values()))
+    expected = nms(boxes, scores, windows)
+    assert expected.complete is not None
+    assert expected.complete.all()
+    assert found.complete is not None
+    assert found.complete.tolist() == [False, True]
+    torch.testing.assert_close(found.scores[1], expected.scores[1])
+    nine_places = replace(nms, max_total_detections=9, suppression=PerClass(0.4, 9))
+    full = PaddedDetections(*suppress_in_tensors(boxes, scores, windows, *vars(nine_places.rules()).values()))
+    assert full.complete is not None
+    assert full.complete.all()
+
+
 class Suppresses(torch.nn.Module):
     def __init__(self, nms: Nms) -> None:
         super().__init__()
@@ -166,6 +208,9 @@ def test_suppression_exports_with_and_without_the_operator(kind: str) -> None:
     expected = nms(*batch)
     assert "boxwright.suppress" in str(exported.graph)
     assert_same(PaddedDetections(*exported.module()(*batch)), expected)
+    pairs = exported.run_decompositions(PAIR_DECOMPOSITIONS)
+    assert "boxwright.suppress_pairs" in str(pairs.graph)
+    assert_same(PaddedDetections(*pairs.module()(*batch)), expected)
     plain = exported.run_decompositions(DECOMPOSITIONS)
     assert "boxwright" not in str(plain.graph)
     assert_same(PaddedDetections(*plain.module()(*batch)), expected)

@@ -33,7 +33,7 @@ from boxwright.criteria.criterion import Criterion
 from boxwright.criteria.target_assigner import ClassColumns, TargetAssigner
 from boxwright.models.align_det import AlignDet
 from boxwright.models.backbones.backbone import Backbone
-from boxwright.models.detector import Detector, Postprocessor
+from boxwright.models.detector import Detector
 from boxwright.models.heads.aligned import AlignedHead
 from boxwright.models.heads.outputs import HeadOutput
 from boxwright.models.heads.roi_conv import BoxSampling, GuidedConv, LearnedConv, RoIAlignConv, RoIConv, WindowConv
@@ -50,6 +50,7 @@ from boxwright.postprocessing.anchor import AnchorPostprocessor
 from boxwright.postprocessing.cascade import CascadePostprocessor
 from boxwright.postprocessing.level_candidates import BestOfLevel
 from boxwright.postprocessing.nms import Nms, PerClass
+from boxwright.postprocessing.postprocessor import Postprocessor
 from boxwright.preprocessing.preprocessor import Preprocessor
 from boxwright.types import Categories
 

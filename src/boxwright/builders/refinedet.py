@@ -25,7 +25,7 @@ from boxwright.criteria.criterion import Criterion
 from boxwright.criteria.target_assigner import ClassColumns
 from boxwright.errors import ConfigError
 from boxwright.models.backbones.resnet_v1 import Bottleneck
-from boxwright.models.detector import Detector, Postprocessor
+from boxwright.models.detector import Detector
 from boxwright.models.heads.aligned import AlignmentConvHead
 from boxwright.models.heads.convolutional import ConvolutionalHead, HeadShape
 from boxwright.models.heads.outputs import AnchorHead, HeadOutput
@@ -40,6 +40,7 @@ from boxwright.ops.matcher import BipartiteArgmaxMatcher, Matcher
 from boxwright.postprocessing.anchor import AnchorPostprocessor
 from boxwright.postprocessing.cascade import CascadePostprocessor
 from boxwright.postprocessing.nms import BestOfClass, BestOfImage, LinearLowering, Nms, PerClass
+from boxwright.postprocessing.postprocessor import Postprocessor
 from boxwright.preprocessing.preprocessor import Preprocessor
 from boxwright.types import Categories
 

@@ -31,7 +31,7 @@ from boxwright.criteria.criterion import Criterion
 from boxwright.criteria.target_assigner import ClassColumns
 from boxwright.errors import ConfigError
 from boxwright.models.backbones.backbone import Backbone
-from boxwright.models.detector import Detector, Postprocessor
+from boxwright.models.detector import Detector
 from boxwright.models.heads.outputs import HeadOutput
 from boxwright.models.heads.receptive_field_enhancement import ReceptiveFieldHead
 from boxwright.models.necks.srn_maps import CoarserMaps, FirstStepMaps, SecondStepPyramid
@@ -45,6 +45,7 @@ from boxwright.postprocessing.anchor import AnchorPostprocessor
 from boxwright.postprocessing.cascade import CascadePostprocessor
 from boxwright.postprocessing.level_candidates import BestOfLevel
 from boxwright.postprocessing.nms import Nms, PerClass
+from boxwright.postprocessing.postprocessor import Postprocessor
 from boxwright.preprocessing.preprocessor import Preprocessor
 from boxwright.types import Categories
 

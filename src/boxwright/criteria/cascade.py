@@ -133,7 +133,7 @@ def _on_levels(
         box_codes=predictions.box_codes[:, index],
         class_logits=predictions.class_logits[:, index],
         anchors=predictions.anchors[..., index, :],
-        levels=None if predictions.levels is None else predictions.levels[index],
+        level_sizes=(),
         filtered=None if predictions.filtered is None else predictions.filtered[:, index],
     )
     return part, assigned.rows(index.expand(len(assigned.match), -1)), anchors[..., index, :]

@@ -102,22 +102,22 @@ class AlignDet(Network):
         del targets
         maps = self.feature_maps(inputs)
         size = (inputs.shape[-2], inputs.shape[-1])
-        anchors, levels = self.anchors(maps, size)
+        anchors, level_sizes = self.anchors(maps, size)
         codes, logits = self.head(maps)
-        steps = [AnchorPredictions(codes, logits, anchors, tuple(maps), size, levels)]
+        steps = [AnchorPredictions(codes, logits, anchors, tuple(maps), size, level_sizes)]
         height, width = true_sizes[:, :1], true_sizes[:, 1:]
         said = steps[0] if self.anchors_per_location == 1 else _surest_of_cell(steps[0], self.anchors_per_location)
         for head in self._aligned():
             boxes = clip_boxes(self.start(said), height, width)
             codes, logits = head(maps, boxes)
-            said = AnchorPredictions(codes, logits, boxes, tuple(maps), size, said.levels)
+            said = AnchorPredictions(codes, logits, boxes, tuple(maps), size, said.level_sizes)
             steps.append(said)
         return CascadePredictions(tuple(steps))
 
 
 def _surest_of_cell(first: AnchorPredictions, count: int) -> AnchorPredictions:
     """Return, of the `count` anchors of each cell, what is said of the one most sure of some class."""
-    batch = len(first.class_logits)
+    batch = first.class_logits.shape[0]
     likeliest = first.class_logits.detach().amax(-1).view(batch, -1, count).argmax(-1)[..., None, None]
 
     def chosen(rows: Tensor) -> Tensor:
@@ -129,5 +129,5 @@ def _surest_of_cell(first: AnchorPredictions, count: int) -> AnchorPredictions:
         box_codes=chosen(first.box_codes),
         class_logits=chosen(first.class_logits),
         anchors=chosen(first.anchors.expand(batch, -1, -1)),
-        levels=None if first.levels is None else first.levels[::count],
+        level_sizes=tuple(size // count for size in first.level_sizes),
     )

@@ -28,7 +28,6 @@ class AnchorLayer(nn.Module):
     """Lay anchors over feature maps; those of one size of input are laid once, as buffers, which a graph can carry."""
 
     anchors: Tensor
-    levels: Tensor
 
     def __init__(self, generator: AnchorGenerator) -> None:
         """Start without buffers.
@@ -39,8 +38,8 @@ class AnchorLayer(nn.Module):
         super().__init__()
         self.generator = generator
         self.laid_for: tuple[tuple[Size, ...], Size] | None = None
+        self.level_sizes: tuple[int, ...] = ()
         self.register_buffer("anchors", torch.zeros(0, 4), persistent=False)
-        self.register_buffer("levels", torch.zeros(0, dtype=torch.int64), persistent=False)
 
     def lay(self, grids: Sequence[Size], input_size: Size) -> None:
         """Keep the anchors of one size of input.
@@ -49,21 +48,20 @@ class AnchorLayer(nn.Module):
             grids: (height, width) of each feature map.
             input_size: (height, width) of the network's input.
         """
-        self.anchors, self.levels = self._generate(grids, input_size)
+        self.anchors, self.level_sizes = self._generate(grids, input_size)
         self.laid_for = (tuple(grids), input_size)
 
-    def forward(self, maps: Sequence[Tensor], input_size: Size) -> tuple[Tensor, Tensor]:
-        """Return anchors float32 [A, 4], xyxy in pixels of the input; and their levels, int64 [A]."""
+    def forward(self, maps: Sequence[Tensor], input_size: Size) -> tuple[Tensor, tuple[int, ...]]:
+        """Return anchors float32 [A, 4], xyxy in pixels of the input; and how many of them each map has, in order."""
         grids = tuple((level.shape[-2], level.shape[-1]) for level in maps)
         if self.laid_for == (grids, input_size):
-            return self.anchors, self.levels
-        anchors, levels = self._generate(grids, input_size)
-        return anchors.to(maps[0].device), levels.to(maps[0].device)
+            return self.anchors, self.level_sizes
+        anchors, sizes = self._generate(grids, input_size)
+        return anchors.to(maps[0].device), sizes
 
-    def _generate(self, grids: Sequence[Size], input_size: Size) -> tuple[Tensor, Tensor]:
+    def _generate(self, grids: Sequence[Size], input_size: Size) -> tuple[Tensor, tuple[int, ...]]:
         by_level = self.generator(grids, input_size)
-        levels = [torch.full((len(anchors),), number) for number, anchors in enumerate(by_level)]
-        return torch.cat(by_level), torch.cat(levels)
+        return torch.cat(by_level), tuple(len(anchors) for anchors in by_level)
 
 
 class _FeatureMaps(nn.Module):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,26 +16,16 @@ from boxwright.criteria.criterion import Criterion
 from boxwright.errors import ConfigError
 from boxwright.models.layers import regularization_loss
 from boxwright.models.network import Network
+from boxwright.postprocessing.postprocessor import Postprocessor, detections_of
 from boxwright.preprocessing.images import Images, image_tensors
 from boxwright.preprocessing.preprocessor import Preprocessor
 from boxwright.types import Categories, Detections, Targets
 
-__all__ = ["Detector", "Postprocessor", "usable_device"]
+__all__ = ["Detector", "usable_device"]
 
 
 # Others that torch knows compute nothing ("meta") or were never tried.
 _DEVICES = ("cpu", "cuda", "mps", "xpu")
-
-
-P = TypeVar("P", contravariant=True)
-
-
-class Postprocessor(Protocol[P]):
-    """Turns the predictions of one family of detectors into detections."""
-
-    def __call__(self, predictions: P, true_sizes: Tensor) -> list[Detections]:
-        """Return B detections, in pixels of the network's input; `true_sizes` [B, 2] are without padding."""
-        ...
 
 
 class Detector(nn.Module):
@@ -94,7 +84,7 @@ class Detector(nn.Module):
 
     def postprocess(self, predictions: Any, true_sizes: Tensor) -> list[Detections]:
         """Return B detections, in pixels of the network's input; `true_sizes` [B, 2] as `preprocess` returned them."""
-        return [replace(found, categories=self.categories) for found in self.postprocessor(predictions, true_sizes)]
+        return detections_of(self.postprocessor, predictions, true_sizes, self.categories)
 
     def regularization(self) -> Tensor:
         """Sum the penalties on the network's kernels."""

@@ -58,15 +58,16 @@ class RegionProposalNetwork(nn.Module):
     def forward(self, maps: list[Tensor], input_size: Size) -> AnchorPredictions:
         """Return codes and logits of the anchors that count, with the anchors."""
         codes, logits = self.head(maps)
-        anchors, levels = self.anchors(maps, input_size)
+        anchors, level_sizes = self.anchors(maps, input_size)
         height, width = input_size
         if self.crossing == "prune" and self.training:
             limit = anchors.new_tensor([width, height])
-            inside = ((anchors[:, :2] >= 0) & (anchors[:, 2:] <= limit)).all(1).nonzero().squeeze(1)
-            codes, logits, anchors, levels = codes[:, inside], logits[:, inside], anchors[inside], levels[inside]
+            inside = ((anchors[:, :2] >= 0) & (anchors[:, 2:] <= limit)).all(1)
+            codes, logits, anchors = codes[:, inside], logits[:, inside], anchors[inside]
+            level_sizes = tuple(int(part.sum()) for part in inside.split(list(level_sizes)))
         elif self.crossing != "keep":
             anchors = clip_boxes(anchors, height, width)
-        return AnchorPredictions(codes, logits, anchors, tuple(maps), input_size, levels)
+        return AnchorPredictions(codes, logits, anchors, tuple(maps), input_size, level_sizes)
 
 
 class FasterRCNN(Network):

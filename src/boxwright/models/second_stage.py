@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 
 from boxwright.models.heads.box_classifier import CODE_SIZE, BoxClassifierHead
 from boxwright.models.network import ClassLayer
 from boxwright.models.region_crop import RegionCrop
+from boxwright.models.valid_rows import of_valid_rows
 from boxwright.types import FinalFeatures, PaddedDetections, Proposals, RegionPredictions, TwoStagePredictions
 
 __all__ = ["BoxClassifier", "FinalOutputs", "SecondStage"]
@@ -100,10 +100,4 @@ class BoxClassifier(SecondStage):
     def look(self, maps: list[Tensor], boxes: Tensor, valid: Tensor, input_size: Size) -> Tensor:
         """Return the features [B · R, C, H, W] of boxes [B, R, 4] in pixels of the input; 0 where not valid."""
         crops = self.crop(maps, boxes, input_size)
-        # Statistics of normalization are over all rows, padding too, as TF's are; and graphs have one shape.
-        if self.training or torch.compiler.is_compiling() or bool(valid.all()):
-            features: Tensor = self.features(crops)
-            return features
-        rows = valid.flatten().nonzero().squeeze(1)
-        found: Tensor = self.features(crops[rows])
-        return found.new_zeros(len(crops), *found.shape[1:]).index_copy(0, rows, found)
+        return of_valid_rows(self.features, crops, valid, all_rows=self.training)

@@ -83,5 +83,5 @@ class SSD(Network):
         maps = self.feature_maps(inputs)
         box_codes, class_logits = self.head(maps)
         size = (inputs.shape[-2], inputs.shape[-1])
-        anchors, levels = self.anchors(maps, size)
-        return AnchorPredictions(box_codes, class_logits, anchors, tuple(maps), size, levels)
+        anchors, level_sizes = self.anchors(maps, size)
+        return AnchorPredictions(box_codes, class_logits, anchors, tuple(maps), size, level_sizes)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from boxwright.models.heads.mask import MaskHead
 from boxwright.models.region_crop import RegionCrop
 from boxwright.models.second_stage import BoxClassifier
+from boxwright.models.valid_rows import of_valid_rows
 from boxwright.types import InstancePredictions, PaddedDetections, Proposals, TwoStagePredictions
 
 __all__ = ["MaskPredictor"]
@@ -79,14 +80,8 @@ class MaskPredictor(nn.Module):
         return _Rows(index, boxes, positive.gather(1, index))
 
     def _logits(self, features: Tensor, valid: Tensor) -> Tensor:
-        # Graphs have one shape; and statistics of normalization are over all rows, as the second stage's are.
-        whole = torch.compiler.is_compiling() or (self.training and _learns_statistics(self.head))
-        if whole or bool(valid.all()):
-            logits: Tensor = self.head(features)
-        else:
-            rows = valid.flatten().nonzero().squeeze(1)
-            found: Tensor = self.head(features[rows])
-            logits = found.new_zeros(valid.numel(), *found.shape[1:]).index_copy(0, rows, found)
+        learns = self.training and _learns_statistics(self.head)
+        logits = of_valid_rows(self.head, features, valid, all_rows=learns)
         return logits.view(*valid.shape, *logits.shape[1:])
 
 

@@ -13,7 +13,14 @@ from torchvision.ops import nms
 
 from boxwright.ops.boxes import pairwise_iou
 
-__all__ = ["SoftChoice", "soft_suppress_classes", "suppress_batch", "suppress_classes"]
+__all__ = [
+    "SoftChoice",
+    "rank_in_class",
+    "soft_suppress_classes",
+    "suppress_batch",
+    "suppress_classes",
+    "suppress_pairs",
+]
 
 _FARTHEST = 1e7  # pixels: no image is so large, and a hundred times that keeps its digits in double precision
 
@@ -59,6 +66,49 @@ def suppress_classes(boxes: Tensor, scores: Tensor, classes: Tensor, iou_thresho
     span = boxes.max() - boxes.min() + 1
     kept: Tensor = nms(boxes + (classes * span)[:, None], scores.double(), iou_threshold)
     return kept
+
+
+def rank_in_class(labels: Tensor, num_classes: int) -> Tensor:
+    """Count, for each item of int64 [N], the earlier items of its class."""
+    one_hot = torch.nn.functional.one_hot(labels, num_classes)
+    return (one_hot.cumsum(0) - one_hot).gather(1, labels[:, None]).squeeze(1)
+
+
+@torch.library.custom_op("boxwright::suppress_pairs", mutates_args=())
+def suppress_pairs(
+    boxes: Tensor, scores: Tensor, labels: Tensor, num_classes: int, iou_threshold: float, max_per_class: int
+) -> Tensor:
+    """Suppress among the best pairs of box and class of each image of a batch.
+
+    An operator, as it looks at data; runtimes have one that means the same (ONNX's NonMaxSuppression), and
+    `suppression_in_tensors` has its meaning in tensors of fixed shape.
+
+    Args:
+        boxes: float32 [B, n, 4], xyxy.
+        scores: float32 [B, n], best first; below 0 where a pair takes no part.
+        labels: int64 [B, n]; the class of each pair.
+        num_classes: Classes, K.
+        iou_threshold: Boxes that overlap a kept one of their class by more are dropped.
+        max_per_class: The most that each class keeps.
+
+    Returns:
+        bool [B, n]: the pairs that stay.
+    """
+    kept = torch.zeros_like(scores, dtype=torch.bool)
+    for number, passing in enumerate(scores >= 0):
+        rows = passing.nonzero().squeeze(1)
+        own = labels[number, rows]
+        best = suppress_classes(boxes[number, rows], scores[number, rows], own, iou_threshold)
+        best = best[rank_in_class(own[best], num_classes) < max_per_class]
+        kept[number, rows[best]] = True
+    return kept
+
+
+@suppress_pairs.register_fake
+def _(
+    boxes: Tensor, scores: Tensor, labels: Tensor, num_classes: int, iou_threshold: float, max_per_class: int
+) -> Tensor:
+    return torch.empty_like(scores, dtype=torch.bool)
 
 
 def _within_reach(boxes: Tensor) -> Tensor:

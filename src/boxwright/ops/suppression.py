@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from boxwright.ops.boxes import box_area, clip_boxes, pairwise_iou
-from boxwright.ops.nms import soft_suppress_classes, suppress_classes
+from boxwright.ops.nms import rank_in_class, soft_suppress_classes, suppress_classes
 from boxwright.ops.voting import soft_vote, vote
 
 __all__ = ["Rules", "suppress"]
@@ -84,7 +84,7 @@ def suppress(  # noqa: PLR0913  # an operator takes plain values
     outside: str,
     lowering_iou: float,
     lowering_score: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Suppress each image of a batch, and pad.
 
     Args:
@@ -103,7 +103,7 @@ def suppress(  # noqa: PLR0913  # an operator takes plain values
 
     Returns:
         Boxes float32 [B, D, 4], scores [B, D], labels and anchors int64 [B, D], valid bool [B, D], best first; 0
-        where padded.
+        where padded. And complete, bool [B]: that nothing which could matter was left out, which this form never does.
     """
     rules = Rules(
         kind,
@@ -140,11 +140,11 @@ def _(  # noqa: PLR0913  # as the operator
     outside: str,
     lowering_iou: float,
     lowering_score: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     return _empty(boxes, scores, max_total)
 
 
-def _empty(boxes: Tensor, scores: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _empty(boxes: Tensor, scores: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     batch = scores.shape[0]
     return (
         boxes.new_zeros(batch, count, 4),
@@ -152,6 +152,7 @@ def _empty(boxes: Tensor, scores: Tensor, count: int) -> tuple[Tensor, Tensor, T
         scores.new_zeros(batch, count, dtype=torch.int64),
         scores.new_zeros(batch, count, dtype=torch.int64),
         scores.new_zeros(batch, count, dtype=torch.bool),
+        scores.new_ones(batch, dtype=torch.bool),
     )
 
 
@@ -166,7 +167,7 @@ def _per_class(boxes: Tensor, scores: Tensor, window: Tensor, rules: Rules) -> _
     for pairs in _candidates(scores, rules.score_threshold):
         found = _pick(boxes, scores, pairs)
         order = suppress_classes(found.boxes, found.scores, found.labels, rules.iou_threshold)
-        order = order[_rank_in_class(found.labels[order], classes) < rules.max_per_class]
+        order = order[rank_in_class(found.labels[order], classes) < rules.max_per_class]
         found = found[order]
         kept = (_clip(found, window) if rules.outside == "drop" else found)[: rules.max_total]
         # Where every class has all that it may keep, no worse pair can matter.
@@ -334,9 +335,3 @@ def _inside_out(kept: _Kept, window: Tensor) -> _Kept:
     """Clip as TF's combined operation does: what lies outside is turned inside out, and stays."""
     low, high = kept.boxes[:, :2].clamp(min=0), torch.minimum(kept.boxes[:, 2:], window.flip(0))
     return _Kept(torch.cat([low, high], dim=1), kept.scores, kept.labels, kept.anchors)
-
-
-def _rank_in_class(labels: Tensor, num_classes: int) -> Tensor:
-    """Count, for each item, the earlier items of its class."""
-    one_hot = torch.nn.functional.one_hot(labels, num_classes)
-    return (one_hot.cumsum(0) - one_hot).gather(1, labels[:, None]).squeeze(1)

@@ -1,8 +1,9 @@
 """What `boxwright::suppress` means, in tensors of fixed shape: the whole batch at once, no step that looks at data.
 
-A graph that is exported has this in the operator's place: `exported.run_decompositions(DECOMPOSITIONS)`. It looks at
-the best `CANDIDATES` pairs of anchor and class; where more could matter, the result may differ from the operator's.
-Equal scores may come in another order.
+A graph that is exported has this in the operator's place: `exported.run_decompositions(DECOMPOSITIONS)`; or, for a
+runtime that has an operator for `boxwright::suppress_pairs`, `PAIR_DECOMPOSITIONS`. It looks at the best candidates
+alone (`candidate_count`); where more could matter, the result says that it is not complete, and may differ from the
+operator's. Equal scores may come in another order.
 
 Dimensions: B batch, A anchors, K foreground classes, n candidates, D detections (padded).
 """
@@ -18,11 +19,18 @@ from torch import Tensor
 from boxwright.ops.boxes import box_area, clip_boxes
 from boxwright.ops.suppression import Rules
 
-__all__ = ["CANDIDATES", "DECOMPOSITIONS", "suppress_in_tensors"]
+__all__ = ["DECOMPOSITIONS", "PAIR_DECOMPOSITIONS", "candidate_count", "suppress_in_tensors"]
 
-CANDIDATES = 1024
+_LEAST_CANDIDATES = 1024
+_CANDIDATES_PER_DETECTION = 8
+_HARD = ("per_class", "class_agnostic")
 _ROUNDS = 16  # chains of overlaps are seldom longer than a few
-Found = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+Found = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
+
+
+def candidate_count(max_total: int) -> int:
+    """Return how many pairs of anchor and class are looked at, for the most detections that an image keeps."""
+    return max(_LEAST_CANDIDATES, 1 << (_CANDIDATES_PER_DETECTION * max_total - 1).bit_length())
 
 
 def suppress_in_tensors(boxes: Tensor, scores: Tensor, windows: Tensor, *arguments: Any) -> Found:
@@ -39,31 +47,49 @@ def suppress_in_tensors(boxes: Tensor, scores: Tensor, windows: Tensor, *argumen
     """
     rules = Rules(*arguments)
     candidates = _Candidates(boxes, scores, rules)
-    found = _KINDS[rules.kind](candidates, windows, rules)
-    return _padded(_lowered(found, rules), rules.max_total)
+    found = _padded(_lowered(_KINDS[rules.kind](candidates, windows, rules), rules), rules.max_total)
+    boxes, scores, labels, anchors, kept = found
+    complete = ~candidates.more
+    if rules.kind in _HARD:  # a pair is dropped only by better ones: once the image is full the rest cannot change it
+        complete = complete | kept.all(1)
+    return boxes, scores, labels, anchors, kept, complete
 
 
 class _Candidates:
-    """The best pairs of a batch, best first: boxes [B, n, 4], scores, labels, anchors and `passing` [B, n]."""
+    """The best pairs of a batch, best first: boxes [B, n, 4], scores, labels, anchors and `passing` [B, n].
+
+    `more` [B] says that there are others that pass.
+    """
 
     def __init__(self, boxes: Tensor, scores: Tensor, rules: Rules) -> None:
         if rules.kind == "class_agnostic":
             scores = torch.where(scores == scores.amax(2, keepdim=True), scores, -torch.inf)
             # Of classes that tie the first alone.
             scores = torch.where((scores > -torch.inf).cumsum(2) == 1, scores, -torch.inf)
-        rows = min(CANDIDATES, scores.shape[1])
-        # The best n pairs lie in the n anchors whose best class scores highest.
-        likely = scores.amax(dim=2).topk(rows, dim=1).indices
-        pool = scores.gather(1, likely[..., None].expand(-1, -1, scores.shape[2])).flatten(1)
-        self.scores, pairs = pool.topk(min(CANDIDATES, pool.shape[1]), dim=1)
-        self.anchors, self.labels = likely.gather(1, pairs // scores.shape[2]), pairs % scores.shape[2]
-        rows_of = torch.arange(len(scores), device=scores.device)[:, None]
+        count = candidate_count(rules.max_total)
+        rows = min(count, scores.shape[1])
+        # The best n pairs lie in the n anchors whose best class scores highest. They are laid class by class, anchors
+        # in order: where of equal scores the first is taken, as in ONNX, it is the one that TensorFlow takes.
+        likely = scores.amax(dim=2).topk(rows, dim=1).indices.sort(dim=1).values
+        pool = scores.gather(1, likely[..., None].expand(-1, -1, scores.shape[2])).transpose(1, 2).flatten(1)
+        self.scores, pairs = pool.topk(min(count, pool.shape[1]), dim=1)
+        self.anchors, self.labels = likely.gather(1, pairs % rows), pairs // rows
+        rows_of = torch.arange(scores.shape[0], device=scores.device)[:, None]
         picked = boxes[rows_of, self.anchors, self.labels] if boxes.ndim == 4 else boxes[rows_of, self.anchors]
         self.boxes = picked.nan_to_num(nan=0.0).clamp(-1e7, 1e7)
         self.passing = (self.scores > rules.score_threshold) & (self.scores >= 0)
-        self.same = self.labels[:, :, None] == self.labels[:, None, :]
-        count = self.scores.shape[1]
-        self.better = torch.ones(count, count, dtype=torch.bool, device=scores.device).triu(1)
+        self.more = self.passing[:, -1] & (scores.shape[1] * scores.shape[2] > self.scores.shape[1])
+        self.num_classes = scores.shape[2]
+
+    @property
+    def same(self) -> Tensor:
+        """Whether two are of one class, bool [B, n, n]."""
+        return self.labels[:, :, None] == self.labels[:, None, :]
+
+    @property
+    def better(self) -> Tensor:
+        """Whether the first of two is the better one, bool [n, n]."""
+        return _is_better(self.scores)
 
 
 # Boxes, scores, labels, anchors, and which stay; in any order.
@@ -90,18 +116,37 @@ def _stays(passing: Tensor, beaten: Tensor) -> Tensor:
     return kept
 
 
-def _hard(group: Callable[[_Candidates], Tensor], *, cap_classes: bool) -> _Kind:
-    def run(some: _Candidates, windows: Tensor, rules: Rules) -> _Found:
-        rivals = group(some) & some.better
-        kept = _stays(some.passing, rivals & (_overlaps(some.boxes) > rules.iou_threshold))
-        if cap_classes:
-            before = (rivals.to(torch.float32) * kept[:, :, None]).sum(1)
-            kept = kept & (before < rules.max_per_class)
-        else:  # clipping comes after the image's cap, and drops without replacement
-            kept = kept & (kept.cumsum(1) <= rules.max_total)
-        return _clipped((some.boxes, some.scores, some.labels, some.anchors, kept), windows, rules)
+def _suppress_pairs(
+    boxes: Tensor, scores: Tensor, labels: Tensor, num_classes: int, iou_threshold: float, max_per_class: int
+) -> Tensor:
+    """Return what `boxwright::suppress_pairs` returns."""
+    del num_classes
+    rivals = (labels[:, :, None] == labels[:, None, :]) & _is_better(scores)
+    kept = _stays(scores >= 0, rivals & (_overlaps(boxes) > iou_threshold))
+    before = (rivals.to(torch.float32) * kept[:, :, None]).sum(1)
+    return kept & (before < max_per_class)
 
-    return run
+
+def _is_better(scores: Tensor) -> Tensor:
+    count = scores.shape[1]
+    return torch.ones(count, count, dtype=torch.bool, device=scores.device).triu(1)
+
+
+def _per_class(some: _Candidates, windows: Tensor, rules: Rules) -> _Found:
+    scores = torch.where(some.passing, some.scores, -1.0)
+    kept = torch.ops.boxwright.suppress_pairs(
+        some.boxes, scores, some.labels, some.num_classes, rules.iou_threshold, rules.max_per_class
+    )
+    return _clipped((some.boxes, some.scores, some.labels, some.anchors, kept), windows, rules)
+
+
+def _class_agnostic(some: _Candidates, windows: Tensor, rules: Rules) -> _Found:
+    scores = torch.where(some.passing, some.scores, -1.0)
+    # The image's cap comes before clipping, which drops without replacement.
+    kept = torch.ops.boxwright.suppress_pairs(
+        some.boxes, scores, torch.zeros_like(some.labels), 1, rules.iou_threshold, rules.max_total
+    )
+    return _clipped((some.boxes, some.scores, some.labels, some.anchors, kept), windows, rules)
 
 
 def _soft(some: _Candidates, windows: Tensor, rules: Rules) -> _Found:
@@ -149,8 +194,8 @@ def _voting(*, soft: bool = False, least_members: int = 1) -> _Kind:
 
 _Kind = Callable[[_Candidates, Tensor, Rules], _Found]
 _KINDS: dict[str, _Kind] = {
-    "per_class": _hard(lambda some: some.same, cap_classes=True),
-    "class_agnostic": _hard(lambda some: torch.ones_like(some.same), cap_classes=False),
+    "per_class": _per_class,
+    "class_agnostic": _class_agnostic,
     "soft": _soft,
     "voting": _voting(),
     "voting_of_several": _voting(least_members=2),
@@ -171,8 +216,14 @@ def _clipped(found: _Found, windows: Tensor, rules: Rules) -> _Found:
 
 def _sorted(found: _Found, count: int) -> _Found:
     """Bring what stays to the front, best first, and cut."""
+    _, scores, _, _, kept = found
+    count = min(count, scores.shape[1])
+    order = torch.where(kept, scores, -torch.inf).topk(count, dim=1).indices
+    return _picked(found, order)
+
+
+def _picked(found: _Found, order: Tensor) -> _Found:
     boxes, scores, labels, anchors, kept = found
-    order = torch.where(kept, scores, -torch.inf).argsort(dim=1, descending=True, stable=True)[:, :count]
     return (
         boxes.gather(1, order[..., None].expand(-1, -1, 4)),
         scores.gather(1, order),
@@ -182,8 +233,16 @@ def _sorted(found: _Found, count: int) -> _Found:
     )
 
 
+def _front(found: _Found, count: int) -> _Found:
+    """Bring what stays to the front, in the order in which it is, and cut."""
+    _, scores, _, _, kept = found
+    places = torch.arange(scores.shape[1], 0, -1, device=scores.device, dtype=torch.float32)
+    order = (kept * places).topk(min(count, scores.shape[1]), dim=1).indices
+    return _picked(found, order)
+
+
 def _lowered(found: _Found, rules: Rules) -> _Found:
-    found = _sorted(found, rules.max_total)
+    found = _front(found, rules.max_total) if rules.kind in _HARD else _sorted(found, rules.max_total)
     if rules.lowering_iou > 1:
         return found
     boxes, scores, labels, anchors, kept = found
@@ -198,18 +257,22 @@ def _lowered(found: _Found, rules: Rules) -> _Found:
     return _sorted((boxes, scores, labels, anchors, kept & (scores >= rules.lowering_score)), rules.max_total)
 
 
-def _padded(found: _Found, count: int) -> Found:
+def _padded(found: _Found, count: int) -> _Found:
     boxes, scores, labels, anchors, kept = found
     more = count - scores.shape[1]
     pad = torch.nn.functional.pad
     return (
         pad(boxes * kept[..., None], (0, 0, 0, more)),
-        pad(scores * kept, (0, more)),
+        pad(torch.where(kept, scores, 0.0), (0, more)),
         pad(labels * kept, (0, more)),
         pad(anchors * kept, (0, more)),
         pad(kept, (0, more)),
     )
 
 
-# For `torch.export`: the operator to its meaning.
-DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {torch.ops.boxwright.suppress.default: suppress_in_tensors}
+# For `torch.export`: operators to their meaning. The first leaves `suppress_pairs`, which runtimes have.
+PAIR_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {torch.ops.boxwright.suppress.default: suppress_in_tensors}
+DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
+    **PAIR_DECOMPOSITIONS,
+    torch.ops.boxwright.suppress_pairs.default: _suppress_pairs,
+}

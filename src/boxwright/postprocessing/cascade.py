@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from boxwright.postprocessing.anchor import AnchorPostprocessor
-from boxwright.types import CascadePredictions, Detections, RawDetections
+from boxwright.types import CascadePredictions, PaddedDetections, RawDetections
 
 __all__ = ["CascadePostprocessor"]
 
@@ -27,11 +27,11 @@ class CascadePostprocessor:
     detection: AnchorPostprocessor
 
     @torch.no_grad()
-    def __call__(self, predictions: CascadePredictions, true_sizes: Tensor) -> list[Detections]:
-        """Return B detections, in pixels of the network's input."""
-        return self.detection(predictions.detection, true_sizes)
-
-    @torch.no_grad()
     def decode(self, predictions: CascadePredictions) -> RawDetections:
         """Return boxes and scores of all anchors."""
         return self.detection.decode(predictions.detection)
+
+    @torch.no_grad()
+    def select(self, predictions: CascadePredictions, raw: RawDetections, true_sizes: Tensor) -> PaddedDetections:
+        """Return what is left after suppression, padded; boxes are clipped to the true sizes."""
+        return self.detection.select(predictions.detection, raw, true_sizes)

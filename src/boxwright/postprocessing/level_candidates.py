@@ -30,20 +30,21 @@ class BestOfLevel:
     any_score_below_cells: int = 0
     any_score_coarsest: int = 0
 
-    def __call__(self, scores: Tensor, grids: Sequence[tuple[int, int]], levels: Tensor) -> Tensor:
+    def __call__(self, scores: Tensor, grids: Sequence[tuple[int, int]], level_sizes: Sequence[int]) -> Tensor:
         """Choose.
 
         Args:
             scores: float [B, A, K], without background.
             grids: (height, width) of each level, finest first.
-            levels: int64 [A]; which level each anchor belongs to, in order.
+            level_sizes: How many of the A anchors each level has.
 
         Returns:
             The scores, minus infinity where they take no part.
         """
-        rows = torch.bincount(levels, minlength=len(grids)).tolist()
         chosen = []
-        for number, (part, (height, width)) in enumerate(zip(torch.split(scores, rows, 1), grids, strict=True)):
+        for number, (part, (height, width)) in enumerate(
+            zip(torch.split(scores, list(level_sizes), 1), grids, strict=True)
+        ):
             small = height * width < self.any_score_below_cells or number >= len(grids) - self.any_score_coarsest
             flat = part.flatten(1)
             best = flat.topk(min(self.count, flat.shape[1]), dim=1)

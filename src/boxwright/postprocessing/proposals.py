@@ -5,6 +5,7 @@ Dimensions: B batch, A anchors, R proposals of an image, L levels.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -69,10 +70,8 @@ class LevelProposals:
         logits = predictions.class_logits.float()
         scores = logits[..., 1] if self.score == "logit" else logits.softmax(-1)[..., 1]
         rank = scores if self.score == "logit" else logits[..., 1] - logits[..., 0]
-        levels = predictions.levels
-        if levels is None:
-            levels = torch.zeros(scores.shape[1], dtype=torch.int64, device=scores.device)
-        chosen = _best_of_levels(rank, levels, per_level)
+        sizes_of_levels = predictions.level_sizes or (scores.shape[1],)
+        chosen, levels = _best_of_levels(rank, sizes_of_levels, per_level)
         anchors = predictions.anchors[chosen]
         codes = predictions.box_codes.float().gather(1, chosen[..., None].expand(-1, -1, 4))
         sizes = true_sizes.to(codes)
@@ -81,21 +80,22 @@ class LevelProposals:
         if self.across_levels:
             # kerod keeps what clipping left without area.
             return _proposals(Nms(PerClass(self.iou_threshold, most), 0.0, most, outside="keep")(boxes, scores, sizes))
-        of_level = torch.nn.functional.one_hot(levels[chosen], int(levels.max()) + 1).bool()
+        of_level = levels[:, None] == torch.arange(len(sizes_of_levels), device=levels.device)
         columns = torch.where(of_level, scores, -torch.inf)
         # The threshold lets a probability of 0 pass, too, as torchvision does.
         return _proposals(Nms(PerClass(self.iou_threshold, most), -1.0, most)(boxes, columns, sizes))
 
 
-def _best_of_levels(scores: Tensor, levels: Tensor, count: int) -> Tensor:
-    """Return the indices int64 [B, n] of the best of each level, level by level, of A anchors."""
-    found, first = [], 0
-    for size in torch.unique_consecutive(levels, return_counts=True)[1].tolist():
-        part = scores[:, first : first + size]
-        found.append(first + part.topk(min(count, size), dim=1).indices)
+def _best_of_levels(scores: Tensor, level_sizes: Sequence[int], count: int) -> tuple[Tensor, Tensor]:
+    """Return the indices int64 [B, n] of the best of each level, level by level, of A anchors; and the levels [n]."""
+    found, levels, first = [], [], 0
+    for number, size in enumerate(level_sizes):
+        best = scores[:, first : first + size].topk(min(count, size), dim=1).indices
+        found.append(first + best)
+        levels.append(torch.full((best.shape[1],), number, device=scores.device))
         first += size
-    return torch.cat(found, dim=1)
+    return torch.cat(found, dim=1), torch.cat(levels)
 
 
 def _proposals(found: PaddedDetections) -> Proposals:
-    return Proposals(found.boxes, found.scores, found.valid)
+    return Proposals(found.boxes, found.scores, found.valid, complete=found.complete)

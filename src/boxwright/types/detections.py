@@ -5,7 +5,7 @@ Dimensions: B batch, D detections (padded in a batch), P keypoints, C columns of
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,14 @@ class PaddedDetections:
         labels: int64 [B, D], 0-based.
         anchors: int64 [B, D]; which anchor each came from.
         valid: bool [B, D]; False where padded. What is valid comes first.
+        complete: bool [B]; False where more could have been found: a graph of fixed shapes looks at the best
+            candidates alone. None where nothing was left out.
+        multiclass_scores: float32 [B, D, C]; all scores of each one's anchor, background first where there is one; or
+            None where not known, as what follows.
+        keypoints: float32 [B, D, P, 2], x and y in pixels of the network's input.
+        masks: float32 [B, D, h, w] in 0..1; as in `Detections`.
+        features: float [B, D, C, H, W]; as there.
+        rpn_features: float [B, D, C, H, W]; as there.
     """
 
     boxes: Tensor
@@ -36,11 +44,49 @@ class PaddedDetections:
     labels: Tensor
     anchors: Tensor
     valid: Tensor
+    complete: Tensor | None = None
+    multiclass_scores: Tensor | None = None
+    keypoints: Tensor | None = None
+    masks: Tensor | None = None
+    features: Tensor | None = None
+    rpn_features: Tensor | None = None
 
     def image(self, number: int) -> PaddedDetections:
         """Return what was found in one image, [D, …] without padding."""
         count = int(self.valid[number].sum())
-        return PaddedDetections(*(getattr(self, f.name)[number, :count] for f in fields(self)))
+        found = replace(self, complete=None)
+        known = {name: value[number, :count] for name, value in vars(found).items() if value is not None}
+        return PaddedDetections(**known)
+
+    def to_list(self, image_sizes: Tensor, categories: Categories | None = None) -> list[Detections]:
+        """Return what was found in each image, without padding.
+
+        Args:
+            image_sizes: int64 [B, 2]; the (height, width) of each image, in the pixels that boxes are in.
+            categories: The classes that the labels name.
+
+        Returns:
+            B detections.
+        """
+        listed = []
+        for number, (height, width) in enumerate(image_sizes.tolist()):
+            one = self.image(number)
+            listed.append(
+                Detections(
+                    one.boxes,
+                    one.scores,
+                    one.labels,
+                    (int(height), int(width)),
+                    categories,
+                    anchor_indices=one.anchors,
+                    multiclass_scores=one.multiclass_scores,
+                    keypoints=one.keypoints,
+                    masks=one.masks,
+                    features=one.features,
+                    rpn_features=one.rpn_features,
+                )
+            )
+        return listed
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ class AnchorPredictions:
         anchors: float32 [A, 4], xyxy in pixels of the network's input; or [B, A, 4] where each image has its own.
         feature_maps: The maps that the heads saw, finest first, each [B, C, H, W].
         input_size: (height, width) of the network's input, the unit in which boxes are coded.
-        levels: int64 [A]; which of the feature maps each anchor belongs to, or None where not known.
+        level_sizes: How many of the anchors belong to each feature map, in order; empty where not known.
         masks: float [B, A, h, w] or [B, A, K, h, w], where a head predicts them; or None.
         filtered: bool [B, A]; anchors that are neither detected nor negatives; or None.
     """
@@ -48,15 +48,17 @@ class AnchorPredictions:
     anchors: Tensor
     feature_maps: tuple[Tensor, ...] = ()
     input_size: tuple[int, int] = (1, 1)
-    levels: Tensor | None = None
+    level_sizes: tuple[int, ...] = ()
     masks: Tensor | None = None
     filtered: Tensor | None = None
 
     def on_levels(self, levels: Sequence[int]) -> Tensor:
         """Return bool [A]: which anchors belong to some of the feature maps, by number from the finest."""
-        if self.levels is None:
+        if not self.level_sizes:
             raise ValueError("which feature map each anchor belongs to is not known")
-        return torch.isin(self.levels, torch.tensor(list(levels), device=self.levels.device))
+        device = self.anchors.device
+        parts = [torch.full((size,), n in levels, device=device) for n, size in enumerate(self.level_sizes)]
+        return torch.cat(parts)
 
 
 @dataclass(frozen=True)
@@ -90,12 +92,14 @@ class Proposals:
         scores: float32 [B, R]; how likely each holds an object; 0 where padded.
         valid: bool [B, R]; False where padded.
         positive: bool [B, R]; which were sampled for the object that they hold; None where nothing was sampled.
+        complete: As for `PaddedDetections`.
     """
 
     boxes: Tensor
     scores: Tensor
     valid: Tensor
     positive: Tensor | None = None
+    complete: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -172,9 +176,7 @@ class RawDetections:
     Attributes:
         boxes: float32 [B, A, 4], xyxy in pixels of the network's input, not clipped.
         scores: float32 [B, A, C]; background first where there is one.
-        levels: int64 [A]; which feature map each anchor belongs to, or None.
     """
 
     boxes: Tensor
     scores: Tensor
-    levels: Tensor | None = None
