@@ -4,6 +4,7 @@
     ├── ConfigError          a configuration that cannot be read, or asks for what is not there
     ├── DataError            a label map, record, annotation or image that cannot be used
     ├── CheckpointError      a checkpoint that is damaged, missing or of another model
+    ├── ExportError          a detector that a format cannot hold, or an export that does not do what the detector does
     ├── OutputError          a file that cannot be written (a full disk, a read-only folder)
     └── TrainingError        a run that cannot continue (a loss that is not finite, a dead worker)
 
@@ -17,6 +18,7 @@ __all__ = [
     "CheckpointError",
     "ConfigError",
     "DataError",
+    "ExportError",
     "OutputError",
     "TrainingError",
     "shortened",
@@ -48,6 +50,10 @@ class DataError(BoxwrightError):
 
 class CheckpointError(BoxwrightError):
     """A checkpoint is missing, damaged, or belongs to another model."""
+
+
+class ExportError(BoxwrightError):
+    """A detector cannot be written for another runtime, or what was written does not do what the detector does."""
 
 
 class OutputError(BoxwrightError):

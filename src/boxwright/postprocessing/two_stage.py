@@ -88,15 +88,15 @@ class ProposalPostprocessor:
 
     @torch.no_grad()
     def decode(self, predictions: TwoStagePredictions) -> RawDetections:
-        """Return the proposals, with scores of no object and object; those of padding mean nothing."""
+        """Return boxes [B, R, 1, 4] and scores [B, R, 2] of no object and object; those of padding mean nothing."""
         scores = predictions.proposals.scores
-        return RawDetections(predictions.proposals.boxes, torch.stack([1 - scores, scores], dim=-1))
+        return RawDetections(predictions.proposals.boxes[:, :, None], torch.stack([1 - scores, scores], dim=-1))
 
     @torch.no_grad()
     def select(self, predictions: TwoStagePredictions, raw: RawDetections, true_sizes: Tensor) -> PaddedDetections:
         """Return the proposals, with label 0; their anchors are their numbers."""
         del true_sizes
-        boxes, scores, valid = raw.boxes, predictions.proposals.scores, predictions.proposals.valid
+        boxes, scores, valid = raw.boxes.squeeze(2), predictions.proposals.scores, predictions.proposals.valid
         numbers = torch.arange(scores.shape[1], device=scores.device).expand_as(scores)
         labels, complete = torch.zeros_like(numbers), predictions.proposals.complete
         return PaddedDetections(boxes, scores, labels, numbers, valid, complete, raw.scores)

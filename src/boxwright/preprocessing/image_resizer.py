@@ -92,6 +92,11 @@ def to_grayscale(image: Tensor) -> Tensor:
     return (image * weights).sum(-1, keepdim=True)
 
 
+def _resized(resize: Resize, image: Tensor, size: tuple[int, int]) -> Tensor:
+    """Return an image float32 of a size; what has that size already is left as it is."""
+    return image.float() if image.shape[:2] == size else resize(image, *size).float()
+
+
 @dataclass(frozen=True)
 class FixedShapeResizer:
     """Stretch every image to one size.
@@ -125,7 +130,7 @@ class FixedShapeResizer:
 
     def __call__(self, image: Tensor) -> tuple[Tensor, tuple[int, int]]:
         """Return float32 [height, width, C or 1], and (height, width)."""
-        resized = self.resize(image, self.height, self.width).float()
+        resized = _resized(self.resize, image, (self.height, self.width))
         return (to_grayscale(resized) if self.convert_to_grayscale else resized), (self.height, self.width)
 
 
@@ -179,7 +184,7 @@ class KeepAspectRatioResizer:
     def __call__(self, image: Tensor) -> tuple[Tensor, tuple[int, int]]:
         """Return float32 [H', W', C or 1], and the (height, width) of the image in it."""
         size = self.new_size(image.shape[0], image.shape[1])
-        resized = self.resize(image, *size).float()
+        resized = _resized(self.resize, image, size)
         if self.pad_to_max_dimension:
             resized = self._pad(resized)
         return (to_grayscale(resized) if self.convert_to_grayscale else resized), size

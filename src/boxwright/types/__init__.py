@@ -6,20 +6,25 @@ with continuous coordinates (a box that covers a whole 4×3 image is `0, 0, 4, 3
 `Categories` alone.
 """
 
-from boxwright.types.categories import Categories, Category
-from boxwright.types.detections import Detections, PaddedDetections
-from boxwright.types.predictions import (
-    AnchorPredictions,
-    CascadePredictions,
-    FinalFeatures,
-    InstancePredictions,
-    Proposals,
-    RawDetections,
-    RegionPredictions,
-    TwoStagePredictions,
-)
-from boxwright.types.sample import Sample
-from boxwright.types.targets import Targets
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from boxwright.types.categories import Categories, Category
+    from boxwright.types.detections import Detections, PaddedDetections
+    from boxwright.types.found import FoundObjects
+    from boxwright.types.predictions import (
+        AnchorPredictions,
+        CascadePredictions,
+        FinalFeatures,
+        InstancePredictions,
+        Proposals,
+        RawDetections,
+        RegionPredictions,
+        TwoStagePredictions,
+    )
+    from boxwright.types.sample import Sample
+    from boxwright.types.targets import Targets
 
 __all__ = [
     "AnchorPredictions",
@@ -27,6 +32,7 @@ __all__ = [
     "Category",
     "Detections",
     "FinalFeatures",
+    "FoundObjects",
     "InstancePredictions",
     "PaddedDetections",
     "Proposals",
@@ -37,3 +43,30 @@ __all__ = [
     "Targets",
     "TwoStagePredictions",
 ]
+
+# Where each name lives. A name is imported when it is first asked for: some are PyTorch's tensors, which what runs an
+# exported detector does without.
+_HOMES = {
+    "boxwright.types.categories": ("Categories", "Category"),
+    "boxwright.types.detections": ("Detections", "PaddedDetections"),
+    "boxwright.types.found": ("FoundObjects",),
+    "boxwright.types.predictions": (
+        "AnchorPredictions",
+        "CascadePredictions",
+        "FinalFeatures",
+        "InstancePredictions",
+        "Proposals",
+        "RawDetections",
+        "RegionPredictions",
+        "TwoStagePredictions",
+    ),
+    "boxwright.types.sample": ("Sample",),
+    "boxwright.types.targets": ("Targets",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(module), name)
+    raise AttributeError(f"module 'boxwright.types' has no attribute {name!r}")

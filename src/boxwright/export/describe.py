@@ -1,0 +1,114 @@
+"""What is known of a detector, for an export to say."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+
+import torch
+
+from boxwright.export.graph import INPUT
+from boxwright.models.detector import Detector
+from boxwright.postprocessing.anchor import AnchorPostprocessor
+from boxwright.postprocessing.cascade import CascadePostprocessor
+from boxwright.postprocessing.nms import Nms
+from boxwright.postprocessing.two_stage import TwoStagePostprocessor
+from boxwright.runtime.metadata import Metadata
+
+__all__ = ["describe", "suppression_of", "versions", "weights_sha256"]
+
+_OUTPUTS = {
+    "detection_boxes": "float32 [batch, D, 4]: ymin, xmin, ymax, xmax in 0..1 of the picture",
+    "detection_scores": "float32 [batch, D], best first",
+    "detection_classes": "float32 [batch, D]: ids, the label plus 1",
+    "num_detections": "float32 [batch]: how many of D are detections; the others are padding",
+    "detection_anchor_indices": "float32 [batch, D]: the anchor of each",
+    "detection_multiclass_scores": "float32 [batch, D, columns]: all scores of that anchor",
+    "detection_keypoints": "float32 [batch, D, points, 2]: y, x in 0..1 of the picture",
+    "detection_masks": "float32 [batch, D, h, w] in 0..1, within each box",
+    "detections_complete": "float32 [batch]: 0 where more candidates than are looked at could have mattered",
+    "raw_detection_boxes": "float32 [batch, A, 4]: every anchor's, in 0..1 of the network's input (regions: picture)",
+    "raw_detection_scores": "float32 [batch, A, columns]: every anchor's",
+}
+
+
+def weights_sha256(detector: Detector) -> str:
+    """Return the SHA-256 of a detector's weights, by name, shape and value."""
+    digest = hashlib.sha256()
+    for name, value in sorted(detector.network.state_dict().items()):
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
+        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def versions(*names: str) -> dict[str, str]:
+    """Return the versions of installed packages, PyTorch's among them."""
+    found = {}
+    for name in ("torch", *names):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def describe(
+    detector: Detector,
+    *,
+    format: str,
+    config: str,
+    step: int,
+    suppression: str,
+    libraries: tuple[str, ...],
+    metric: Mapping[str, float] | None = None,
+) -> Metadata:
+    """Return what an export says of a detector.
+
+    Args:
+        detector: The detector.
+        format: Of the file.
+        config: The text of its configuration.
+        step: Steps that it was trained.
+        suppression: How it is done: "operator", "tensors" or "none".
+        libraries: That wrote the file, beside PyTorch.
+        metric: A metric's name and value, where one is known.
+
+    Returns:
+        The metadata, before any comparison. `SOURCE_DATE_EPOCH` sets the time.
+    """
+    preprocessor, nms = detector.preprocessor, suppression_of(detector)
+    epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
+    created = datetime.fromtimestamp(int(epoch), UTC) if epoch.isdigit() else datetime.now(UTC)
+    return Metadata(
+        format=format,
+        boxwright=version("boxwright"),
+        config=config,
+        num_classes=detector.num_classes,
+        categories=detector.categories.to_list() if detector.categories else [],
+        step=step,
+        metric=dict(metric or {}),
+        created=created.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        weights_sha256=weights_sha256(detector),
+        input={
+            "name": INPUT,
+            "dtype": "uint8 [batch, height, width, 3]",
+            "colour": "RGB",
+            "range": [0, 255],
+            "resizer": f"{type(preprocessor.resizer).__name__} to {preprocessor.resizer.output_size}, within the graph",
+            "scaling": {"scale": preprocessor.scaling.scale, "offset": preprocessor.scaling.offset},
+        },
+        outputs=_OUTPUTS,
+        suppression={"in the graph": suppression, **({} if nms is None else vars(nms.rules()))},
+        versions=versions(*libraries),
+    )
+
+
+def suppression_of(detector: Detector) -> Nms | None:
+    """Return how a detector suppresses; None for one that only proposes."""
+    post = detector.postprocessor
+    if isinstance(post, CascadePostprocessor):
+        post = post.detection
+    return post.nms if isinstance(post, AnchorPostprocessor | TwoStagePostprocessor) else None

@@ -1,0 +1,242 @@
+"""`export`: write a detector for another runtime, after what was written has been compared with it."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boxwright.errors import ExportError
+from boxwright.export.describe import describe, versions, weights_sha256
+from boxwright.export.graph import PREPROCESSED
+from boxwright.export.onnx_file import onnx_bytes, onnx_model, with_output
+from boxwright.export.openvino_file import openvino_model, save_openvino
+from boxwright.export.parity import Report, compare
+from boxwright.export.program import Suppression, detection_program
+from boxwright.export.pt2_file import Pt2Session, save_pt2
+from boxwright.files import make_folder, write_whole
+from boxwright.models.detector import Detector
+from boxwright.runtime.metadata import Metadata
+from boxwright.runtime.sessions import OnnxSession, OpenVinoSession, Session
+
+__all__ = ["FORMATS", "Format", "export", "open_session_of", "report_path", "verify"]
+
+Format = Literal["onnx", "openvino", "pt2"]
+Pictures = Sequence[NDArray[np.uint8]]
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """A format.
+
+    Attributes:
+        suffix: Of its file.
+        libraries: That write and run it, beside PyTorch.
+        make: From a detector and how it suppresses to what `save` takes.
+        save: Writes it, with metadata, under a path.
+        session: Opens a file.
+    """
+
+    suffix: str
+    libraries: tuple[str, ...]
+    make: Callable[[Detector, Suppression], Any]
+    save: Callable[[Any, Metadata, Path], None]
+    session: Callable[[Path], Session]
+
+
+def _onnx(detector: Detector, suppression: Suppression) -> Any:
+    return onnx_model(detection_program(detector, suppression, with_inputs=True))
+
+
+def _save_onnx(model: Any, metadata: Metadata, path: Path) -> None:
+    path.write_bytes(onnx_bytes(model, metadata))
+
+
+def _openvino(detector: Detector, suppression: Suppression) -> Any:
+    return openvino_model(_onnx(detector, suppression).SerializeToString(deterministic=True))
+
+
+FORMATS: dict[str, _Kind] = {
+    "onnx": _Kind(".onnx", ("onnx", "onnxscript", "onnxruntime"), _onnx, _save_onnx, OnnxSession),
+    "openvino": _Kind(".xml", ("openvino", "onnx", "onnxscript"), _openvino, save_openvino, OpenVinoSession),
+    "pt2": _Kind(".pt2", (), detection_program, save_pt2, Pt2Session),
+}
+
+
+def export(  # noqa: PLR0913  # what a file says of itself is part of it
+    detector: Detector,
+    path: str | Path,
+    *,
+    images: Pictures,
+    format: Format = "onnx",
+    nms: Suppression = "operator",
+    allow_difference: bool = False,
+    config: str = "",
+    step: int = 0,
+    metric: Mapping[str, float] | None = None,
+    source: str = "",
+) -> Report:
+    """Write a detector as one file that another runtime opens, and a report of how it was compared.
+
+    Nothing unverified leaves: what was made is opened in its runtime and compared with the detector on the pictures;
+    only what passes gets its name.
+
+    Args:
+        detector: Trained; its mode is left as it is.
+        path: The file; its suffix is the format's.
+        images: Real pictures, of several sizes if the detector will see such, uint8 [H, W, 3] in RGB.
+        format: "onnx", "openvino" or "pt2".
+        nms: "operator": suppression by the runtime's own operator; "padded": by plain tensors, for runtimes without
+            one, as PyTorch's programs always are; "none": raw outputs alone.
+        allow_difference: Write also what differs; the file says so.
+        config: The text of the detector's configuration, for the file to carry.
+        step: Steps that it was trained.
+        metric: A metric's name and value, for the file to carry.
+        source: Where the pictures are from, for the report.
+
+    Returns:
+        The report, which lies beside the file as `NAME.parity.json`.
+
+    Raises:
+        ExportError: Where the detector cannot be written so, there are no pictures, or the result differs.
+        OutputError: Where the disk is full or the folder cannot be written.
+    """
+    path, kind = Path(path), FORMATS[format]
+    _check(path, kind, images)
+    suppression: Suppression = "padded" if format == "pt2" and nms == "operator" else nms
+    training = detector.training
+    detector.eval()
+    try:
+        made = kind.make(detector, suppression)
+        with tempfile.TemporaryDirectory(dir=make_folder(path.parent), prefix=f".{path.name}.") as folder:
+            scratch = Path(folder) / path.name
+            metadata = describe(
+                detector,
+                format=format,
+                config=config,
+                step=step,
+                suppression=suppression,
+                libraries=kind.libraries,
+                metric=metric,
+            )
+            kind.save(made, metadata, scratch)
+            report = _compared(detector, scratch, kind, images, source)
+            if not report.passed and not allow_difference:
+                write_whole(report_path(path), report.to_json())
+                raise ExportError(
+                    f"{path} was not written: it does not do what the detector does. {report.problem()}; "
+                    f"report: {report_path(path)}"
+                )
+            kind.save(made, replace(metadata, parity=_verdict(report)), scratch)
+            _publish(Path(folder), path, report)
+    finally:
+        detector.train(training)
+    return report
+
+
+def _check(path: Path, kind: _Kind, images: Pictures) -> None:
+    if path.suffix != kind.suffix:
+        raise ExportError(f"{path}: expected a name that ends in {kind.suffix}")
+    if path.is_dir():
+        raise ExportError(f"{path} is a folder; name a file in it")
+    if not len(images):
+        raise ExportError("there is no picture to compare on: what is exported is compared with the detector")
+
+
+def _compared(detector: Detector, file: Path, kind: _Kind, images: Pictures, source: str) -> Report:
+    session = kind.session(file)
+    metadata = session.metadata
+    stages = compare(
+        detector,
+        session,
+        images,
+        preprocessed=_preprocessed(file, kind),
+        raw_only=metadata.suppression.get("in the graph") == "none",
+    )
+    sizes = sorted({f"{image.shape[1]}x{image.shape[0]}" for image in images})
+    listed = {"count": len(images), "sizes": sizes[:50], "source": source}
+    return Report(stages, listed, weights_sha256(detector), versions(*kind.libraries))
+
+
+def _preprocessed(file: Path, kind: _Kind) -> Callable[[NDArray[np.uint8]], NDArray[np.float32]] | None:
+    """Return what shows what an export's network sees; a PyTorch program shows none of its inside."""
+    if kind.suffix != ".onnx":
+        return None
+    session = OnnxSession(with_output(file.read_bytes(), PREPROCESSED))
+    return lambda images: session.run(images, [PREPROCESSED])[PREPROCESSED]
+
+
+def _verdict(report: Report) -> dict[str, Any]:
+    return {
+        "verdict": "passed" if report.passed else "differs",
+        "problem": report.problem(),
+        "report_sha256": hashlib.sha256(report.to_json().encode()).hexdigest(),
+    }
+
+
+def _publish(folder: Path, path: Path, report: Report) -> None:
+    """Bring a file, what belongs to it and its report to their place; the file itself last."""
+    for part in sorted(folder.iterdir(), key=lambda part: part.name == path.name):
+        if part.name == path.name:
+            write_whole(report_path(path), report.to_json())
+        write_whole(path.parent / part.name, part.read_bytes())
+
+
+def report_path(path: str | Path) -> Path:
+    """Return where the report of an exported file lies."""
+    return Path(path).with_name(f"{Path(path).name}.parity.json")
+
+
+def open_session_of(path: str | Path) -> Session:
+    """Open an exported file of any format in its runtime.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The session.
+
+    Raises:
+        ExportError: Where there is no such file, or it is of no format of ours.
+    """
+    path = Path(path)
+    kind = next((kind for kind in FORMATS.values() if kind.suffix == path.suffix), None)
+    if kind is None:
+        raise ExportError(f"{path}: expected {', '.join(kind.suffix for kind in FORMATS.values())}")
+    if not path.is_file():
+        raise ExportError(f"{path}: no such file")
+    return kind.session(path)
+
+
+def verify(detector: Detector, path: str | Path, images: Pictures, source: str = "") -> Report:
+    """Compare an exported file with its detector once more, such as on the machine that it will run on.
+
+    Args:
+        detector: It was exported from.
+        path: The file.
+        images: Real pictures, uint8 [H, W, 3].
+        source: Where they are from, for the report.
+
+    Returns:
+        The report.
+
+    Raises:
+        ExportError: Where the file is of another detector.
+    """
+    path = Path(path)
+    kind = FORMATS[open_session_of(path).metadata.format]
+    metadata = kind.session(path).metadata
+    if metadata.weights_sha256 != weights_sha256(detector):
+        raise ExportError(f"{path} was exported from other weights than the detector's")
+    training = detector.training
+    detector.eval()
+    try:
+        return _compared(detector, path, kind, images, source)
+    finally:
+        detector.train(training)

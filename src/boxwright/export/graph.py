@@ -1,0 +1,142 @@
+"""A whole detector as one graph: pictures in, TensorFlow's named outputs out (its `exporter_lib_v2`).
+
+Between preprocessing and outputs everything is tensors of shapes that do not depend on data.
+
+Dimensions: B batch, H W image, D detections (padded), A anchors or proposals, C columns of the class head, P keypoints,
+h w mask.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from boxwright.export.resizing import Resized, resizing
+from boxwright.models.detector import Detector
+from boxwright.types import PaddedDetections, RawDetections
+
+__all__ = ["INPUT", "PREPROCESSED", "DetectionGraph", "named_outputs"]
+
+INPUT = "input_tensor"
+PREPROCESSED = "preprocessed_inputs"
+_ANCHOR_BOXES = 3  # dimensions; those of regions have one more, for classes
+
+
+class DetectionGraph(nn.Module):
+    """Detect in a batch of pictures of one size."""
+
+    def __init__(self, detector: Detector) -> None:
+        """Take the detector apart.
+
+        Args:
+            detector: In evaluation mode; the anchors of its input size are laid.
+
+        Raises:
+            ExportError: Where its resizer cannot be in a graph.
+        """
+        super().__init__()
+        self.resize = resizing(detector.preprocessor.resizer)
+        self.preprocessor, self.network, self.postprocessor = (
+            detector.preprocessor,
+            detector.network,
+            detector.postprocessor,
+        )
+
+    def forward(self, images: Tensor) -> dict[str, Tensor]:
+        """Return TensorFlow's outputs, float32 all of them, and `PREPROCESSED`, what the network sees.
+
+        Args:
+            images: uint8 or float32 [B, H, W, 3] in 0..255.
+
+        Returns:
+            `detection_boxes` [B, D, 4] as ymin, xmin, ymax, xmax in 0..1 of the picture; `detection_scores`,
+            `detection_classes` (from 1; 1 where padded, as in TF) and `detection_anchor_indices` [B, D];
+            `num_detections` [B]; `detection_multiclass_scores` [B, D, C]; `raw_detection_boxes` [B, A, 4] in 0..1 of
+            the network's input, not clipped (those of regions: of the picture, clipped), and `raw_detection_scores`
+            [B, A, C]; `detection_keypoints` [B, D, P, 2], `detection_masks` [B, D, h, w] and `detection_features` where
+            there are any; and `detections_complete` [B], 0 where more candidates than the graph looks at could have
+            changed the result.
+        """
+        resized: Resized = self.resize(images)
+        inputs = self.preprocessor.normalize(resized.pixels.permute(0, 3, 1, 2), resized.true_sizes)
+        # Rows before columns in memory: a program keeps the strides that it saw, and those of a batch of one differ.
+        return self.outputs(inputs.contiguous(), resized.true_sizes)
+
+    def outputs(self, inputs: Tensor, true_sizes: Tensor) -> dict[str, Tensor]:
+        """Return what `forward` returns, of preprocessed pictures.
+
+        Args:
+            inputs: float32 [B, C, H', W'].
+            true_sizes: int64 [B, 2]; the (height, width) of each without its padding.
+
+        Returns:
+            The outputs.
+        """
+        predictions = self.network(inputs, true_sizes)
+        raw = self.postprocessor.decode(predictions)
+        found = self.postprocessor.select(predictions, raw, true_sizes)
+        return named_outputs(inputs, raw, found, true_sizes)
+
+
+def named_outputs(inputs: Tensor, raw: RawDetections, found: PaddedDetections, true_sizes: Tensor) -> dict[str, Tensor]:
+    """Return TensorFlow's outputs by name, float32; as `DetectionGraph.forward` describes them.
+
+    Args:
+        inputs: What the network sees.
+        raw: Everything decoded.
+        found: What was selected.
+        true_sizes: int64 [B, 2]; the (height, width) of each input without its padding.
+
+    Returns:
+        The outputs.
+    """
+    whole = true_sizes.new_tensor([inputs.shape[-2:]])
+    raw_outputs = _raw(raw, whole) if raw.boxes.ndim == _ANCHOR_BOXES else _raw_regions(raw, true_sizes)
+    outputs = {PREPROCESSED: inputs, **_detections(found, true_sizes), **raw_outputs}
+    return {name: value.to(torch.float32) for name, value in outputs.items()}
+
+
+def _detections(found: PaddedDetections, true_sizes: Tensor) -> dict[str, Tensor]:
+    valid = found.valid
+    outputs = {
+        "detection_boxes": _normalized(found.boxes, true_sizes),
+        "detection_scores": found.scores,
+        "detection_classes": found.labels + 1,
+        "num_detections": valid.sum(1),
+        "detection_anchor_indices": found.anchors,
+    }
+    if found.multiclass_scores is not None:
+        outputs["detection_multiclass_scores"] = found.multiclass_scores * valid[..., None]
+    if found.keypoints is not None:
+        outputs["detection_keypoints"] = _points(found.keypoints, true_sizes) * valid[..., None, None]
+    if found.masks is not None:
+        outputs["detection_masks"] = found.masks * valid[..., None, None]
+    if found.features is not None:
+        outputs["detection_features"] = found.features * valid[..., None, None, None]
+    if found.complete is not None:
+        outputs["detections_complete"] = found.complete
+    return outputs
+
+
+def _raw(raw: RawDetections, input_size: Tensor) -> dict[str, Tensor]:
+    return {"raw_detection_boxes": _normalized(raw.boxes, input_size), "raw_detection_scores": raw.scores}
+
+
+def _raw_regions(raw: RawDetections, true_sizes: Tensor) -> dict[str, Tensor]:
+    """Return what TF gives of regions: the boxes of the likeliest class, clipped to the picture."""
+    best = raw.scores[..., -raw.boxes.shape[2] :].argmax(-1)[..., None, None]
+    boxes = raw.boxes.gather(2, best.expand(-1, -1, 1, 4)).squeeze(2)
+    return {
+        "raw_detection_boxes": _normalized(boxes, true_sizes).clamp(0, 1),
+        "raw_detection_scores": raw.scores,
+    }
+
+
+def _points(points: Tensor, sizes: Tensor) -> Tensor:
+    """Bring points x, y in pixels [B, D, P, 2] to y, x in 0..1 of sizes [B or 1, 2]."""
+    return points.flip(-1) / sizes[:, None, None].to(points)
+
+
+def _normalized(boxes: Tensor, sizes: Tensor) -> Tensor:
+    """Bring boxes xyxy in pixels [B, N, 4] to ymin, xmin, ymax, xmax in 0..1 of sizes [B or 1, 2]."""
+    return boxes[..., [1, 0, 3, 2]] / torch.cat([sizes, sizes], -1)[:, None].to(boxes)

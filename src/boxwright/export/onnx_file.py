@@ -1,0 +1,147 @@
+"""ONNX: from a program to one file (opset 20).
+
+Dimensions: B batch, n candidates, K classes, m pairs that stay.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from boxwright.export.graph import INPUT, PREPROCESSED
+from boxwright.export.program import quiet
+from boxwright.runtime.metadata import KEY, Metadata
+from boxwright.runtime.sessions import require_library
+
+__all__ = ["OPSET", "onnx_bytes", "onnx_model", "with_output"]
+
+OPSET = 20
+_SIDES = ("batch", "height", "width")
+
+
+def onnx_model(program: torch.export.ExportedProgram) -> Any:
+    """Return a program as an ONNX model, without what the exporter writes of its author's files.
+
+    Args:
+        program: Of `detection_program`, with what the network sees.
+
+    Returns:
+        The `onnx.ModelProto`; the network's input keeps its name within, but is no output.
+    """
+    onnx = require_library("onnx", "onnx")
+    require_library("onnxscript", "onnx")
+    names: list[str] = list(program.call_spec.out_spec.context)  # the keys of the graph's outputs
+    with torch.no_grad(), quiet():
+        exported = torch.onnx.export(
+            program,
+            dynamo=True,
+            opset_version=OPSET,
+            verbose=False,
+            input_names=[INPUT],
+            output_names=names,
+            custom_translation_table={torch.ops.boxwright.suppress_pairs.default: _non_max_suppression},
+        )
+    model = exported.model_proto if exported is not None else None
+    if model is None:
+        raise RuntimeError("torch.onnx.export returned nothing")
+    _tidy(model, [name for name in names if name != PREPROCESSED])
+    onnx.checker.check_model(model)
+    return model
+
+
+def _non_max_suppression(
+    boxes: Any, scores: Any, labels: Any, num_classes: int, iou_threshold: float, max_per_class: int
+) -> Any:
+    """Translate `boxwright::suppress_pairs`: a row of scores for each class, -1 for pairs of another."""
+    from onnxscript import opset20 as op
+
+    def numbers(*values: int) -> Any:
+        return op.Constant(value_ints=list(values))
+
+    classes = op.Unsqueeze(numbers(*range(num_classes)), numbers(0, 2))
+    own = op.Equal(op.Unsqueeze(labels, numbers(1)), classes)
+    by_class = op.Where(own, op.Unsqueeze(scores, numbers(1)), op.Constant(value_float=-1.0))
+    chosen = op.NonMaxSuppression(
+        boxes,
+        by_class,
+        numbers(max_per_class),
+        op.Constant(value_floats=[iou_threshold]),
+        op.Constant(value_floats=[-0.5]),
+    )
+    places = op.Gather(chosen, numbers(0, 2), axis=1)
+    ones = op.Expand(op.Constant(value_floats=[1.0]), op.Shape(places, end=1))
+    none = op.ConstantOfShape(op.Shape(scores))
+    return op.Greater(op.ScatterND(none, places, ones), op.Constant(value_float=0.0))
+
+
+def _tidy(model: Any, outputs: list[str]) -> None:
+    """Keep some outputs and what they need; name the sides; drop the exporter's notes."""
+    graph = model.graph
+    for holder in (model, graph, *graph.node, *graph.input, *graph.output, *graph.value_info, *graph.initializer):
+        for field in ("metadata_props", "doc_string"):
+            if field in holder.DESCRIPTOR.fields_by_name:
+                holder.ClearField(field)
+    graph.ClearField("value_info")
+    graph.name = KEY
+    shape = graph.input[0].type.tensor_type.shape
+    symbols = {shape.dim[number].dim_param: name for number, name in enumerate(_SIDES)}
+    for value in (*graph.input, *graph.output):
+        for side in value.type.tensor_type.shape.dim:
+            if side.dim_param:
+                side.dim_param = symbols.get(side.dim_param, side.dim_param)
+    kept = {value.name: value for value in graph.output}
+    del graph.output[:]
+    graph.output.extend(kept[name] for name in outputs)
+    _prune(graph)
+
+
+def _prune(graph: Any) -> None:
+    """Drop nodes and weights that no output needs; what the network sees keeps its place."""
+    needed, nodes = {value.name for value in graph.output}, []
+    for node in reversed(graph.node):
+        if needed & set(node.output):
+            needed |= set(node.input)
+            nodes.append(node)
+    kept = [node.SerializeToString() for node in reversed(nodes)]
+    del graph.node[:]
+    for data in kept:
+        graph.node.add().ParseFromString(data)
+    for number in reversed(range(len(graph.initializer))):
+        if graph.initializer[number].name not in needed:
+            del graph.initializer[number]
+
+
+def onnx_bytes(model: Any, metadata: Metadata) -> bytes:
+    """Return a model as a file's bytes, with what it says of itself.
+
+    Args:
+        model: The `onnx.ModelProto`; its metadata is replaced.
+        metadata: What it says.
+
+    Returns:
+        The bytes, the same for the same model and metadata.
+    """
+    del model.metadata_props[:]
+    entry = model.metadata_props.add()
+    entry.key, entry.value = KEY, metadata.to_json()
+    model.producer_name, model.producer_version = KEY, metadata.boxwright
+    data: bytes = model.SerializeToString(deterministic=True)
+    return data
+
+
+def with_output(data: bytes, name: str) -> bytes:
+    """Return a model that has one more output: a value within it, such as `PREPROCESSED`.
+
+    Args:
+        data: The model.
+        name: The value's.
+
+    Returns:
+        The bytes.
+    """
+    onnx = require_library("onnx", "onnx")
+    model = onnx.load_model_from_string(data)
+    model.graph.output.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None))
+    more: bytes = model.SerializeToString()
+    return more

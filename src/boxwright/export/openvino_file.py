@@ -1,0 +1,31 @@
+"""OpenVINO: from an ONNX file to .xml and .bin, in the precision of the detector."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from boxwright.runtime.metadata import KEY, Metadata
+from boxwright.runtime.sessions import require_library
+
+__all__ = ["openvino_model", "save_openvino"]
+
+
+def openvino_model(onnx: bytes) -> Any:
+    """Return an ONNX model as OpenVINO's."""
+    runtime = require_library("openvino", "openvino")
+    return runtime.Core().read_model(onnx)
+
+
+def save_openvino(model: Any, metadata: Metadata, path: Path) -> None:
+    """Write a model's .xml and .bin.
+
+    Args:
+        model: As `openvino_model` returned it.
+        metadata: What it says of itself.
+        path: The .xml.
+    """
+    runtime = require_library("openvino", "openvino")
+    model.set_rt_info(metadata.to_json(), [KEY])
+    # OpenVINO would save weights as float16.
+    runtime.save_model(model, str(path), compress_to_fp16=False)

@@ -1,0 +1,96 @@
+"""A detector as a `torch.export` program, with batch, height and width left open.
+
+Dimensions: B batch, H W image.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from boxwright.errors import ExportError
+from boxwright.export.graph import PREPROCESSED, DetectionGraph
+from boxwright.models.detector import Detector
+from boxwright.ops.suppression_in_tensors import DECOMPOSITIONS, PAIR_DECOMPOSITIONS
+
+__all__ = ["LARGEST_BATCH", "LARGEST_SIDE", "Suppression", "detection_program", "quiet"]
+
+LARGEST_BATCH, LARGEST_SIDE = 1024, 16384
+_EXAMPLE = (2, 64, 80, 3)
+
+
+Suppression = Literal["operator", "padded", "none"]
+
+
+def detection_program(
+    detector: Detector, suppression: Suppression, *, with_inputs: bool = False, dtype: torch.dtype = torch.uint8
+) -> torch.export.ExportedProgram:
+    """Return a whole detector as a program from pictures [B, H, W, 3] to `DetectionGraph`'s outputs.
+
+    Args:
+        detector: On the CPU; its mode is left as it is.
+        suppression: "operator": the program keeps `boxwright::suppress_pairs`, for a runtime that has such an operator;
+            "padded": it consists of PyTorch's own operators alone; "none": it ends with raw outputs.
+        with_inputs: Whether what the network sees is an output, too.
+        dtype: Of the pictures: uint8 or float32.
+
+    Returns:
+        The program.
+
+    Raises:
+        ExportError: Where the detector cannot be one.
+    """
+    training = detector.training
+    detector.eval()
+    try:
+        graph = _Chosen(DetectionGraph(detector), raw=suppression == "none", inputs=with_inputs)
+        resizer = detector.preprocessor.resizer
+        if resizer.output_size is None:
+            raise ExportError("image_resizer: inputs have any size, for which no graph can be made")
+        detector.network.lay_anchors(resizer.output_size, resizer.channels)
+        example = torch.zeros(_EXAMPLE, dtype=dtype)
+        dims = {
+            0: torch.export.Dim("batch", min=1, max=LARGEST_BATCH),
+            1: torch.export.Dim("height", min=1, max=LARGEST_SIDE),
+            2: torch.export.Dim("width", min=1, max=LARGEST_SIDE),
+        }
+        with torch.no_grad(), quiet():
+            program = torch.export.export(graph.eval(), (example,), dynamic_shapes=(dims,), strict=False)
+            table = DECOMPOSITIONS if suppression == "padded" else PAIR_DECOMPOSITIONS
+            plain: torch.export.ExportedProgram = program.run_decompositions(table)
+        return plain
+    finally:
+        detector.train(training)
+
+
+class _Chosen(nn.Module):
+    """Some of a graph's outputs; what the others need is not in the program."""
+
+    def __init__(self, graph: DetectionGraph, *, raw: bool, inputs: bool) -> None:
+        super().__init__()
+        self.whole, self.raw, self.inputs = graph, raw, inputs
+
+    def forward(self, images: Tensor) -> dict[str, Tensor]:
+        return {name: value for name, value in self.whole(images).items() if self._wants(name)}
+
+    def _wants(self, name: str) -> bool:
+        return self.inputs if name == PREPROCESSED else name.startswith("raw_") or not self.raw
+
+
+@contextmanager
+def quiet() -> Iterator[Any]:
+    """Keep what the exporters say of themselves off the screen."""
+    previous = logging.root.manager.disable
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        logging.disable(logging.WARNING)
+        try:
+            yield
+        finally:
+            logging.disable(previous)

@@ -1,0 +1,1 @@
+"""Exported detectors, opened and run without PyTorch."""

@@ -1,0 +1,154 @@
+"""An exported detector: pictures in, objects out.
+
+Dimensions: B batch, H W image, D detections (padded).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from boxwright.data.image_io import decode_image
+from boxwright.errors import DataError
+from boxwright.runtime.metadata import Metadata
+from boxwright.runtime.sessions import Session, open_session
+from boxwright.types.categories import Categories
+from boxwright.types.found import FoundObjects
+
+__all__ = ["ExportedDetector", "found_objects", "open_exported"]
+
+Images = Sequence[NDArray[np.uint8] | Image.Image]
+_IMAGE = 3
+
+
+class ExportedDetector:
+    """Detects as the detector did that it was exported from."""
+
+    def __init__(self, session: Session) -> None:
+        """Take an opened file.
+
+        Args:
+            session: The file in its runtime.
+        """
+        self.session = session
+        self.categories: Categories | None = session.metadata.classes()
+
+    @property
+    def metadata(self) -> Metadata:
+        """What the file says of itself."""
+        return self.session.metadata
+
+    def detect(self, images: Images) -> list[FoundObjects]:
+        """Detect objects in images of any sizes; neighbours of one size share a batch.
+
+        Args:
+            images: uint8 arrays [H, W, 3] in RGB, or of one channel, or PIL images.
+
+        Returns:
+            One result an image, in pixels of that image.
+
+        Raises:
+            DataError: For what is no image.
+        """
+        pictures = [_picture(image, number) for number, image in enumerate(images)]
+        return [found for run in _runs(pictures) for found in self._detect_batch(np.stack(run))]
+
+    def detect_encoded(self, files: Sequence[bytes]) -> list[FoundObjects]:
+        """Detect objects in image files: JPEG, PNG, BMP, GIF, WebP, TIFF.
+
+        Args:
+            files: The bytes of each.
+
+        Returns:
+            One result an image.
+
+        Raises:
+            DataError: For what is no image.
+        """
+        return self.detect([decode_image(data, f"image {number}") for number, data in enumerate(files)])
+
+    def _detect_batch(self, images: NDArray[np.uint8]) -> list[FoundObjects]:
+        outputs = self.session.run(images)
+        size = (images.shape[1], images.shape[2])
+        return [found_objects(outputs, number, size, self.categories) for number in range(len(images))]
+
+
+def found_objects(
+    outputs: dict[str, NDArray[np.float32]], number: int, size: tuple[int, int], categories: Categories | None
+) -> FoundObjects:
+    """Read one image of TensorFlow's named outputs.
+
+    Args:
+        outputs: As `Session.run` returns them.
+        number: Which image.
+        size: Its (height, width).
+        categories: The classes.
+
+    Returns:
+        Its objects, in its pixels.
+    """
+    count = int(outputs["num_detections"][number])
+    height, width = size
+    scale = np.array([height, width, height, width], np.float32)
+    boxes = (outputs["detection_boxes"][number, :count] * scale)[:, [1, 0, 3, 2]]
+    keypoints = _rows(outputs, "detection_keypoints", number, count)
+    anchors = _rows(outputs, "detection_anchor_indices", number, count)
+    return FoundObjects(
+        boxes=boxes,
+        scores=outputs["detection_scores"][number, :count],
+        labels=outputs["detection_classes"][number, :count].astype(np.int64) - 1,
+        image_size=size,
+        categories=categories,
+        anchor_indices=None if anchors is None else anchors.astype(np.int64),
+        multiclass_scores=_rows(outputs, "detection_multiclass_scores", number, count),
+        keypoints=None if keypoints is None else (keypoints * scale[:2])[..., ::-1],
+        masks=_rows(outputs, "detection_masks", number, count),
+    )
+
+
+def open_exported(path: str | Path, threads: int = 0) -> ExportedDetector:
+    """Open an exported file.
+
+    Args:
+        path: The file: .onnx, or OpenVINO's .xml.
+        threads: How many its runtime may use; 0 for what it chooses.
+
+    Returns:
+        The detector.
+
+    Raises:
+        ExportError: As `open_session`.
+    """
+    return ExportedDetector(open_session(path, threads))
+
+
+def _rows(outputs: dict[str, NDArray[np.float32]], name: str, number: int, count: int) -> NDArray[np.float32] | None:
+    return outputs[name][number, :count] if name in outputs else None
+
+
+def _picture(image: Any, number: int) -> NDArray[np.uint8]:
+    array = np.asarray(image.convert("RGB") if isinstance(image, Image.Image) else image)
+    if array.ndim == _IMAGE - 1:
+        array = array[..., None]
+    if array.ndim != _IMAGE or array.shape[2] not in (1, 3, 4) or array.size == 0 or array.dtype != np.uint8:
+        raise DataError(
+            f"image {number}: expected uint8 [height, width, 1, 3 or 4] with some pixels, found {array.dtype} "
+            f"{array.shape}"
+        )
+    return np.repeat(array, 3, axis=2) if array.shape[2] == 1 else np.ascontiguousarray(array[..., :3])
+
+
+def _runs(pictures: list[NDArray[np.uint8]]) -> Iterator[list[NDArray[np.uint8]]]:
+    run: list[NDArray[np.uint8]] = []
+    for picture in pictures:
+        if run and run[0].shape != picture.shape:
+            yield run
+            run = []
+        run.append(picture)
+    if run:
+        yield run

@@ -1,0 +1,99 @@
+"""What an exported file says of itself: one JSON, under one key, in every format."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from boxwright.errors import DataError, ExportError
+from boxwright.types.categories import Categories
+
+__all__ = ["KEY", "SCHEMA", "Metadata"]
+
+KEY = "boxwright"
+SCHEMA = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metadata:
+    """What is known of an exported detector.
+
+    Attributes:
+        format: Such as "onnx".
+        boxwright: The version that wrote it.
+        config: The text of its configuration.
+        num_classes: Foreground classes.
+        categories: The classes as `Categories.to_list` has them; empty where they are not known.
+        step: Steps that it was trained.
+        metric: A metric's name and value, where one was computed; or empty.
+        created: When, in UTC, ISO 8601.
+        weights_sha256: Of the weights, by name and value.
+        input: The input's name, dtype, colour, range, resizer and scaling.
+        outputs: Each output's name and meaning.
+        suppression: Its kind and thresholds.
+        precision: Such as "float32".
+        calibration: How many images reduced precision was calibrated on, and their source; or empty.
+        parity: The verdict of the comparison with the detector, and its report's SHA-256; empty before it.
+        versions: Of the libraries that wrote it.
+        schema: Of this JSON.
+    """
+
+    format: str
+    boxwright: str
+    config: str
+    num_classes: int
+    categories: list[dict[str, Any]]
+    step: int
+    created: str
+    weights_sha256: str
+    input: dict[str, Any]
+    outputs: dict[str, str]
+    suppression: dict[str, Any]
+    versions: dict[str, str]
+    metric: dict[str, float] = field(default_factory=dict)
+    precision: str = "float32"
+    calibration: dict[str, Any] = field(default_factory=dict)
+    parity: dict[str, Any] = field(default_factory=dict)
+    schema: int = SCHEMA
+
+    def to_json(self) -> str:
+        """Return the JSON, in one line, with keys in order."""
+        return json.dumps(asdict(self), sort_keys=True, ensure_ascii=False)
+
+    def classes(self) -> Categories | None:
+        """Return the classes, where they are known."""
+        return Categories.from_list(self.categories) if self.categories else None
+
+    @classmethod
+    def from_json(cls, text: str | None, where: str) -> Metadata:
+        """Read what `to_json` wrote.
+
+        Args:
+            text: The JSON; None where the file has none.
+            where: The file, for errors.
+
+        Returns:
+            The metadata.
+
+        Raises:
+            ExportError: Where there is none, or of a newer schema, or it is damaged.
+        """
+        if not text:
+            raise ExportError(f"{where} does not say what it is: it was not written by `boxwright export`")
+        try:
+            content = json.loads(text)
+            schema = content.pop("schema")
+        except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
+            raise ExportError(f"{where}: what it says of itself is damaged") from None
+        if schema != SCHEMA:
+            raise ExportError(
+                f"{where}: its description has schema {str(schema)[:20]}, expected {SCHEMA}: is it newer?"
+            )
+        known = {item.name: item for item in fields(cls)}
+        try:
+            found = cls(**{name: value for name, value in content.items() if name in known})
+            found.classes()
+        except (TypeError, DataError, AttributeError) as error:
+            raise ExportError(f"{where}: what it says of itself is damaged: {str(error)[:200]}") from None
+        return found
