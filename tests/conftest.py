@@ -14,6 +14,9 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+import boxwright as bw
+from boxwright.types import FoundObjects
+
 GOLDEN = Path(__file__).parent / "golden"
 
 # Albumentations asks the network for newer versions when it is imported.
@@ -50,6 +53,12 @@ def xyxy(boxes: NDArray[Any]) -> torch.Tensor:
 
 def yxyx(boxes: torch.Tensor) -> NDArray[Any]:
     return np.asarray(boxes.detach().numpy()[..., [1, 0, 3, 2]])
+
+
+def found_objects(
+    boxes: torch.Tensor, scores: torch.Tensor, labels: torch.Tensor, size: tuple[int, int], **known: Any
+) -> FoundObjects:
+    return bw.Detections(boxes, scores, labels, size, **known).arrays()
 
 
 def assert_close(actual: Any, expected: NDArray[Any], absolute: float = 1e-5, relative: float = 1e-4) -> None:

@@ -106,7 +106,7 @@ def test_a_bad_image_keeps_what_was_found_before(tmp_path: Path) -> None:
     files[0].write_bytes(encode_png(np.zeros((8, 8, 3), np.uint8)))
     files[1].write_bytes(b"rubbish")
     with pytest.raises(DataError, match="b.png: not an image"):
-        predict_files(detector, files, tmp_path / "out")
+        predict_files(lambda images: [one.arrays() for one in detector.detect(images)], files, tmp_path / "out")
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [MARKER, "a.png", "detections.json"]
 
 

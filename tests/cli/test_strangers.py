@@ -23,8 +23,8 @@ from boxwright.data.tf_example import encode_example
 from boxwright.data.tfrecord import write_records
 from boxwright.drawing import NAME_AND_SCORE, SHEET_CELL, Captions
 from boxwright.evaluation.pictures import draw_detections
-from boxwright.types import Detections
-from tests.conftest import SMALL_MODEL
+from boxwright.types import FoundObjects
+from tests.conftest import SMALL_MODEL, found_objects
 
 RUNNER = CliRunner()
 
@@ -142,14 +142,14 @@ def test_the_log_without_a_terminal(small_config: Path, tmp_path: Path) -> None:
     assert steps == ["1/6", "2/6", "4/6", "6/6"]
 
 
-def found() -> Detections:
+def found() -> FoundObjects:
     import torch
 
-    return Detections(
+    return found_objects(
         boxes=torch.tensor([[2.0, 2, 40, 40]]),
         scores=torch.tensor([0.9]),
         labels=torch.tensor([0]),
-        image_size=(64, 64),
+        size=(64, 64),
     )
 
 

@@ -13,13 +13,14 @@ from pycocotools.cocoeval import COCOeval
 
 from boxwright.metrics.coco import CocoMetrics
 from boxwright.metrics.pascal import PascalMetrics
-from boxwright.types import Categories, Category, Detections, Sample
+from boxwright.types import Categories, Category, FoundObjects, Sample
+from tests.conftest import found_objects
 
 CATEGORIES = Categories(tuple(Category(n, n + 1, f"class {n}") for n in range(3)))
 SIDES = (4, 8, 16, 31, 32, 33, 90, 96, 97, 120)
 
 
-def random_images(seed: int) -> list[tuple[Sample, Detections]]:
+def random_images(seed: int) -> list[tuple[Sample, FoundObjects]]:
     """Draw images with crowds, ties of score and overlap, empty images, and boxes at the borders of size."""
     rng = np.random.default_rng(seed)
     images = []
@@ -39,11 +40,11 @@ def random_images(seed: int) -> list[tuple[Sample, Detections]]:
         )
         scores = torch.from_numpy(rng.integers(0, 8, found).astype(np.float32) / 8)
         labels = torch.from_numpy(rng.integers(0, 3, found))
-        images.append((sample, Detections(torch.from_numpy(boxes.astype(np.float32)), scores, labels, (1, 1))))
+        images.append((sample, found_objects(torch.from_numpy(boxes.astype(np.float32)), scores, labels, (1, 1))))
     return images
 
 
-def by_pycocotools(images: list[tuple[Sample, Detections]]) -> list[float]:
+def by_pycocotools(images: list[tuple[Sample, FoundObjects]]) -> list[float]:
     truth, rows = COCO(), []
     truth.dataset = {"images": [], "annotations": [], "categories": [{"id": c.label} for c in CATEGORIES]}
 
@@ -64,7 +65,7 @@ def by_pycocotools(images: list[tuple[Sample, Detections]]) -> list[float]:
                     "iscrowd": int(sample.is_crowd[row]),
                 }
             )
-        for box, score, label in zip(found.boxes.numpy(), found.scores.tolist(), found.labels.tolist(), strict=True):
+        for box, score, label in zip(found.boxes, found.scores.tolist(), found.labels.tolist(), strict=True):
             xywh = sides(box)
             row = {"image_id": number, "category_id": label, "bbox": xywh, "score": score, "iscrowd": 0}
             rows.append({**row, "id": len(rows) + 1, "area": xywh[2] * xywh[3]})
@@ -101,9 +102,9 @@ def test_categories_average_to_the_whole() -> None:
     assert np.mean(known) == pytest.approx(found["DetectionBoxes_Precision/mAP"], abs=1e-9)
 
 
-def one(boxes: list[list[float]], scores: list[float], label: int = 0) -> Detections:
+def one(boxes: list[list[float]], scores: list[float], label: int = 0) -> FoundObjects:
     labels = torch.full((len(boxes),), label, dtype=torch.int64)
-    return Detections(torch.tensor(boxes).reshape(-1, 4), torch.tensor(scores), labels, (50, 50))
+    return found_objects(torch.tensor(boxes).reshape(-1, 4), torch.tensor(scores), labels, (50, 50))
 
 
 TRUTH = Sample(np.zeros((50, 50, 3), np.uint8), np.array([[0, 0, 20, 20]]), np.array([0]))
@@ -132,7 +133,7 @@ def test_perfect_and_why_not() -> None:
         (TRUTH, one([[0, 0, 20, 20]], [0.9], label=1), 0, "overlaps an object of its class"),
     ],
 )
-def test_zero_and_minus_one_are_explained(sample: Sample, found: Detections, value: float, wanted: str) -> None:
+def test_zero_and_minus_one_are_explained(sample: Sample, found: FoundObjects, value: float, wanted: str) -> None:
     metrics = CocoMetrics(CATEGORIES)
     metrics.add(sample, found)
     values = metrics.compute().values
@@ -145,7 +146,7 @@ def test_curves_are_what_the_values_are_made_of() -> None:
     """Two objects of one class; the better detection misses, the second finds one: precision 0, then 1/2."""
     boxes = np.array([[0, 0, 40, 40], [50, 50, 90, 90]], np.float32)
     sample = Sample(np.zeros((100, 100, 3), np.uint8), boxes, np.zeros(2, np.int64))
-    found = Detections(
+    found = found_objects(
         torch.tensor([[0.0, 60, 30, 90], [50, 50, 90, 90]]),
         torch.tensor([0.9, 0.6]),
         torch.zeros(2, dtype=torch.int64),
@@ -186,7 +187,7 @@ def test_matches_lead_back_to_images(make: type[CocoMetrics | PascalMetrics], se
             assert (what >= 0) == (gain == 1)
             if gain == 1:
                 assert sample.labels[what] == label
-                box, truth = found.boxes[which].double().numpy(), sample.boxes[what].astype(np.float64)
+                box, truth = found.boxes[which].astype(np.float64), sample.boxes[what].astype(np.float64)
                 sides = np.maximum(np.minimum(box[2:], truth[2:]) - np.maximum(box[:2], truth[:2]), 0)
                 union = (box[2:] - box[:2]).prod() + (truth[2:] - truth[:2]).prod() - sides.prod()
                 assert sides.prod() / union >= curve.iou_threshold - 1e-9
@@ -203,8 +204,8 @@ def test_matches_by_hand() -> None:
         np.zeros((100, 100, 3), np.uint8), np.array([other, near, far], np.float32), np.array([1, 0, 0], np.int64)
     )
     boxes = torch.tensor([[60.0, 0, 90, 30], far, other])
-    found = Detections(boxes, torch.tensor([0.3, 0.6, 0.9]), torch.tensor([0, 0, 1]), (100, 100))
-    nothing = Detections(torch.zeros(0, 4), torch.zeros(0), torch.zeros(0, dtype=torch.int64), (9, 9))
+    found = found_objects(boxes, torch.tensor([0.3, 0.6, 0.9]), torch.tensor([0, 0, 1]), (100, 100))
+    nothing = found_objects(torch.zeros(0, 4), torch.zeros(0), torch.zeros(0, dtype=torch.int64), (9, 9))
     for metrics in (CocoMetrics(categories), PascalMetrics(categories)):
         metrics.add(empty, nothing)
         metrics.add(sample, found)

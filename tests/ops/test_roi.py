@@ -9,8 +9,10 @@ from pycocotools import mask as coco_mask
 from torch.nn import functional as F
 from torchvision.ops import roi_align as torchvision_roi_align
 
+import boxwright as bw
 from boxwright.criteria.mask_targets import mask_targets
-from boxwright.ops.masks import masks_of_classes, paste_masks, reframe_masks
+from boxwright.ops.masks import masks_of_classes, reframe_masks
+from boxwright.ops.pasted_masks import mask_run_lengths, whole_masks
 from boxwright.ops.pyramid_level import by_relative_size, by_size
 from boxwright.ops.roi import Pool, crop_and_resize, roi_align
 from boxwright.ops.run_lengths import encode_mask, encode_window
@@ -117,8 +119,12 @@ def test_pasting_is_reframing() -> None:
     pixels[1] = torch.tensor([50.0, 50, 50, 50])
     pixels[2] = torch.tensor([500.0, 500, 600, 600])  # outside
     whole = reframe_masks(masks, pixels / torch.tensor([120.0, 90, 120, 90]), (90, 120))
-    assert torch.equal(paste_masks(masks, pixels, (90, 120)), (whole > 0.5).byte())
-    assert paste_masks(masks[:0], pixels[:0], (90, 120)).shape == (0, 90, 120)
+    found = bw.Detections(pixels, torch.ones(7), torch.zeros(7, dtype=torch.int64), (90, 120), masks=masks)
+    pasted = whole_masks(found.arrays())
+    assert np.array_equal(pasted, (whole > 0.5).byte().numpy())
+    assert list(mask_run_lengths(found.arrays())) == [encode_mask(mask) for mask in pasted]
+    assert torch.equal(bw.instance_masks(found), torch.from_numpy(pasted))
+    assert whole_masks(found.first(0).arrays()).shape == (0, 90, 120)
 
 
 def test_masks_of_classes() -> None:

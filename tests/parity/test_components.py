@@ -22,13 +22,14 @@ from boxwright.criteria.example_sampler import BalancedSampler, MinibatchSampler
 from boxwright.criteria.target_assigner import ClassColumns, ConfidenceTargetAssigner, TargetAssigner
 from boxwright.errors import ConfigError
 from boxwright.ops.box_coder import FasterRcnnBoxCoder, KeypointBoxCoder
-from boxwright.ops.masks import paste_masks, reframe_masks
+from boxwright.ops.masks import reframe_masks
 from boxwright.ops.matcher import ArgmaxMatcher
+from boxwright.ops.pasted_masks import whole_masks
 from boxwright.ops.position_sensitive import position_sensitive_crop
 from boxwright.ops.pyramid_level import by_relative_size
 from boxwright.ops.roi import crop_and_resize, grid_align
 from boxwright.optimization.optimizers import Optimizer
-from boxwright.types import Targets
+from boxwright.types import FoundObjects, Targets
 from tests.conftest import GOLDEN, assert_close, xyxy, yxyx
 from tests.parity.recordings import FOLDER, Case, components, unsupported
 
@@ -355,7 +356,9 @@ def reframed(case: Case) -> None:
     assert_close(found, expected)
     if not nearest:
         pixels = boxes * torch.tensor([size[1], size[0]] * 2)
-        assert_close(paste_masks(masks.float(), pixels, size), (found > 0.5).byte())
+        ones = np.ones(len(pixels), np.float32)
+        objects = FoundObjects(pixels.numpy(), ones, ones.astype(np.int64), size, masks=masks.float().numpy())
+        assert_close(whole_masks(objects), (found > 0.5).byte().numpy())
 
 
 def reframed_corners(case: Case) -> None:

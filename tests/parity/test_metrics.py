@@ -15,8 +15,8 @@ from boxwright.config import Pipeline, parse_message
 from boxwright.errors import ConfigError
 from boxwright.metrics.regions import ImageMasks
 from boxwright.ops.run_lengths import encode_mask
-from boxwright.types import Categories, Category, Detections, Sample
-from tests.conftest import GOLDEN, xyxy
+from boxwright.types import Categories, Category, FoundObjects, Sample
+from tests.conftest import GOLDEN, found_objects, xyxy
 from tests.parity.recordings import FOLDER, unsupported
 
 MASKS_PATH = FOLDER / "metrics" / "coco_mask.json"
@@ -30,7 +30,7 @@ def test_the_shipped_folder_is_whole() -> None:
         assert len(EXPECTED["metrics"]) == 6
 
 
-def images() -> list[tuple[Sample, Detections]]:
+def images() -> list[tuple[Sample, FoundObjects]]:
     arrays = np.load(FOLDER / "metrics" / "inputs.npz")
     numbers = sorted({int(name.split("/")[0]) for name in arrays.files})
     assert len(numbers) > 10
@@ -51,7 +51,7 @@ def images() -> list[tuple[Sample, Detections]]:
             verified_labels=np.array([category["id"] - 1 for category in EXPECTED["categories"]]),
         )
         scores, labels = torch.from_numpy(read("detection_scores")), torch.from_numpy(read("detection_classes")) - 1
-        rows.append((sample, Detections(xyxy(read("detection_boxes")), scores, labels, (1, 1))))
+        rows.append((sample, found_objects(xyxy(read("detection_boxes")), scores, labels, (1, 1))))
     return rows
 
 
@@ -99,7 +99,7 @@ def test_masks() -> None:
         masks = read("detection_masks")
         scores, labels = torch.from_numpy(read("detection_scores")), torch.from_numpy(read("detection_classes")) - 1
         codes = [[encode_mask(m.astype(np.uint8)) for m in some] for some in (read("groundtruth_masks"), masks)]
-        found = Detections(torch.zeros(len(masks), 4), scores, labels, masks.shape[1:])
+        found = found_objects(torch.zeros(len(masks), 4), scores, labels, masks.shape[1:])
         metrics.add(sample, found, ImageMasks(*codes))
     expected = recorded["metrics"]["coco_mask_metrics"]
     result = metrics.compute().values

@@ -20,8 +20,8 @@ from boxwright.data.convert import write_tfrecords
 from boxwright.data.shapes import ShapesDataset
 from boxwright.evaluation.results import Evaluation, detection_rows, write_evaluation
 from boxwright.training.log import Evaluated, Inputs, JsonLines, Scalars, TensorBoard, TrainingLog, draw_inputs
-from boxwright.types import Detections, Sample
-from tests.conftest import SMALL_MODEL, Silent
+from boxwright.types import Sample
+from tests.conftest import SMALL_MODEL, Silent, found_objects
 
 LOUD = bw.RunSettings(workers=0, log_every_n=1, summarize_every_n=1, checkpoint_every_n=2)
 
@@ -220,7 +220,7 @@ def test_ids_of_any_text_have_a_picture_each(tmp_path: Path) -> None:
     pictures = {
         f"{name}" if name else "none": np.full((2, 2, 3), n, np.uint8) for n, name in enumerate(dict.fromkeys(IDS))
     }
-    found = Detections(torch.zeros(1, 4), torch.ones(1), torch.zeros(1, dtype=torch.int64), (2, 2))
+    found = found_objects(torch.zeros(1, 4), torch.ones(1), torch.zeros(1, dtype=torch.int64), (2, 2))
     rows = [row for name in IDS for row in detection_rows(found, name, None)]
     write_evaluation(Evaluation({"mAP": float("nan")}, [], rows, pictures), tmp_path / "e")
     assert len(list((tmp_path / "e" / "pictures").iterdir())) == len(pictures)

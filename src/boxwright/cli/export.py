@@ -4,22 +4,53 @@ from __future__ import annotations
 
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from boxwright.cli.console import console
 from boxwright.cli.paths import require_checkpoint
-from boxwright.errors import CheckpointError
+from boxwright.errors import CheckpointError, ExportError
+
+if TYPE_CHECKING:
+    from boxwright.config.messages import TrainEvalPipelineConfig
+    from boxwright.export.parity import Report
+    from boxwright.models.detector import Detector
 
 __all__ = ["export_command"]
 
 
 class Format(str, Enum):
-    """What weights are written as."""
+    """What a detector is written as."""
 
+    ONNX = "onnx"
+    OPENVINO = "openvino"
+    PT2 = "pt2"
     SAFETENSORS = "safetensors"
     TENSORFLOW = "tensorflow"
+    SAVEDMODEL = "savedmodel"
+    EXECUTORCH = "executorch"
+    LITERT = "litert"
+
+
+class Nms(str, Enum):
+    """Where suppression happens."""
+
+    OPERATOR = "operator"
+    PADDED = "padded"
+    NONE = "none"
+
+
+_REFUSED = {
+    Format.SAVEDMODEL: "a SavedModel needs TensorFlow to write; --format onnx has the same names, and `boxwright serve` "
+    "speaks TensorFlow Serving's protocol",
+    Format.EXECUTORCH: "ExecuTorch's accelerated kernels (XNNPACK) give other results than the detector; use --format "
+    "onnx, or pt2",
+    Format.LITERT: "its converter needs an older PyTorch than Boxwright's, and is not built in yet; use --format onnx, "
+    "which ONNX Runtime runs on ARM and Android, too",
+}
+_SUFFIXES = {".onnx": Format.ONNX, ".xml": Format.OPENVINO, ".pt2": Format.PT2, ".safetensors": Format.SAFETENSORS}
+_NAMES = {Format.ONNX: "detector.onnx", Format.OPENVINO: "detector.xml", Format.PT2: "detector.pt2"}
 
 
 def export_command(
@@ -27,8 +58,12 @@ def export_command(
         Path, typer.Argument(help="A run's folder or one of its checkpoints, a TF2 checkpoint or a SavedModel.")
     ],
     target: Annotated[
-        Path, typer.Argument(help="What to write: *.safetensors, or the prefix of a TF2 checkpoint, as out/ckpt-1.")
-    ],
+        Path | None,
+        typer.Argument(
+            help="What to write: *.onnx, *.xml (OpenVINO), *.pt2, *.safetensors, or the prefix of a TF2 checkpoint, as "
+            "out/ckpt-1; without, export/detector.onnx in the run's folder."
+        ),
+    ] = None,
     format: Annotated[
         Format | None, typer.Option("--format", help="What to write it as; without, what the target's name says.")
     ] = None,
@@ -36,15 +71,116 @@ def export_command(
         Path | None,
         typer.Option("--pipeline_config_path", "--config", help="For weights of TF2: the model's configuration."),
     ] = None,
+    images: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--images",
+            help="Pictures, or folders of them, to compare the export with the detector on; without, those of the "
+            "configuration's eval_input_reader.",
+        ),
+    ] = None,
+    nms: Annotated[
+        Nms,
+        typer.Option(
+            "--nms",
+            help="Suppression by the runtime's own operator; padded: by plain tensors, for runtimes without one; none: "
+            "raw boxes and scores alone.",
+        ),
+    ] = Nms.OPERATOR,
+    allow_difference: Annotated[
+        bool,
+        typer.Option("--allow_difference", help="Write also what does not do what the detector does; it says so."),
+    ] = False,
+    verify: Annotated[
+        Path | None,
+        typer.Option("--verify", help="Write nothing: compare this exported file with the detector, on this machine."),
+    ] = None,
 ) -> None:
-    """Write a detector's weights for others: safetensors, or a TensorFlow 2 checkpoint with its configuration."""
+    """Write a detector for other runtimes: whole, compared with itself before it is written; or its weights alone."""
     require_checkpoint(source)
+    chosen = format or (_SUFFIXES.get(target.suffix, Format.TENSORFLOW) if target is not None else Format.ONNX)
+    if chosen in _REFUSED:
+        raise ExportError(f"--format {chosen.value}: {_REFUSED[chosen]}")
+    if verify is None and chosen in (Format.SAFETENSORS, Format.TENSORFLOW):
+        if target is None:
+            raise ExportError(f"--format {chosen.value}: name what to write")
+        _write_weights(source, target, chosen, pipeline_config_path)
+        return
+    from boxwright.checkpoints.restore import restore_detector
+    from boxwright.config.load import dump_message, load_config
+    from boxwright.export.export import export, report_path
+    from boxwright.export.export import verify as compare_again
+
+    config = load_config(pipeline_config_path) if pipeline_config_path else None
+    detector, config, step = restore_detector(source, config=config)
+    pictures, origin = _pictures(images or [], config, detector)
+    if verify is not None:
+        report = compare_again(detector, verify, pictures, origin)
+        _print(report)
+        if not report.passed:
+            raise ExportError(f"{verify} does not do what the detector does. {report.problem()}")
+        return
+    folder = source if source.is_dir() else source.parent
+    path = target or folder / "export" / _NAMES[chosen]
+    console.print(f"compared on {len(pictures)} pictures: {origin}", markup=False)
+    with console.status("exporting …"):
+        report = export(
+            detector,
+            path,
+            images=pictures,
+            format=chosen.value,  # type: ignore[arg-type]  # the table's keys
+            nms=nms.value,
+            allow_difference=allow_difference,
+            config=dump_message(config),
+            step=step,
+            source=origin,
+        )
+    _print(report)
+    if not report.passed:
+        console.print("warning: written although it differs, as --allow_difference says", markup=False)
+    console.print(f"step {step}: {path}; report: {report_path(path)}", markup=False)
+
+
+def _pictures(images: list[Path], config: TrainEvalPipelineConfig, detector: Detector) -> tuple[list[Any], str]:
+    """Return pictures to compare on, and where they are from."""
+    from boxwright.builders.input_reader import build_dataset
+    from boxwright.data.image_io import read_image
+    from boxwright.export.pictures import varied
+    from boxwright.inference.files import find_images
+
+    if images:
+        files = find_images(images)
+        return varied(lambda number: read_image(files[number], upright=True), len(files)), str(images[0])
+    readers = [(reader, "eval_input_reader") for reader in config.eval_input_reader]
+    if config.train_input_reader is not None:
+        readers.append((config.train_input_reader, "train_input_reader"))
+    if not readers:
+        raise ExportError("the configuration names no data to compare on; name pictures by --images")
+    reader, name = readers[0]
+    dataset = build_dataset(reader, name, detector.categories)
+    return varied(lambda number: dataset[number].image, len(dataset)), name
+
+
+def _print(report: Report) -> None:
+    from rich.table import Table
+
+    table = Table("stage", "largest", "allowed", "compared", box=None, padding=(0, 2, 0, 0))
+    for stage in report.stages:
+        mark = "" if stage.passed else "  FAILED"
+        table.add_row(stage.name, f"{stage.largest:.2g}{mark}", f"{stage.allowed:g}", stage.compared)
+    console.print(table)
+    for stage in report.stages:
+        if stage.ties:
+            console.print(f"{stage.name}: {len(stage.ties)} ties, listed in the report", markup=False)
+
+
+def _write_weights(source: Path, target: Path, chosen: Format, config_path: Path | None) -> None:
+    """Write weights alone."""
     from boxwright.checkpoints.export_weights import write_description, write_safetensors, write_tensorflow_checkpoint
     from boxwright.checkpoints.restore import restore_detector
     from boxwright.config.load import load_config
 
-    chosen = format or (Format.SAFETENSORS if target.suffix == ".safetensors" else Format.TENSORFLOW)
-    config = load_config(pipeline_config_path) if pipeline_config_path else None
+    config = load_config(config_path) if config_path else None
     detector, config, step = restore_detector(source, config=config)
     if target.is_dir():
         raise CheckpointError(f"{target} is a folder; name a checkpoint in it, such as {target}/ckpt-{step}")

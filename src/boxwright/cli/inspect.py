@@ -19,6 +19,7 @@ __all__ = ["inspect_command"]
 
 _SHOWN = 20
 _CONFIGS = (".config",)
+_EXPORTS = (".onnx", ".xml", ".pt2")
 # What fits over a picture of a sheet.
 _LETTERS = 46
 
@@ -28,7 +29,7 @@ def inspect_command(
         str,
         typer.Argument(
             help="A VOC folder, a COCO .json, YOLO's data.yaml, Open Images' .csv of boxes, or TFRecords: a file, a quoted glob, or name@10; or a pipeline.config, "
-            "whose training data are read."
+            "whose training data are read; or an exported .onnx, .xml or .pt2, which says what it is."
         ),
     ],
     label_map: Annotated[
@@ -63,6 +64,9 @@ def inspect_command(
 ) -> None:
     """Count images, sizes, classes and suspicious boxes; draw a contact sheet of images with their boxes."""
     require_data(data)
+    if data.endswith(_EXPORTS):
+        _describe(data)
+        return
     if augmented:
         _show_augmented(data, augmented, sheet)
         return
@@ -94,6 +98,39 @@ def inspect_command(
         titles = [sample.id[-40:] for sample in samples]
         write_whole(sheet, encode_picture(contact_sheet(drawn, titles, cell=None), sheet.suffix))
         console.print(f"contact sheet of {len(samples)} images: {sheet}", markup=False)
+
+
+def _describe(path: str) -> None:
+    """Print what an exported file says of itself."""
+    from rich.table import Column, Table
+
+    from boxwright.runtime.metadata_reader import read_metadata
+
+    metadata = read_metadata(path)
+    classes = metadata.classes()
+    names = "not known" if classes is None else ", ".join(f"{item.id} {item.title}" for item in classes)
+    suppression = ", ".join(f"{name} {value}" for name, value in metadata.suppression.items())
+    rows = {
+        "format": f"{metadata.format}, {metadata.precision}",
+        "written by": f"boxwright {metadata.boxwright}, "
+        + ", ".join(f"{name} {version}" for name, version in metadata.versions.items()),
+        "created": metadata.created,
+        "step": str(metadata.step),
+        "metric": ", ".join(f"{name} {value:.4f}" for name, value in metadata.metric.items()) or "not known",
+        "classes": names,
+        "input": f"{metadata.input.get('name')}: {metadata.input.get('dtype')}, {metadata.input.get('colour')} in "
+        f"{metadata.input.get('range')}; {metadata.input.get('resizer')}",
+        "suppression": suppression,
+        "weights": metadata.weights_sha256,
+        "compared with the detector": f"{metadata.parity.get('verdict', 'never')} {metadata.parity.get('problem', '')}",
+    }
+    table = Table(Column(no_wrap=True), Column(overflow="fold"), show_header=False, box=None, padding=(0, 2, 0, 0))
+    for name, value in rows.items():
+        table.add_row(name, value)
+    for name, meaning in metadata.outputs.items():
+        table.add_row(f"output {name}", meaning)
+    console.print(table, markup=False)
+    console.print(f"\n{metadata.config}", markup=False)
 
 
 def _check_sheet(sheet: Path) -> None:

@@ -22,7 +22,7 @@ CheckpointOption = Annotated[
     typer.Option(
         "--model_dir",
         "--checkpoint",
-        help="A run's folder or checkpoint; or TensorFlow's: a checkpoint, SavedModel, frozen graph, or zoo archive.",
+        help="A run's folder or checkpoint; an exported .onnx or .xml; or TensorFlow's: a checkpoint, SavedModel, frozen graph, or zoo archive.",
     ),
 ]
 

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.builders.evaluation import EvaluationPlan
 from boxwright.data.pictures import draw_sample
 from boxwright.drawing import NAME_AND_SCORE, Captions, draw_boxes, side_by_side
-from boxwright.postprocessing.masks import instance_masks
-from boxwright.types import Categories, Detections, Sample
+from boxwright.ops.pasted_masks import whole_masks
+from boxwright.types import Categories, FoundObjects, Sample
+
+if TYPE_CHECKING:
+    from boxwright.builders.evaluation import EvaluationPlan
 
 __all__ = ["draw_beside_truth", "draw_detections"]
 
 
 def draw_beside_truth(
-    sample: Sample, found: Detections, categories: Categories, plan: EvaluationPlan
+    sample: Sample, found: FoundObjects, categories: Categories, plan: EvaluationPlan
 ) -> NDArray[np.uint8]:
     """Return a picture of detections beside one of the truth, uint8 [H, W, 3]."""
     left = draw_detections(sample.image, found, plan.min_score, plan.max_boxes, plan.captions, plan.keypoint_edges)
@@ -27,7 +30,7 @@ def draw_beside_truth(
 
 def draw_detections(
     image: NDArray[np.uint8],
-    found: Detections,
+    found: FoundObjects,
     min_score: float,
     max_boxes: int,
     captions: Captions = NAME_AND_SCORE,
@@ -49,7 +52,7 @@ def draw_detections(
     shown = found.above(min_score)
     count = min(len(shown), max_boxes)
     texts = [captions.of(*pair) for pair in zip(shown.names(), shown.scores.tolist(), strict=True)]
-    boxes, labels = shown.boxes[:count].cpu().numpy(), shown.labels[:count].tolist()
-    masks = None if shown.masks is None else instance_masks(shown.first(count)).cpu().numpy()[::-1]
-    points = None if shown.keypoints is None else shown.keypoints[:count].cpu().numpy()[::-1]
+    boxes, labels = shown.boxes[:count], shown.labels[:count].tolist()
+    masks = None if shown.masks is None else whole_masks(shown.first(count))[::-1]
+    points = None if shown.keypoints is None else shown.keypoints[:count][::-1]
     return draw_boxes(image, boxes[::-1], labels[::-1], texts[:count][::-1], masks=masks, keypoints=points, edges=edges)

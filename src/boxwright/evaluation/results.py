@@ -15,7 +15,7 @@ from boxwright.data.image_io import encode_png
 from boxwright.files import make_folder, unfinished, unique_stem, write_whole
 from boxwright.metrics.metric import MetricResult, without_nan
 from boxwright.metrics.regions import ImageMasks
-from boxwright.types import Categories, Detections
+from boxwright.types import Categories, FoundObjects
 
 __all__ = ["Evaluation", "detection_rows", "write_evaluation"]
 
@@ -43,7 +43,7 @@ class Evaluation:
 
 
 def detection_rows(
-    detections: Detections, image_id: str, categories: Categories | None, masks: ImageMasks | None = None
+    detections: FoundObjects, image_id: str, categories: Categories | None, masks: ImageMasks | None = None
 ) -> list[dict[str, Any]]:
     """Write detections as rows of COCO's results file.
 
@@ -58,7 +58,7 @@ def detection_rows(
     """
     segmentations = [{} for _ in range(len(detections))] if masks is None else _segmentations(masks)
     identity: str | int = int(image_id) if _NUMBER.fullmatch(image_id) else image_id
-    boxes, scores = detections.boxes.double().tolist(), detections.scores.tolist()
+    boxes, scores = detections.boxes.astype(np.float64).tolist(), detections.scores.tolist()
     return [
         {
             "image_id": identity,

@@ -28,9 +28,9 @@ from boxwright.evaluation.settings import EvaluationSettings
 from boxwright.metrics.regions import ImageMasks
 from boxwright.models.detector import Detector
 from boxwright.models.multi_scale import MultiScaleDetector, at_scales
+from boxwright.ops.pasted_masks import mask_run_lengths
 from boxwright.ops.run_lengths import encode_mask
-from boxwright.postprocessing.masks import mask_run_lengths
-from boxwright.types import Categories, Category, Detections, Sample
+from boxwright.types import Categories, Category, FoundObjects, Sample
 
 __all__ = [
     "EvaluationSet",
@@ -107,7 +107,7 @@ class _Part:
 
     index: int
     sample: Sample
-    detections: Detections
+    detections: FoundObjects
     losses: dict[str, float]
     picture: NDArray[np.uint8] | None
     masks: ImageMasks | None
@@ -176,19 +176,20 @@ def _evaluate_batch(
         run = samples[start : start + len(found)]
         losses = _losses(detector, predictions, run, sizes, plan, seed=indices[start]) if plan.losses else {}
         for index, sample, detections in zip(indices[start:], run, found, strict=False):
-            truth, seen = _one_class(sample, detections) if plan.class_agnostic else (sample, detections)
+            arrays = detections.arrays()
+            truth, seen = _one_class(sample, arrays) if plan.class_agnostic else (sample, arrays)
             yield _Part(
                 index=index,
                 sample=replace(truth, image=np.zeros((*sample.image.shape[:2], 0), np.uint8), masks=None),
-                detections=_on_cpu(seen),
+                detections=replace(seen, masks=None, multiclass_scores=None, keypoints=None, anchor_indices=None),
                 losses=losses,
                 picture=draw_beside_truth(truth, seen, _categories(dataset, plan), plan) if index in drawn else None,
-                masks=_masks(sample, detections),
+                masks=_masks(sample, arrays),
             )
         start += len(found)
 
 
-def _masks(sample: Sample, found: Detections) -> ImageMasks | None:
+def _masks(sample: Sample, found: FoundObjects) -> ImageMasks | None:
     """Return the masks of an image as run lengths, which a whole data set's fit in memory; None without any."""
     if found.masks is None:
         return None
@@ -197,11 +198,11 @@ def _masks(sample: Sample, found: Detections) -> ImageMasks | None:
     return ImageMasks(truth, list(mask_run_lengths(found)))
 
 
-def _one_class(sample: Sample, found: Detections) -> tuple[Sample, Detections]:
+def _one_class(sample: Sample, found: FoundObjects) -> tuple[Sample, FoundObjects]:
     """Let every object be of one class."""
     one = Categories((Category(0, 1, "object"),))
     truth = replace(sample, labels=np.zeros_like(sample.labels))
-    return truth, replace(found, labels=torch.zeros_like(found.labels), categories=one)
+    return truth, replace(found, labels=np.zeros_like(found.labels), categories=one)
 
 
 def _losses(
@@ -225,11 +226,6 @@ def _losses(
             losses[REGULARIZATION] = detector.regularization()
         values = {name: float(value) for name, value in losses.items()}
     return values | {TOTAL: sum(values.values())}
-
-
-def _on_cpu(found: Detections) -> Detections:
-    """Keep what metrics and files need."""
-    return Detections(found.boxes.cpu(), found.scores.cpu(), found.labels.cpu(), found.image_size, found.categories)
 
 
 def _summed_up(parts: Iterable[_Part], categories: Categories, plan: EvaluationPlan) -> Evaluation:

@@ -133,7 +133,8 @@ def export(  # noqa: PLR0913  # what a file says of itself is part of it
                     f"{path} was not written: it does not do what the detector does. {report.problem()}; "
                     f"report: {report_path(path)}"
                 )
-            kind.save(made, replace(metadata, parity=_verdict(report)), scratch)
+            outputs = {name: metadata.outputs.get(name, "float32") for name in kind.session(scratch).output_names}
+            kind.save(made, replace(metadata, parity=_verdict(report), outputs=outputs), scratch)
             _publish(Path(folder), path, report)
     finally:
         detector.train(training)

@@ -123,13 +123,13 @@ def _raw(raw: RawDetections, input_size: Tensor) -> dict[str, Tensor]:
 
 
 def _raw_regions(raw: RawDetections, true_sizes: Tensor) -> dict[str, Tensor]:
-    """Return what TF gives of regions: the boxes of the likeliest class, clipped to the picture."""
+    """Return what TF gives of regions: the boxes of the likeliest class, clipped to the picture; 0 where padded."""
     best = raw.scores[..., -raw.boxes.shape[2] :].argmax(-1)[..., None, None]
     boxes = raw.boxes.gather(2, best.expand(-1, -1, 1, 4)).squeeze(2)
-    return {
-        "raw_detection_boxes": _normalized(boxes, true_sizes).clamp(0, 1),
-        "raw_detection_scores": raw.scores,
-    }
+    boxes, scores = _normalized(boxes, true_sizes).clamp(0, 1), raw.scores
+    if raw.valid is not None:
+        boxes, scores = boxes * raw.valid[..., None], scores * raw.valid[..., None]
+    return {"raw_detection_boxes": boxes, "raw_detection_scores": scores}
 
 
 def _points(points: Tensor, sizes: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from boxwright.errors import ExportError
-from boxwright.ops.resize import resize_bilinear
+from boxwright.ops.resize import resize_bilinear, resize_half_pixel
 from boxwright.preprocessing.image_resizer import (
     ConditionalShapeResizer,
     FixedShapeResizer,
@@ -77,13 +77,14 @@ class FitIntoSquare(nn.Module):
         super().__init__()
         self.resizer = resizer
         self.whole = torch.round if resizer.to_whole is np.rint else torch.floor
+        self.centre = _CENTRES[resizer.resize]
 
     def forward(self, images: Tensor) -> Resized:
         """Return a batch [B, S, S, C]; padding is 0, or the resizer's colour."""
         size = self.new_size(images)
         pixels = images.to(torch.float32)
         for axis in (0, 1):
-            pixels = _interpolated(pixels, 1 + axis, size[axis], self.resizer.max_dimension)
+            pixels = _interpolated(pixels, 1 + axis, size[axis], self.resizer.max_dimension, self.centre)
         places = torch.arange(self.resizer.max_dimension, device=images.device)
         inside = (places[:, None] < size[0]) & (places < size[1])
         colour = pixels.new_tensor(self.resizer.per_channel_pad_value or (0.0,))
@@ -106,20 +107,22 @@ def _length(images: Tensor, dim: int) -> Tensor:
     return torch.full((), images.shape[dim], dtype=torch.float32, device=images.device)
 
 
-def _interpolated(pixels: Tensor, dim: int, size: Tensor, count: int) -> Tensor:
-    """Resize along one dimension as `tf.compat.v1.image.resize_bilinear`; beyond the new size pixels mean nothing.
+def _interpolated(pixels: Tensor, dim: int, size: Tensor, count: int, centre: float) -> Tensor:
+    """Resize bilinearly along one dimension; beyond the new size pixels mean nothing.
 
     Args:
         pixels: float32 [B, H, W, C].
         dim: Which.
         size: float32 []; the new length.
         count: How many pixels to compute.
+        centre: Where in a pixel its value is: 0 as TF has it, 0.5 as others do.
 
     Returns:
         The same with `count` pixels there.
     """
     length = _length(pixels, dim)
-    source = torch.arange(count, dtype=torch.float32, device=pixels.device) * (length / size)
+    places = torch.arange(count, dtype=torch.float32, device=pixels.device)
+    source = ((places + centre) * (length / size) - centre).clamp(min=0.0)
     low = source.floor().clamp(max=length - 1)
     high = (low + 1).clamp(max=length - 1)
     shape = [1] * pixels.ndim
@@ -132,19 +135,22 @@ def _interpolated(pixels: Tensor, dim: int, size: Tensor, count: int) -> Tensor:
 def refuse_resizer(resizer: ImageResizer) -> str:
     """Return why a resizer cannot be in a graph, and what to do; empty where it can."""
     reason = _REFUSED.get(type(resizer), "")
-    if isinstance(resizer, FixedShapeResizer) and resizer.resize is not resize_bilinear:
-        reason = "fixed_shape_resizer: a graph has resize_method BILINEAR alone"
+    if isinstance(resizer, FixedShapeResizer) and resizer.resize not in _CENTRES:
+        reason = "fixed_shape_resizer: a graph resizes bilinearly; set resize_method: BILINEAR, and train so"
     if isinstance(resizer, KeepAspectRatioResizer):
         if not resizer.pad_to_max_dimension:
             reason = (
                 "keep_aspect_ratio_resizer without pad_to_max_dimension gives inputs of any size; set "
                 "pad_to_max_dimension: true, with which TensorFlow's own TF2 models are exported"
             )
-        elif resizer.resize is not resize_bilinear or min(resizer.min_dimension, resizer.max_dimension) < 1:
-            reason = "keep_aspect_ratio_resizer: a graph has resize_method BILINEAR and both dimensions alone"
+        elif resizer.resize not in _CENTRES:
+            reason = "keep_aspect_ratio_resizer: a graph resizes bilinearly; set resize_method: BILINEAR, and train so"
+        elif min(resizer.min_dimension, resizer.max_dimension) < 1:
+            reason = "keep_aspect_ratio_resizer: a graph needs both min_dimension and max_dimension"
     return reason
 
 
+_CENTRES: dict[Any, float] = {resize_bilinear: 0.0, resize_half_pixel: 0.5}
 _ANY_SIZE = "{} gives inputs of any size; use fixed_shape_resizer, or keep_aspect_ratio_resizer with padding"
 _REFUSED: dict[type, str] = {
     IdentityResizer: _ANY_SIZE.format("identity_resizer"),

@@ -7,18 +7,20 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from boxwright.data.image_io import encode_png, read_image
 from boxwright.errors import DataError
 from boxwright.evaluation.pictures import draw_detections
 from boxwright.evaluation.results import detection_rows
 from boxwright.files import unfinished, unique_stem, write_whole
 from boxwright.inference.settings import PredictionSettings
-from boxwright.models.detector import Detector
-from boxwright.models.multi_scale import at_scales
-from boxwright.types import Detections
+from boxwright.types import FoundObjects
 
-__all__ = ["predict_files"]
+__all__ = ["Finder", "predict_files"]
 
+Finder = Callable[[Sequence[NDArray[np.uint8]]], list[FoundObjects]]
 Progress = Callable[[Iterable[Path]], Iterable[Path]]
 _DEFAULTS = PredictionSettings()
 
@@ -28,7 +30,7 @@ def _all(files: Iterable[Path]) -> Iterable[Path]:
 
 
 def predict_files(
-    detector: Detector,
+    detect: Finder,
     files: Sequence[Path],
     out: str | Path,
     settings: PredictionSettings = _DEFAULTS,
@@ -39,7 +41,7 @@ def predict_files(
     Images are taken upright, as people see them: an EXIF orientation is applied.
 
     Args:
-        detector: The detector, on its device.
+        detect: Finds objects in pictures.
         files: The images.
         out: The folder for results; it is made.
         settings: What is kept and drawn.
@@ -54,13 +56,12 @@ def predict_files(
         OutputError: Where the disk is full or the folder cannot be written.
     """
     names = _picture_names(files, Path(out))
-    seeing = at_scales(detector, settings.multi_scale)
     rows: list[dict[str, Any]] = []
     with unfinished(out, "predictions") as folder:
         try:
             for number, file in enumerate(progress(files)):
                 image = read_image(file, upright=True)
-                (found,) = seeing.detect([image])
+                (found,) = detect([image])
                 found = found.above(settings.min_score)
                 picture = draw_detections(image, found, settings.min_score, settings.max_boxes)
                 write_whole(folder / names[number], encode_png(picture))
@@ -81,7 +82,7 @@ def _picture_names(files: Sequence[Path], out: Path) -> list[str]:
     return names
 
 
-def _rows(found: Detections, number: int, file: Path) -> list[dict[str, Any]]:
+def _rows(found: FoundObjects, number: int, file: Path) -> list[dict[str, Any]]:
     rows = detection_rows(found, str(number), found.categories)
     return [
         {**row, "file_name": str(file), "category_name": name} for row, name in zip(rows, found.names(), strict=True)

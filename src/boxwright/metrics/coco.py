@@ -16,7 +16,7 @@ from boxwright.metrics.average_precision import precision_and_recall, sampled
 from boxwright.metrics.matching import NOBODY, claim_best_free
 from boxwright.metrics.metric import Curve, Matches, MetricResult
 from boxwright.metrics.regions import BOXES, ImageMasks, Kind, Regions
-from boxwright.types import Categories, Detections, Sample
+from boxwright.types import Categories, FoundObjects, Sample
 
 __all__ = ["CocoMetrics"]
 
@@ -72,7 +72,7 @@ class CocoMetrics:
         self._images = self._truths = self._found = 0
         self._best = 0.0
 
-    def add(self, sample: Sample, detections: Detections, masks: ImageMasks | None = None) -> None:
+    def add(self, sample: Sample, detections: FoundObjects, masks: ImageMasks | None = None) -> None:
         """Add one image.
 
         Args:
@@ -81,8 +81,8 @@ class CocoMetrics:
             masks: Of both, where masks are compared.
         """
         truth, found = self.kind.of(sample, detections, masks)
-        found_labels = detections.labels.cpu().numpy()
-        found_scores = detections.scores.cpu().numpy().astype(np.float64)
+        found_labels = detections.labels
+        found_scores = detections.scores.astype(np.float64)
         self._images += 1
         self._truths += len(sample.labels)
         self._found += len(found_labels)

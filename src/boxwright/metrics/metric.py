@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.metrics.regions import ImageMasks
-from boxwright.types import Detections, Sample
+from boxwright.types import FoundObjects, Sample
 
 __all__ = ["Curve", "Matches", "MetricResult", "Metrics", "without_nan"]
 
@@ -88,7 +88,7 @@ class MetricResult:
 class Metrics(Protocol):
     """Gathers truth and detections image by image."""
 
-    def add(self, sample: Sample, detections: Detections, masks: ImageMasks | None = None) -> None:
+    def add(self, sample: Sample, detections: FoundObjects, masks: ImageMasks | None = None) -> None:
         """Add one image.
 
         Args:

@@ -16,7 +16,7 @@ from boxwright.metrics.average_precision import all_points, eleven_points, preci
 from boxwright.metrics.matching import NOBODY, claim_best
 from boxwright.metrics.metric import Curve, Matches, MetricResult
 from boxwright.metrics.regions import BOXES, MASKS, Boxes, ImageMasks, Kind, Regions
-from boxwright.types import Categories, Detections, Sample
+from boxwright.types import Categories, FoundObjects, Sample
 
 __all__ = [
     "OPEN_IMAGES_CHALLENGE",
@@ -132,7 +132,7 @@ class PascalMetrics:
         self._objects: dict[int, float] = defaultdict(float)
         self._images = 0
 
-    def add(self, sample: Sample, detections: Detections, masks: ImageMasks | None = None) -> None:
+    def add(self, sample: Sample, detections: FoundObjects, masks: ImageMasks | None = None) -> None:
         """Add one image.
 
         Args:
@@ -141,8 +141,8 @@ class PascalMetrics:
             masks: Of both, where masks are compared.
         """
         truth, found = self.rules.kind.of(sample, detections, masks)
-        boxes = detections.boxes.cpu().numpy().astype(np.float64)
-        scores, labels = detections.scores.cpu().numpy().astype(np.float64), detections.labels.cpu().numpy()
+        boxes = detections.boxes.astype(np.float64)
+        scores, labels = detections.scores.astype(np.float64), detections.labels
         usable = (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
         present = set(sample.labels.tolist())
         if self.rules.verified_only:

@@ -16,7 +16,7 @@ from pycocotools import mask as coco_mask
 from boxwright.errors import DataError
 from boxwright.metrics.matching import overlaps, overlaps_of_crowds
 from boxwright.ops.run_lengths import RunLengths
-from boxwright.types import Detections, Sample
+from boxwright.types import FoundObjects, Sample
 
 __all__ = ["BOXES", "MASKS", "Boxes", "ImageMasks", "Kind", "Masks", "Regions"]
 
@@ -122,7 +122,7 @@ class Kind(Protocol):
         """As TF's metrics have it: Boxes or Masks."""
         ...
 
-    def of(self, sample: Sample, found: Detections, masks: ImageMasks | None) -> tuple[Regions, Regions]:
+    def of(self, sample: Sample, found: FoundObjects, masks: ImageMasks | None) -> tuple[Regions, Regions]:
         """Return the regions of an image's objects, and of what was found."""
         ...
 
@@ -130,15 +130,15 @@ class Kind(Protocol):
 class _OfBoxes:
     name = "Boxes"
 
-    def of(self, sample: Sample, found: Detections, masks: ImageMasks | None) -> tuple[Regions, Regions]:
+    def of(self, sample: Sample, found: FoundObjects, masks: ImageMasks | None) -> tuple[Regions, Regions]:
         del masks
-        return Boxes(sample.boxes.astype(np.float64)), Boxes(found.boxes.cpu().numpy().astype(np.float64))
+        return Boxes(sample.boxes.astype(np.float64)), Boxes(found.boxes.astype(np.float64))
 
 
 class _OfMasks:
     name = "Masks"
 
-    def of(self, sample: Sample, found: Detections, masks: ImageMasks | None) -> tuple[Regions, Regions]:
+    def of(self, sample: Sample, found: FoundObjects, masks: ImageMasks | None) -> tuple[Regions, Regions]:
         if masks is None or len(masks.truth) != len(sample.boxes):
             raise DataError(
                 f"{sample.id or 'an image'}: metrics of masks are asked for, but its objects have none; set "

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from boxwright.metrics.average_precision import all_points
 from boxwright.metrics.metric import Curve, Matches, MetricResult
 from boxwright.metrics.regions import Boxes, ImageMasks
-from boxwright.types import Categories, Detections, Sample
+from boxwright.types import Categories, FoundObjects, Sample
 
 __all__ = ["WiderFaceMetrics"]
 
@@ -59,7 +59,7 @@ class WiderFaceMetrics:
         self._images: list[_Image] = []
         self._names: tuple[str, ...] | None = None
 
-    def add(self, sample: Sample, detections: Detections, masks: ImageMasks | None = None) -> None:
+    def add(self, sample: Sample, detections: FoundObjects, masks: ImageMasks | None = None) -> None:
         """Add one image.
 
         Args:
@@ -73,8 +73,8 @@ class WiderFaceMetrics:
             # Where some images know subsets and others do not, only all faces together mean something.
             known = names if self._names is None else tuple(name for name in self._names if name in names)
             self._names = known or (_EVERY,)
-        boxes = detections.boxes.cpu().numpy().astype(np.float64)
-        scores = detections.scores.cpu().numpy().astype(np.float64)
+        boxes = detections.boxes.astype(np.float64)
+        scores = detections.scores.astype(np.float64)
         order = np.argsort(-scores, kind="stable")
         found, truth = Boxes(boxes[order] + _LARGER), Boxes(sample.boxes.astype(np.float64) + _LARGER)
         overlaps = found.overlaps(truth) if len(sample.boxes) else np.zeros((len(order), 0))

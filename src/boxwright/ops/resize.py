@@ -58,8 +58,6 @@ def resize_half_pixel(image: Tensor, height: int, width: int, *, align_corners: 
         float32 [..., height, width, C].
     """
     del align_corners
-    if image.shape[-3:-1] == (height, width):
-        return image.float()
     pixels = image.float().movedim(-1, -3)
     whole = pixels.reshape(-1, *pixels.shape[-3:])
     resized = F.interpolate(whole, (height, width), mode="bilinear", align_corners=False)

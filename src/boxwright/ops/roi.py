@@ -121,7 +121,7 @@ def crop_and_resize(
         taps(lay(flat[:, side], flat[:, side + 2], extent - 1, cells), extent, border=border, nearest=nearest)
         for side, extent, cells in zip((1, 0), extents, size, strict=True)
     ]
-    images = torch.arange(len(boxes), device=boxes.device).repeat_interleave(boxes.shape[1])
+    images = torch.arange(boxes.shape[0], device=boxes.device).repeat_interleave(boxes.shape[1])
     crops = _pooled(maps, images, levels.flatten(), (axes[0], axes[1]), pool or Pool())
     return crops.view(*boxes.shape[:2], *crops.shape[1:])
 
@@ -140,7 +140,7 @@ def corner_taps(boxes: Tensor, extent: Size, size: Size, *, fade: bool = False) 
     """
     lay, axes = (_corners_by_products if fade else corners), []
     for side, rows, cells in zip((1, 0), extent, size, strict=True):
-        extents = torch.full((len(boxes),), rows, device=boxes.device)
+        extents = torch.full((boxes.shape[0],), rows, device=boxes.device)
         positions = lay(boxes[:, side], boxes[:, side + 2], extents - 1, cells)
         axes.append(taps(positions, extents, border="fade" if fade else "drop"))
     return axes[0], axes[1]
@@ -174,7 +174,7 @@ def grid_align(
         lay = _corners_by_products if align_corners else _centres
         positions = lay(flat[:, side], flat[:, side + 2], extent - 1, cells * count)
         axes.append(taps(positions, extent, samples=count, border="fade"))
-    images = torch.arange(len(boxes), device=boxes.device).repeat_interleave(boxes.shape[1])
+    images = torch.arange(boxes.shape[0], device=boxes.device).repeat_interleave(boxes.shape[1])
     crops = weighted_gather(maps, images, levels.flatten(), axes[0], axes[1])
     return crops.view(*boxes.shape[:2], *crops.shape[1:])
 
@@ -212,7 +212,7 @@ def roi_align(
         start = start - 0.5 if aligned else start
         steps = (torch.arange(cells * samples, device=boxes.device) + 0.5) / (cells * samples)
         axes.append(taps(start[:, None] + length[:, None] * steps, extent, samples=samples, border="hold"))
-    images = torch.arange(len(boxes), device=boxes.device).repeat_interleave(boxes.shape[1])
+    images = torch.arange(boxes.shape[0], device=boxes.device).repeat_interleave(boxes.shape[1])
     crops = weighted_gather(maps, images, levels.flatten(), axes[0], axes[1])
     return crops.view(*boxes.shape[:2], *crops.shape[1:])
 
@@ -234,8 +234,9 @@ def weighted_gather(maps: Sequence[Tensor], images: Tensor, levels: Tensor, rows
     if table is None:
         table = maps[0].permute(0, 2, 3, 1).flatten(0, 2)
     height, width = map_sizes(maps, levels)
-    cells = torch.tensor([len(level) * level.shape[-2] * level.shape[-1] for level in maps], device=levels.device)
-    first = (cells.cumsum(0) - cells)[levels] + images * height * width
+    cells = torch.tensor([level.shape[-2] * level.shape[-1] for level in maps], device=levels.device)
+    batch = torch.full((), maps[0].shape[0], device=levels.device)
+    first = (cells.cumsum(0) - cells)[levels] * batch + images * height * width
     row_starts = first[:, None, None] + rows.places * width[:, None, None]
     places = row_starts[:, :, None, :, None] + columns.places[:, None, :, None, :]
     weights = rows.weights[:, :, None, :, None] * columns.weights[:, None, :, None, :]
@@ -315,7 +316,7 @@ def taps(positions: Tensor, extent: Tensor, *, border: Border, samples: int = 1,
         inside = (positions >= -1) & (positions <= extent[:, None])
         positions = torch.minimum(positions.clamp(min=0), last.to(positions.dtype))
     # What is not a number, or far away, reads the border and counts nothing.
-    low = positions.nan_to_num(nan=-2.0).clamp(-2, 1e6).floor()
+    low = positions.nan_to_num(nan=-2.0).clamp(-2.0, 1e6).floor()
     share = positions - low
     if nearest:
         share = (share >= 0.5).to(share.dtype)
@@ -329,5 +330,5 @@ def taps(positions: Tensor, extent: Tensor, *, border: Border, samples: int = 1,
     weights = torch.where(exists, weights, 0.0) / samples
     places = torch.minimum(places.clamp(min=0), last[..., None])
     count = positions.shape[1] // samples
-    shape = (len(positions), count, 2 * samples)
+    shape = (positions.shape[0], count, 2 * samples)
     return Taps(places.view(shape), weights.view(shape))

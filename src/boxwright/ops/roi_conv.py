@@ -49,7 +49,7 @@ def box_offsets(boxes: Tensor, grid: tuple[int, int], stride: float, kernel_size
     x, y = x - (column[:, None] + around), y - (row[:, None] + around)
     square = (*x.shape, kernel_size)
     each = torch.stack([y[..., :, None].expand(square), x[..., None, :].expand(square)], -1)
-    return each.flatten(2).transpose(1, 2).reshape(len(boxes), -1, height, width)
+    return each.flatten(2).transpose(1, 2).reshape(boxes.shape[0], -1, height, width)
 
 
 def roi_conv(

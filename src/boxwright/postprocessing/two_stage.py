@@ -44,7 +44,8 @@ class TwoStagePostprocessor:
             raise ValueError("predictions of a network without a second stage have a ProposalPostprocessor")
         anchors = predictions.proposals.boxes[:, :, None]
         boxes = self.box_coder.decode(predictions.regions.box_codes.float(), anchors)
-        return RawDetections(boxes, self.score_converter(predictions.regions.class_logits.float()))
+        scores = self.score_converter(predictions.regions.class_logits.float())
+        return RawDetections(boxes, scores, predictions.proposals.valid)
 
     @torch.no_grad()
     def select(self, predictions: TwoStagePredictions, raw: RawDetections, true_sizes: Tensor) -> PaddedDetections:
@@ -89,8 +90,9 @@ class ProposalPostprocessor:
     @torch.no_grad()
     def decode(self, predictions: TwoStagePredictions) -> RawDetections:
         """Return boxes [B, R, 1, 4] and scores [B, R, 2] of no object and object; those of padding mean nothing."""
-        scores = predictions.proposals.scores
-        return RawDetections(predictions.proposals.boxes[:, :, None], torch.stack([1 - scores, scores], dim=-1))
+        proposals = predictions.proposals
+        scores = torch.stack([1 - proposals.scores, proposals.scores], dim=-1)
+        return RawDetections(proposals.boxes[:, :, None], scores, proposals.valid)
 
     @torch.no_grad()
     def select(self, predictions: TwoStagePredictions, raw: RawDetections, true_sizes: Tensor) -> PaddedDetections:

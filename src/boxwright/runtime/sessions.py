@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 
 from boxwright.errors import ExportError
 from boxwright.files import is_file, shown
+from boxwright.runtime.formats import RUNTIMES
 from boxwright.runtime.metadata import KEY, Metadata
 
-__all__ = ["RUNTIMES", "OnnxSession", "OpenVinoSession", "Session", "open_session", "require_library"]
+__all__ = ["OnnxSession", "OpenVinoSession", "Session", "open_session", "require_library"]
 
 
 class Session(Protocol):
@@ -138,7 +139,7 @@ def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0][:300]
 
 
-RUNTIMES: dict[str, Callable[..., Session]] = {".onnx": OnnxSession, ".xml": OpenVinoSession}
+_SESSIONS: dict[str, Callable[..., Session]] = {".onnx": OnnxSession, ".xml": OpenVinoSession}
 
 
 def open_session(path: str | Path, threads: int = 0) -> Session:
@@ -156,8 +157,8 @@ def open_session(path: str | Path, threads: int = 0) -> Session:
             installed.
     """
     suffix = Path(path).suffix
-    if suffix not in RUNTIMES:
+    if suffix not in _SESSIONS:
         raise ExportError(f"{shown(path)}: expected {' or '.join(RUNTIMES)}")
     if not is_file(path):
         raise ExportError(f"{shown(path)}: no such file")
-    return RUNTIMES[suffix](path, threads)
+    return _SESSIONS[suffix](path, threads)

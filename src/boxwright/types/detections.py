@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from boxwright.types.categories import Categories
+from boxwright.types.found import FoundObjects
 
 __all__ = ["Detections", "PaddedDetections"]
 
@@ -134,6 +135,24 @@ class Detections:
     def _chosen(self, rows: Tensor | slice) -> Detections:
         known = {name: value[rows] for name in _OPTIONAL if (value := getattr(self, name)) is not None}
         return replace(self, boxes=self.boxes[rows], scores=self.scores[rows], labels=self.labels[rows], **known)
+
+    def arrays(self) -> FoundObjects:
+        """Return the same as arrays, which metrics, pictures and files read."""
+
+        def array(value: Tensor | None) -> Any:
+            return None if value is None else value.detach().cpu().numpy()
+
+        return FoundObjects(
+            boxes=array(self.boxes),
+            scores=array(self.scores),
+            labels=array(self.labels),
+            image_size=self.image_size,
+            categories=self.categories,
+            anchor_indices=array(self.anchor_indices),
+            multiclass_scores=array(self.multiclass_scores),
+            keypoints=array(self.keypoints),
+            masks=array(self.masks),
+        )
 
     def names(self) -> list[str]:
         """Return D names; "class 3" for a label without a category."""

@@ -176,7 +176,9 @@ class RawDetections:
     Attributes:
         boxes: float32 [B, A, 4], xyxy in pixels of the network's input, not clipped.
         scores: float32 [B, A, C]; background first where there is one.
+        valid: bool [B, A]; False where padded; None where nothing is.
     """
 
     boxes: Tensor
     scores: Tensor
+    valid: Tensor | None = None

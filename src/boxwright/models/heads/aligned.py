@@ -134,6 +134,6 @@ class AlignmentConvHead(nn.Module):
 
 def _each_shape(level: Tensor, boxes: Tensor, stride: float, count: int, layers: nn.Module) -> Tensor:
     """Return [B, H × W × S, numbers]: what the convolution of each anchor shape says at its boxes [B, H × W × S, 4]."""
-    by_shape = boxes.reshape(len(boxes), -1, count, 4).unbind(2)
+    by_shape = boxes.reshape(boxes.shape[0], -1, count, 4).unbind(2)
     said = [layer(level, part, stride).flatten(2) for layer, part in zip(layers.children(), by_shape, strict=True)]
     return torch.stack(said, -1).permute(0, 2, 3, 1).flatten(1, 2)

@@ -65,4 +65,4 @@ class BoxClassifierHead(nn.Module):
         """Return box codes [N, K or 1, 4] and class logits [N, K + 1] for features [N, C, H, W]."""
         mean = features.mean((2, 3), keepdim=True)
         codes, logits = self.boxes(mean).flatten(1), self.classes(mean).flatten(1)
-        return codes.view(len(codes), self.box_columns, CODE_SIZE), logits
+        return codes.view(codes.shape[0], self.box_columns, CODE_SIZE), logits

@@ -102,7 +102,7 @@ class GuidedConv(BoxSampling):
     def forward(self, features: Tensor, boxes: Tensor, stride: float) -> Tensor:
         """Return float [B, C', H, W]."""
         sides = (boxes[..., 2:] - boxes[..., :2]).clamp(min=1).div(stride).log()
-        shapes = sides.transpose(1, 2).reshape(len(boxes), 2, *_grid(features)).to(features.dtype)
+        shapes = sides.transpose(1, 2).reshape(boxes.shape[0], 2, *_grid(features)).to(features.dtype)
         return roi_conv(features, self.offsets(shapes), self.conv.weight, self.conv.bias, border="zero")
 
 
@@ -120,8 +120,8 @@ class RoIAlignConv(BoxSampling):
         regions = list(boxes.float().unbind(0))
         crops = roi_align(features.float(), regions, _side(self.conv), 1 / stride, sampling_ratio=2, aligned=True)
         seen = F.linear(crops.to(self.conv.weight.dtype).flatten(1), self.conv.weight.flatten(1), self.conv.bias)
-        cells = seen.reshape(len(boxes), -1, seen.shape[1])
-        return cells.transpose(1, 2).reshape(len(boxes), -1, *_grid(features))
+        cells = seen.reshape(boxes.shape[0], -1, seen.shape[1])
+        return cells.transpose(1, 2).reshape(boxes.shape[0], -1, *_grid(features))
 
 
 def _offsets_of(in_channels: int, kernel_size: int, settings: ConvSettings) -> Conv2d:

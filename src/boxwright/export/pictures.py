@@ -1,0 +1,62 @@
+"""The pictures on which an export is compared with its detector."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import islice
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boxwright.errors import DataError
+
+__all__ = ["DEFAULT_COUNT", "varied", "spread"]
+
+Picture = NDArray[np.uint8]
+DEFAULT_COUNT = 32
+_LEAST_SIZES = 3
+_CROPPED = 6
+
+
+def spread(count: int, most: int) -> list[int]:
+    """Return up to so many of the numbers below `count`, evenly spread."""
+    return sorted({number * count // most for number in range(most)}) if count > most else list(range(count))
+
+
+def varied(read: Callable[[int], Picture], count: int, most: int = DEFAULT_COUNT) -> list[Picture]:
+    """Return real pictures of several sizes.
+
+    Where all have one size, parts of some come besides: one upright, one wide, one a single row of pixels.
+
+    Args:
+        read: Returns the picture of a number.
+        count: How many there are.
+        most: How many to take, evenly spread.
+
+    Returns:
+        uint8 [H, W, 3] each.
+
+    Raises:
+        DataError: Where none can be read.
+    """
+    pictures, broken = [], ""
+    for number in spread(count, most):
+        try:
+            pictures.append(read(number))
+        except DataError as error:
+            broken = str(error)
+    if not pictures:
+        raise DataError(broken or "there is no picture to compare on")
+    if len({picture.shape for picture in pictures}) < _LEAST_SIZES:
+        pictures += _parts(pictures[:_CROPPED])
+    return pictures
+
+
+def _parts(pictures: Sequence[Picture]) -> list[Picture]:
+    """Cut parts of other sizes out of pictures."""
+    parts = []
+    for number, picture in enumerate(islice(pictures, _CROPPED)):
+        height, width = picture.shape[:2]
+        sides = ((height, max(width // 2, 1)), (max(height // 2, 1), width), (1, width))[number % 3]
+        parts.append(np.ascontiguousarray(picture[: sides[0], : sides[1]]))
+    return parts

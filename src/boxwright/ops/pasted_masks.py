@@ -1,0 +1,100 @@
+"""Instance masks of found objects, in the image and run by run; on arrays.
+
+Each mask lies within its box, the centres of its corner cells on the box's corners, as TF's `reframe_box_masks` has it.
+
+Dimensions: D objects, H W image, h w mask within its box.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boxwright.ops.run_lengths import encode_window
+from boxwright.types.found import FoundObjects
+
+__all__ = ["mask_run_lengths", "whole_masks"]
+
+Floats = NDArray[np.float32]
+_LEAST_SIDE = np.float32(1e-4)  # of a box, in 0..1 of the image
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """Which rows (or columns) of an image a mask reaches, and what each reads: weights [n, h] from the first on."""
+
+    first: int
+    weights: Floats
+
+
+def whole_masks(found: FoundObjects, threshold: float = 0.5) -> NDArray[np.uint8]:
+    """Return which pixels of the image belong to each object.
+
+    Args:
+        found: Objects with masks.
+        threshold: What is above it belongs to the object.
+
+    Returns:
+        uint8 [D, H, W] of 0 and 1.
+
+    Raises:
+        ValueError: Where no masks were predicted.
+    """
+    whole = np.zeros((len(found), *found.image_size), np.uint8)
+    for into, (rows, columns, values) in zip(whole, _windows(found), strict=True):
+        height, width = values.shape
+        into[rows.first : rows.first + height, columns.first : columns.first + width] = values > threshold
+    return whole
+
+
+def mask_run_lengths(found: FoundObjects, threshold: float = 0.5) -> Iterator[dict[str, Any]]:
+    """Yield each object's mask as COCO writes it; no mask of the image's size is ever made.
+
+    Args:
+        found: Objects with masks.
+        threshold: What is above it belongs to the object.
+
+    Yields:
+        `{"size": [H, W], "counts": text}`, as pycocotools reads it.
+
+    Raises:
+        ValueError: Where no masks were predicted.
+    """
+    for rows, columns, values in _windows(found):
+        inside = (values > threshold).astype(np.uint8)
+        yield encode_window(inside, rows.first, columns.first, found.image_size)
+
+
+def _windows(found: FoundObjects) -> Iterator[tuple[_Axis, _Axis, Floats]]:
+    if found.masks is None:
+        raise ValueError("these detections have no masks; a detector with number_of_stages: 3 predicts them")
+    height, width = found.image_size
+    boxes = found.boxes / np.array([width, height, width, height], np.float32)
+    for mask, box in zip(found.masks, boxes, strict=True):
+        rows = _axis(box[1], box[3], mask.shape[0], height)
+        columns = _axis(box[0], box[2], mask.shape[1], width)
+        yield rows, columns, rows.weights @ mask @ columns.weights.T
+
+
+def _axis(start: Any, end: Any, extent: int, count: int) -> _Axis:
+    """Return what the rows of an image read of a mask's rows; those beyond its box read nothing."""
+    length, last = np.maximum(end - start, _LEAST_SIDE), np.float32(extent - 1)
+    low, high = (np.float32(0) - start) / length, (np.float32(1) - start) / length
+    if count == 1:
+        positions = np.array([np.float32(0.5) * (low + high) * last])
+    else:
+        step = (high - low) * last / np.float32(count - 1)
+        positions = low * last + np.arange(count, dtype=np.float32) * step
+    inside = (positions >= 0) & (positions <= last)
+    first, reached = int(inside.argmax()), positions[inside].astype(np.float32)
+    below = np.floor(reached)
+    share, rows = reached - below, np.arange(len(reached))
+    weights = np.zeros((len(reached), extent), np.float32)
+    np.add.at(weights, (rows, below.astype(np.int64)), 1 - share)
+    above = below + 1 <= last
+    np.add.at(weights, (rows[above], below[above].astype(np.int64) + 1), share[above])
+    return _Axis(first, weights)
