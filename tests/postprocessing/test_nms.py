@@ -14,7 +14,7 @@ from boxwright.config import parse_message
 from boxwright.errors import ConfigError
 from boxwright.ops import suppression
 from boxwright.ops.boxes import pairwise_iou
-from boxwright.ops.suppression_in_tensors import DECOMPOSITIONS, PAIR_DECOMPOSITIONS, suppress_in_tensors
+from boxwright.ops.suppression_in_tensors import decompositions, pair_decompositions, suppress_in_tensors
 from boxwright.postprocessing.nms import (
     BestOfClass,
     BestOfImage,
@@ -156,7 +156,7 @@ def test_suppression_of_pairs_and_its_meaning_are_equal(classes: int, iou: float
     ranked = scores[..., 0].sort(1, descending=True).values - 0.2  # a fifth takes no part
     pairs = (boxes, ranked, torch.randint(classes, ranked.shape, generator=generator), classes, iou, most)
     kept = torch.ops.boxwright.suppress_pairs(*pairs)
-    meaning = DECOMPOSITIONS[torch.ops.boxwright.suppress_pairs.default]
+    meaning = decompositions()[torch.ops.boxwright.suppress_pairs.default]
     assert torch.equal(kept, meaning(*pairs))
     assert 0 < int(kept.sum()) < kept.numel()
     assert not (kept & (ranked < 0)).any()
@@ -183,6 +183,10 @@ def test_a_graph_says_where_candidates_were_too_few(kind: str) -> None:
     assert found.complete is not None
     assert found.complete.tolist() == [False, True]
     torch.testing.assert_close(found.scores[1], expected.scores[1])
+    more = PaddedDetections(*suppress_in_tensors(boxes, scores, windows, *vars(nms.rules()).values(), times=16))
+    assert more.complete is not None
+    assert more.complete.all()
+    torch.testing.assert_close(more.scores, expected.scores)
     nine_places = replace(nms, max_total_detections=9, suppression=PerClass(0.4, 9))
     full = PaddedDetections(*suppress_in_tensors(boxes, scores, windows, *vars(nine_places.rules()).values()))
     assert full.complete is not None
@@ -208,10 +212,10 @@ def test_suppression_exports_with_and_without_the_operator(kind: str) -> None:
     expected = nms(*batch)
     assert "boxwright.suppress" in str(exported.graph)
     assert_same(PaddedDetections(*exported.module()(*batch)), expected)
-    pairs = exported.run_decompositions(PAIR_DECOMPOSITIONS)
+    pairs = exported.run_decompositions(pair_decompositions())
     assert "boxwright.suppress_pairs" in str(pairs.graph)
     assert_same(PaddedDetections(*pairs.module()(*batch)), expected)
-    plain = exported.run_decompositions(DECOMPOSITIONS)
+    plain = exported.run_decompositions(decompositions())
     assert "boxwright" not in str(plain.graph)
     assert_same(PaddedDetections(*plain.module()(*batch)), expected)
 

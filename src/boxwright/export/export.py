@@ -29,6 +29,8 @@ __all__ = ["FORMATS", "Format", "export", "open_session_of", "report_path", "ver
 
 Format = Literal["onnx", "openvino", "pt2"]
 Pictures = Sequence[NDArray[np.uint8]]
+# How many times the usual number of candidates is tried, where it does not suffice.
+_TIMES = (1, 4, 16)
 
 
 @dataclass(frozen=True)
@@ -38,28 +40,28 @@ class _Kind:
     Attributes:
         suffix: Of its file.
         libraries: That write and run it, beside PyTorch.
-        make: From a detector and how it suppresses to what `save` takes.
+        make: From a detector, how it suppresses and among how many candidates to what `save` takes.
         save: Writes it, with metadata, under a path.
         session: Opens a file.
     """
 
     suffix: str
     libraries: tuple[str, ...]
-    make: Callable[[Detector, Suppression], Any]
+    make: Callable[[Detector, Suppression, int], Any]
     save: Callable[[Any, Metadata, Path], None]
     session: Callable[[Path], Session]
 
 
-def _onnx(detector: Detector, suppression: Suppression) -> Any:
-    return onnx_model(detection_program(detector, suppression, with_inputs=True))
+def _onnx(detector: Detector, suppression: Suppression, times: int) -> Any:
+    return onnx_model(detection_program(detector, suppression, times, with_inputs=True))
 
 
 def _save_onnx(model: Any, metadata: Metadata, path: Path) -> None:
     path.write_bytes(onnx_bytes(model, metadata))
 
 
-def _openvino(detector: Detector, suppression: Suppression) -> Any:
-    return openvino_model(_onnx(detector, suppression).SerializeToString(deterministic=True))
+def _openvino(detector: Detector, suppression: Suppression, times: int) -> Any:
+    return openvino_model(_onnx(detector, suppression, times).SerializeToString(deterministic=True))
 
 
 FORMATS: dict[str, _Kind] = {
@@ -113,7 +115,6 @@ def export(  # noqa: PLR0913  # what a file says of itself is part of it
     training = detector.training
     detector.eval()
     try:
-        made = kind.make(detector, suppression)
         with tempfile.TemporaryDirectory(dir=make_folder(path.parent), prefix=f".{path.name}.") as folder:
             scratch = Path(folder) / path.name
             metadata = describe(
@@ -125,8 +126,12 @@ def export(  # noqa: PLR0913  # what a file says of itself is part of it
                 libraries=kind.libraries,
                 metric=metric,
             )
-            kind.save(made, metadata, scratch)
-            report = _compared(detector, scratch, kind, images, source)
+            for times in _TIMES:
+                made = kind.make(detector, suppression, times)
+                kind.save(made, metadata, scratch)
+                report = _compared(detector, scratch, kind, images, source)
+                if report.complete:
+                    break
             if not report.passed and not allow_difference:
                 write_whole(report_path(path), report.to_json())
                 raise ExportError(

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from boxwright.errors import ExportError
 from boxwright.export.graph import PREPROCESSED, DetectionGraph
 from boxwright.models.detector import Detector
-from boxwright.ops.suppression_in_tensors import DECOMPOSITIONS, PAIR_DECOMPOSITIONS
+from boxwright.ops.suppression_in_tensors import decompositions, pair_decompositions
 
 __all__ = ["LARGEST_BATCH", "LARGEST_SIDE", "Suppression", "detection_program", "quiet"]
 
@@ -29,7 +29,7 @@ Suppression = Literal["operator", "padded", "none"]
 
 
 def detection_program(
-    detector: Detector, suppression: Suppression, *, with_inputs: bool = False, dtype: torch.dtype = torch.uint8
+    detector: Detector, suppression: Suppression, times: int = 1, *, with_inputs: bool = False
 ) -> torch.export.ExportedProgram:
     """Return a whole detector as a program from pictures [B, H, W, 3] to `DetectionGraph`'s outputs.
 
@@ -37,8 +37,8 @@ def detection_program(
         detector: On the CPU; its mode is left as it is.
         suppression: "operator": the program keeps `boxwright::suppress_pairs`, for a runtime that has such an operator;
             "padded": it consists of PyTorch's own operators alone; "none": it ends with raw outputs.
+        times: How many times the usual number of candidates suppression looks at.
         with_inputs: Whether what the network sees is an output, too.
-        dtype: Of the pictures: uint8 or float32.
 
     Returns:
         The program.
@@ -54,7 +54,7 @@ def detection_program(
         if resizer.output_size is None:
             raise ExportError("image_resizer: inputs have any size, for which no graph can be made")
         detector.network.lay_anchors(resizer.output_size, resizer.channels)
-        example = torch.zeros(_EXAMPLE, dtype=dtype)
+        example = torch.zeros(_EXAMPLE, dtype=torch.uint8)
         dims = {
             0: torch.export.Dim("batch", min=1, max=LARGEST_BATCH),
             1: torch.export.Dim("height", min=1, max=LARGEST_SIDE),
@@ -62,7 +62,7 @@ def detection_program(
         }
         with torch.no_grad(), quiet():
             program = torch.export.export(graph.eval(), (example,), dynamic_shapes=(dims,), strict=False)
-            table = DECOMPOSITIONS if suppression == "padded" else PAIR_DECOMPOSITIONS
+            table = decompositions(times) if suppression == "padded" else pair_decompositions(times)
             plain: torch.export.ExportedProgram = program.run_decompositions(table)
         return plain
     finally:

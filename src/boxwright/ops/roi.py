@@ -243,13 +243,19 @@ def weighted_gather(maps: Sequence[Tensor], images: Tensor, levels: Tensor, rows
     count, h, w = places.shape[:3]
     if count == 0:
         return table.new_zeros(0, table.shape[1], h, w)
-    found = F.embedding_bag(
-        places.view(count * h * w, -1),
-        table,
-        mode="sum",
-        per_sample_weights=weights.view(count * h * w, -1).to(table.dtype),
-    )
+    found = _weighted_rows(table, places.reshape(count * h * w, -1), weights.reshape(count * h * w, -1).to(table.dtype))
     return found.view(count, h, w, -1).permute(0, 3, 1, 2)
+
+
+def _weighted_rows(table: Tensor, places: Tensor, weights: Tensor) -> Tensor:
+    """Sum rows of a table [M, C], at places int64 [N, t], by weights [N, t]; [N, C]."""
+    if not torch.compiler.is_exporting():
+        return F.embedding_bag(places, table, mode="sum", per_sample_weights=weights)
+    # Other runtimes have no such operation; they would do it row by row.
+    found = table[places[:, 0]] * weights[:, :1]
+    for tap in range(1, places.shape[1]):
+        found = found + table[places[:, tap]] * weights[:, tap : tap + 1]
+    return found
 
 
 def _pooled(maps: Sequence[Tensor], images: Tensor, levels: Tensor, axes: tuple[Taps, Taps], pool: Pool) -> Tensor:

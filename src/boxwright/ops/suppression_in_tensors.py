@@ -1,7 +1,7 @@
 """What `boxwright::suppress` means, in tensors of fixed shape: the whole batch at once, no step that looks at data.
 
-A graph that is exported has this in the operator's place: `exported.run_decompositions(DECOMPOSITIONS)`; or, for a
-runtime that has an operator for `boxwright::suppress_pairs`, `PAIR_DECOMPOSITIONS`. It looks at the best candidates
+A graph that is exported has this in the operator's place: `exported.run_decompositions(decompositions())`; or, for a
+runtime that has an operator for `boxwright::suppress_pairs`, `pair_decompositions()`. It looks at the best candidates
 alone (`candidate_count`); where more could matter, the result says that it is not complete, and may differ from the
 operator's. Equal scores may come in another order.
 
@@ -11,6 +11,7 @@ Dimensions: B batch, A anchors, K foreground classes, n candidates, D detections
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from torch import Tensor
 from boxwright.ops.boxes import box_area, clip_boxes
 from boxwright.ops.suppression import Rules
 
-__all__ = ["DECOMPOSITIONS", "PAIR_DECOMPOSITIONS", "candidate_count", "suppress_in_tensors"]
+__all__ = ["candidate_count", "decompositions", "pair_decompositions", "suppress_in_tensors"]
 
 _LEAST_CANDIDATES = 1024
 _CANDIDATES_PER_DETECTION = 8
@@ -33,7 +34,7 @@ def candidate_count(max_total: int) -> int:
     return max(_LEAST_CANDIDATES, 1 << (_CANDIDATES_PER_DETECTION * max_total - 1).bit_length())
 
 
-def suppress_in_tensors(boxes: Tensor, scores: Tensor, windows: Tensor, *arguments: Any) -> Found:
+def suppress_in_tensors(boxes: Tensor, scores: Tensor, windows: Tensor, *arguments: Any, times: int = 1) -> Found:
     """Return what `boxwright::suppress` returns.
 
     Args:
@@ -41,12 +42,13 @@ def suppress_in_tensors(boxes: Tensor, scores: Tensor, windows: Tensor, *argumen
         scores: As there.
         windows: As there.
         *arguments: The fields of `Rules`, in order.
+        times: How many times `candidate_count` candidates to look at.
 
     Returns:
         As there.
     """
     rules = Rules(*arguments)
-    candidates = _Candidates(boxes, scores, rules)
+    candidates = _Candidates(boxes, scores, rules, times * candidate_count(rules.max_total))
     found = _padded(_lowered(_KINDS[rules.kind](candidates, windows, rules), rules), rules.max_total)
     boxes, scores, labels, anchors, kept = found
     complete = ~candidates.more
@@ -61,12 +63,11 @@ class _Candidates:
     `more` [B] says that there are others that pass.
     """
 
-    def __init__(self, boxes: Tensor, scores: Tensor, rules: Rules) -> None:
+    def __init__(self, boxes: Tensor, scores: Tensor, rules: Rules, count: int) -> None:
         if rules.kind == "class_agnostic":
             scores = torch.where(scores == scores.amax(2, keepdim=True), scores, -torch.inf)
             # Of classes that tie the first alone.
             scores = torch.where((scores > -torch.inf).cumsum(2) == 1, scores, -torch.inf)
-        count = candidate_count(rules.max_total)
         rows = min(count, scores.shape[1])
         # The best n pairs lie in the n anchors whose best class scores highest. They are laid class by class, anchors
         # in order: where of equal scores the first is taken, as in ONNX, it is the one that TensorFlow takes.
@@ -270,9 +271,25 @@ def _padded(found: _Found, count: int) -> _Found:
     )
 
 
-# For `torch.export`: operators to their meaning. The first leaves `suppress_pairs`, which runtimes have.
-PAIR_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {torch.ops.boxwright.suppress.default: suppress_in_tensors}
-DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
-    **PAIR_DECOMPOSITIONS,
-    torch.ops.boxwright.suppress_pairs.default: _suppress_pairs,
-}
+def pair_decompositions(times: int = 1) -> dict[Any, Callable[..., Any]]:
+    """Return, for `torch.export`, what suppression means; `boxwright::suppress_pairs` stays, which runtimes have.
+
+    Args:
+        times: As for `suppress_in_tensors`.
+
+    Returns:
+        Operators to their meaning.
+    """
+    return {torch.ops.boxwright.suppress.default: partial(suppress_in_tensors, times=times)}
+
+
+def decompositions(times: int = 1) -> dict[Any, Callable[..., Any]]:
+    """Return, for `torch.export`, what our operators of suppression mean.
+
+    Args:
+        times: As for `suppress_in_tensors`.
+
+    Returns:
+        Operators to their meaning.
+    """
+    return {**pair_decompositions(times), torch.ops.boxwright.suppress_pairs.default: _suppress_pairs}

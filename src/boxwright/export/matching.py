@@ -1,0 +1,135 @@
+"""Two lists of detections of one picture, matched: what one of the two alone found, and what is only a tie.
+
+Dimensions: D detections, h w mask.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from boxwright.ops.boxes import pairwise_iou
+from boxwright.types import FoundObjects
+
+__all__ = ["ABSOLUTE", "RELATIVE", "TIE", "Difference", "Matcher"]
+
+TIE = 1e-5
+ABSOLUTE, RELATIVE = 1e-4, 1e-3  # as recordings of TensorFlow are held to: |a - b| <= absolute + relative |b|
+_SAME_BOX = 0.99
+_NEAR_THRESHOLD = 1e-4
+_LEAST_SCORE_TIE = 1e-5
+
+
+@dataclass
+class Difference:
+    """What differs between two lists of detections.
+
+    Attributes:
+        missing: What the second list alone has, in words.
+        extra: What the first alone has.
+        ties: Differences that equal scores, or a value at a threshold, explain.
+        scores: The largest difference of the same detections' scores, as a share of what is allowed.
+        masks: The same of their masks.
+    """
+
+    missing: list[str] = field(default_factory=list)
+    extra: list[str] = field(default_factory=list)
+    ties: list[str] = field(default_factory=list)
+    scores: float = 0.0
+    masks: float = 0.0
+
+
+@dataclass(frozen=True)
+class Matcher:
+    """Match detections by class and anchor, else by class and place.
+
+    Attributes:
+        least_score: The least score that was kept.
+        iou_threshold: The overlap from which one suppresses another.
+        unsteady: Anchors (of regions: proposals) whose values rounding decides; differences there are ties.
+    """
+
+    least_score: float
+    iou_threshold: float
+    unsteady: frozenset[int] = frozenset()
+
+    def __call__(self, found: FoundObjects, wanted: FoundObjects) -> Difference:
+        """Return what differs."""
+        result, left, lost = Difference(), list(range(len(found))), []
+        for number in range(len(wanted)):
+            match = next((other for other in left if _same(found, other, wanted, number)), None)
+            if match is None:
+                lost.append(number)
+                continue
+            left.remove(match)
+            if not self._is_unsteady(wanted, number):
+                result.scores = max(result.scores, _share(found.scores[match], wanted.scores[number]))
+                if found.masks is not None and wanted.masks is not None:
+                    result.masks = max(result.masks, _share(found.masks[match], wanted.masks[number]))
+        for number in lost:
+            other = next((one for one in left if self._stands_for(found, one, wanted, number)), None)
+            if other is not None:
+                left.remove(other)
+                result.ties.append(f"{_name(wanted, number)} and {_name(found, other)} score the same")
+            elif reason := self._tie(wanted, number, wanted):
+                result.ties.append(f"{_name(wanted, number)} {reason}")
+            else:
+                result.missing.append(_name(wanted, number))
+        for number in left:
+            if reason := self._tie(found, number, wanted):
+                result.ties.append(f"{_name(found, number)} {reason}")
+            else:
+                result.extra.append(_name(found, number))
+        return result
+
+    def _stands_for(self, found: FoundObjects, one: int, wanted: FoundObjects, other: int) -> bool:
+        """Whether of two that score the same either may stay: one suppresses the other, or one place was left."""
+        if abs(found.scores[one] - wanted.scores[other]) > TIE:
+            return False
+        if wanted.scores[other] <= wanted.scores.min() + TIE:
+            return True
+        overlap = pairwise_iou(torch.from_numpy(found.boxes[[one]]), torch.from_numpy(wanted.boxes[[other]]))
+        return float(overlap) > self.iou_threshold
+
+    def _is_unsteady(self, found: FoundObjects, number: int) -> bool:
+        return found.anchor_indices is not None and int(found.anchor_indices[number]) in self.unsteady
+
+    def _tie(self, found: FoundObjects, number: int, wanted: FoundObjects) -> str:
+        """Say why a detection is one by a hair; empty where it is not."""
+        score = float(found.scores[number])
+        if abs(score - self.least_score) <= _LEAST_SCORE_TIE:
+            return "is at the least score"
+        if self._is_unsteady(found, number):
+            return "is of a region that ends at the picture's border, where a crop is not continuous"
+        rivals = np.flatnonzero(wanted.labels == found.labels[number])
+        overlaps = pairwise_iou(torch.from_numpy(found.boxes[[number]]), torch.from_numpy(wanted.boxes[rivals]))[0]
+        for rival, overlap in zip(rivals.tolist(), overlaps.tolist(), strict=True):
+            if wanted.scores[rival] >= score - TIE and abs(overlap - self.iou_threshold) <= _NEAR_THRESHOLD:
+                return "is at the threshold of overlap"
+            if overlap > self.iou_threshold and self._is_unsteady(wanted, rival):
+                return "overlaps one of a region that ends at the picture's border, where a crop is not continuous"
+        return ""
+
+
+def _share(found: object, wanted: object) -> float:
+    """Return the largest difference, as a share of what is allowed."""
+    one, other = np.asarray(found, np.float64), np.asarray(wanted, np.float64)
+    return float((np.abs(one - other) / (ABSOLUTE + RELATIVE * np.abs(other))).max(initial=0.0))
+
+
+def _same(found: FoundObjects, one: int, wanted: FoundObjects, other: int) -> bool:
+    if found.labels[one] != wanted.labels[other]:
+        return False
+    anchors, others = found.anchor_indices, wanted.anchor_indices
+    if anchors is not None and others is not None and anchors[one] == others[other]:
+        near = np.abs(found.boxes[one] - wanted.boxes[other]).max() <= 1 + RELATIVE * np.abs(wanted.boxes[other]).max()
+        return bool(near)
+    overlap = pairwise_iou(torch.from_numpy(found.boxes[[one]]), torch.from_numpy(wanted.boxes[[other]]))
+    return float(overlap) >= _SAME_BOX
+
+
+def _name(found: FoundObjects, number: int) -> str:
+    box = ", ".join(f"{value:.1f}" for value in found.boxes[number])
+    return f"class {int(found.labels[number]) + 1} at ({box}), score {found.scores[number]:.6f}"

@@ -1,0 +1,110 @@
+"""Small detectors of every family, that find much in pictures of shapes: as trained ones do, and in no time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+import boxwright as bw
+from boxwright.config import messages as m
+from boxwright.config import parse_message
+from boxwright.data.shapes import ShapesDataset
+from boxwright.export.pictures import varied
+from boxwright.types import Categories, Category
+from tests.conftest import SMALL_MODEL
+from tests.two_stage_models import FASTER_RCNN, MASK_RCNN, ONE_MAP, OPTIONS, PAPER_RCNN, PROPOSALS_ONLY, RFCN
+
+CATEGORIES = Categories(tuple(Category(n, n + 1, name) for n, name in enumerate(("circle", "square", "star", "ring"))))
+BODY = 'feature_extractor { type: "mobilenet_v2" depth_multiplier: 0.1 }'
+SQUARE = (
+    "image_resizer { keep_aspect_ratio_resizer { min_dimension: 96 max_dimension: 96 pad_to_max_dimension: true } }"
+)
+FIXED = "image_resizer { fixed_shape_resizer { height: 64 width: 128 } }"
+NORMED = "conv_hyperparams { activation: RELU batch_norm { } }"
+BIFPN = "bifpn { min_level: 3 max_level: 5 num_iterations: 2 num_filters: 16 }"
+SSD = SMALL_MODEL[SMALL_MODEL.index("ssd {") : SMALL_MODEL.rindex("}")]
+EFFICIENTDET = (
+    SSD.replace("ssd_mobilenet_v2_fpn_keras", "ssd_efficientnet-b0_bifpn_keras")
+    .replace("fpn { min_level: 3 max_level: 5 additional_layer_depth: 32 }", BIFPN)
+    .replace("override_base_feature_extractor_hyperparams: true\n", "")
+    .replace("depth_multiplier: 0.25\n      min_depth: 8\n      use_depthwise: true\n", "")
+    .replace("image_resizer { fixed_shape_resizer { height: 64 width: 64 } }", SQUARE)
+)
+REFINEDET = f"""refinedet {{ num_classes: 4 {FIXED} feature_extractor {{ type: "refinedet_mobilenet_v2" depth_multiplier: 0.1
+  {NORMED} }} anchor_refinement {{ }} transfer_connection {{ }} MORE }}"""
+SRN = f"srn {{ num_classes: 4 {FIXED} depth: 16 {BODY} two_step_classification {{ }} two_step_regression {{ }} }}"
+ALIGN_DET = (
+    f"align_det {{ num_classes: 4 {SQUARE} depth: 16 num_layers_before_predictor: 1 {BODY} step {{ depth: 12 }} }}"
+)
+FAMILIES: dict[str, str] = {
+    "ssd": SSD,
+    "ssd, softmax": SSD.replace("score_converter: SIGMOID", "score_converter: SOFTMAX").replace(
+        "encode_background_as_zeros: true", "encode_background_as_zeros: false"
+    ),
+    "ssd, class-agnostic": SSD.replace("iou_threshold: 0.5 max", "iou_threshold: 0.5 use_class_agnostic_nms: true max"),
+    "ssd, soft": SSD.replace("iou_threshold: 0.5 max", "iou_threshold: 0.5 soft_nms_sigma: 0.5 max"),
+    "ssd, grey": SSD.replace("width: 64 }", "width: 64 convert_to_grayscale: true }", 1),
+    "ssd, keypoints": SSD.replace("faster_rcnn_box_coder { }", "keypoint_box_coder { num_keypoints: 2 }").replace(
+        "depth: 32\n", "depth: 32 box_code_size: 8\n"
+    ),
+    "efficientdet": EFFICIENTDET,
+    "refinedet": REFINEDET.replace("MORE", ""),
+    "refinedet, lowered": REFINEDET.replace("MORE", "inference_preset: CAFFE_COCO"),
+    "refinedet, aligned": REFINEDET.replace("MORE", "align_second_step: true"),
+    "srn": SRN,
+    "align_det": ALIGN_DET,
+    "faster_rcnn": FASTER_RCNN,
+    "faster_rcnn, one map": ONE_MAP,
+    "faster_rcnn, options": OPTIONS,
+    "mask_rcnn": MASK_RCNN,
+    "mask_rcnn, paper": PAPER_RCNN,
+    "rfcn": RFCN,
+    "proposals": PROPOSALS_ONLY,
+}
+
+
+def pictures(count: int = 6) -> list[NDArray[np.uint8]]:
+    dataset = ShapesDataset(count, seed=3, size=(96, 128))
+    return varied(lambda number: dataset[number].image, count)
+
+
+def build(text: str) -> bw.Detector:
+    """Build a detector whose statistics are of pictures and whose scores spread, as a trained one's."""
+    torch.manual_seed(0)
+    detector = bw.build_detector(parse_message(text, m.DetectionModel), CATEGORIES)
+    inputs, sizes = detector.preprocess(
+        torch.from_numpy(np.stack([one for one in pictures() if one.shape == (96, 128, 3)]))
+    )
+    with torch.no_grad():
+        detector.network.eval()
+        for module in detector.modules():
+            if isinstance(module, torch.nn.BatchNorm2d):
+                module.train()
+                module.momentum = None
+        detector.predict(inputs, sizes)
+        detector.eval()
+        heads = [name for name in detector.network.parts.class_outputs if "mask" not in name]
+        first = ["rpn.head.predict.classes"] if hasattr(detector.network, "rpn") else []
+        for name in first + heads:
+            _spread(detector, name, lambda: detector.predict(inputs, sizes))
+    return detector
+
+
+def _spread(detector: bw.Detector, name: str, look: Callable[[], object]) -> None:
+    """Scale and shift the layers that predict classes until their logits spread about a few of them."""
+    part = detector.network.get_submodule(name)
+    layers = [one for one in part.modules() if isinstance(one, torch.nn.Conv2d | torch.nn.Linear)]
+    last = layers if isinstance(part, torch.nn.ModuleList) else layers[-1:]
+    seen: list[torch.Tensor] = []
+    hooks = [one.register_forward_hook(lambda _, __, output: seen.append(output)) for one in last]
+    look()
+    for hook in hooks:
+        hook.remove()
+    spread = torch.cat([value.flatten() for value in seen]).std() if seen else torch.tensor(0.1)
+    for layer in last:
+        layer.weight *= 2.5 / float(spread)
+        if layer.bias is not None:
+            layer.bias.copy_(torch.linspace(-2.5, -1.5, len(layer.bias)))

@@ -1,0 +1,51 @@
+"""What lies between preprocessing and the list of detections looks at no data, outside named places."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import boxwright
+
+PACKAGE = Path(boxwright.__file__).parent
+FORBIDDEN = {
+    "item",
+    "tolist",
+    "nonzero",
+    "numpy",
+    "from_numpy",
+    "bincount",
+    "unique",
+    "unique_consecutive",
+    "masked_select",
+}
+# Operators, which runtimes have or which have a meaning in tensors; rows of padding that are skipped outside graphs;
+# and what comes behind the graph, or goes round it.
+NAMED = {
+    "ops/suppression.py",
+    "ops/nms.py",
+    "models/valid_rows.py",
+    "ops/run_lengths.py",
+    "postprocessing/masks.py",
+    "models/multi_scale.py",
+}
+
+
+def calls(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call):
+            if isinstance(node.func, ast.Attribute) and node.func.attr in FORBIDDEN:
+                found.add(node.func.attr)
+            if isinstance(node.func, ast.Name) and node.func.id == "bool":
+                found.add("bool")
+    return found
+
+
+def test_no_look_at_data() -> None:
+    files = [path for room in ("models", "ops", "postprocessing") for path in sorted((PACKAGE / room).rglob("*.py"))]
+    assert len(files) > 80
+    looking = {str(path.relative_to(PACKAGE)): names for path in files if (names := calls(path))}
+    # An item of Inception's list of layers is no tensor's.
+    assert looking.pop("models/backbones/inception.py") == {"item"}
+    assert set(looking) == NAMED
