@@ -12,10 +12,13 @@ from boxwright.cli.options import CheckpointOption
 from boxwright.cli.paths import require_checkpoint
 from boxwright.errors import ConfigError
 from boxwright.evaluation.settings import EvaluationSettings, WatchSettings
+from boxwright.runtime.formats import RUNTIMES
 
 if TYPE_CHECKING:
     from boxwright.config.messages import TrainEvalPipelineConfig
     from boxwright.evaluation.results import Evaluation
+    from boxwright.models.detector import Detector
+    from boxwright.runtime.exported import ExportedDetector
 
 __all__ = ["evaluate_command", "print_watched"]
 
@@ -92,10 +95,16 @@ def _evaluate(
     from boxwright.evaluation.results import write_evaluation
     from boxwright.evaluation.run import run_evaluation
     from boxwright.models.detector import usable_device
+    from boxwright.runtime.exported import open_exported
 
-    config = _configuration(model_dir, config_path, changes)
-    detector, _, step = restore_detector(model_dir, config=config)
-    detector.to(usable_device(settings.device))
+    detector: Detector | ExportedDetector
+    if model_dir.suffix in RUNTIMES:
+        detector = open_exported(model_dir)
+        config, step = _exported_configuration(detector, model_dir, config_path, changes), detector.metadata.step
+    else:
+        config = _configuration(model_dir, config_path, changes)
+        trained, _, step = restore_detector(model_dir, config=config)
+        detector = trained.to(usable_device(settings.device))
     evaluation = run_evaluation(config, detector, settings, lambda items, title: count_progress(title)(items))
     folder = out or (model_dir if model_dir.is_dir() else model_dir.parent) / "eval"
     write_evaluation(evaluation, folder)
@@ -103,6 +112,23 @@ def _evaluate(
     print_evaluation(evaluation)
     console.print(f"metrics, detections and {len(evaluation.pictures)} pictures: {folder}", markup=False)
     console.print(ap_line(evaluation.metrics))
+
+
+def _exported_configuration(
+    detector: ExportedDetector, path: Path, given: Path | None, changes: list[str]
+) -> TrainEvalPipelineConfig:
+    """Take the configuration that is given, else the one that the file carries."""
+    from boxwright.config.load import load_config, parse_message
+    from boxwright.config.messages import TrainEvalPipelineConfig
+    from boxwright.config.overrides import apply_override
+
+    overrides = [*changes, "eval_config.include_metrics_per_category=true"]
+    if given is not None:
+        return load_config(given, overrides)
+    config = parse_message(detector.metadata.config, TrainEvalPipelineConfig, file=str(path))
+    for override in overrides:
+        apply_override(config, override)
+    return config
 
 
 def _configuration(model_dir: Path, given: Path | None, changes: list[str]) -> TrainEvalPipelineConfig:

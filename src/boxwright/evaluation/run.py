@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from boxwright.models.detector import Detector
 from boxwright.models.multi_scale import MultiScaleDetector, at_scales
 from boxwright.ops.pasted_masks import mask_run_lengths
 from boxwright.ops.run_lengths import encode_mask
+from boxwright.runtime.exported import ExportedDetector
 from boxwright.types import Categories, Category, FoundObjects, Sample
 
 __all__ = [
@@ -38,12 +40,15 @@ __all__ = [
     "check_same_classes",
     "evaluate",
     "evaluate_detector",
+    "evaluate_exported",
     "open_evaluation",
     "reader_name",
     "run_evaluation",
 ]
 
 Progress = Callable[[Iterable[int], str], Iterable[int]]
+# From samples and a seed to what is found in each, and losses.
+Look = Callable[[list[Sample], int], Iterator[tuple[FoundObjects, dict[str, float]]]]
 _NTH_OF_TRAINING = 5
 _DEFAULTS = EvaluationSettings(workers=0)
 
@@ -135,24 +140,56 @@ def evaluate_detector(
         Metrics, detections and pictures, the same in every process, whatever their number. Pictures are
         of images spread evenly over the data.
     """
+    training = detector.training
+    detector.eval()
+    try:
+        look = partial(_looked_at, detector, plan)
+        return _evaluation(look, dataset, plan, progress, processes, workers)
+    finally:
+        detector.train(training)
+
+
+def evaluate_exported(
+    detector: ExportedDetector, dataset: Dataset, plan: EvaluationPlan, progress: Progress = _silent, workers: int = 0
+) -> Evaluation:
+    """Run an exported detector over a data set.
+
+    Args:
+        detector: The opened file.
+        dataset: The data.
+        plan: How; there are no losses.
+        progress: Wraps the indices and takes a title, to show how far it is.
+        workers: Processes that read and decode.
+
+    Returns:
+        Metrics, detections and pictures.
+    """
+
+    def look(samples: list[Sample], _: int) -> Iterator[tuple[FoundObjects, dict[str, float]]]:
+        for found in detector.detect([sample.image for sample in samples]):
+            yield found, {}
+
+    return _evaluation(look, dataset, plan, progress, ALONE, workers)
+
+
+def _evaluation(
+    look: Look, dataset: Dataset, plan: EvaluationPlan, progress: Progress, processes: Processes, workers: int
+) -> Evaluation:
     indices = range(0, len(dataset), plan.every_nth)
     step = max(len(indices) // max(plan.num_pictures, 1), 1)
     drawn = set(list(indices)[::step][: plan.num_pictures])
     size = plan.batch_size
     shared = processes.share([indices[start : start + size] for start in range(0, len(indices), size)])
     mine = [index for batch in shared for index in batch]
-    training = detector.training
-    detector.eval()
     samples = samples_in_order(dataset, mine, workers)
     try:
         parts = [
             part
             for batch in _batches(zip(progress(mine, "evaluate"), samples, strict=True), size)
-            for part in _evaluate_batch(detector, dataset, plan, batch, drawn)
+            for part in _evaluate_batch(look, dataset, plan, batch, drawn)
         ]
     finally:
         samples.close()
-        detector.train(training)
     gathered = [part for some in processes.gather(parts) for part in some]
     return _summed_up(sorted(gathered, key=lambda part: part.index), _categories(dataset, plan), plan)
 
@@ -161,8 +198,21 @@ def _categories(dataset: Dataset, plan: EvaluationPlan) -> Categories:
     return Categories((Category(0, 1, "object"),)) if plan.class_agnostic else dataset.categories
 
 
+def _looked_at(
+    detector: Detector | MultiScaleDetector, plan: EvaluationPlan, samples: list[Sample], seed: int
+) -> Iterator[tuple[FoundObjects, dict[str, float]]]:
+    """Yield what a detector finds in each sample, and the losses of its run."""
+    start = 0
+    for found, predictions, sizes in detector.detect_runs([sample.image for sample in samples]):
+        run = samples[start : start + len(found)]
+        losses = _losses(detector, predictions, run, sizes, plan, seed=seed + start) if plan.losses else {}
+        for one in found:
+            yield one.arrays(), losses
+        start += len(found)
+
+
 def _evaluate_batch(
-    detector: Detector | MultiScaleDetector,
+    look: Look,
     dataset: Dataset,
     plan: EvaluationPlan,
     batch: list[tuple[int, Sample]],
@@ -171,22 +221,16 @@ def _evaluate_batch(
     indices = [index for index, _ in batch]
     # As in TF, the losses of an evaluation are of labels, whatever scores the records have.
     samples = [replace(sample, class_scores=None) for _, sample in batch]
-    start = 0
-    for found, predictions, sizes in detector.detect_runs([sample.image for sample in samples]):
-        run = samples[start : start + len(found)]
-        losses = _losses(detector, predictions, run, sizes, plan, seed=indices[start]) if plan.losses else {}
-        for index, sample, detections in zip(indices[start:], run, found, strict=False):
-            arrays = detections.arrays()
-            truth, seen = _one_class(sample, arrays) if plan.class_agnostic else (sample, arrays)
-            yield _Part(
-                index=index,
-                sample=replace(truth, image=np.zeros((*sample.image.shape[:2], 0), np.uint8), masks=None),
-                detections=replace(seen, masks=None, multiclass_scores=None, keypoints=None, anchor_indices=None),
-                losses=losses,
-                picture=draw_beside_truth(truth, seen, _categories(dataset, plan), plan) if index in drawn else None,
-                masks=_masks(sample, arrays),
-            )
-        start += len(found)
+    for index, sample, (arrays, losses) in zip(indices, samples, look(samples, indices[0]), strict=True):
+        truth, seen = _one_class(sample, arrays) if plan.class_agnostic else (sample, arrays)
+        yield _Part(
+            index=index,
+            sample=replace(truth, image=np.zeros((*sample.image.shape[:2], 0), np.uint8), masks=None),
+            detections=replace(seen, masks=None, multiclass_scores=None, keypoints=None, anchor_indices=None),
+            losses=losses,
+            picture=draw_beside_truth(truth, seen, _categories(dataset, plan), plan) if index in drawn else None,
+            masks=_masks(sample, arrays),
+        )
 
 
 def _masks(sample: Sample, found: FoundObjects) -> ImageMasks | None:
@@ -262,15 +306,21 @@ def _batches(samples: Iterable[tuple[int, Sample]], size: int) -> Iterator[list[
 
 def run_evaluation(
     config: m.TrainEvalPipelineConfig,
-    detector: Detector,
+    detector: Detector | ExportedDetector,
     settings: EvaluationSettings = _DEFAULTS,
     progress: Progress = _silent,
 ) -> Evaluation:
-    """Return what a detector, on its device, finds in the data that the settings choose.
+    """Return what a detector, on its device, or an exported one finds in the data that the settings choose.
 
-    A missing reader, or other classes than the detector's, are a ConfigError.
+    A missing reader, other classes than the detector's, and several scales of an export are a ConfigError.
     """
     opened = open_evaluation(config, settings, detector.categories)
+    if isinstance(detector, ExportedDetector):
+        if settings.multi_scale:
+            raise ConfigError(
+                "multi_scale: an exported detector looks once; evaluate what it was exported from"
+            )
+        return evaluate_exported(detector, opened.dataset, opened.plan, progress, settings.workers)
     seeing = at_scales(detector, settings.multi_scale)
     return evaluate_detector(seeing, opened.dataset, opened.plan, progress, workers=settings.workers)
 
