@@ -317,9 +317,7 @@ def run_evaluation(
     opened = open_evaluation(config, settings, detector.categories)
     if isinstance(detector, ExportedDetector):
         if settings.multi_scale:
-            raise ConfigError(
-                "multi_scale: an exported detector looks once; evaluate what it was exported from"
-            )
+            raise ConfigError("multi_scale: an exported detector looks once; evaluate what it was exported from")
         return evaluate_exported(detector, opened.dataset, opened.plan, progress, settings.workers)
     seeing = at_scales(detector, settings.multi_scale)
     return evaluate_detector(seeing, opened.dataset, opened.plan, progress, workers=settings.workers)

@@ -1,0 +1,78 @@
+"""`boxwright serve`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from boxwright.cli.console import console
+from boxwright.errors import ConfigError, ExportError
+from boxwright.runtime.formats import RUNTIMES
+from boxwright.serving.settings import ServerSettings
+
+__all__ = ["serve_command"]
+
+
+def serve_command(
+    settings: ServerSettings,
+    model: Annotated[
+        Path, typer.Argument(help="An exported detector: .onnx, or OpenVINO's .xml (`boxwright export`).")
+    ],
+    name: Annotated[str, typer.Option("--name", help="What clients call the model.")] = "detector",
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Take up the file anew when it changes; no request is dropped.")
+    ] = False,
+    api_key_file: Annotated[
+        Path | None,
+        typer.Option("--api_key_file", help="A file whose first line clients must send: Authorization: Bearer LINE."),
+    ] = None,
+    certfile: Annotated[Path | None, typer.Option("--certfile", help="A TLS certificate.")] = None,
+    keyfile: Annotated[Path | None, typer.Option("--keyfile", help="Its key.")] = None,
+) -> None:
+    """Answer requests: TensorFlow Serving's REST protocol, the Open Inference Protocol, and POST /detect with an image."""
+    if model.suffix not in RUNTIMES:
+        raise ExportError(f"{model}: only exported detectors are served; write one by `boxwright export {model}`")
+    from boxwright.runtime.sessions import require_library
+
+    for library in ("fastapi", "uvicorn", "orjson", "prometheus_client"):
+        require_library(library, "serve")
+    import uvicorn
+
+    from boxwright.serving.app import Counters, make_app
+    from boxwright.serving.model import ServedModel
+
+    key = _key(api_key_file)
+    counters = Counters()
+    served = ServedModel(model, name, settings, counters.observe)
+    app = make_app(served, settings, counters, api_key=key, watch=watch)
+    config = uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        log_level="warning",
+        server_header=False,
+        timeout_graceful_shutdown=max(int(settings.grace_s), 1),
+        ssl_certfile=certfile,
+        ssl_keyfile=keyfile,
+    )
+    server = uvicorn.Server(config)
+    config.load()
+    sockets = [config.bind_socket()]
+    where = f"{'https' if certfile else 'http'}://{settings.host}:{sockets[0].getsockname()[1]}"
+    mib = settings.queue * settings.max_pixels * 3 / 2**20
+    console.print(f"{model}: {where}/ (at most {settings.queue} pictures wait: {mib:,.0f} MiB)", markup=False)
+    console.print(f"TensorFlow Serving: {where}/v1/models/{name}:predict", markup=False)
+    console.print(f"Open Inference: {where}/v2/models/{name}/infer", markup=False)
+    console.print(f"an image: curl --data-binary @image.jpg {where}/detect", markup=False)
+    server.run(sockets=sockets)
+
+
+def _key(path: Path | None) -> str:
+    if path is None:
+        return ""
+    lines = path.read_text().splitlines() if path.is_file() else []
+    if not lines or not lines[0].strip():
+        raise ConfigError(f"--api_key_file {path}: expected a file whose first line is the key")
+    return lines[0].strip()

@@ -1,0 +1,145 @@
+"""TensorFlow Serving's REST protocol: rows and columns, nested lists and base64.
+
+https://www.tensorflow.org/tfx/serving/api_rest. Raw outputs, of which there are megabytes a picture, are given where
+`output_filter` names them.
+
+Dimensions: H W picture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boxwright.serving.batcher import Row
+from boxwright.serving.requests import BadRequest, decoded, picture_of_list, unpacked
+from boxwright.serving.settings import ServerSettings
+
+__all__ = ["Question", "answer", "metadata", "question", "status"]
+
+_INPUT = "input_tensor"
+_PICTURE, _BATCH = 3, 4
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a client asks.
+
+    Attributes:
+        images: uint8 [H, W, 3] each.
+        by_row: Whether the answer has a row a picture, rather than a column an output.
+        wanted: The outputs; empty for those that are given unasked.
+    """
+
+    images: list[NDArray[np.uint8]]
+    by_row: bool
+    wanted: tuple[str, ...]
+
+
+def question(content: dict[str, Any], settings: ServerSettings) -> Question:
+    """Read a request.
+
+    Args:
+        content: Its JSON.
+        settings: The limits.
+
+    Returns:
+        What is asked.
+
+    Raises:
+        BadRequest: Where it is malformed.
+    """
+    signature = content.get("signature_name", "serving_default")
+    if signature not in ("serving_default", ""):
+        raise BadRequest(400, f'Serving signature name: "{str(signature)[:60]}" not found in signature def')
+    if ("instances" in content) == ("inputs" in content):
+        raise BadRequest(400, 'Missing or duplicate keys: a request has either "instances" or "inputs"')
+    wanted = content.get("output_filter", [])
+    if not isinstance(wanted, list) or not all(isinstance(name, str) for name in wanted):
+        raise BadRequest(400, "output_filter: expected a list of names")
+    by_row = "instances" in content
+    given = content["instances"] if by_row else _column(content["inputs"])
+    if not isinstance(given, list) or not given:
+        raise BadRequest(400, "expected a list of pictures that is not empty")
+    if len(given) > settings.max_images:
+        raise BadRequest(400, f"{len(given)} pictures are over the {settings.max_images} of a request")
+    return Question([_picture(one, number, settings) for number, one in enumerate(given)], by_row, tuple(wanted))
+
+
+def _column(inputs: Any) -> Any:
+    """Return the list of pictures of the column format."""
+    if isinstance(inputs, dict) and "b64" not in inputs:
+        if len(inputs) != 1:
+            raise BadRequest(400, f"expected one input, {_INPUT}; found {len(inputs)}")
+        (inputs,) = inputs.values()
+    return [inputs] if isinstance(inputs, dict) else inputs
+
+
+def _picture(given: Any, number: int, settings: ServerSettings) -> NDArray[np.uint8]:
+    where = f"picture {number}"
+    if isinstance(given, dict) and "b64" not in given and len(given) == 1:
+        (given,) = given.values()
+    if isinstance(given, dict):
+        return decoded(unpacked(given.get("b64"), where), settings, where)
+    return picture_of_list(given, settings, where)
+
+
+def answer(asked: Question, rows: Sequence[Row]) -> dict[str, Any]:
+    """Return the answer, for a JSON that writes arrays.
+
+    Args:
+        asked: What was asked.
+        rows: What was found in each picture.
+
+    Returns:
+        `predictions` by row, or `outputs` by column.
+
+    Raises:
+        BadRequest: For an output that there is not.
+    """
+    names = [name for name in rows[0] if not name.startswith("raw_")]
+    if asked.wanted:
+        missing = [name for name in asked.wanted if name not in rows[0]]
+        if missing:
+            raise BadRequest(400, f"output_filter: there is no output {missing[0][:60]!r}")
+        names = list(asked.wanted)
+    if asked.by_row:
+        return {"predictions": [{name: np.ascontiguousarray(row[name]) for name in names} for row in rows]}
+    return {"outputs": {name: np.stack([row[name] for row in rows]) for name in names}}
+
+
+def status(version: int) -> dict[str, Any]:
+    """Return the status of a model that is there."""
+    state = {"error_code": "OK", "error_message": ""}
+    return {"model_version_status": [{"version": str(version), "state": "AVAILABLE", "status": state}]}
+
+
+def metadata(name: str, version: int, shapes: dict[str, tuple[int, ...]]) -> dict[str, Any]:
+    """Return what TF Serving says of a model.
+
+    Args:
+        name: The model's.
+        version: Its version.
+        shapes: The shape of each output for one picture, without the batch.
+
+    Returns:
+        The signature.
+    """
+
+    def tensor(name: str, dtype: str, shape: Sequence[int]) -> dict[str, Any]:
+        dim = [{"size": str(size), "name": ""} for size in shape]
+        return {"dtype": dtype, "tensor_shape": {"dim": dim, "unknown_rank": False}, "name": f"{name}:0"}
+
+    signature = {
+        "inputs": {_INPUT: tensor(f"serving_default_{_INPUT}", "DT_UINT8", (-1, -1, -1, 3))},
+        "outputs": {key: tensor(key, "DT_FLOAT", (-1, *shape)) for key, shape in shapes.items()},
+        "method_name": "tensorflow/serving/predict",
+    }
+    return {
+        "model_spec": {"name": name, "signature_name": "", "version": str(version)},
+        "metadata": {"signature_def": {"signature_def": {"serving_default": signature}}},
+    }
