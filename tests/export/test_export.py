@@ -29,20 +29,19 @@ from boxwright.runtime.metadata_reader import read_metadata
 from boxwright.runtime.sessions import OnnxSession, Session, open_session
 from tests.conftest import GOLDEN
 from tests.export.small_detectors import CATEGORIES, FAMILIES, build, pictures
+from tests.exported import exported_detector
 
 Outputs = dict[str, NDArray[np.float32]]
 
 
 @pytest.fixture(scope="module")
 def detector() -> bw.Detector:
-    return build(FAMILIES["ssd"])
+    return exported_detector().detector
 
 
 @pytest.fixture(scope="module")
-def file(detector: bw.Detector, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("export") / "detector.onnx"
-    export(detector, path, images=pictures(), config="model { }", step=7, metric={"AP": 0.5}, source="shapes")
-    return path
+def file() -> Path:
+    return exported_detector().file
 
 
 class Faulty:

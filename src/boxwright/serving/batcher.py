@@ -85,6 +85,7 @@ class Batcher:
         expires = time.monotonic() + timeout_s
         jobs = [_Job(image, expires) for image in images]
         with self._changed:
+            self._forget()
             if self._closing or len(self._jobs) + len(jobs) > self._queue:
                 raise Full
             self._jobs.extend(jobs)

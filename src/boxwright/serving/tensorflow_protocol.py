@@ -108,8 +108,12 @@ def answer(asked: Question, rows: Sequence[Row]) -> dict[str, Any]:
             raise BadRequest(400, f"output_filter: there is no output {missing[0][:60]!r}")
         names = list(asked.wanted)
     if asked.by_row:
-        return {"predictions": [{name: np.ascontiguousarray(row[name]) for name in names} for row in rows]}
+        return {"predictions": [{name: _plain(row[name]) for name in names} for row in rows]}
     return {"outputs": {name: np.stack([row[name] for row in rows]) for name in names}}
+
+
+def _plain(value: NDArray[np.float32]) -> Any:
+    return np.array(value, order="C") if value.ndim else value.item()
 
 
 def status(version: int) -> dict[str, Any]:
