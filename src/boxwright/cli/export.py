@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from boxwright.export.parity import Report
     from boxwright.models.detector import Detector
 
-__all__ = ["export_command"]
+__all__ = ["comparison_pictures", "export_command", "print_report"]
 
 
 class Format(str, Enum):
@@ -113,10 +113,10 @@ def export_command(
 
     config = load_config(pipeline_config_path) if pipeline_config_path else None
     detector, config, step = restore_detector(source, config=config)
-    pictures, origin = _pictures(images or [], config, detector)
+    pictures, origin = comparison_pictures(images or [], config, detector)
     if verify is not None:
         report = compare_again(detector, verify, pictures, origin)
-        _print(report)
+        print_report(report)
         if not report.passed:
             raise ExportError(f"{verify} does not do what the detector does. {report.problem()}")
         return
@@ -135,13 +135,15 @@ def export_command(
             step=step,
             source=origin,
         )
-    _print(report)
+    print_report(report)
     if not report.passed:
         console.print("warning: written although it differs, as --allow_difference says", markup=False)
     console.print(f"step {step}: {path}; report: {report_path(path)}", markup=False)
 
 
-def _pictures(images: list[Path], config: TrainEvalPipelineConfig, detector: Detector) -> tuple[list[Any], str]:
+def comparison_pictures(
+    images: list[Path], config: TrainEvalPipelineConfig, detector: Detector
+) -> tuple[list[Any], str]:
     """Return pictures to compare on, and where they are from."""
     from boxwright.builders.input_reader import build_dataset
     from boxwright.data.image_io import read_image
@@ -161,7 +163,8 @@ def _pictures(images: list[Path], config: TrainEvalPipelineConfig, detector: Det
     return varied(lambda number: dataset[number].image, len(dataset)), name
 
 
-def _print(report: Report) -> None:
+def print_report(report: Report) -> None:
+    """Print what each stage of a comparison found."""
     from rich.table import Table
 
     table = Table("stage", "largest", "allowed", "compared", box=None, padding=(0, 2, 0, 0))

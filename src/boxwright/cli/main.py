@@ -11,7 +11,21 @@ from io import TextIOWrapper
 
 import typer
 
-from boxwright.cli import config, convert, demo, doctor, evaluate, export, inspect, predict, replay, serve, train
+from boxwright.cli import (
+    benchmark,
+    config,
+    convert,
+    demo,
+    doctor,
+    evaluate,
+    export,
+    exporter_main,
+    inspect,
+    predict,
+    replay,
+    serve,
+    train,
+)
 from boxwright.cli.console import console, errors, show_log
 from boxwright.cli.options import CONTEXT, PlainCommand, with_settings
 from boxwright.errors import BoxwrightError
@@ -33,7 +47,9 @@ app.command("predict", cls=PlainCommand)(with_settings(predict.predict_command))
 app.command("demo", cls=PlainCommand)(demo.demo_command)
 app.command("convert", cls=PlainCommand)(convert.convert_command)
 app.command("export", cls=PlainCommand)(export.export_command)
+app.command("benchmark", cls=PlainCommand)(benchmark.benchmark_command)
 app.command("serve", cls=PlainCommand)(with_settings(serve.serve_command))
+app.command("exporter_main_v2", cls=PlainCommand)(with_settings(exporter_main.exporter_command))
 app.command("inspect", cls=PlainCommand)(inspect.inspect_command)
 app.command("doctor", cls=PlainCommand)(doctor.doctor_command)
 app.command("replay", cls=PlainCommand)(replay.replay_command)
@@ -64,7 +80,7 @@ def like_absl(arguments: list[str]) -> list[str]:
     return taken
 
 
-_SWITCHES = ("use_tpu", "record_summaries", "eval_on_train_data")
+_SWITCHES = ("use_side_inputs", "use_tpu", "record_summaries", "eval_on_train_data")
 
 
 class _Terminated(BaseException):

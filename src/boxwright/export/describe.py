@@ -64,6 +64,7 @@ def describe(
     suppression: str,
     libraries: tuple[str, ...],
     metric: Mapping[str, float] | None = None,
+    input_type: str = "image_tensor",
 ) -> Metadata:
     """Return what an export says of a detector.
 
@@ -75,6 +76,7 @@ def describe(
         suppression: How it is done: "operator", "tensors" or "none".
         libraries: That wrote the file, beside PyTorch.
         metric: A metric's name and value, where one is known.
+        input_type: TensorFlow's name of what goes in.
 
     Returns:
         The metadata, before any comparison. `SOURCE_DATE_EPOCH` sets the time.
@@ -94,7 +96,8 @@ def describe(
         weights_sha256=weights_sha256(detector),
         input={
             "name": INPUT,
-            "dtype": "uint8 [batch, height, width, 3]",
+            "type": input_type,
+            "dtype": f"{'float32' if input_type == 'float_image_tensor' else 'uint8'} [batch, height, width, 3]",
             "colour": "RGB",
             "range": [0, 255],
             "resizer": f"{type(preprocessor.resizer).__name__} to {preprocessor.resizer.output_size}, within the graph",

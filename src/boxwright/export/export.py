@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from boxwright.errors import ExportError
@@ -28,6 +29,7 @@ from boxwright.runtime.sessions import OnnxSession, OpenVinoSession, Session
 __all__ = ["FORMATS", "Format", "export", "open_session_of", "report_path", "verify"]
 
 Format = Literal["onnx", "openvino", "pt2"]
+InputType = Literal["image_tensor", "float_image_tensor", "encoded_image_string_tensor", "tf_example"]
 Pictures = Sequence[NDArray[np.uint8]]
 # How many times the usual number of candidates is tried, where it does not suffice.
 _TIMES = (1, 4, 16)
@@ -40,34 +42,39 @@ class _Kind:
     Attributes:
         suffix: Of its file.
         libraries: That write and run it, beside PyTorch.
-        make: From a detector, how it suppresses and among how many candidates to what `save` takes.
+        make: From a detector, how it suppresses and among how many candidates, and the pictures' dtype, to what
+            `save` takes.
         save: Writes it, with metadata, under a path.
         session: Opens a file.
     """
 
     suffix: str
     libraries: tuple[str, ...]
-    make: Callable[[Detector, Suppression, int], Any]
+    make: Callable[[Detector, Suppression, int, torch.dtype], Any]
     save: Callable[[Any, Metadata, Path], None]
     session: Callable[[Path], Session]
 
 
-def _onnx(detector: Detector, suppression: Suppression, times: int) -> Any:
-    return onnx_model(detection_program(detector, suppression, times, with_inputs=True))
+def _onnx(detector: Detector, suppression: Suppression, times: int, dtype: torch.dtype) -> Any:
+    return onnx_model(detection_program(detector, suppression, times, with_inputs=True, dtype=dtype))
 
 
 def _save_onnx(model: Any, metadata: Metadata, path: Path) -> None:
     path.write_bytes(onnx_bytes(model, metadata))
 
 
-def _openvino(detector: Detector, suppression: Suppression, times: int) -> Any:
-    return openvino_model(_onnx(detector, suppression, times).SerializeToString(deterministic=True))
+def _pt2(detector: Detector, suppression: Suppression, times: int, dtype: torch.dtype) -> Any:
+    return detection_program(detector, suppression, times, dtype=dtype)
+
+
+def _openvino(detector: Detector, suppression: Suppression, times: int, dtype: torch.dtype) -> Any:
+    return openvino_model(_onnx(detector, suppression, times, dtype).SerializeToString(deterministic=True))
 
 
 FORMATS: dict[str, _Kind] = {
     "onnx": _Kind(".onnx", ("onnx", "onnxscript", "onnxruntime"), _onnx, _save_onnx, OnnxSession),
     "openvino": _Kind(".xml", ("openvino", "onnx", "onnxscript"), _openvino, save_openvino, OpenVinoSession),
-    "pt2": _Kind(".pt2", (), detection_program, save_pt2, Pt2Session),
+    "pt2": _Kind(".pt2", (), _pt2, save_pt2, Pt2Session),
 }
 
 
@@ -83,6 +90,7 @@ def export(  # noqa: PLR0913  # what a file says of itself is part of it
     step: int = 0,
     metric: Mapping[str, float] | None = None,
     source: str = "",
+    input_type: InputType = "image_tensor",
 ) -> Report:
     """Write a detector as one file that another runtime opens, and a report of how it was compared.
 
@@ -101,6 +109,8 @@ def export(  # noqa: PLR0913  # what a file says of itself is part of it
         step: Steps that it was trained.
         metric: A metric's name and value, for the file to carry.
         source: Where the pictures are from, for the report.
+        input_type: TensorFlow's name of what goes in. "float_image_tensor" takes float32; encoded images and
+            tf.Examples are read by what opens the file, and the graph takes uint8 as for "image_tensor".
 
     Returns:
         The report, which lies beside the file as `NAME.parity.json`.
@@ -112,6 +122,7 @@ def export(  # noqa: PLR0913  # what a file says of itself is part of it
     path, kind = Path(path), FORMATS[format]
     _check(path, kind, images)
     suppression: Suppression = "padded" if format == "pt2" and nms == "operator" else nms
+    dtype = torch.float32 if input_type == "float_image_tensor" else torch.uint8
     training = detector.training
     detector.eval()
     try:
@@ -125,9 +136,10 @@ def export(  # noqa: PLR0913  # what a file says of itself is part of it
                 suppression=suppression,
                 libraries=kind.libraries,
                 metric=metric,
+                input_type=input_type,
             )
             for times in _TIMES:
-                made = kind.make(detector, suppression, times)
+                made = kind.make(detector, suppression, times, dtype)
                 kind.save(made, metadata, scratch)
                 report = _compared(detector, scratch, kind, images, source)
                 if report.complete:

@@ -29,7 +29,12 @@ Suppression = Literal["operator", "padded", "none"]
 
 
 def detection_program(
-    detector: Detector, suppression: Suppression, times: int = 1, *, with_inputs: bool = False
+    detector: Detector,
+    suppression: Suppression,
+    times: int = 1,
+    *,
+    with_inputs: bool = False,
+    dtype: torch.dtype = torch.uint8,
 ) -> torch.export.ExportedProgram:
     """Return a whole detector as a program from pictures [B, H, W, 3] to `DetectionGraph`'s outputs.
 
@@ -39,6 +44,7 @@ def detection_program(
             "padded": it consists of PyTorch's own operators alone; "none": it ends with raw outputs.
         times: How many times the usual number of candidates suppression looks at.
         with_inputs: Whether what the network sees is an output, too.
+        dtype: Of the pictures: uint8 or float32, in 0..255 either way.
 
     Returns:
         The program.
@@ -54,7 +60,7 @@ def detection_program(
         if resizer.output_size is None:
             raise ExportError("image_resizer: inputs have any size, for which no graph can be made")
         detector.network.lay_anchors(resizer.output_size, resizer.channels)
-        example = torch.zeros(_EXAMPLE, dtype=torch.uint8)
+        example = torch.zeros(_EXAMPLE, dtype=dtype)
         dims = {
             0: torch.export.Dim("batch", min=1, max=LARGEST_BATCH),
             1: torch.export.Dim("height", min=1, max=LARGEST_SIDE),

@@ -58,10 +58,11 @@ class Pt2Session:
         text: Any = extra[_ENTRY]
         self.metadata = Metadata.from_json(text.decode() if isinstance(text, bytes) else text, shown(source))
         self._module = program.module()
+        self._dtype = np.float32 if self.metadata.input.get("type") == "float_image_tensor" else np.uint8
         self.output_names: tuple[str, ...] = tuple(program.call_spec.out_spec.context)
 
     def run(self, images: NDArray[Any], names: Sequence[str] = ()) -> dict[str, NDArray[np.float32]]:
         """Return the outputs of some names, or all, for pictures uint8 [B, H, W, 3]."""
         with torch.inference_mode():
-            found = self._module(torch.from_numpy(np.ascontiguousarray(images)))
+            found = self._module(torch.from_numpy(np.ascontiguousarray(images, self._dtype)))
         return {name: found[name].numpy() for name in names or self.output_names}

@@ -87,12 +87,14 @@ class OnnxSession:
             raise ExportError(f"{where} cannot be opened by ONNX Runtime: {_first_line(error)}") from None
         self.metadata = Metadata.from_json(self._session.get_modelmeta().custom_metadata_map.get(KEY), where)
         self.output_names = tuple(output.name for output in self._session.get_outputs())
-        self._input = self._session.get_inputs()[0].name
+        given = self._session.get_inputs()[0]
+        self._input, self._dtype = given.name, np.float32 if given.type == "tensor(float)" else np.uint8
 
     def run(self, images: NDArray[Any], names: Sequence[str] = ()) -> dict[str, NDArray[np.float32]]:
         """Return the outputs of some names, or all, for pictures uint8 [B, H, W, 3]."""
         wanted = list(names or self.output_names)
-        return dict(zip(wanted, self._session.run(wanted, {self._input: images}), strict=True))
+        found = self._session.run(wanted, {self._input: images.astype(self._dtype, copy=False)})
+        return dict(zip(wanted, found, strict=True))
 
 
 class OpenVinoSession:
@@ -124,11 +126,13 @@ class OpenVinoSession:
         if threads:
             settings["INFERENCE_NUM_THREADS"] = threads
         self._compiled = core.compile_model(model, "CPU", settings)
+        floats = self._compiled.inputs[0].get_element_type().get_type_name().startswith("f")
+        self._dtype = np.float32 if floats else np.uint8
         self.output_names = tuple(output.get_any_name() for output in self._compiled.outputs)
 
     def run(self, images: NDArray[Any], names: Sequence[str] = ()) -> dict[str, NDArray[np.float32]]:
         """Return the outputs of some names, or all, for pictures uint8 [B, H, W, 3]."""
-        found = self._compiled([images])
+        found = self._compiled([images.astype(self._dtype, copy=False)])
         return {name: np.array(found[name]) for name in names or self.output_names}
 
 

@@ -1,0 +1,78 @@
+"""`boxwright exporter_main_v2`: the command line of TensorFlow's exporter."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from boxwright.cli.console import console
+from boxwright.cli.export import comparison_pictures, print_report
+from boxwright.cli.paths import require_checkpoint
+from boxwright.errors import ExportError, OutputError
+from boxwright.export.settings import ExporterFlags
+
+__all__ = ["exporter_command"]
+
+
+class InputType(str, Enum):
+    """What goes into the exported detector, by TensorFlow's names."""
+
+    IMAGE_TENSOR = "image_tensor"
+    FLOAT_IMAGE_TENSOR = "float_image_tensor"
+    ENCODED_IMAGE_STRING_TENSOR = "encoded_image_string_tensor"
+    TF_EXAMPLE = "tf_example"
+
+
+def exporter_command(
+    flags: ExporterFlags,
+    pipeline_config_path: Annotated[Path, typer.Option("--pipeline_config_path", help="The model's configuration.")],
+    trained_checkpoint_dir: Annotated[
+        Path, typer.Option("--trained_checkpoint_dir", help="Folder of the checkpoint: TensorFlow's, or a run of ours.")
+    ],
+    output_directory: Annotated[Path, typer.Option("--output_directory", help="Where to write; it is made.")],
+    input_type: Annotated[InputType, typer.Option("--input_type", help="What goes in.")] = InputType.IMAGE_TENSOR,
+    images: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--images", help="Pictures to compare on; without, those of the configuration's eval_input_reader."
+        ),
+    ] = None,
+) -> None:
+    """Write what TensorFlow's exporter writes, but for the SavedModel: detector.onnx has its names and stands for it."""
+    if flags.side_inputs:
+        raise ExportError(
+            "--use_side_inputs: no detector here has side inputs (Context R-CNN); leave these options out"
+        )
+    require_checkpoint(trained_checkpoint_dir)
+    if (output_directory / "detector.onnx").exists():
+        raise OutputError(f"{output_directory} holds an export already; name another folder")
+    from boxwright.checkpoints.export_weights import write_description, write_tensorflow_checkpoint
+    from boxwright.checkpoints.restore import restore_detector
+    from boxwright.config.load import dump_message, load_config
+    from boxwright.export.export import export
+
+    config = load_config(pipeline_config_path, [flags.config_override] if flags.config_override else [])
+    detector, config, step = restore_detector(trained_checkpoint_dir, config=config)
+    write_tensorflow_checkpoint(detector, output_directory / "checkpoint" / "ckpt-0", step=step)
+    write_description(output_directory, config, detector.categories)
+    pictures, origin = comparison_pictures(images or [], config, detector)
+    with console.status("exporting …"):
+        report = export(
+            detector,
+            output_directory / "detector.onnx",
+            images=pictures,
+            config=dump_message(config),
+            step=step,
+            source=origin,
+            input_type=input_type.value,
+        )
+    print_report(report)
+    console.print(f"{output_directory}: detector.onnx, checkpoint/ckpt-0, pipeline.config", markup=False)
+    console.print("there is no saved_model/: writing one needs TensorFlow; `boxwright serve` speaks its protocol")
+    if input_type in (InputType.ENCODED_IMAGE_STRING_TENSOR, InputType.TF_EXAMPLE):
+        console.print(
+            f"{input_type.value}: ONNX has no decoder; ExportedDetector.detect_encoded and `boxwright serve` decode"
+        )

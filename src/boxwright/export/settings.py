@@ -1,0 +1,27 @@
+"""What TensorFlow's exporter has beside a model and a place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from boxwright.settings import setting
+
+__all__ = ["ExporterFlags"]
+
+_REFUSED = "Refused: no detector here has side inputs."
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExporterFlags:
+    """TensorFlow's flags that are seldom used; `boxwright exporter_main_v2` has an option for each."""
+
+    config_override: str = setting("", "Text of a configuration; what it says is taken instead.")
+    use_side_inputs: bool = setting(False, _REFUSED, flags=("--use_side_inputs/--nouse_side_inputs",))
+    side_input_shapes: str = setting("", _REFUSED)
+    side_input_types: str = setting("", _REFUSED)
+    side_input_names: str = setting("", _REFUSED)
+
+    @property
+    def side_inputs(self) -> bool:
+        """Whether any of them is asked for."""
+        return bool(self.use_side_inputs or self.side_input_shapes or self.side_input_types or self.side_input_names)
