@@ -30,7 +30,7 @@ COMMANDS = [
 
 
 def test_blocks_are_found() -> None:
-    assert [command[0] for command in COMMANDS].count("boxwright") == 11
+    assert [command[0] for command in COMMANDS].count("boxwright") == 14
     assert [command[1] for command in COMMANDS if command[0] == "make"] == ["demo", "test"]
     assert "`make parity`" in README
     assert [language for language, _ in BLOCKS].count("python") == 1

@@ -8,8 +8,17 @@ if TYPE_CHECKING:
     from boxwright.checkpoints.load_weights import LoadReport, load_weights
     from boxwright.checkpoints.restore import restore_detector
     from boxwright.config import Pipeline, load_config
-    from boxwright.errors import BoxwrightError, CheckpointError, ConfigError, DataError, OutputError, TrainingError
+    from boxwright.errors import (
+        BoxwrightError,
+        CheckpointError,
+        ConfigError,
+        DataError,
+        ExportError,
+        OutputError,
+        TrainingError,
+    )
     from boxwright.evaluation.run import evaluate
+    from boxwright.exporters.export import export
     from boxwright.models.detector import Detector
     from boxwright.postprocessing.masks import instance_masks
     from boxwright.training.train import RunSettings, train
@@ -25,6 +34,7 @@ __all__ = [
     "DataError",
     "Detections",
     "Detector",
+    "ExportError",
     "LoadReport",
     "OutputError",
     "Pipeline",
@@ -34,6 +44,7 @@ __all__ = [
     "TrainingError",
     "build_detector",
     "evaluate",
+    "export",
     "instance_masks",
     "load_config",
     "load_weights",
@@ -52,11 +63,13 @@ _HOMES = {
         "CheckpointError",
         "ConfigError",
         "DataError",
+        "ExportError",
         "OutputError",
         "TrainingError",
     ),
     "boxwright.checkpoints.restore": ("restore_detector",),
     "boxwright.evaluation.run": ("evaluate",),
+    "boxwright.exporters.export": ("export",),
     "boxwright.models.detector": ("Detector",),
     "boxwright.postprocessing.masks": ("instance_masks",),
     "boxwright.training.train": ("RunSettings", "train"),

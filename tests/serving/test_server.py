@@ -28,8 +28,8 @@ from boxwright.runtime.exported import open_exported
 from boxwright.serving.app import Counters, make_app
 from boxwright.serving.model import ServedModel
 from boxwright.serving.settings import ServerSettings
-from tests.export.small_detectors import pictures
-from tests.exported import exported_detector
+from tests.exporters.exported import exported_detector
+from tests.exporters.small_detectors import pictures
 
 PICTURES = pictures()
 SETTINGS = ServerSettings(max_body_mib=1, max_pixels=300_000, max_images=4, timeout_s=120)

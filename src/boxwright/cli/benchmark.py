@@ -98,7 +98,7 @@ def _finder(path: Path, threads: int) -> Finder:
     if threads:
         torch.set_num_threads(threads)
     if path.suffix == ".pt2":
-        from boxwright.export.export import open_session_of
+        from boxwright.exporters.export import open_session_of
         from boxwright.runtime.exported import ExportedDetector
 
         return ExportedDetector(open_session_of(path)).detect

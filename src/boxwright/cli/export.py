@@ -14,7 +14,7 @@ from boxwright.errors import CheckpointError, ExportError
 
 if TYPE_CHECKING:
     from boxwright.config.messages import TrainEvalPipelineConfig
-    from boxwright.export.parity import Report
+    from boxwright.exporters.parity import Report
     from boxwright.models.detector import Detector
 
 __all__ = ["comparison_pictures", "export_command", "print_report"]
@@ -108,8 +108,8 @@ def export_command(
         return
     from boxwright.checkpoints.restore import restore_detector
     from boxwright.config.load import dump_message, load_config
-    from boxwright.export.export import export, report_path
-    from boxwright.export.export import verify as compare_again
+    from boxwright.exporters.export import export, report_path
+    from boxwright.exporters.export import verify as compare_again
 
     config = load_config(pipeline_config_path) if pipeline_config_path else None
     detector, config, step = restore_detector(source, config=config)
@@ -147,7 +147,7 @@ def comparison_pictures(
     """Return pictures to compare on, and where they are from."""
     from boxwright.builders.input_reader import build_dataset
     from boxwright.data.image_io import read_image
-    from boxwright.export.pictures import varied
+    from boxwright.exporters.pictures import varied
     from boxwright.inference.files import find_images
 
     if images:

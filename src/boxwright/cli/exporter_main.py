@@ -12,7 +12,7 @@ from boxwright.cli.console import console
 from boxwright.cli.export import comparison_pictures, print_report
 from boxwright.cli.paths import require_checkpoint
 from boxwright.errors import ExportError, OutputError
-from boxwright.export.settings import ExporterFlags
+from boxwright.exporters.settings import ExporterFlags
 
 __all__ = ["exporter_command"]
 
@@ -52,7 +52,7 @@ def exporter_command(
     from boxwright.checkpoints.export_weights import write_description, write_tensorflow_checkpoint
     from boxwright.checkpoints.restore import restore_detector
     from boxwright.config.load import dump_message, load_config
-    from boxwright.export.export import export
+    from boxwright.exporters.export import export
 
     config = load_config(pipeline_config_path, [flags.config_override] if flags.config_override else [])
     detector, config, step = restore_detector(trained_checkpoint_dir, config=config)

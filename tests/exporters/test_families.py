@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from boxwright.errors import ExportError
-from boxwright.export.export import FORMATS, export, open_session_of
-from tests.export.small_detectors import FAMILIES, SSD, build, pictures
+from boxwright.exporters.export import FORMATS, export, open_session_of
+from tests.exporters.small_detectors import FAMILIES, SSD, build, pictures
 
 QUICK = ("ssd", "faster_rcnn")
 CELLS = [(family, "onnx", "operator") for family in FAMILIES]

@@ -48,12 +48,14 @@ class Matcher:
     Attributes:
         least_score: The least score that was kept.
         iou_threshold: The overlap from which one suppresses another.
-        unsteady: Anchors (of regions: proposals) whose values rounding decides; differences there are ties.
+        unsteady: The first list's anchors (of regions: proposals) that rounding decides; differences there are ties.
+        wanted_unsteady: The same of the second list.
     """
 
     least_score: float
     iou_threshold: float
     unsteady: frozenset[int] = frozenset()
+    wanted_unsteady: frozenset[int] = frozenset()
 
     def __call__(self, found: FoundObjects, wanted: FoundObjects) -> Difference:
         """Return what differs."""
@@ -64,7 +66,7 @@ class Matcher:
                 lost.append(number)
                 continue
             left.remove(match)
-            if not self._is_unsteady(wanted, number):
+            if not _is_of(self.wanted_unsteady, wanted, number):
                 result.scores = max(result.scores, _share(found.scores[match], wanted.scores[number]))
                 if found.masks is not None and wanted.masks is not None:
                     result.masks = max(result.masks, _share(found.masks[match], wanted.masks[number]))
@@ -73,12 +75,12 @@ class Matcher:
             if other is not None:
                 left.remove(other)
                 result.ties.append(f"{_name(wanted, number)} and {_name(found, other)} score the same")
-            elif reason := self._tie(wanted, number, wanted):
+            elif reason := self._tie(wanted, number, wanted, self.wanted_unsteady):
                 result.ties.append(f"{_name(wanted, number)} {reason}")
             else:
                 result.missing.append(_name(wanted, number))
         for number in left:
-            if reason := self._tie(found, number, wanted):
+            if reason := self._tie(found, number, wanted, self.unsteady):
                 result.ties.append(f"{_name(found, number)} {reason}")
             else:
                 result.extra.append(_name(found, number))
@@ -93,24 +95,25 @@ class Matcher:
         overlap = pairwise_iou(torch.from_numpy(found.boxes[[one]]), torch.from_numpy(wanted.boxes[[other]]))
         return float(overlap) > self.iou_threshold
 
-    def _is_unsteady(self, found: FoundObjects, number: int) -> bool:
-        return found.anchor_indices is not None and int(found.anchor_indices[number]) in self.unsteady
-
-    def _tie(self, found: FoundObjects, number: int, wanted: FoundObjects) -> str:
+    def _tie(self, found: FoundObjects, number: int, wanted: FoundObjects, unsteady: frozenset[int]) -> str:
         """Say why a detection is one by a hair; empty where it is not."""
         score = float(found.scores[number])
         if abs(score - self.least_score) <= _LEAST_SCORE_TIE:
             return "is at the least score"
-        if self._is_unsteady(found, number):
-            return "is of a region that ends at the picture's border, where a crop is not continuous"
+        if _is_of(unsteady, found, number):
+            return "is of a region that rounding decides: one at the picture's border, or at a threshold"
         rivals = np.flatnonzero(wanted.labels == found.labels[number])
         overlaps = pairwise_iou(torch.from_numpy(found.boxes[[number]]), torch.from_numpy(wanted.boxes[rivals]))[0]
         for rival, overlap in zip(rivals.tolist(), overlaps.tolist(), strict=True):
             if wanted.scores[rival] >= score - TIE and abs(overlap - self.iou_threshold) <= _NEAR_THRESHOLD:
                 return "is at the threshold of overlap"
-            if overlap > self.iou_threshold and self._is_unsteady(wanted, rival):
-                return "overlaps one of a region that ends at the picture's border, where a crop is not continuous"
+            if overlap > self.iou_threshold and _is_of(self.wanted_unsteady, wanted, rival):
+                return "overlaps one of a region that rounding decides"
         return ""
+
+
+def _is_of(anchors: frozenset[int], found: FoundObjects, number: int) -> bool:
+    return found.anchor_indices is not None and int(found.anchor_indices[number]) in anchors
 
 
 def _share(found: object, wanted: object) -> float:

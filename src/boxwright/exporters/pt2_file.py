@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from boxwright.errors import ExportError
-from boxwright.export.program import quiet
+from boxwright.exporters.program import quiet
 from boxwright.files import shown
 from boxwright.runtime.metadata import KEY, Metadata
 

@@ -14,13 +14,13 @@ import torch
 from numpy.typing import NDArray
 
 from boxwright.errors import ExportError
-from boxwright.export.describe import describe, versions, weights_sha256
-from boxwright.export.graph import PREPROCESSED
-from boxwright.export.onnx_file import onnx_bytes, onnx_model, with_output
-from boxwright.export.openvino_file import openvino_model, save_openvino
-from boxwright.export.parity import Report, compare
-from boxwright.export.program import Suppression, detection_program
-from boxwright.export.pt2_file import Pt2Session, save_pt2
+from boxwright.exporters.describe import describe, versions, weights_sha256
+from boxwright.exporters.graph import PREPROCESSED
+from boxwright.exporters.onnx_file import onnx_bytes, onnx_model, with_output
+from boxwright.exporters.openvino_file import openvino_model, save_openvino
+from boxwright.exporters.parity import Report, compare
+from boxwright.exporters.program import Suppression, detection_program
+from boxwright.exporters.pt2_file import Pt2Session, save_pt2
 from boxwright.files import make_folder, write_whole
 from boxwright.models.detector import Detector
 from boxwright.runtime.metadata import Metadata

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from boxwright.errors import ExportError
-from boxwright.export.graph import PREPROCESSED, DetectionGraph
+from boxwright.exporters.graph import PREPROCESSED, DetectionGraph
 from boxwright.models.detector import Detector
 from boxwright.ops.suppression_in_tensors import decompositions, pair_decompositions
 

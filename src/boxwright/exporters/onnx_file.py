@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from boxwright.export.graph import INPUT, PREPROCESSED
-from boxwright.export.program import quiet
+from boxwright.exporters.graph import INPUT, PREPROCESSED
+from boxwright.exporters.program import quiet
 from boxwright.runtime.metadata import KEY, Metadata
 from boxwright.runtime.sessions import require_library
 

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from boxwright.export.describe import suppression_of
-from boxwright.export.graph import named_outputs
-from boxwright.export.matching import ABSOLUTE, RELATIVE, Matcher
+from boxwright.exporters.describe import suppression_of
+from boxwright.exporters.graph import named_outputs
+from boxwright.exporters.matching import ABSOLUTE, RELATIVE, Matcher
 from boxwright.models.detector import Detector
 from boxwright.models.region_crop import CornerCrop
 from boxwright.models.second_stage import BoxClassifier
@@ -32,7 +32,8 @@ Pictures = Sequence[NDArray[np.uint8]]
 _PREPROCESSING = 1e-5  # of the range of the network's input
 _TOO_FEW = "more candidates than were looked at could matter"
 _BORDER = 1e-3  # pixels
-_TIED_REGIONS = 0.02  # of an image's proposals: those whose scores tie at the end of the list
+# How many of an image's proposals may be of one of the two alone: by scores that tie, or overlaps at the threshold.
+_TIED_REGIONS, _TIED_SHARE = 2, 0.02
 _LEAST_SCORE = 0.05
 _ANCHOR_BOXES = 3  # dimensions; those of regions have one more, for classes
 
@@ -139,13 +140,14 @@ def compare(
     threshold = 2.0 if nms is None else nms.rules().iou_threshold
     for number, image in enumerate(images):
         outputs, own = session.run(image[None]), _Own(detector, image)
+        unsteady: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset())
         if own.raw.boxes.ndim == _ANCHOR_BOXES:
             raw.add(outputs, own.outputs(), number)
         else:
-            raw.add_regions(outputs, own.outputs(), number, own.unsteady())
+            unsteady = raw.add_regions(outputs, own.outputs(), number, own.unsteady())
         if raw_only:
             continue
-        match = Matcher(_LEAST_SCORE, threshold, own.unsteady())
+        match = Matcher(_LEAST_SCORE, threshold, *unsteady)
         whole.add(outputs, own.outputs(), (number, image), match)
         if own.raw.boxes.ndim == _ANCHOR_BOXES and own.raw.scores.shape[:2] == outputs["raw_detection_boxes"].shape[:2]:
             suppression.add(outputs, own.suppressed(outputs), (number, image), match)
@@ -217,29 +219,36 @@ class _RawOutputs:
         expected: dict[str, NDArray[Any]],
         number: int,
         unsteady: frozenset[int],
-    ) -> None:
-        """Compare proposals as sets: whose scores tie may change places, and at the end one may stand for another."""
+    ) -> tuple[frozenset[int], frozenset[int]]:
+        """Compare proposals as sets: whose scores tie may change places, and a few may stand for others.
+
+        Args:
+            outputs: The export's.
+            expected: The detector's.
+            number: Which picture.
+            unsteady: The detector's proposals that are not compared.
+
+        Returns:
+            The export's proposals, and the detector's, that were not found to be the same.
+        """
         names = ("raw_detection_boxes", "raw_detection_scores")
-        boxes, scores = (outputs[name][0] for name in names)
-        wanted_boxes, wanted_scores = (expected[name][0] for name in names)
-        rows = [np.concatenate(parts, 1) for parts in ((boxes, scores), (wanted_boxes, wanted_scores))]
-        if rows[0].shape != rows[1].shape:
+        found, wanted = (np.concatenate([one[name][0] for name in names], 1) for one in (outputs, expected))
+        if found.shape != wanted.shape:
             self.add(outputs, expected, number)
-            return
-        steady = np.array([row not in unsteady for row in range(len(rows[1]))])
-        wanted_boxes, wanted_scores = wanted_boxes[steady], wanted_scores[steady]
+            return frozenset(), frozenset()
+        steady = np.array([row for row in range(len(wanted)) if row not in unsteady], np.int64)
         if unsteady:
             self.ties.append(f"picture {number}: {len(unsteady)} proposals end at the border, where crops are unsteady")
-        if not steady.any():
-            return
-        off = np.stack([np.abs(rows[0] - row).max(1) for row in rows[1][steady]])
-        nearest = off.argmin(1)
+        off = np.array([np.abs(found - wanted[row]).max(1) for row in steady]).reshape(len(steady), len(found))
         alone = off.min(1) > ABSOLUTE + RELATIVE
-        if 0 < alone.sum() <= _TIED_REGIONS * len(alone):
+        if 0 < alone.sum() <= max(_TIED_REGIONS, _TIED_SHARE * len(alone)):
             self.ties.append(f"picture {number}: {alone.sum()} of {len(alone)} proposals are of one of the two alone")
-            nearest, wanted_boxes, wanted_scores = nearest[~alone], wanted_boxes[~alone], wanted_scores[~alone]
-        self.worst.add(boxes[nearest][None], wanted_boxes[None], f"picture {number}, raw_detection_boxes")
-        self.worst.add(scores[nearest][None], wanted_scores[None], f"picture {number}, raw_detection_scores")
+            steady, off = steady[~alone], off[~alone]
+        nearest = off.argmin(1)
+        for name in names:
+            self.worst.add(outputs[name][0][nearest], expected[name][0][steady], f"picture {number}, {name}")
+        everyone = set(range(len(found)))
+        return frozenset(everyone - set(nearest.tolist())), frozenset(everyone - set(steady.tolist()))
 
     def stage(self) -> Stage:
         worst = self.worst

@@ -8,8 +8,8 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 import boxwright as bw
-from boxwright.export.export import export
-from tests.export.small_detectors import FAMILIES, build, pictures
+from boxwright.exporters.export import export
+from tests.exporters.small_detectors import FAMILIES, build, pictures
 
 __all__ = ["Exported", "exported_detector"]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from boxwright.export.resizing import Resized, resizing
+from boxwright.exporters.resizing import Resized, resizing
 from boxwright.models.detector import Detector
 from boxwright.types import PaddedDetections, RawDetections
 

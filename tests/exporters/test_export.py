@@ -16,11 +16,11 @@ import boxwright as bw
 from boxwright.config import messages as m
 from boxwright.config import parse_message
 from boxwright.errors import DataError, ExportError, OutputError
-from boxwright.export.export import export, open_session_of, report_path, verify
-from boxwright.export.graph import PREPROCESSED
-from boxwright.export.onnx_file import with_output
-from boxwright.export.parity import compare
-from boxwright.export.resizing import resizing
+from boxwright.exporters.export import export, open_session_of, report_path, verify
+from boxwright.exporters.graph import PREPROCESSED
+from boxwright.exporters.onnx_file import with_output
+from boxwright.exporters.parity import compare
+from boxwright.exporters.resizing import resizing
 from boxwright.ops.resize import resize_half_pixel
 from boxwright.preprocessing.image_resizer import FixedShapeResizer, ImageResizer, KeepAspectRatioResizer
 from boxwright.runtime.exported import open_exported
@@ -28,8 +28,8 @@ from boxwright.runtime.metadata import Metadata
 from boxwright.runtime.metadata_reader import read_metadata
 from boxwright.runtime.sessions import OnnxSession, Session, open_session
 from tests.conftest import GOLDEN
-from tests.export.small_detectors import CATEGORIES, FAMILIES, build, pictures
-from tests.exported import exported_detector
+from tests.exporters.exported import exported_detector
+from tests.exporters.small_detectors import CATEGORIES, FAMILIES, build, pictures
 
 Outputs = dict[str, NDArray[np.float32]]
 

@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 import torch
 
-from boxwright.export.graph import INPUT
+from boxwright.exporters.graph import INPUT
 from boxwright.models.detector import Detector
 from boxwright.postprocessing.anchor import AnchorPostprocessor
 from boxwright.postprocessing.cascade import CascadePostprocessor

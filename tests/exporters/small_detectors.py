@@ -12,7 +12,7 @@ import boxwright as bw
 from boxwright.config import messages as m
 from boxwright.config import parse_message
 from boxwright.data.shapes import ShapesDataset
-from boxwright.export.pictures import varied
+from boxwright.exporters.pictures import varied
 from boxwright.types import Categories, Category
 from tests.conftest import SMALL_MODEL
 from tests.two_stage_models import FASTER_RCNN, MASK_RCNN, ONE_MAP, OPTIONS, PAPER_RCNN, PROPOSALS_ONLY, RFCN

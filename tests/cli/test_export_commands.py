@@ -1,0 +1,149 @@
+"""From a checkpoint to exported files, and what takes them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from boxwright.checkpoints.export_weights import write_tensorflow_checkpoint
+from boxwright.exporters.export import report_path
+from boxwright.tensorflow.bundle import Bundle
+from tests.exporters.exported import exported_detector
+from tests.exporters.small_detectors import CATEGORIES, FAMILIES, pictures
+
+WITHOUT_TORCH = """
+import sys
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("torch", "torchvision", "timm"):
+            raise ImportError(name + " is not to be imported")
+sys.meta_path.insert(0, Refuse())
+from boxwright.cli.main import main
+main()
+"""
+
+
+def run(*arguments: Any, code: str = "from boxwright.cli.main import main; main()", fails: bool = False) -> str:
+    words = [sys.executable, "-c", code, *map(str, arguments)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=600)
+    assert (done.returncode != 0) == fails, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What TensorFlow's user has: a configuration, a label map, a checkpoint, photos."""
+    folder = tmp_path_factory.mktemp("project")
+    (folder / "map.pbtxt").write_text("".join(f"item {{ id: {c.id} name: '{c.name}' }}\n" for c in CATEGORIES))
+    reader = f'label_map_path: "{folder}/map.pbtxt" tf_record_input_reader {{ input_path: "?" }}'
+    text = f"model {{ {FAMILIES['ssd']} }} train_config {{ }} train_input_reader {{ {reader} }} eval_config {{ }}"
+    (folder / "pipeline.config").write_text(text)
+    write_tensorflow_checkpoint(exported_detector().detector, folder / "training" / "ckpt-5", step=5)
+    (folder / "photos").mkdir()
+    for number, picture in enumerate(pictures()):
+        Image.fromarray(picture).save(folder / "photos" / f"{number}.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def file(project: Path) -> Path:
+    path = project / "out" / "detector.onnx"
+    told = run(
+        "export", project / "training" / "ckpt-5", path, "--config", project / "pipeline.config",
+        "--images", project / "photos",
+    )  # fmt: skip
+    assert "suppression" in told
+    assert report_path(path).is_file()
+    return path
+
+
+def test_inspecting_and_predicting_without_pytorch(file: Path, project: Path, tmp_path: Path) -> None:
+    told = run("inspect", file, code=WITHOUT_TORCH)
+    assert "1 circle, 2 square, 3 star, 4 ring" in told
+    assert "passed" in told
+    assert "detection_boxes" in told
+    run("predict", project / "photos", "--model_dir", file, "--out", tmp_path / "a", code=WITHOUT_TORCH)
+    run(
+        "predict", project / "photos", "--checkpoint", project / "training" / "ckpt-5", "--config",
+        project / "pipeline.config", "--out", tmp_path / "b",
+    )  # fmt: skip
+    ours, theirs = (json.loads((tmp_path / name / "detections.json").read_text()) for name in ("a", "b"))
+    assert len(ours) == len(theirs) > 20
+    for one, other in zip(ours, theirs, strict=True):
+        assert (one["file_name"], one["category_name"]) == (other["file_name"], other["category_name"])
+        np.testing.assert_allclose(one["bbox"], other["bbox"], atol=0.01)
+    changed = run(
+        "predict", project / "photos", "--model_dir", file, "--out", tmp_path / "c", "--set", "x=1", fails=True
+    )
+    assert "is exported: its configuration" in changed
+
+
+def test_verifying_and_measuring(file: Path, project: Path, tmp_path: Path) -> None:
+    source = project / "training" / "ckpt-5"
+    told = run(
+        "export", source, "--verify", file, "--config", project / "pipeline.config", "--images", project / "photos"
+    )
+    assert "detections" in told
+    told = run(
+        "benchmark", file, project / "pipeline.config", "--batch", 1, "--batch", 3, "--rounds", 3, "--threads", 1,
+        "--images", project / "photos", "--json", tmp_path / "b.json",
+    )  # fmt: skip
+    assert "ratio" in told
+    timings = json.loads((tmp_path / "b.json").read_text())["timings"]
+    assert [(one["name"], one["batch"]) for one in timings] == [
+        (str(name), size) for size in (1, 3) for name in (file, project / "pipeline.config")
+    ]
+    for one in timings:
+        assert len(one["samples_ms"]) == 3
+        assert one["least_ms"] == min(one["samples_ms"]) <= one["median_ms"] <= one["p95_ms"] <= max(one["samples_ms"])
+    assert timings[0]["ratio"] == 1
+
+
+def test_tensorflows_exporter(project: Path, tmp_path: Path) -> None:
+    common = ("--pipeline_config_path", project / "pipeline.config", "--trained_checkpoint_dir", project / "training")
+    out = tmp_path / "exported"
+    refused = run("exporter_main_v2", *common, "--output_directory", out, "--use_side_inputs=true", fails=True)
+    assert "no detector here has side inputs" in refused
+    assert not out.exists()
+    told = run(
+        "exporter_main_v2", *common, "--output_directory", out, "--input_type", "tf_example", "--use_side_inputs=false",
+        "--config_override", "model { ssd { post_processing { batch_non_max_suppression { iou_threshold: 0.4 } } } }",
+        "--images", project / "photos",
+    )  # fmt: skip
+    assert "there is no saved_model/" in told
+    assert "ONNX has no decoder" in told
+    names = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
+    assert names == {
+        "pipeline.config", "label_map.pbtxt", "detector.onnx", "detector.onnx.parity.json", "checkpoint/checkpoint",
+        "checkpoint/ckpt-0.index", "checkpoint/ckpt-0.data-00000-of-00001",
+    }  # fmt: skip
+    assert Bundle(out / "checkpoint" / "ckpt-0").verify() == []
+    from boxwright.runtime.metadata_reader import read_metadata
+
+    metadata = read_metadata(out / "detector.onnx")
+    assert metadata.suppression["iou_threshold"] == pytest.approx(0.4)
+    assert (metadata.step, metadata.input["type"]) == (5, "tf_example")
+    again = run("exporter_main_v2", *common, "--output_directory", out, fails=True)
+    assert "holds an export already" in again
+
+
+@pytest.mark.parametrize(
+    ("form", "reason"),
+    [("savedmodel", "needs TensorFlow"), ("executorch", "other results"), ("litert", "an older PyTorch")],
+)
+def test_formats_that_are_refused_say_why(form: str, reason: str, project: Path) -> None:
+    told = run("export", project / "training" / "ckpt-5", "x", "--format", form, fails=True)
+    assert reason in told
+    assert "--format onnx" in told
+
+
+def test_serving_what_is_not_exported(project: Path) -> None:
+    assert "boxwright export" in run("serve", project / "training", fails=True)
