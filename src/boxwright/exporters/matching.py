@@ -19,7 +19,6 @@ TIE = 1e-5
 ABSOLUTE, RELATIVE = 1e-4, 1e-3  # as recordings of TensorFlow are held to: |a - b| <= absolute + relative |b|
 _SAME_BOX = 0.99
 _NEAR_THRESHOLD = 1e-4
-_LEAST_SCORE_TIE = 1e-5
 
 
 @dataclass
@@ -39,6 +38,15 @@ class Difference:
     ties: list[str] = field(default_factory=list)
     scores: float = 0.0
     masks: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One of the two lists: its detections, which of them it alone has, and which anchors rounding decides."""
+
+    items: FoundObjects
+    alone: list[int]
+    unsteady: frozenset[int]
 
 
 @dataclass(frozen=True)
@@ -70,44 +78,68 @@ class Matcher:
                 result.scores = max(result.scores, _share(found.scores[match], wanted.scores[number]))
                 if found.masks is not None and wanted.masks is not None:
                     result.masks = max(result.masks, _share(found.masks[match], wanted.masks[number]))
-        for number in lost:
+        for number in lost[:]:
             other = next((one for one in left if self._stands_for(found, one, wanted, number)), None)
             if other is not None:
                 left.remove(other)
+                lost.remove(number)
                 result.ties.append(f"{_name(wanted, number)} and {_name(found, other)} score the same")
-            elif reason := self._tie(wanted, number, wanted, self.wanted_unsteady):
-                result.ties.append(f"{_name(wanted, number)} {reason}")
-            else:
-                result.missing.append(_name(wanted, number))
-        for number in left:
-            if reason := self._tie(found, number, wanted, self.unsteady):
-                result.ties.append(f"{_name(found, number)} {reason}")
-            else:
-                result.extra.append(_name(found, number))
+        self._explain(_Side(found, left, self.unsteady), _Side(wanted, lost, self.wanted_unsteady), result)
         return result
+
+    def _explain(self, found: _Side, wanted: _Side, result: Difference) -> None:
+        """Sort what one list alone has into ties and differences, best first: a tie explains what follows from it."""
+        alone = [(found, wanted, number, result.extra) for number in found.alone]
+        alone += [(wanted, found, number, result.missing) for number in wanted.alone]
+        excused: list[tuple[_Side, int]] = []
+        for own, other, number, into in sorted(alone, key=lambda one: -float(one[0].items.scores[one[2]])):
+            reason = self._tie(own, number, wanted) or self._follows(own, number, other, excused)
+            name = _name(own.items, number)
+            if reason:
+                excused.append((own, number))
+                result.ties.append(f"{name} {reason}")
+            else:
+                into.append(name)
+
+    def _follows(self, own: _Side, number: int, other: _Side, excused: list[tuple[_Side, int]]) -> str:
+        """Say how a detection follows from ties that score more; empty where it does not."""
+        items = own.items
+        for side, rival in excused:
+            if side.items.labels[rival] != items.labels[number]:
+                continue
+            one, two = (torch.from_numpy(rows) for rows in (items.boxes[[number]], side.items.boxes[[rival]]))
+            if float(pairwise_iou(one, two)) > self.iou_threshold - _NEAR_THRESHOLD:
+                return "overlaps one that is a tie"
+        # Where an image is full, what one list has and the other has not takes the place of the last.
+        left = any(side is other for side, _ in excused)
+        if left and float(items.scores[number]) <= float(other.items.scores.min()) + TIE:
+            return "has the place that a tie left"
+        return ""
 
     def _stands_for(self, found: FoundObjects, one: int, wanted: FoundObjects, other: int) -> bool:
         """Whether of two that score the same either may stay: one suppresses the other, or one place was left."""
-        if abs(found.scores[one] - wanted.scores[other]) > TIE:
+        anchors, others = found.anchor_indices, wanted.anchor_indices
+        same_anchor = anchors is not None and others is not None and anchors[one] == others[other]
+        if same_anchor or abs(found.scores[one] - wanted.scores[other]) > TIE:
             return False
         if wanted.scores[other] <= wanted.scores.min() + TIE:
             return True
         overlap = pairwise_iou(torch.from_numpy(found.boxes[[one]]), torch.from_numpy(wanted.boxes[[other]]))
         return float(overlap) > self.iou_threshold
 
-    def _tie(self, found: FoundObjects, number: int, wanted: FoundObjects, unsteady: frozenset[int]) -> str:
+    def _tie(self, own: _Side, number: int, wanted: _Side) -> str:
         """Say why a detection is one by a hair; empty where it is not."""
-        score = float(found.scores[number])
-        if abs(score - self.least_score) <= _LEAST_SCORE_TIE:
+        items, score = own.items, float(own.items.scores[number])
+        if abs(score - self.least_score) <= TIE:
             return "is at the least score"
-        if _is_of(unsteady, found, number):
+        if _is_of(own.unsteady, items, number):
             return "is of a region that rounding decides: one at the picture's border, or at a threshold"
-        rivals = np.flatnonzero(wanted.labels == found.labels[number])
-        overlaps = pairwise_iou(torch.from_numpy(found.boxes[[number]]), torch.from_numpy(wanted.boxes[rivals]))[0]
-        for rival, overlap in zip(rivals.tolist(), overlaps.tolist(), strict=True):
-            if wanted.scores[rival] >= score - TIE and abs(overlap - self.iou_threshold) <= _NEAR_THRESHOLD:
+        rivals = np.flatnonzero(wanted.items.labels == items.labels[number])
+        one, others = torch.from_numpy(items.boxes[[number]]), torch.from_numpy(wanted.items.boxes[rivals])
+        for rival, overlap in zip(rivals.tolist(), pairwise_iou(one, others)[0].tolist(), strict=True):
+            if wanted.items.scores[rival] >= score - TIE and abs(overlap - self.iou_threshold) <= _NEAR_THRESHOLD:
                 return "is at the threshold of overlap"
-            if overlap > self.iou_threshold and _is_of(self.wanted_unsteady, wanted, rival):
+            if overlap > self.iou_threshold and _is_of(wanted.unsteady, wanted.items, rival):
                 return "overlaps one of a region that rounding decides"
         return ""
 
