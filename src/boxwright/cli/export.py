@@ -11,6 +11,7 @@ import typer
 from boxwright.cli.console import console
 from boxwright.cli.paths import require_checkpoint
 from boxwright.errors import CheckpointError, ExportError
+from boxwright.exporters.settings import ExportSettings
 
 if TYPE_CHECKING:
     from boxwright.config.messages import TrainEvalPipelineConfig
@@ -33,14 +34,6 @@ class Format(str, Enum):
     LITERT = "litert"
 
 
-class Nms(str, Enum):
-    """Where suppression happens."""
-
-    OPERATOR = "operator"
-    PADDED = "padded"
-    NONE = "none"
-
-
 _REFUSED = {
     Format.SAVEDMODEL: "a SavedModel needs TensorFlow to write; --format onnx has the same names, and `boxwright serve` "
     "speaks TensorFlow Serving's protocol",
@@ -54,6 +47,7 @@ _NAMES = {Format.ONNX: "detector.onnx", Format.OPENVINO: "detector.xml", Format.
 
 
 def export_command(
+    settings: ExportSettings,
     source: Annotated[
         Path, typer.Argument(help="A run's folder or one of its checkpoints, a TF2 checkpoint or a SavedModel.")
     ],
@@ -79,18 +73,6 @@ def export_command(
             "configuration's eval_input_reader.",
         ),
     ] = None,
-    nms: Annotated[
-        Nms,
-        typer.Option(
-            "--nms",
-            help="Suppression by the runtime's own operator; padded: by plain tensors, for runtimes without one; none: "
-            "raw boxes and scores alone.",
-        ),
-    ] = Nms.OPERATOR,
-    allow_difference: Annotated[
-        bool,
-        typer.Option("--allow_difference", help="Write also what does not do what the detector does; it says so."),
-    ] = False,
     verify: Annotated[
         Path | None,
         typer.Option("--verify", help="Write nothing: compare this exported file with the detector, on this machine."),
@@ -111,6 +93,8 @@ def export_command(
     from boxwright.exporters.export import export, report_path
     from boxwright.exporters.export import verify as compare_again
 
+    if settings.triton is not None and (chosen is not Format.ONNX or verify is not None):
+        raise ExportError("--triton: Triton is given .onnx files; use it with --format onnx")
     config = load_config(pipeline_config_path) if pipeline_config_path else None
     detector, config, step = restore_detector(source, config=config)
     pictures, origin = comparison_pictures(images or [], config, detector)
@@ -129,8 +113,8 @@ def export_command(
             path,
             images=pictures,
             format=chosen.value,  # type: ignore[arg-type]  # the table's keys
-            nms=nms.value,
-            allow_difference=allow_difference,
+            nms=settings.nms.value,
+            allow_difference=settings.allow_difference,
             config=dump_message(config),
             step=step,
             source=origin,
@@ -139,6 +123,8 @@ def export_command(
     if not report.passed:
         console.print("warning: written although it differs, as --allow_difference says", markup=False)
     console.print(f"step {step}: {path}; report: {report_path(path)}", markup=False)
+    if settings.triton is not None:
+        _write_triton(path, settings.triton)
 
 
 def comparison_pictures(
@@ -175,6 +161,13 @@ def print_report(report: Report) -> None:
     for stage in report.stages:
         if stage.ties:
             console.print(f"{stage.name}: {len(stage.ties)} ties, listed in the report", markup=False)
+
+
+def _write_triton(path: Path, folder: Path) -> None:
+    from boxwright.exporters.triton import tensorrt_line, write_triton
+
+    console.print(f"Triton: {write_triton(path, folder)}; tritonserver --model-repository={folder}", markup=False)
+    console.print(f"TensorRT (not tried here): {tensorrt_line(path)}", markup=False)
 
 
 def _write_weights(source: Path, target: Path, chosen: Format, config_path: Path | None) -> None:

@@ -1,14 +1,37 @@
-"""What TensorFlow's exporter has beside a model and a place."""
+"""What exporting needs beside a model and a place."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
 
 from boxwright.settings import setting
 
-__all__ = ["ExporterFlags"]
+__all__ = ["ExportSettings", "ExporterFlags", "Nms"]
 
 _REFUSED = "Refused: no detector here has side inputs."
+
+
+class Nms(str, Enum):
+    """Where suppression happens."""
+
+    OPERATOR = "operator"
+    PADDED = "padded"
+    NONE = "none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportSettings:
+    """How a detector is exported; `boxwright export` has an option for each."""
+
+    nms: Nms = setting(
+        Nms.OPERATOR,
+        "Suppression by the runtime's own operator; padded: by plain tensors, where it has none; none: raw boxes "
+        "and scores alone.",
+    )
+    allow_difference: bool = setting(False, "Write also what does not do what the detector does; it says so.")
+    triton: Path | None = setting(None, "With --format onnx: write this folder as a model repository for Triton, too.")
 
 
 @dataclass(frozen=True, kw_only=True)

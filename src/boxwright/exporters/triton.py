@@ -1,0 +1,70 @@
+"""A model repository for Triton: the exported file, and `config.pbtxt` beside it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from boxwright.errors import ExportError
+from boxwright.files import make_folder, read_file, write_whole
+from boxwright.runtime.metadata import KEY
+from boxwright.runtime.sessions import open_session, require_library
+
+__all__ = ["tensorrt_line", "write_triton"]
+
+_MOST, _DELAY_US = 8, 2000
+
+
+def write_triton(file: str | Path, folder: str | Path, name: str = "detector") -> Path:
+    """Write `NAME/1/model.onnx` and `NAME/config.pbtxt`; OpenVINO's Model Server reads the folder, too.
+
+    Args:
+        file: An exported .onnx.
+        folder: The model repository; it is made.
+        name: The model's.
+
+    Returns:
+        The configuration's path.
+
+    Raises:
+        ExportError: Where the file is no .onnx of ours.
+        OutputError: Where the folder cannot be written.
+    """
+    if Path(file).suffix != ".onnx":
+        raise ExportError(f"{file}: Triton is given .onnx files")
+    metadata = open_session(file).metadata
+    onnx = require_library("onnx", "onnx")
+    data = read_file(file)
+    graph = onnx.load_model_from_string(data).graph
+    lines = [
+        f'name: "{name}"',
+        'platform: "onnxruntime_onnx"',
+        f"max_batch_size: {_MOST}",
+        *(_tensor("input", value, "TYPE_UINT8" if _is_uint8(value, onnx) else "TYPE_FP32") for value in graph.input),
+        *(_tensor("output", value, "TYPE_FP32") for value in graph.output),
+        f"dynamic_batching {{ max_queue_delay_microseconds: {_DELAY_US} }}",
+        f'parameters {{ key: "{KEY}" value {{ string_value: {json.dumps(metadata.to_json())} }} }}',
+    ]
+    model = make_folder(Path(folder) / name / "1")
+    write_whole(model / "model.onnx", data)
+    return write_whole(model.parent / "config.pbtxt", "\n".join(lines) + "\n")
+
+
+def tensorrt_line(file: str | Path) -> str:
+    """Return the command that makes a TensorRT engine of an exported .onnx, for pictures up to 1280×1280."""
+    shapes = {"min": "1x64x64x3", "opt": f"{_MOST}x480x640x3", "max": f"{_MOST}x1280x1280x3"}
+    options = " ".join(f"--{kind}Shapes=input_tensor:{shape}" for kind, shape in shapes.items())
+    return f"trtexec --onnx={file} {options} --saveEngine={Path(file).with_suffix('.plan')}"
+
+
+def _is_uint8(value: Any, onnx: Any) -> bool:
+    return bool(value.type.tensor_type.elem_type == onnx.TensorProto.UINT8)
+
+
+def _tensor(role: str, value: Any, kind: str) -> str:
+    """Describe a tensor without its batch."""
+    sides = [side.dim_value or -1 for side in value.type.tensor_type.shape.dim][1:]
+    # Triton wants one side at least; a number a picture is given one.
+    shape = f" dims: {sides}" if sides else " dims: [1] reshape { shape: [] }"
+    return f'{role} {{ name: "{value.name}" data_type: {kind}{shape} }}'
