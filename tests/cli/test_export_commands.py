@@ -17,17 +17,7 @@ from boxwright.exporters.export import report_path
 from boxwright.tensorflow.bundle import Bundle
 from tests.exporters.exported import exported_detector
 from tests.exporters.small_detectors import CATEGORIES, FAMILIES, pictures
-
-WITHOUT_TORCH = """
-import sys
-class Refuse:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in ("torch", "torchvision", "timm"):
-            raise ImportError(name + " is not to be imported")
-sys.meta_path.insert(0, Refuse())
-from boxwright.cli.main import main
-main()
-"""
+from tests.without_torch import WITHOUT_TORCH
 
 
 def run(*arguments: Any, code: str = "from boxwright.cli.main import main; main()", fails: bool = False) -> str:

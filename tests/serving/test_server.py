@@ -30,6 +30,7 @@ from boxwright.serving.model import ServedModel
 from boxwright.serving.settings import ServerSettings
 from tests.exporters.exported import exported_detector
 from tests.exporters.small_detectors import pictures
+from tests.without_torch import WITHOUT_TORCH
 
 PICTURES = pictures()
 SETTINGS = ServerSettings(max_body_mib=1, max_pixels=300_000, max_images=4, timeout_s=120)
@@ -354,18 +355,6 @@ def test_ten_thousand_malformed_requests_in_bounded_memory(client: TestClient) -
     before = resident()
     fuzz(client, 10_000)
     assert resident() - before < 150
-
-
-WITHOUT_TORCH = """
-import sys
-class Refuse:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in ("torch", "torchvision", "timm"):
-            raise ImportError(name + " is not to be imported")
-sys.meta_path.insert(0, Refuse())
-from boxwright.cli.main import main
-main()
-"""
 
 
 def start(*arguments: str) -> tuple[subprocess.Popen[str], str]:

@@ -11,10 +11,11 @@ import typer
 from boxwright.cli.console import console
 from boxwright.cli.paths import require_checkpoint
 from boxwright.errors import CheckpointError, ExportError
-from boxwright.exporters.settings import ExportSettings
+from boxwright.exporters.settings import ExportSettings, Precision
 
 if TYPE_CHECKING:
     from boxwright.config.messages import TrainEvalPipelineConfig
+    from boxwright.exporters.accuracy import Accuracy
     from boxwright.exporters.parity import Report
     from boxwright.models.detector import Detector
 
@@ -118,6 +119,8 @@ def export_command(
             config=dump_message(config),
             step=step,
             source=origin,
+            precision=settings.precision.value,
+            accuracy=_accuracy(settings, config, detector),
         )
     print_report(report)
     if not report.passed:
@@ -155,12 +158,26 @@ def print_report(report: Report) -> None:
 
     table = Table("stage", "largest", "allowed", "compared", box=None, padding=(0, 2, 0, 0))
     for stage in report.stages:
-        mark = "" if stage.passed else "  FAILED"
+        mark = "" if stage.passed and stage.gated else "  FAILED" if stage.gated else "  (reported)"
         table.add_row(stage.name, f"{stage.largest:.2g}{mark}", f"{stage.allowed:g}", stage.compared)
     console.print(table)
     for stage in report.stages:
         if stage.ties:
             console.print(f"{stage.name}: {len(stage.ties)} ties, listed in the report", markup=False)
+    if report.accuracy:
+        before, after = report.accuracy["detector"], report.accuracy["export"]
+        console.print(f"average precision {before:.4f} in float32, {after:.4f} exported", markup=False)
+
+
+def _accuracy(settings: ExportSettings, config: TrainEvalPipelineConfig, detector: Detector) -> Accuracy | None:
+    if settings.precision is Precision.FLOAT32:
+        return None
+    from boxwright.builders.input_reader import build_dataset
+    from boxwright.exporters.accuracy import average_precision
+
+    if not config.eval_input_reader:
+        raise ExportError("--precision int8 is measured on eval_input_reader, which the configuration lacks")
+    return average_precision(build_dataset(config.eval_input_reader[0], "eval_input_reader", detector.categories))
 
 
 def _write_triton(path: Path, folder: Path) -> None:

@@ -1,0 +1,69 @@
+"""What reduced precision costs: average precision of a detector and of its export, on the same samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boxwright.data.dataset import Dataset
+from boxwright.exporters.pictures import spread
+from boxwright.metrics.coco import CocoMetrics
+from boxwright.types import FoundObjects
+
+__all__ = ["ALLOWED_DROP", "Accuracy", "average_precision", "compared_accuracy"]
+
+Finder = Callable[[Sequence[NDArray[np.uint8]]], list[FoundObjects]]
+# From what finds objects to its average precision.
+Accuracy = Callable[[Finder], float]
+ALLOWED_DROP = 0.01
+_METRIC = "DetectionBoxes_Precision/mAP"
+
+
+def average_precision(dataset: Dataset, most: int = 1000) -> Accuracy:
+    """Return what measures COCO's average precision on a data set.
+
+    Args:
+        dataset: The data.
+        most: How many samples to look at, evenly spread.
+
+    Returns:
+        The measure.
+    """
+
+    def measure(find: Finder) -> float:
+        metrics = CocoMetrics(dataset.categories)
+        for number in spread(len(dataset), most):
+            sample = dataset[number]
+            (found,) = find([sample.image])
+            metrics.add(sample, found)
+        return metrics.compute().values[_METRIC]
+
+    return measure
+
+
+def compared_accuracy(measure: Accuracy, detector: Finder, export: Finder) -> dict[str, Any]:
+    """Return both average precisions, the drop and whether it passes.
+
+    Args:
+        measure: The measure.
+        detector: Finds as the detector does.
+        export: Finds as the export does.
+
+    Returns:
+        Plain data, for a report.
+    """
+    before, after = measure(detector), measure(export)
+    drop = before - after
+    passed = drop <= ALLOWED_DROP and before > 0
+    return {
+        "metric": _METRIC,
+        "detector": before,
+        "export": after,
+        "drop": drop,
+        "allowed": ALLOWED_DROP,
+        "passed": passed,
+        "problem": "" if passed else f"AP fell from {before:.4f} to {after:.4f} (allowed: {ALLOWED_DROP:g})",
+    }
