@@ -114,8 +114,11 @@ def test_a_repeated_field_is_emptied(small_config: Path) -> None:
         assert config.eval_input_reader == []
 
 
+NEW = ("serve", "benchmark", "exporter_main_v2", "doctor")
+
+
 def test_help_shows_names_whole() -> None:
-    for verb in ("train", "evaluate", "predict", "convert", "export", "inspect", "replay", "demo"):
+    for verb in ("train", "evaluate", "predict", "convert", "export", "inspect", "replay", "demo", *NEW):
         result = RUNNER.invoke(app, [verb, "--help"], env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"})
         assert result.exit_code == 0
         assert "…" not in result.output.replace("boxwright train …", ""), verb

@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 import boxwright as bw
-from boxwright.exporters.export import export
+from boxwright.exporters.export import About, export
 from tests.exporters.small_detectors import FAMILIES, build, pictures
 
 __all__ = ["Exported", "exported_detector"]
@@ -26,5 +26,6 @@ class Exported:
 def exported_detector() -> Exported:
     detector = build(FAMILIES["ssd"])
     path = Path(mkdtemp(prefix="exported-")) / "detector.onnx"
-    export(detector, path, images=pictures(), config="model { }", step=7, metric={"AP": 0.5}, source="shapes")
+    about = About(config="model { }", step=7, metric={"AP": 0.5}, source="shapes")
+    export(detector, path, images=pictures(), about=about)
     return Exported(detector, path)

@@ -28,9 +28,9 @@ from boxwright.runtime.metadata import Metadata
 from boxwright.runtime.metadata_reader import read_metadata
 from boxwright.runtime.sessions import OnnxSession, Session, open_session
 from boxwright.types import FoundObjects
-from tests.conftest import GOLDEN
 from tests.exporters.exported import exported_detector
 from tests.exporters.small_detectors import CATEGORIES, FAMILIES, build, pictures
+from tests.parity.recordings import FOLDER
 
 Outputs = dict[str, NDArray[np.float32]]
 
@@ -313,7 +313,7 @@ def test_resizing_in_a_graph_is_resizing(kind: str, size: tuple[int, int]) -> No
 
 
 def signatures() -> Iterator[Any]:
-    for case in json.loads((GOLDEN / "export" / "signatures.json").read_text()):
+    for case in json.loads((FOLDER / "export" / "signatures.json").read_text()):
         if (
             case["exporter"] == "exporter_lib_v2"
             and case["model"] != "centernet"

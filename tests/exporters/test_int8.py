@@ -11,7 +11,7 @@ import pytest
 from boxwright.data.shapes import ShapesDataset
 from boxwright.errors import ExportError
 from boxwright.exporters.accuracy import average_precision, compared_accuracy
-from boxwright.exporters.export import export
+from boxwright.exporters.export import About, export
 from boxwright.runtime.sessions import open_session
 from boxwright.types import FoundObjects
 from tests.conftest import found_objects
@@ -28,9 +28,7 @@ def scores(*values: float) -> Any:
 def test_eight_bits_between_the_convolutions(tmp_path: Path) -> None:
     exported = exported_detector()
     path = tmp_path / "int8.onnx"
-    report = export(
-        exported.detector, path, images=pictures(), precision="int8", accuracy=scores(0.7, 0.695), source="s"
-    )
+    report = export(exported.detector, path, images=pictures(), accuracy=scores(0.7, 0.695), about=About(source="s"))
     assert report.passed
     assert report.accuracy["drop"] == pytest.approx(0.005)
     metadata = open_session(path).metadata
@@ -50,19 +48,16 @@ def test_eight_bits_between_the_convolutions(tmp_path: Path) -> None:
 def test_accuracy_decides(tmp_path: Path) -> None:
     exported, path = exported_detector(), tmp_path / "int8.onnx"
     with pytest.raises(ExportError, match=r"AP fell from 0.7000 to 0.6800 \(allowed: 0.01\)"):
-        export(exported.detector, path, images=pictures(), precision="int8", accuracy=scores(0.7, 0.68))
+        export(exported.detector, path, images=pictures(), accuracy=scores(0.7, 0.68))
     assert not path.exists()
     with pytest.raises(ExportError, match="AP fell from 0.0000"):
-        export(exported.detector, path, images=pictures(), precision="int8", accuracy=scores(0.0, 0.0))
-    with pytest.raises(ExportError, match="needs data to measure its accuracy on"):
-        export(exported.detector, path, images=pictures(), precision="int8")
-    with pytest.raises(ExportError, match="is for --format onnx"):
+        export(exported.detector, path, images=pictures(), accuracy=scores(0.0, 0.0))
+    with pytest.raises(ExportError, match="int8 is for --format onnx"):
         export(
             exported.detector,
             tmp_path / "d.pt2",
             images=pictures(),
             format="pt2",
-            precision="int8",
             accuracy=scores(1, 1),
         )
 

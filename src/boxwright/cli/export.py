@@ -60,7 +60,13 @@ def export_command(
         ),
     ] = None,
     format: Annotated[
-        Format | None, typer.Option("--format", help="What to write it as; without, what the target's name says.")
+        Format | None,
+        typer.Option(
+            "--format",
+            metavar="FORMAT",
+            help="What to write it as: onnx, openvino, pt2, safetensors or tensorflow; without, what the target's name "
+            "says.",
+        ),
     ] = None,
     pipeline_config_path: Annotated[
         Path | None,
@@ -91,7 +97,7 @@ def export_command(
         return
     from boxwright.checkpoints.restore import restore_detector
     from boxwright.config.load import dump_message, load_config
-    from boxwright.exporters.export import export, report_path
+    from boxwright.exporters.export import About, export, report_path
     from boxwright.exporters.export import verify as compare_again
 
     if settings.triton is not None and (chosen is not Format.ONNX or verify is not None):
@@ -116,11 +122,8 @@ def export_command(
             format=chosen.value,  # type: ignore[arg-type]  # the table's keys
             nms=settings.nms.value,
             allow_difference=settings.allow_difference,
-            config=dump_message(config),
-            step=step,
-            source=origin,
-            precision=settings.precision.value,
             accuracy=_accuracy(settings, config, detector),
+            about=About(config=dump_message(config), step=step, source=origin),
         )
     print_report(report)
     if not report.passed:

@@ -33,7 +33,14 @@ def exporter_command(
         Path, typer.Option("--trained_checkpoint_dir", help="Folder of the checkpoint: TensorFlow's, or a run of ours.")
     ],
     output_directory: Annotated[Path, typer.Option("--output_directory", help="Where to write; it is made.")],
-    input_type: Annotated[InputType, typer.Option("--input_type", help="What goes in.")] = InputType.IMAGE_TENSOR,
+    input_type: Annotated[
+        InputType,
+        typer.Option(
+            "--input_type",
+            metavar="TYPE",
+            help="What goes in: image_tensor, float_image_tensor, encoded_image_string_tensor or tf_example.",
+        ),
+    ] = InputType.IMAGE_TENSOR,
     images: Annotated[
         list[Path] | None,
         typer.Option(
@@ -52,7 +59,7 @@ def exporter_command(
     from boxwright.checkpoints.export_weights import write_description, write_tensorflow_checkpoint
     from boxwright.checkpoints.restore import restore_detector
     from boxwright.config.load import dump_message, load_config
-    from boxwright.exporters.export import export
+    from boxwright.exporters.export import About, export
 
     config = load_config(pipeline_config_path, [flags.config_override] if flags.config_override else [])
     detector, config, step = restore_detector(trained_checkpoint_dir, config=config)
@@ -64,10 +71,7 @@ def exporter_command(
             detector,
             output_directory / "detector.onnx",
             images=pictures,
-            config=dump_message(config),
-            step=step,
-            source=origin,
-            input_type=input_type.value,
+            about=About(config=dump_message(config), step=step, source=origin, input_type=input_type.value),
         )
     print_report(report)
     console.print(f"{output_directory}: detector.onnx, checkpoint/ckpt-0, pipeline.config", markup=False)

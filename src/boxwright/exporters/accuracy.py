@@ -13,7 +13,7 @@ from boxwright.exporters.pictures import spread
 from boxwright.metrics.coco import CocoMetrics
 from boxwright.types import FoundObjects
 
-__all__ = ["ALLOWED_DROP", "Accuracy", "average_precision", "compared_accuracy"]
+__all__ = ["ALLOWED_DROP", "Accuracy", "Finder", "average_precision", "compared_accuracy"]
 
 Finder = Callable[[Sequence[NDArray[np.uint8]]], list[FoundObjects]]
 # From what finds objects to its average precision.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from boxwright.errors import ExportError
-from boxwright.exporters.accuracy import Accuracy, compared_accuracy
+from boxwright.exporters.accuracy import Accuracy, Finder, compared_accuracy
 from boxwright.exporters.describe import describe, versions, weights_sha256
 from boxwright.exporters.graph import PREPROCESSED
 from boxwright.exporters.int8 import quantized
@@ -29,7 +29,7 @@ from boxwright.runtime.exported import ExportedDetector
 from boxwright.runtime.metadata import Metadata
 from boxwright.runtime.sessions import OnnxSession, OpenVinoSession, Session
 
-__all__ = ["FORMATS", "Format", "export", "open_session_of", "report_path", "verify"]
+__all__ = ["FORMATS", "About", "Format", "export", "open_session_of", "report_path", "verify"]
 
 Format = Literal["onnx", "openvino", "pt2"]
 InputType = Literal["image_tensor", "float_image_tensor", "encoded_image_string_tensor", "tf_example"]
@@ -81,7 +81,30 @@ FORMATS: dict[str, _Kind] = {
 }
 
 
-def export(  # noqa: PLR0913  # what a file says of itself is part of it
+@dataclass(frozen=True, kw_only=True)
+class About:
+    """What a file says of its detector, beside what the detector itself knows.
+
+    Attributes:
+        config: The text of its configuration.
+        step: Steps that it was trained.
+        metric: A metric's name and value, where one is known.
+        source: Where the pictures of the comparison are from.
+        input_type: TensorFlow's name of what goes in. "float_image_tensor" takes float32; encoded images and
+            tf.Examples are read by what opens the file, and the graph takes uint8 as for "image_tensor".
+    """
+
+    config: str = ""
+    step: int = 0
+    metric: Mapping[str, float] = field(default_factory=dict)
+    source: str = ""
+    input_type: InputType = "image_tensor"
+
+
+_NOTHING = About()
+
+
+def export(
     detector: Detector,
     path: str | Path,
     *,
@@ -89,13 +112,8 @@ def export(  # noqa: PLR0913  # what a file says of itself is part of it
     format: Format = "onnx",
     nms: Suppression = "operator",
     allow_difference: bool = False,
-    config: str = "",
-    step: int = 0,
-    metric: Mapping[str, float] | None = None,
-    source: str = "",
-    input_type: InputType = "image_tensor",
-    precision: Literal["float32", "int8"] = "float32",
     accuracy: Accuracy | None = None,
+    about: About = _NOTHING,
 ) -> Report:
     """Write a detector as one file that another runtime opens, and a report of how it was compared.
 
@@ -110,14 +128,9 @@ def export(  # noqa: PLR0913  # what a file says of itself is part of it
         nms: "operator": suppression by the runtime's own operator; "padded": by plain tensors, for runtimes without
             one, as PyTorch's programs always are; "none": raw outputs alone.
         allow_difference: Write also what differs; the file says so.
-        config: The text of the detector's configuration, for the file to carry.
-        step: Steps that it was trained.
-        metric: A metric's name and value, for the file to carry.
-        source: Where the pictures are from, for the report.
-        input_type: TensorFlow's name of what goes in. "float_image_tensor" takes float32; encoded images and
-            tf.Examples are read by what opens the file, and the graph takes uint8 as for "image_tensor".
-        precision: "int8" quantizes an ONNX file, calibrated on the pictures.
-        accuracy: Measures average precision, by which reduced precision passes: it may fall by 0.01.
+        accuracy: Measures average precision: an ONNX file is then quantized to 8 bits, calibrated on the pictures, and
+            passes where that falls by at most 0.01. None for float32.
+        about: What the file says of the detector.
 
     Returns:
         The report, which lies beside the file as `NAME.parity.json`.
@@ -128,53 +141,78 @@ def export(  # noqa: PLR0913  # what a file says of itself is part of it
     """
     path, kind = Path(path), FORMATS[format]
     _check(path, kind, images)
-    if precision != "float32" and (format != "onnx" or accuracy is None):
-        raise ExportError(f"{precision}: it is for --format onnx, and needs data to measure its accuracy on")
+    if accuracy is not None and format != "onnx":
+        raise ExportError("int8 is for --format onnx")
     suppression: Suppression = "padded" if format == "pt2" and nms == "operator" else nms
-    dtype = torch.float32 if input_type == "float_image_tensor" else torch.uint8
     training = detector.training
     detector.eval()
     try:
+        metadata = _metadata(detector, format, suppression, images, about, accuracy)
         with tempfile.TemporaryDirectory(dir=make_folder(path.parent), prefix=f".{path.name}.") as folder:
             scratch = Path(folder) / path.name
-            metadata = describe(
-                detector,
-                format=format,
-                config=config,
-                step=step,
-                suppression=suppression,
-                libraries=kind.libraries,
-                metric=metric,
-                input_type=input_type,
-            )
-            if precision != "float32":
-                calibration = {"images": len(images), "source": source}
-                metadata = replace(metadata, precision=precision, calibration=calibration)
-            for times in _TIMES:
-                made = kind.make(detector, suppression, times, dtype)
-                made = quantized(made, images) if precision == "int8" else made
-                kind.save(made, metadata, scratch)
-                report = _compared(detector, scratch, kind, images, source)
-                if report.complete:
-                    break
-            if precision != "float32" and accuracy is not None:
-                report.accuracy = compared_accuracy(
-                    accuracy,
-                    lambda given: [found.arrays() for found in detector.detect(given)],
-                    ExportedDetector(kind.session(scratch)).detect,
-                )
+            made, report = _made(detector, scratch, images, metadata, suppression)
+            report.images["source"] = about.source
+            if accuracy is not None:
+                report.accuracy = compared_accuracy(accuracy, *_finders(detector, kind.session(scratch)))
             if not report.passed and not allow_difference:
-                write_whole(report_path(path), report.to_json())
-                raise ExportError(
-                    f"{path} was not written: it does not do what the detector does. {report.problem()}; "
-                    f"report: {report_path(path)}"
-                )
+                _refuse(path, report)
             outputs = {name: metadata.outputs.get(name, "float32") for name in kind.session(scratch).output_names}
             kind.save(made, replace(metadata, parity=_verdict(report), outputs=outputs), scratch)
             _publish(Path(folder), path, report)
     finally:
         detector.train(training)
     return report
+
+
+def _refuse(path: Path, report: Report) -> None:
+    write_whole(report_path(path), report.to_json())
+    raise ExportError(
+        f"{path} was not written: it does not do what the detector does. {report.problem()}; "
+        f"report: {report_path(path)}"
+    )
+
+
+def _metadata(
+    detector: Detector,
+    format: Format,
+    suppression: Suppression,
+    images: Pictures,
+    about: About,
+    accuracy: Accuracy | None,
+) -> Metadata:
+    metadata = describe(
+        detector,
+        format=format,
+        config=about.config,
+        step=about.step,
+        suppression=suppression,
+        libraries=FORMATS[format].libraries,
+        metric=about.metric,
+        input_type=about.input_type,
+    )
+    calibration = {"images": len(images), "source": about.source}
+    return metadata if accuracy is None else replace(metadata, precision="int8", calibration=calibration)
+
+
+def _made(
+    detector: Detector, scratch: Path, images: Pictures, metadata: Metadata, suppression: Suppression
+) -> tuple[Any, Report]:
+    """Make what `kind.save` takes, among as many candidates as the pictures need; and compare it."""
+    kind = FORMATS[metadata.format]
+    dtype = torch.float32 if metadata.input["type"] == "float_image_tensor" else torch.uint8
+    for times in _TIMES:
+        made = kind.make(detector, suppression, times, dtype)
+        made = quantized(made, images) if metadata.precision == "int8" else made
+        kind.save(made, metadata, scratch)
+        report = _compared(detector, scratch, kind, images)
+        if report.complete:
+            break
+    return made, report
+
+
+def _finders(detector: Detector, session: Session) -> tuple[Finder, Finder]:
+    """Return what finds as the detector does, and as its export does."""
+    return lambda images: [found.arrays() for found in detector.detect(images)], ExportedDetector(session).detect
 
 
 def _check(path: Path, kind: _Kind, images: Pictures) -> None:
@@ -186,7 +224,7 @@ def _check(path: Path, kind: _Kind, images: Pictures) -> None:
         raise ExportError("there is no picture to compare on: what is exported is compared with the detector")
 
 
-def _compared(detector: Detector, file: Path, kind: _Kind, images: Pictures, source: str) -> Report:
+def _compared(detector: Detector, file: Path, kind: _Kind, images: Pictures, source: str = "") -> Report:
     session = kind.session(file)
     metadata = session.metadata
     stages = compare(
