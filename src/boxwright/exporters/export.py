@@ -150,13 +150,11 @@ def export(
         metadata = _metadata(detector, format, suppression, images, about, accuracy)
         with tempfile.TemporaryDirectory(dir=make_folder(path.parent), prefix=f".{path.name}.") as folder:
             scratch = Path(folder) / path.name
-            made, report = _made(detector, scratch, images, metadata, suppression)
+            made, names, report = _made(detector, scratch, images, metadata, suppression, accuracy)
             report.images["source"] = about.source
-            if accuracy is not None:
-                report.accuracy = compared_accuracy(accuracy, *_finders(detector, kind.session(scratch)))
             if not report.passed and not allow_difference:
                 _refuse(path, report)
-            outputs = {name: metadata.outputs.get(name, "float32") for name in kind.session(scratch).output_names}
+            outputs = {name: metadata.outputs.get(name, "float32") for name in names}
             kind.save(made, replace(metadata, parity=_verdict(report), outputs=outputs), scratch)
             _publish(Path(folder), path, report)
     finally:
@@ -195,19 +193,27 @@ def _metadata(
 
 
 def _made(
-    detector: Detector, scratch: Path, images: Pictures, metadata: Metadata, suppression: Suppression
-) -> tuple[Any, Report]:
-    """Make what `kind.save` takes, among as many candidates as the pictures need; and compare it."""
+    detector: Detector,
+    scratch: Path,
+    images: Pictures,
+    metadata: Metadata,
+    suppression: Suppression,
+    accuracy: Accuracy | None,
+) -> tuple[Any, tuple[str, ...], Report]:
+    """Make what `kind.save` takes, among as many candidates as the pictures need; name its outputs, and compare it."""
     kind = FORMATS[metadata.format]
     dtype = torch.float32 if metadata.input["type"] == "float_image_tensor" else torch.uint8
     for times in _TIMES:
         made = kind.make(detector, suppression, times, dtype)
         made = quantized(made, images) if metadata.precision == "int8" else made
         kind.save(made, metadata, scratch)
-        report = _compared(detector, scratch, kind, images)
+        session = kind.session(scratch)
+        report = _compared(detector, session, scratch, images)
         if report.complete:
             break
-    return made, report
+    if accuracy is not None:
+        report.accuracy = compared_accuracy(accuracy, *_finders(detector, session))
+    return made, session.output_names, report
 
 
 def _finders(detector: Detector, session: Session) -> tuple[Finder, Finder]:
@@ -224,9 +230,9 @@ def _check(path: Path, kind: _Kind, images: Pictures) -> None:
         raise ExportError("there is no picture to compare on: what is exported is compared with the detector")
 
 
-def _compared(detector: Detector, file: Path, kind: _Kind, images: Pictures, source: str = "") -> Report:
-    session = kind.session(file)
+def _compared(detector: Detector, session: Session, file: Path, images: Pictures, source: str = "") -> Report:
     metadata = session.metadata
+    kind = FORMATS[metadata.format]
     stages = compare(
         detector,
         session,
@@ -236,7 +242,7 @@ def _compared(detector: Detector, file: Path, kind: _Kind, images: Pictures, sou
     )
     sizes = sorted({f"{image.shape[1]}x{image.shape[0]}" for image in images})
     listed = {"count": len(images), "sizes": sizes[:50], "source": source}
-    return Report(stages, listed, weights_sha256(detector), versions(*kind.libraries))
+    return Report(stages, listed, metadata.weights_sha256, versions(*kind.libraries))
 
 
 def _preprocessed(file: Path, kind: _Kind) -> Callable[[NDArray[np.uint8]], NDArray[np.float32]] | None:
@@ -305,13 +311,12 @@ def verify(detector: Detector, path: str | Path, images: Pictures, source: str =
         ExportError: Where the file is of another detector.
     """
     path = Path(path)
-    kind = FORMATS[open_session_of(path).metadata.format]
-    metadata = kind.session(path).metadata
-    if metadata.weights_sha256 != weights_sha256(detector):
+    session = open_session_of(path)
+    if session.metadata.weights_sha256 != weights_sha256(detector):
         raise ExportError(f"{path} was exported from other weights than the detector's")
     training = detector.training
     detector.eval()
     try:
-        return _compared(detector, path, kind, images, source)
+        return _compared(detector, session, path, images, source)
     finally:
         detector.train(training)

@@ -6,7 +6,6 @@ stay in float. Ranges are the least and the largest value that each tensor has o
 
 from __future__ import annotations
 
-import logging
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -49,7 +48,6 @@ def quantized(model: Any, images: Sequence[NDArray[np.uint8]]) -> Any:
     quantization = require_library("onnxruntime.quantization", "onnx")
     shapes = require_library("onnxruntime.quantization.shape_inference", "onnx")
     with tempfile.TemporaryDirectory() as folder, quiet():
-        logging.getLogger().setLevel(logging.ERROR)
         source, prepared, target = (Path(folder) / name for name in ("a.onnx", "b.onnx", "c.onnx"))
         onnx.save(model, source)
         shapes.quant_pre_process(str(source), str(prepared), skip_symbolic_shape=True)

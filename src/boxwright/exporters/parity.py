@@ -144,15 +144,16 @@ def compare(
     threshold = 2.0 if nms is None else nms.rules().iou_threshold
     for number, image in enumerate(images):
         outputs, own = session.run(image[None]), _Own(detector, image)
+        expected = own.outputs()
         unsteady: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset())
         if own.raw.boxes.ndim == _ANCHOR_BOXES:
-            raw.add(outputs, own.outputs(), number)
+            raw.add(outputs, expected, number)
         else:
-            unsteady = raw.add_regions(outputs, own.outputs(), number, own.unsteady())
+            unsteady = raw.add_regions(outputs, expected, number, own.unsteady())
         if raw_only:
             continue
         match = Matcher(_LEAST_SCORE, threshold, *unsteady)
-        whole.add(outputs, own.outputs(), (number, image), match)
+        whole.add(outputs, expected, (number, image), match)
         if own.raw.boxes.ndim == _ANCHOR_BOXES and own.raw.scores.shape[:2] == outputs["raw_detection_boxes"].shape[:2]:
             suppression.add(outputs, own.suppressed(outputs), (number, image), match)
         if not outputs.get("detections_complete", np.ones(1)).all():

@@ -151,15 +151,15 @@ def _class_agnostic(some: _Candidates, windows: Tensor, rules: Rules) -> _Found:
 
 
 def _soft(some: _Candidates, windows: Tensor, rules: Rules) -> _Found:
-    overlaps = _overlaps(some.boxes)
-    factors = torch.where(some.same, torch.exp(-0.5 / rules.sigma * overlaps.square()), 1.0)
+    overlaps, same, better = _overlaps(some.boxes), some.same, some.better
+    factors = torch.where(same, torch.exp(-0.5 / rules.sigma * overlaps.square()), 1.0)
     scores = torch.where(some.passing, some.scores, -torch.inf)
     left, chosen = scores, torch.full_like(scores, -torch.inf)
     for _ in range(min(rules.max_per_class, scores.shape[1])):
         # The best that is left of each class, all classes at once: none of its class is better, or as good and earlier.
-        rival = torch.where(some.same, left[:, None, :], -torch.inf)
+        rival = torch.where(same, left[:, None, :], -torch.inf)
         best = (left > rules.score_threshold) & (rival.amax(2) <= left)
-        earlier = (best[:, None, :] & some.same & some.better.T).any(2)
+        earlier = (best[:, None, :] & same & better.T).any(2)
         best = best & ~earlier
         chosen = torch.where(best, left, chosen)
         lowered = torch.where(best[:, :, None], factors, 1.0).prod(1)
@@ -171,13 +171,13 @@ def _soft(some: _Candidates, windows: Tensor, rules: Rules) -> _Found:
 def _voting(*, soft: bool = False, least_members: int = 1) -> _Kind:
     def run(some: _Candidates, windows: Tensor, rules: Rules) -> _Found:
         del windows
-        overlaps = _overlaps(some.boxes)
+        overlaps, same, better = _overlaps(some.boxes), some.same, some.better
         itself = torch.eye(overlaps.shape[1], device=overlaps.device, dtype=torch.bool)
         overlaps = torch.where(itself, 1.0, overlaps)
-        near = some.same & ((overlaps >= rules.iou_threshold) | itself)
-        leads = _stays(some.passing, near & some.better)
+        near = same & ((overlaps >= rules.iou_threshold) | itself)
+        leads = _stays(some.passing, near & better)
         # A box votes with the first leader that it overlaps.
-        joins = near & leads[:, :, None] & some.passing[:, None, :] & (some.better | itself)
+        joins = near & leads[:, :, None] & some.passing[:, None, :] & (better | itself)
         joins = joins & (joins.cumsum(1) == 1)
         weights = joins * some.scores[:, None, :].clamp(min=0)
         voted = torch.bmm(weights, some.boxes) / weights.sum(2, keepdim=True).clamp(min=1e-12)

@@ -8,7 +8,7 @@ Dimensions: B batch, H W image.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -100,13 +100,12 @@ class OnnxSession:
 class OpenVinoSession:
     """An OpenVINO model (.xml with its .bin) on the CPU."""
 
-    def __init__(self, source: str | Path, threads: int = 0, precision: str = "") -> None:
+    def __init__(self, source: str | Path, threads: int = 0) -> None:
         """Open a file.
 
         Args:
             source: The .xml; or an .onnx, which OpenVINO reads, too.
             threads: How many it may use; 0 for what the runtime chooses.
-            precision: "float32" or "bfloat16"; what the file says unless given.
 
         Raises:
             ExportError: Where the file is damaged, or not ours.
@@ -121,8 +120,7 @@ class OpenVinoSession:
         except Exception as error:  # noqa: BLE001  # the runtime's own errors share no base of theirs
             raise ExportError(f"{shown(source)} cannot be opened by OpenVINO: {_first_line(error)}") from None
         self.metadata = Metadata.from_json(text, shown(source))
-        hint = _HINTS.get(precision or self.metadata.precision, "f32")
-        settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": hint}
+        settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "f32"}
         if threads:
             settings["INFERENCE_NUM_THREADS"] = threads
         self._compiled = core.compile_model(model, "CPU", settings)
@@ -134,9 +132,6 @@ class OpenVinoSession:
         """Return the outputs of some names, or all, for pictures uint8 [B, H, W, 3]."""
         found = self._compiled([images.astype(self._dtype, copy=False)])
         return {name: np.array(found[name]) for name in names or self.output_names}
-
-
-_HINTS: Mapping[str, str] = {"float32": "f32", "int8": "f32", "bfloat16": "bf16"}
 
 
 def _first_line(error: Exception) -> str:

@@ -97,8 +97,6 @@ def make_app(
         else:
             try:
                 response = await call_next(request)
-            except BadRequest as error:
-                response = _error(error.status, error.reason)
             except Exception:  # noqa: BLE001  # whatever it is, no traceback leaves the server
                 _LOG.exception("a request failed")
                 response = _error(500, "the server failed at this request; its log says why")
@@ -133,16 +131,15 @@ class _Asking:
         self.model, self.settings = model, settings
 
     async def __call__(self, images: list[NDArray[np.uint8]]) -> tuple[list[Row], Served]:
-        for _ in range(2):  # once more where the model was taken up anew at this very moment
+        while True:
             served = self.model.current
             try:
                 waiting = served.batcher.submit(images, self.settings.timeout_s)
                 break
             except Full:
+                # Where the model was taken up anew at this very moment, the new one is asked.
                 if served is self.model.current:
                     raise BadRequest(503, "too many pictures wait; try again") from None
-        else:
-            raise BadRequest(503, "too many pictures wait; try again")
         try:
             rows = await asyncio.wait_for(
                 asyncio.gather(*map(asyncio.wrap_future, waiting)), timeout=self.settings.timeout_s

@@ -22,7 +22,6 @@ from boxwright.serving.settings import ServerSettings
 __all__ = ["Question", "answer", "metadata", "question", "status"]
 
 _INPUT = "input_tensor"
-_PICTURE, _BATCH = 3, 4
 
 
 @dataclass(frozen=True)
