@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from boxwright.ops.boxes import pairwise_iou
 from boxwright.types import FoundObjects
 
-__all__ = ["ABSOLUTE", "RELATIVE", "TIE", "Difference", "Matcher"]
+__all__ = ["ABSOLUTE", "RELATIVE", "TIE", "Difference", "Matcher", "shares"]
 
 TIE = 1e-5
 ABSOLUTE, RELATIVE = 1e-4, 1e-3  # as recordings of TensorFlow are held to: |a - b| <= absolute + relative |b|
@@ -148,10 +149,15 @@ def _is_of(anchors: frozenset[int], found: FoundObjects, number: int) -> bool:
     return found.anchor_indices is not None and int(found.anchor_indices[number]) in anchors
 
 
+def shares(found: object, wanted: object) -> NDArray[np.float64]:
+    """Return each difference as a share of what is allowed: |a - b| / (absolute + relative |b|)."""
+    one, other = np.asarray(found, np.float64), np.asarray(wanted, np.float64)
+    return np.asarray(np.abs(one - other) / (ABSOLUTE + RELATIVE * np.abs(other)))
+
+
 def _share(found: object, wanted: object) -> float:
     """Return the largest difference, as a share of what is allowed."""
-    one, other = np.asarray(found, np.float64), np.asarray(wanted, np.float64)
-    return float((np.abs(one - other) / (ABSOLUTE + RELATIVE * np.abs(other))).max(initial=0.0))
+    return float(shares(found, wanted).max(initial=0.0))
 
 
 def _same(found: FoundObjects, one: int, wanted: FoundObjects, other: int) -> bool:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from boxwright.exporters.describe import suppression_of
 from boxwright.exporters.graph import named_outputs
-from boxwright.exporters.matching import ABSOLUTE, RELATIVE, Matcher
+from boxwright.exporters.matching import ABSOLUTE, RELATIVE, Matcher, shares
 from boxwright.models.detector import Detector
 from boxwright.models.region_crop import CornerCrop
 from boxwright.models.second_stage import BoxClassifier
@@ -283,10 +283,10 @@ class _Worst:
         off = np.abs(found[both] - expected[both])
         if not off.size:
             return
-        shares = off / (ABSOLUTE + RELATIVE * np.abs(expected[both]))
-        if shares.max() >= self.share:
-            place = np.argwhere(both)[int(shares.argmax())]
-            self.share, self.difference = float(shares.max()), float(off[shares.argmax()])
+        parts = shares(found[both], expected[both])
+        if parts.max() >= self.share:
+            place = np.argwhere(both)[int(parts.argmax())]
+            self.share, self.difference = float(parts.max()), float(off[parts.argmax()])
             self.where = f"{where} {place[1:].tolist()}"
 
 
@@ -348,8 +348,8 @@ def _batches(session: Session, images: Pictures) -> Stage:
         single, batch = session.run(image[None]), session.run(np.stack([image[:, ::-1], image, image]))
         for name, value in single.items():
             for row in (1, 2):
-                off = np.abs(batch[name][row] - value[0]) / (ABSOLUTE + RELATIVE * np.abs(value[0]))
-                if float(off.max(initial=0.0)) >= largest:
-                    largest, where = float(off.max(initial=0.0)), f"picture {number}, {name}"
+                off = float(shares(batch[name][row], value[0]).max(initial=0.0))
+                if off >= largest:
+                    largest, where = off, f"picture {number}, {name}"
     compared = "a picture alone and in a batch of three, as raw outputs are"
     return Stage("batches", compared, largest, 1.0, where)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from boxwright.errors import DataError
 
-__all__ = ["Categories", "Category"]
+__all__ = ["Categories", "Category", "titles"]
 
 
 @dataclass(frozen=True)
@@ -126,3 +126,10 @@ class Categories:
             if wrong is not None or not {"label", "id", "name"} <= set(item) or item["label"] < 0:
                 raise DataError(f"class {number}: expected label, id and name, found {str(item)[:120]}")
         return cls(tuple(Category(**{**item, "keypoints": tuple(item.get("keypoints", ()))}) for item in items))
+
+
+def titles(categories: Categories | None, labels: Sequence[int]) -> list[str]:
+    """Return a name for each label; "class 3" for a label without a category."""
+    if categories is None:
+        return [f"class {label + 1}" for label in labels]
+    return [categories.by_label(label).title for label in labels]

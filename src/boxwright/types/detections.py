@@ -12,12 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from boxwright.types.categories import Categories
-from boxwright.types.found import FoundObjects
+from boxwright.types.categories import Categories, titles
+from boxwright.types.found import FoundObjects, chosen
 
 __all__ = ["Detections", "PaddedDetections"]
-
-_OPTIONAL = ("anchor_indices", "multiclass_scores", "keypoints", "masks", "features", "rpn_features")
 
 
 @dataclass(frozen=True)
@@ -126,15 +124,11 @@ class Detections:
 
     def above(self, score: float) -> Detections:
         """Keep the detections of at least a score."""
-        return self._chosen(self.scores >= score)
+        return chosen(self, self.scores >= score)
 
     def first(self, count: int) -> Detections:
         """Keep the best detections."""
-        return self._chosen(slice(count))
-
-    def _chosen(self, rows: Tensor | slice) -> Detections:
-        known = {name: value[rows] for name in _OPTIONAL if (value := getattr(self, name)) is not None}
-        return replace(self, boxes=self.boxes[rows], scores=self.scores[rows], labels=self.labels[rows], **known)
+        return chosen(self, slice(count))
 
     def arrays(self) -> FoundObjects:
         """Return the same as arrays, which metrics, pictures and files read."""
@@ -156,10 +150,7 @@ class Detections:
 
     def names(self) -> list[str]:
         """Return D names; "class 3" for a label without a category."""
-        labels = [int(label) for label in self.labels]
-        if self.categories is None:
-            return [f"class {label + 1}" for label in labels]
-        return [self.categories.by_label(label).title for label in labels]
+        return titles(self.categories, self.labels.tolist())
 
     def to_tf(self) -> dict[str, NDArray[Any]]:
         """Return what TensorFlow's exported detectors return for one image, without the batch.

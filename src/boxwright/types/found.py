@@ -6,16 +6,21 @@ Dimensions: D detections, P keypoints, C columns of the class head, h w mask.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.types.categories import Categories
+from boxwright.types.categories import Categories, titles
 
-__all__ = ["FoundObjects"]
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
-_OF_EACH = ("boxes", "scores", "labels", "anchor_indices", "multiclass_scores", "keypoints", "masks")
+__all__ = ["FoundObjects", "chosen"]
+
+# Fields that are of the whole image, not of each detection.
+_OF_IMAGE = ("image_size", "categories")
+F = TypeVar("F", bound="DataclassInstance")
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,18 +54,18 @@ class FoundObjects:
 
     def above(self, score: float) -> FoundObjects:
         """Keep the detections of at least a score."""
-        return self._chosen(self.scores >= score)
+        return chosen(self, self.scores >= score)
 
     def first(self, count: int) -> FoundObjects:
         """Keep the best detections."""
-        return self._chosen(slice(count))
+        return chosen(self, slice(count))
 
     def names(self) -> list[str]:
         """Return D names; "class 3" for a label without a category."""
-        if self.categories is None:
-            return [f"class {label + 1}" for label in self.labels.tolist()]
-        return [self.categories.by_label(label).title for label in self.labels.tolist()]
+        return titles(self.categories, self.labels.tolist())
 
-    def _chosen(self, rows: Any) -> FoundObjects:
-        known = {name: value[rows] for name in _OF_EACH if (value := getattr(self, name)) is not None}
-        return replace(self, **known)
+
+def chosen(found: F, rows: Any) -> F:
+    """Return some rows of what was found in an image, of arrays or of tensors."""
+    known = {name: value[rows] for name, value in vars(found).items() if name not in _OF_IMAGE and value is not None}
+    return replace(found, **known)
