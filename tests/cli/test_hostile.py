@@ -20,7 +20,8 @@ from boxwright.data.image_io import encode_jpeg, encode_png
 from boxwright.data.shapes import ShapesDataset
 from boxwright.errors import DataError
 from boxwright.files import MARKER
-from boxwright.inference.predict import predict_files
+from boxwright.inference.predict import predict
+from boxwright.inference.sources import find_sources
 from tests.fuzz.readers import small_checkpoint
 
 
@@ -64,11 +65,13 @@ def test_each_image_has_a_picture_of_its_own(photos: Path, tmp_path: Path) -> No
 
 
 SLOW = """
-import sys, time
-import boxwright.inference.predict as p
+import os, sys, time
+import boxwright.inference.sources as p
 plain = p.read_image
 def slow(path, **more):
     if path.name == "a.jpg":
+        while not os.path.exists(sys.argv[-1] + "/a-2.png"):
+            time.sleep(0.01)
         print("second", flush=True)
         time.sleep(100000)
     return plain(path, **more)
@@ -106,7 +109,8 @@ def test_a_bad_image_keeps_what_was_found_before(tmp_path: Path) -> None:
     files[0].write_bytes(encode_png(np.zeros((8, 8, 3), np.uint8)))
     files[1].write_bytes(b"rubbish")
     with pytest.raises(DataError, match="b.png: not an image"):
-        predict_files(lambda images: [one.arrays() for one in detector.detect(images)], files, tmp_path / "out")
+        sources = find_sources([str(file) for file in files])
+        predict(lambda images: [one.arrays() for one in detector.detect(images)], sources, tmp_path / "out")
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [MARKER, "a.png", "detections.json"]
 
 

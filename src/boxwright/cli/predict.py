@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
+import time
+from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from boxwright.cli.console import console, count_progress
+from boxwright.cli.console import console, progress_bar
 from boxwright.cli.options import CheckpointOption
 from boxwright.cli.paths import require_checkpoint
-from boxwright.errors import ExportError
+from boxwright.errors import DataError, ExportError
 from boxwright.inference.settings import PredictionSettings
 from boxwright.runtime.formats import RUNTIMES
 
 if TYPE_CHECKING:
-    from boxwright.inference.predict import Finder
+    from rich.progress import Progress
+
+    from boxwright.inference.predict import Predicted
+    from boxwright.inference.sources import Frame, Source
+    from boxwright.types import Finder
 
 __all__ = ["predict_command"]
 
+_WINDOW = 30  # pictures over which their rate is taken
 
-Images = Annotated[list[Path], typer.Argument(help="Image files, or folders of them.")]
-Out = Annotated[Path, typer.Option("--out", help="Folder for pictures and detections.json.")]
+Sources = Annotated[
+    list[str],
+    typer.Argument(
+        help="Images and films: files, folders, patterns ('shots/**/*.jpg'), lists (@files.txt); camera:0; rtsp://HOST/PATH"
+    ),
+]
+Out = Annotated[Path, typer.Option("--out", help="Folder for pictures, films and detections.json.")]
 Config = Annotated[
     Path | None,
     typer.Option(
@@ -44,25 +57,64 @@ Set = Annotated[
 
 def predict_command(
     settings: PredictionSettings,
-    images: Images,
+    sources: Sources,
     model_dir: CheckpointOption,
     out: Out,
     pipeline_config_path: Config = None,
     label_map: LabelMap = None,
     set_: Set = None,
 ) -> None:
-    """Detect objects in images: a picture of each, and COCO-style JSON."""
-    from boxwright.inference.files import find_images
-    from boxwright.inference.predict import predict_files
+    """Detect objects in images, films and streams: pictures and films of them, and COCO-style JSON."""
+    from boxwright.inference.predict import predict
+    from boxwright.inference.sources import find_sources
 
-    files = find_images(images)
+    found = find_sources(sources)
     detect = (
         _exported(model_dir, settings, bool(pipeline_config_path or label_map or set_))
         if model_dir.suffix in RUNTIMES
         else _trained(model_dir, settings, pipeline_config_path, label_map, set_ or [])
     )
-    rows = predict_files(detect, files, out, settings, count_progress("predict"))
-    console.print(f"{len(rows)} objects in {len(files)} images; pictures and detections.json: {out}", markup=False)
+    with progress_bar() as bar:
+        done = predict(detect, found, out, settings, _shown(bar, _count(found, settings)))
+    if done.pictures == 0:
+        raise DataError(f"{', '.join(sources)}: gave no picture")
+    console.print(f"{done.objects} objects in {done.pictures} images; what was written: {out}", markup=False)
+    if done.times.skipped:
+        console.print(f"{done.times.skipped} pictures came faster than they could be looked at, and were left out")
+    if settings.profile:
+        _print_profile(done)
+
+
+def _count(sources: list[Source], settings: PredictionSettings) -> int | None:
+    """Return how many pictures there will be; None where nobody knows."""
+    counts = [source.count() for source in sources]
+    known = [count for count in counts if count is not None]
+    total = sum(known) if len(known) == len(counts) else None
+    return total if not settings.frames else min(settings.frames, total or settings.frames)
+
+
+def _shown(bar: Progress, total: int | None) -> Callable[[Frame], None]:
+    """Return what moves a bar, with the pictures of the last seconds a second."""
+    task = bar.add_task("predict", total=total, numbers="")
+    times: deque[float] = deque(maxlen=_WINDOW)
+
+    def seen(_: Frame) -> None:
+        times.append(time.monotonic())
+        spent = times[-1] - times[0]
+        bar.update(task, advance=1, numbers=f"{(len(times) - 1) / spent:.1f} images/s" if spent else "")
+
+    return seen
+
+
+def _print_profile(done: Predicted) -> None:
+    from rich.table import Column, Table
+
+    right = [Column(name, justify="right") for name in ("busy", "ms an image")]
+    table = Table(Column("stage"), *right, box=None, padding=(0, 2, 0, 0))
+    for name, seconds in done.times.busy.items():
+        table.add_row(name, f"{seconds / done.times.seconds:.0%}", f"{1000 * seconds / max(done.pictures, 1):.1f}")
+    console.print(table)
+    console.print(f"{done.pictures / done.times.seconds:.1f} images a second")
 
 
 def _exported(path: Path, settings: PredictionSettings, changed: bool) -> Finder:

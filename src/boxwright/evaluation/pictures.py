@@ -52,7 +52,13 @@ def draw_detections(
     shown = found.above(min_score)
     count = min(len(shown), max_boxes)
     texts = [captions.of(*pair) for pair in zip(shown.names(), shown.scores.tolist(), strict=True)]
-    boxes, labels = shown.boxes[:count], shown.labels[:count].tolist()
+    colours = shown.labels[:count].tolist()
+    if shown.tracks is not None:  # an object keeps its number and its colour from picture to picture
+        colours = shown.tracks[:count].tolist()
+        texts = [
+            f"#{track} {text}" if track >= 0 else text for track, text in zip(shown.tracks.tolist(), texts, strict=True)
+        ]
+    texts, boxes = texts[:count], shown.boxes[:count]
     masks = None if shown.masks is None else whole_masks(shown.first(count))[::-1]
     points = None if shown.keypoints is None else shown.keypoints[:count][::-1]
-    return draw_boxes(image, boxes[::-1], labels[::-1], texts[:count][::-1], masks=masks, keypoints=points, edges=edges)
+    return draw_boxes(image, boxes[::-1], colours[::-1], texts[::-1], masks=masks, keypoints=points, edges=edges)

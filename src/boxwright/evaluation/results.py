@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from boxwright.data.image_io import encode_png
 from boxwright.files import make_folder, unfinished, unique_stem, write_whole
 from boxwright.metrics.metric import MetricResult, without_nan
-from boxwright.metrics.regions import ImageMasks
+from boxwright.ops.run_lengths import RunLengths
 from boxwright.types import Categories, FoundObjects
 
 __all__ = ["Evaluation", "detection_rows", "write_evaluation"]
@@ -43,7 +44,10 @@ class Evaluation:
 
 
 def detection_rows(
-    detections: FoundObjects, image_id: str, categories: Categories | None, masks: ImageMasks | None = None
+    detections: FoundObjects,
+    image_id: str,
+    categories: Categories | None,
+    segmentations: Sequence[RunLengths] | None = None,
 ) -> list[dict[str, Any]]:
     """Write detections as rows of COCO's results file.
 
@@ -51,12 +55,14 @@ def detection_rows(
         detections: The detections of one image.
         image_id: Its id; a number where it reads as one.
         categories: The classes, for their ids; without, ids are labels plus 1.
-        masks: Those of the detections, where there are any.
+        segmentations: Their masks, where there are any.
 
     Returns:
         One row a detection.
     """
-    segmentations = [{} for _ in range(len(detections))] if masks is None else _segmentations(masks)
+    masks: list[dict[str, Any]] = [{}] * len(detections)
+    if segmentations is not None:
+        masks = [{"segmentation": code} for code in segmentations]
     identity: str | int = int(image_id) if _NUMBER.fullmatch(image_id) else image_id
     boxes, scores = detections.boxes.astype(np.float64).tolist(), detections.scores.tolist()
     return [
@@ -65,16 +71,10 @@ def detection_rows(
             "category_id": categories.by_label(label).id if categories else label + 1,
             "bbox": [round(v, 3) for v in (box[0], box[1], box[2] - box[0], box[3] - box[1])],
             "score": round(score, 6),
-            **segmentation,
+            **mask,
         }
-        for box, score, label, segmentation in zip(
-            boxes, scores, detections.labels.tolist(), segmentations, strict=True
-        )
+        for box, score, label, mask in zip(boxes, scores, detections.labels.tolist(), masks, strict=True)
     ]
-
-
-def _segmentations(masks: ImageMasks) -> list[dict[str, Any]]:
-    return [{"segmentation": code} for code in masks.found]
 
 
 def write_evaluation(evaluation: Evaluation, folder: str | Path) -> None:

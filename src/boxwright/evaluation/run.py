@@ -281,7 +281,8 @@ def _summed_up(parts: Iterable[_Part], categories: Categories, plan: EvaluationP
     for part in parts:
         for metric in metrics:
             metric.add(part.sample, part.detections, part.masks)
-        rows += detection_rows(part.detections, part.sample.id, categories, part.masks)
+        segmentations = None if part.masks is None else part.masks.found
+        rows += detection_rows(part.detections, part.sample.id, categories, segmentations)
         if part.picture is not None:
             name = part.sample.id or str(count)
             pictures[name if name not in pictures else f"{name} ({count})"] = part.picture

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from boxwright.data.dataset import Dataset
 from boxwright.exporters.pictures import spread
 from boxwright.metrics.coco import CocoMetrics
-from boxwright.types import FoundObjects
+from boxwright.types import Finder
 
-__all__ = ["ALLOWED_DROP", "Accuracy", "Finder", "average_precision", "compared_accuracy"]
+__all__ = ["ALLOWED_DROP", "Accuracy", "average_precision", "compared_accuracy"]
 
-Finder = Callable[[Sequence[NDArray[np.uint8]]], list[FoundObjects]]
 # From what finds objects to its average precision.
 Accuracy = Callable[[Finder], float]
 ALLOWED_DROP = 0.01

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from boxwright.errors import ExportError
-from boxwright.exporters.accuracy import Accuracy, Finder, compared_accuracy
+from boxwright.exporters.accuracy import Accuracy, compared_accuracy
 from boxwright.exporters.describe import describe, versions, weights_sha256
 from boxwright.exporters.graph import PREPROCESSED
 from boxwright.exporters.int8 import quantized
@@ -28,6 +28,7 @@ from boxwright.models.detector import Detector
 from boxwright.runtime.exported import ExportedDetector
 from boxwright.runtime.metadata import Metadata
 from boxwright.runtime.sessions import OnnxSession, OpenVinoSession, Session
+from boxwright.types import Finder
 
 __all__ = ["FORMATS", "About", "Format", "export", "open_session_of", "report_path", "verify"]
 

@@ -1,39 +1,66 @@
-"""Which files are images."""
+"""Which files are images and which are films."""
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Sequence
 from pathlib import Path
 
 from boxwright.errors import DataError
-from boxwright.files import is_file, is_folder
+from boxwright.files import is_file, is_folder, read_file
 
-__all__ = ["find_images"]
+__all__ = ["FILMS", "find_files", "find_images"]
 
-_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp"}
+_IMAGES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm"}
+FILMS = {".mp4", ".mov", ".avi", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg", ".ts", ".wmv", ".flv", ".3gp"}
 
 
 def find_images(paths: Sequence[str | Path]) -> list[Path]:
-    """List image files; a folder stands for the images in it.
+    """List image files; see `find_files`."""
+    return find_files(paths, _IMAGES, "image")
+
+
+def find_files(
+    paths: Sequence[str | Path], suffixes: set[str] | None = None, what: str = "image or film"
+) -> list[Path]:
+    """List files; a folder stands for those in it, a pattern for what it matches, `@list.txt` for its lines.
 
     Args:
-        paths: Files and folders.
+        paths: Files, folders, patterns such as `shots/**/*.jpg`, and lists.
+        suffixes: Endings of what is taken from a folder; images and films where nothing is said.
+        what: What they are called, for errors.
 
     Returns:
         The files, in the order given, those of a folder by name.
 
     Raises:
-        DataError: Where a path does not exist or a folder has no image.
+        DataError: Where a path does not exist, or a folder or a pattern gives nothing.
     """
+    taken = _IMAGES | FILMS if suffixes is None else suffixes
     files: list[Path] = []
     for path in map(Path, paths):
         if is_folder(path):
-            found = sorted(file for file in path.iterdir() if file.suffix.lower() in _SUFFIXES)
+            found = sorted(file for file in path.iterdir() if file.suffix.lower() in taken)
             if not found:
-                raise DataError(f"{path}: no image in this folder")
+                raise DataError(f"{path}: no {what} in this folder")
             files += found
         elif is_file(path):
             files.append(path)
+        elif str(path).startswith("@"):
+            files += find_files(_lines(Path(str(path)[1:])), suffixes, what)
         else:
-            raise DataError(f"{path}: no such file")
+            files += _matching(str(path))
     return files
+
+
+def _lines(path: Path) -> list[Path]:
+    """Read a list: a path a line, relative ones beside the list."""
+    lines = read_file(path).decode("utf-8", "replace").splitlines()
+    return [path.parent / line.strip() for line in lines if line.strip()]
+
+
+def _matching(pattern: str) -> list[Path]:
+    found = [Path(name) for name in sorted(glob.glob(pattern, recursive=True)) if is_file(name)]
+    if not found:
+        raise DataError(f"{pattern}: no such file")
+    return found

@@ -1,89 +1,192 @@
-"""Detecting objects in image files: pictures and COCO-style results."""
+"""Detecting objects in images, films and streams: pictures, films and tables of what was found."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Sequence
+import itertools
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.data.image_io import encode_png, read_image
-from boxwright.errors import DataError
+from boxwright.data.image_io import encode_png
+from boxwright.errors import ConfigError, DataError
 from boxwright.evaluation.pictures import draw_detections
-from boxwright.evaluation.results import detection_rows
 from boxwright.files import unfinished, unique_stem, write_whole
+from boxwright.inference.film import open_film_for_writing
+from boxwright.inference.merging import MERGES
+from boxwright.inference.result_files import ResultFiles
 from boxwright.inference.settings import PredictionSettings
-from boxwright.types import FoundObjects
+from boxwright.inference.sources import Frame, Source
+from boxwright.inference.stages import Stage, Stages, StageTimes
+from boxwright.inference.tiles import in_tiles
+from boxwright.inference.tracking import Tracker, least_score
+from boxwright.types import Finder, FoundObjects
 
-__all__ = ["Finder", "predict_files"]
+__all__ = ["Predicted", "predict"]
 
-Finder = Callable[[Sequence[NDArray[np.uint8]]], list[FoundObjects]]
-Progress = Callable[[Iterable[Path]], Iterable[Path]]
 _DEFAULTS = PredictionSettings()
 
 
-def _all(files: Iterable[Path]) -> Iterable[Path]:
-    return files
+@dataclass(frozen=True)
+class Predicted:
+    """What was done.
+
+    Attributes:
+        pictures: How many were looked at.
+        objects: How many objects were found.
+        times: How busy each stage was.
+    """
+
+    pictures: int
+    objects: int
+    times: StageTimes
 
 
-def predict_files(
+@dataclass(frozen=True, eq=False)
+class _Seen:
+    """A picture that was looked at; what was drawn, where something is to be."""
+
+    source: Source
+    frame: Frame
+    found: FoundObjects
+    drawn: NDArray[np.uint8] | None = None
+
+
+def _nothing(_: Frame) -> None:
+    pass
+
+
+def predict(
     detect: Finder,
-    files: Sequence[Path],
+    sources: Sequence[Source],
     out: str | Path,
     settings: PredictionSettings = _DEFAULTS,
-    progress: Progress = _all,
-) -> list[dict[str, Any]]:
-    """Detect objects in files; draw a picture of each and write `detections.json`.
+    seen: Callable[[Frame], None] = _nothing,
+) -> Predicted:
+    """Detect objects; write pictures of image files, films of films, and tables of what was found.
 
-    Images are taken upright, as people see them: an EXIF orientation is applied.
+    Reading, the network, drawing and writing each have a thread, and work on different pictures at a time. Of what
+    cannot wait (cameras, streams) the newest picture is taken, and Ctrl-C ends it as its end would.
 
     Args:
         detect: Finds objects in pictures.
-        files: The images.
+        sources: What to look at.
         out: The folder for results; it is made.
-        settings: What is kept and drawn.
-        progress: Wraps the files, to show how far it is.
+        settings: What is kept, drawn and written.
+        seen: Called with each picture when it is done, to show how far it is.
 
     Returns:
-        COCO-style rows, with the file's name and the class's name.
+        How much was done.
 
     Raises:
-        DataError: Where an image cannot be read; results of those before it are written, and the folder
+        ConfigError: For a way to merge that there is not.
+        DataError: Where an image or a film cannot be read; results of what came before it are written, and the folder
             stays marked as unfinished, as it does where anything else ends the work.
         OutputError: Where the disk is full or the folder cannot be written.
     """
-    names = _picture_names(files, Path(out))
-    rows: list[dict[str, Any]] = []
-    with unfinished(out, "predictions") as folder:
-        try:
-            for number, file in enumerate(progress(files)):
-                image = read_image(file, upright=True)
-                (found,) = detect([image])
-                found = found.above(settings.min_score)
-                picture = draw_detections(image, found, settings.min_score, settings.max_boxes)
-                write_whole(folder / names[number], encode_png(picture))
-                rows += _rows(found, number, file)
-        finally:
-            write_whole(folder / "detections.json", json.dumps(rows, indent=1) + "\n")
-    return rows
+    look = _looking(detect, settings)
+    names = _names(sources, Path(out), settings)
+    with unfinished(out, "predictions") as folder, Stages() as stages:
+        pairs = ((source, frame) for source in sources for frame in source.frames())
+        live = all(source.live for source in sources)
+        reading = (stages.newest if live else stages.ahead)("read", itertools.islice(pairs, settings.frames or None))
+        found = stages.ahead("network", _looked_at(reading, look, settings))
+        drawn = stages.ahead("draw", (_drawn(item, settings) if item.source in names else item for item in found))
+        pictures, objects = 0, 0
+        with closing(ResultFiles(folder, _result_names(settings))) as results, _interrupt_ends(reading, live):
+            for item in _written(drawn, names, folder):
+                results.add(item.frame, item.found)
+                pictures, objects = pictures + 1, objects + len(item.found)
+                seen(item.frame)
+        times = stages.times("write")
+    return Predicted(pictures, objects, times)
 
 
-def _picture_names(files: Sequence[Path], out: Path) -> list[str]:
-    """Name a picture for each image, all different, none of them over one of the images."""
+def _looking(detect: Finder, settings: PredictionSettings) -> Finder:
+    if settings.merge not in MERGES:
+        raise ConfigError(f"--merge {settings.merge}: expected {' or '.join(MERGES)}")
+    least = least_score(settings.min_score) if settings.track else settings.min_score
+
+    def above(images: Sequence[NDArray[np.uint8]]) -> list[FoundObjects]:
+        return [found.above(least) for found in detect(images)]
+
+    return in_tiles(above, settings.tile, settings.overlap, MERGES[settings.merge]) if settings.tile else above
+
+
+def _looked_at(pairs: Iterable[tuple[Source, Frame]], look: Finder, settings: PredictionSettings) -> Iterator[_Seen]:
+    tracked: Source | None = None
+    tracker = None
+    for source, frame in pairs:
+        (found,) = look([frame.image])
+        if settings.track and source.moving:
+            tracker = tracker if tracked is source and tracker else Tracker(settings.min_score)
+            tracked, found = source, tracker.update(found, frame.time or 0.0)
+        yield _Seen(source, frame, found if tracked is source else found.above(settings.min_score))
+
+
+def _drawn(item: _Seen, settings: PredictionSettings) -> _Seen:
+    return replace(item, drawn=draw_detections(item.frame.image, item.found, 0.0, settings.max_boxes))
+
+
+def _written(items: Iterable[_Seen], names: dict[Source, str], folder: Path) -> Iterator[_Seen]:
+    """Write the pictures and films; pass on what was found in each."""
+    for source, group in itertools.groupby(items, key=lambda item: item.source):
+        if source in names and source.moving:
+            with open_film_for_writing(folder / names[source]) as film:
+                for item in group:
+                    film.write(_picture(item), item.frame.time or 0.0)
+                    yield item
+            continue
+        for item in group:
+            if source in names:
+                write_whole(folder / names[source], encode_png(_picture(item)))
+            yield item
+
+
+def _picture(item: _Seen) -> NDArray[np.uint8]:
+    return item.frame.image if item.drawn is None else item.drawn
+
+
+def _names(sources: Sequence[Source], out: Path, settings: PredictionSettings) -> dict[Source, str]:
+    """Name a picture for each image and a film for each film, all different, none of them over one of the sources."""
     taken: set[str] = set()
-    names = [f"{unique_stem(file.stem, taken)}.png" for file in files]
-    images = {file.resolve() for file in files}
-    over = next((name for name in names if (out / name).resolve() in images), None)
+    names = {
+        source: unique_stem(Path(source.name).stem, taken) + (".mp4" if source.moving else ".png")
+        for source in sources
+        if (settings.save_video if source.moving else settings.pictures)
+    }
+    files = {Path(source.name).resolve() for source in sources}
+    over = next((name for name in names.values() if (out / name).resolve() in files), None)
     if over is not None:
-        raise DataError(f"{out / over} is one of the images; write to another folder")
+        raise DataError(f"{out / over} is one of the sources; write to another folder")
     return names
 
 
-def _rows(found: FoundObjects, number: int, file: Path) -> list[dict[str, Any]]:
-    rows = detection_rows(found, str(number), found.categories)
-    return [
-        {**row, "file_name": str(file), "category_name": name} for row, name in zip(rows, found.names(), strict=True)
-    ]
+def _result_names(settings: PredictionSettings) -> list[str]:
+    asked = {"detections.json": settings.json, "coco.json": settings.coco, "detections.csv": settings.csv}
+    return [name for name, wanted in asked.items() if wanted] or ["detections.json"]
+
+
+@contextmanager
+def _interrupt_ends(reading: Stage[Any], live: bool) -> Iterator[None]:
+    """Let Ctrl-C end a stream as its own end would: what was found is written, films are whole."""
+    if not live or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def stop(*_: object) -> None:
+        signal.signal(signal.SIGINT, before)  # a second one interrupts
+        reading.end()
+
+    signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

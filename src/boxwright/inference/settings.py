@@ -1,4 +1,4 @@
-"""What detecting in files needs beside a detector."""
+"""What detecting in images and films needs beside a detector."""
 
 from __future__ import annotations
 
@@ -8,12 +8,27 @@ from boxwright.settings import setting
 
 __all__ = ["PredictionSettings"]
 
+_FILES = "What is written"
+_LARGE = "Large images"
+_FILMS = "Films and streams"
+
 
 @dataclass(frozen=True, kw_only=True)
 class PredictionSettings:
-    """What is kept and drawn of detections, and where they are computed; `boxwright predict` has an option for each."""
+    """What is looked at, kept, drawn and written; `boxwright predict` has an option for each."""
 
     min_score: float = setting(0.5, "Leave out what scores less.", least=0, most=1)
     max_boxes: int = setting(100, "The most boxes that are drawn in a picture.", least=0)
     multi_scale: str = setting("", "Look at many sizes and mirror images, and vote: as refinedet320-voc.")
     device: str = setting("auto", "cpu, cuda, or auto for a GPU where there is one.")
+    profile: bool = setting(False, "Print how busy reading, network, drawing and writing were.")
+    pictures: bool = setting(True, "Draw a picture of each image file.", _FILES)
+    json: bool = setting(False, "detections.json, a row an object; so it is where nothing else is asked for.", _FILES)
+    coco: bool = setting(False, "coco.json, a COCO data set whose annotations have scores.", _FILES)
+    csv: bool = setting(False, "detections.csv, a line an object.", _FILES)
+    save_video: bool = setting(False, "A film beside them (H.264) with what was found drawn into each.", _FILES)
+    tile: int = setting(0, "Look at square parts of so many pixels, and at the whole image.", _LARGE, least=0)
+    overlap: float = setting(0.2, "The share of a tile that its neighbour has too.", _LARGE, least=0, most=0.9)
+    merge: str = setting("nms", "Of boxes of one object: nms keeps the best, wbf averages them.", _LARGE)
+    track: bool = setting(False, "Number objects, and keep the numbers from picture to picture.", _FILMS)
+    frames: int = setting(0, "Stop after so many pictures; 0 for all.", _FILMS, least=0)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from boxwright.types.categories import Categories, Category
     from boxwright.types.detections import Detections, PaddedDetections
-    from boxwright.types.found import FoundObjects
+    from boxwright.types.found import Finder, FoundObjects
     from boxwright.types.predictions import (
         AnchorPredictions,
         CascadePredictions,
@@ -32,6 +32,7 @@ __all__ = [
     "Category",
     "Detections",
     "FinalFeatures",
+    "Finder",
     "FoundObjects",
     "InstancePredictions",
     "PaddedDetections",
@@ -49,7 +50,7 @@ __all__ = [
 _HOMES = {
     "boxwright.types.categories": ("Categories", "Category"),
     "boxwright.types.detections": ("Detections", "PaddedDetections"),
-    "boxwright.types.found": ("FoundObjects",),
+    "boxwright.types.found": ("Finder", "FoundObjects"),
     "boxwright.types.predictions": (
         "AnchorPredictions",
         "CascadePredictions",

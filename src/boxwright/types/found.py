@@ -5,6 +5,7 @@ Dimensions: D detections, P keypoints, C columns of the class head, h w mask.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,7 +17,7 @@ from boxwright.types.categories import Categories, titles
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["FoundObjects", "chosen"]
+__all__ = ["Finder", "FoundObjects", "chosen"]
 
 # Fields that are of the whole image, not of each detection.
 _OF_IMAGE = ("image_size", "categories")
@@ -37,6 +38,7 @@ class FoundObjects:
         multiclass_scores: float32 [D, C]; all scores of that anchor, background first where there is one.
         keypoints: float32 [D, P, 2], x and y in pixels of the image as it was given.
         masks: float32 [D, h, w] in 0..1; how likely each part of a detection's box belongs to the object.
+        tracks: int64 [D]; the number that an object keeps from picture to picture of a film.
     """
 
     boxes: NDArray[np.float32]
@@ -48,6 +50,7 @@ class FoundObjects:
     multiclass_scores: NDArray[np.float32] | None = None
     keypoints: NDArray[np.float32] | None = None
     masks: NDArray[np.float32] | None = None
+    tracks: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.boxes)
@@ -63,6 +66,10 @@ class FoundObjects:
     def names(self) -> list[str]:
         """Return D names; "class 3" for a label without a category."""
         return titles(self.categories, self.labels.tolist())
+
+
+# Finds objects in pictures, each uint8 [H, W, 3].
+Finder = Callable[[Sequence[NDArray[np.uint8]]], list[FoundObjects]]
 
 
 def chosen(found: F, rows: Any) -> F:

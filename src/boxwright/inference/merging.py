@@ -1,0 +1,126 @@
+"""One list of objects from several views of an image.
+
+Dimensions: V views, D detections of all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boxwright.types import FoundObjects
+from boxwright.types.found import chosen
+
+__all__ = ["MERGES", "View", "fused_boxes", "suppressed"]
+
+# How much of a part of an object must lie in the whole for the part to give way.
+_PART = 0.7
+# By which IoU two views mean the same object: as common for suppression, and as in the paper of fusion.
+_SAME_SUPPRESSED = 0.5
+_SAME_FUSED = 0.55
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """What was found in one view.
+
+    Attributes:
+        found: In pixels of the image.
+        cut: bool [D]; which objects the view's border may have cut.
+    """
+
+    found: FoundObjects
+    cut: NDArray[np.bool_]
+
+
+def suppressed(views: list[View]) -> FoundObjects:
+    """Keep the best of boxes of one class that overlap; parts cut by a border give way to the whole.
+
+    Args:
+        views: At least one.
+
+    Returns:
+        The kept detections of all, best first.
+    """
+    found, cut = _joined(views)
+    kept: list[int] = []
+    for row in np.lexsort((-found.scores, cut)):
+        others = np.array([other for other in kept if found.labels[other] == found.labels[row]], np.int64)
+        shared = _intersections(found.boxes[row], found.boxes[others])
+        areas = _areas(found.boxes)
+        same = shared > _SAME_SUPPRESSED * (areas[others] + areas[row] - shared)
+        part = cut[row] & (shared >= _PART * areas[row])
+        if not (same | part).any():
+            kept.append(int(row))
+    return _best_first(chosen(found, np.array(kept, np.int64)))
+
+
+def fused_boxes(views: list[View]) -> FoundObjects:
+    """Average boxes of one class that overlap, weighted by their scores; parts cut by a border give way to the whole.
+
+    Weighted boxes fusion (Solovyev et al., 2021), with the mean of the scores: how many views saw an object says
+    nothing here, as most see only a part of the image. A fused detection's other properties are those of its best.
+
+    Args:
+        views: At least one.
+
+    Returns:
+        The fused detections of all, best first.
+    """
+    found, cut = _joined(views)
+    groups: list[list[int]] = []
+    boxes: list[NDArray[np.float64]] = []
+    for row in np.lexsort((-found.scores, cut)):
+        same = [number for number, group in enumerate(groups) if found.labels[group[0]] == found.labels[row]]
+        near = np.array([boxes[number] for number in same]).reshape(-1, 4)
+        own = found.boxes[row].astype(np.float64)
+        shared = _intersections(own, near)
+        union = _areas(near) + _areas(own[None]) - shared
+        overlap = np.divide(shared, union, out=np.zeros_like(shared), where=union > 0)
+        if cut[row] and (shared >= _PART * _areas(own[None])).any():
+            continue
+        if len(same) and overlap.max() > _SAME_FUSED:
+            group = groups[same[int(overlap.argmax())]]
+            group.append(int(row))
+            boxes[same[int(overlap.argmax())]] = _weighted(found, group)
+        else:
+            groups.append([int(row)])
+            boxes.append(own)
+    best = chosen(found, np.array([max(group, key=lambda row: found.scores[row]) for group in groups], np.int64))
+    scores = np.array([found.scores[group].mean() for group in groups], np.float32)
+    return _best_first(replace(best, boxes=np.array(boxes, np.float32).reshape(-1, 4), scores=scores))
+
+
+MERGES = {"nms": suppressed, "wbf": fused_boxes}
+
+
+def _weighted(found: FoundObjects, group: list[int]) -> NDArray[np.float64]:
+    weights = found.scores[group].astype(np.float64)
+    weights = weights if weights.sum() > 0 else np.ones_like(weights)
+    return np.asarray((found.boxes[group] * weights[:, None]).sum(0) / weights.sum())
+
+
+def _joined(views: list[View]) -> tuple[FoundObjects, NDArray[np.bool_]]:
+    first = views[0].found
+    rows: dict[str, Any] = {
+        field.name: np.concatenate([getattr(view.found, field.name) for view in views])
+        for field in fields(first)
+        if isinstance(getattr(first, field.name), np.ndarray)
+    }
+    return replace(first, **rows), np.concatenate([view.cut for view in views])
+
+
+def _best_first(found: FoundObjects) -> FoundObjects:
+    return chosen(found, np.argsort(-found.scores, kind="stable"))
+
+
+def _areas(boxes: NDArray[np.floating]) -> NDArray[np.floating]:
+    return np.asarray((boxes[:, 2] - boxes[:, 0]).clip(0) * (boxes[:, 3] - boxes[:, 1]).clip(0))
+
+
+def _intersections(box: NDArray[np.floating], boxes: NDArray[np.floating]) -> NDArray[np.floating]:
+    least, most = np.maximum(box[:2], boxes[:, :2]), np.minimum(box[2:], boxes[:, 2:])
+    return np.asarray((most - least).clip(0).prod(1))

@@ -1,0 +1,173 @@
+"""Files of what was found, written while it is found, so that a long film needs no memory."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boxwright.evaluation.results import detection_rows
+from boxwright.files import open_whole
+from boxwright.inference.sources import Frame
+from boxwright.inference.tracking import NO_TRACK
+from boxwright.ops.pasted_masks import mask_run_lengths
+from boxwright.types import Categories, FoundObjects
+
+__all__ = ["RESULT_FILES", "ResultFile", "ResultFiles"]
+
+_COLUMNS = ["file", "frame", "time", "track", "class_id", "class", "score", "x_min", "y_min", "x_max", "y_max"]
+
+
+class ResultFile(Protocol):
+    """A file that takes what was found, picture by picture."""
+
+    def add(self, number: int, frame: Frame, found: FoundObjects) -> None:
+        """Write what was found in a picture, the first being number 0."""
+        ...
+
+    def end(self) -> None:
+        """Write what comes after the last picture."""
+        ...
+
+
+class ResultFiles:
+    """The result files of a folder; what was found until an error is in them, and each is whole."""
+
+    def __init__(self, folder: Path, names: list[str]) -> None:
+        """Open them.
+
+        Args:
+            folder: Where to.
+            names: Of `RESULT_FILES`.
+        """
+        self._open = ExitStack()
+        self._files = [RESULT_FILES[name](self._open.enter_context(open_whole(folder / name))) for name in names]
+        self._pictures = 0
+
+    def add(self, frame: Frame, found: FoundObjects) -> None:
+        """Write what was found in the next picture."""
+        for file in self._files:
+            file.add(self._pictures, frame, found)
+        self._pictures += 1
+
+    def close(self) -> None:
+        """End each, under its name.
+
+        Raises:
+            OutputError: Where the disk is full.
+        """
+        with self._open:
+            for file in self._files:
+                file.end()
+
+
+class _Rows:
+    """A JSON list of one row an object, in COCO's form with names."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._list = _JsonList(file)
+        file.write(b"[")
+
+    def add(self, number: int, frame: Frame, found: FoundObjects) -> None:
+        for row in _rows(str(number), frame, found):
+            self._list.add(row)
+
+    def end(self) -> None:
+        self._list.file.write(b"\n]\n")
+
+
+class _CocoDataset:
+    """A COCO data set of what was found: annotations carry scores."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._annotations = _JsonList(file)
+        self._images: list[dict[str, Any]] = []
+        self._categories: Categories | None = None
+        self._labels: set[int] = set()
+        file.write(b'{"annotations": [')
+
+    def add(self, number: int, frame: Frame, found: FoundObjects) -> None:
+        height, width = found.image_size
+        name = frame.source if frame.time is None else f"{frame.source}#{frame.number}"
+        self._images.append({"id": number + 1, "file_name": name, "height": height, "width": width})
+        self._categories = found.categories
+        self._labels.update(found.labels.tolist())
+        for row in detection_rows(found, str(number + 1), found.categories, _segmentations(found)):
+            area = row["bbox"][2] * row["bbox"][3]
+            self._annotations.add({"id": self._annotations.count + 1, **row, "area": round(area, 3), "iscrowd": 0})
+
+    def end(self) -> None:
+        if self._categories is None:
+            classes = [{"id": label + 1, "name": f"class {label + 1}"} for label in sorted(self._labels)]
+        else:
+            classes = [{"id": item.id, "name": item.title} for item in self._categories.items]
+        rest = f'"images": {json.dumps(self._images)}, "categories": {json.dumps(classes)}'
+        self._annotations.file.write(f"\n], {rest}}}\n".encode())
+
+
+class _Table:
+    """A line an object; boxes are the corners' x and y in pixels."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._write(
+            ["file", "frame", "time", "track", "class_id", "class", "score", "x_min", "y_min", "x_max", "y_max"]
+        )
+
+    def add(self, number: int, frame: Frame, found: FoundObjects) -> None:
+        del number
+        for row, box in zip(_rows("0", frame, found), found.boxes.tolist(), strict=True):
+            corners = [round(value, 3) for value in box]
+            told = [row.get("frame", ""), row.get("time", ""), row.get("track_id", "")]
+            self._write([row["file_name"], *told, row["category_id"], row["category_name"], row["score"], *corners])
+
+    def end(self) -> None:
+        pass
+
+    def _write(self, cells: list[Any]) -> None:
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerow(cells)
+        self._file.write(text.getvalue().encode("utf-8", "backslashreplace"))
+
+
+RESULT_FILES: dict[str, Callable[[BinaryIO], ResultFile]] = {
+    "detections.json": _Rows,
+    "coco.json": _CocoDataset,
+    "detections.csv": _Table,
+}
+
+
+class _JsonList:
+    """A list that is being written."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file, self.count = file, 0
+
+    def add(self, item: dict[str, Any]) -> None:
+        self.file.write((",\n " if self.count else "\n ").encode() + json.dumps(item).encode())
+        self.count += 1
+
+
+def _rows(image_id: str, frame: Frame, found: FoundObjects) -> list[dict[str, Any]]:
+    of_film = {} if frame.time is None else {"frame": frame.number, "time": round(frame.time, 4)}
+    rows = detection_rows(found, image_id, found.categories, _segmentations(found))
+    tracks = [{}] * len(found) if found.tracks is None else [{"track_id": number} for number in _numbers(found.tracks)]
+    return [
+        {**row, "file_name": frame.source, "category_name": name, **of_film, **track}
+        for row, name, track in zip(rows, found.names(), tracks, strict=True)
+    ]
+
+
+def _segmentations(found: FoundObjects) -> list[dict[str, Any]] | None:
+    return None if found.masks is None else list(mask_run_lengths(found))
+
+
+def _numbers(tracks: NDArray[np.int64]) -> list[int | None]:
+    return [None if track == NO_TRACK else track for track in tracks.tolist()]

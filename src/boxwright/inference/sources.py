@@ -1,0 +1,165 @@
+"""What detection looks at: images, films, cameras and streams, each as frames."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from boxwright.data.image_io import read_image
+from boxwright.errors import DataError
+from boxwright.files import is_file
+from boxwright.inference.files import FILMS, find_files
+from boxwright.inference.film import frame_count, read_film
+
+__all__ = ["CameraSource", "FilmSource", "Frame", "ImageSource", "Source", "find_sources"]
+
+_CAMERA = re.compile(r"camera(?::([0-9]{1,3}))?|([0-9]{1,3})")
+_ADDRESS = re.compile(r"([a-z][a-z0-9]*)://.+", re.IGNORECASE)
+_LIVE = {"rtsp", "rtsps", "rtmp", "udp", "tcp", "srt", "rtp"}
+_FETCHED = {"http", "https"}
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """One picture to look at.
+
+    Attributes:
+        image: uint8 [H, W, 3] in RGB, upright.
+        source: The file, address or camera that it is of.
+        number: Which picture of that source, from 0.
+        time: Seconds since the source's first picture; None for an image file.
+    """
+
+    image: NDArray[np.uint8]
+    source: str
+    number: int = 0
+    time: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class ImageSource:
+    """An image file."""
+
+    name: str
+    live = False
+    moving = False
+
+    def count(self) -> int | None:
+        """Return how many pictures it has."""
+        return 1
+
+    def frames(self) -> Iterator[Frame]:
+        """Yield its one picture; an EXIF orientation is applied."""
+        yield Frame(read_image(Path(self.name), upright=True), self.name)
+
+
+@dataclass(frozen=True, eq=False)
+class FilmSource:
+    """A film, as a file or sent over a network.
+
+    Attributes:
+        name: Its path or address.
+        live: Whether its pictures come when they are taken, and not when they are asked for.
+    """
+
+    name: str
+    live: bool = False
+    moving = True
+
+    def count(self) -> int | None:
+        """Return how many pictures it says it has; None where it does not say."""
+        return frame_count(self.name)
+
+    def frames(self) -> Iterator[Frame]:
+        """Yield its pictures, upright."""
+        for number, (image, seconds) in enumerate(read_film(self.name)):
+            yield Frame(image, self.name, number, seconds)
+
+
+@dataclass(frozen=True, eq=False)
+class CameraSource:
+    """A camera of this machine.
+
+    Attributes:
+        index: Its number, from 0.
+    """
+
+    index: int
+    live = True
+    moving = True
+
+    @property
+    def name(self) -> str:
+        """What it is called in results."""
+        return f"camera:{self.index}"
+
+    def count(self) -> int | None:
+        """Return None: nobody knows."""
+        return None
+
+    def frames(self) -> Iterator[Frame]:
+        """Yield pictures for as long as the camera gives any.
+
+        Yields:
+            They, with seconds since the first.
+
+        Raises:
+            DataError: Where there is no such camera, or it may not be used.
+        """
+        camera = cv2.VideoCapture(self.index)
+        try:
+            if not camera.isOpened():
+                raise DataError(f"{self.name}: no such camera, or another program uses it")
+            start, number = cv2.getTickCount(), 0
+            while True:
+                given, picture = camera.read()
+                if not given:
+                    return
+                seconds = (cv2.getTickCount() - start) / cv2.getTickFrequency()
+                yield Frame(np.ascontiguousarray(picture[..., ::-1]), self.name, number, seconds)
+                number += 1
+        finally:
+            camera.release()
+
+
+Source = ImageSource | FilmSource | CameraSource
+
+
+def find_sources(words: Sequence[str]) -> list[Source]:
+    """List what a user names: files, folders, patterns, `@list.txt`, `camera:0`, `rtsp://…`.
+
+    Args:
+        words: As they stand in the command line.
+
+    Returns:
+        The sources, in that order.
+
+    Raises:
+        DataError: For a file that is not there, a folder without images and films, or an address of an unknown kind.
+    """
+    return [source for word in words for source in _sources(word)]
+
+
+def _sources(word: str) -> list[Source]:
+    address, camera = _ADDRESS.fullmatch(word), _CAMERA.fullmatch(word)
+    if address:
+        kind = address.group(1).lower()
+        if kind not in _LIVE | _FETCHED:
+            raise DataError(
+                f"{word}: cannot be read picture by picture; streams begin with {', '.join(sorted(_LIVE | _FETCHED))}; "
+                "object stores are read where --out ends in .parquet"
+            )
+        return [FilmSource(word, live=kind in _LIVE)]
+    if camera and not is_file(word):
+        return [CameraSource(int(camera.group(1) or camera.group(2) or 0))]
+    return [_of_file(path) for path in find_files([word])]
+
+
+def _of_file(path: Path) -> Source:
+    return FilmSource(str(path)) if path.suffix.lower() in FILMS else ImageSource(str(path))

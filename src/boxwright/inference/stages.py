@@ -1,0 +1,204 @@
+"""Stages of work that run side by side: each in a thread of its own, a few items ahead of the next.
+
+    with Stages() as stages:
+        decoded = stages.ahead("decode", frames)
+        found = stages.ahead("network", map(detect, decoded))
+        for item in found: …
+
+Items keep their order. An error in a stage is raised where its item would have been taken. Leaving the context ends
+all of them.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
+from typing import Generic, TypeVar
+
+__all__ = ["Stage", "StageTimes", "Stages"]
+
+T = TypeVar("T")
+_AHEAD = 4
+_END_S = 5.0
+
+
+class Stage(Generic[T]):
+    """What one thread makes, in the order in which it makes it.
+
+    Attributes:
+        name: What it does.
+        made: How many items it made.
+        skipped: How many of them newer ones replaced before they were taken.
+        making_s: Seconds in which it was asking for its next item.
+        awaited_s: Seconds in which the stage after it waited.
+    """
+
+    def __init__(self, name: str, items: Iterable[T], put: Callable[[Stage[T], T], None]) -> None:
+        """Take what to do, and begin.
+
+        Args:
+            name: What it does.
+            items: What it makes.
+            put: What is done with an item when it is made.
+        """
+        self.name = name
+        self.made, self.skipped = 0, 0
+        self.making_s, self.awaited_s = 0.0, 0.0
+        self.ready: deque[T] = deque()
+        self.changed = threading.Condition()
+        self.ended = False
+        self._done = False
+        self._error: BaseException | None = None
+        self._items, self._put = items, put
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Tell it to stop after the item that it is at."""
+        with self.changed:
+            self.ended = True
+            self.changed.notify_all()
+
+    def join(self, seconds: float) -> None:
+        """Wait until it has stopped, but not for ever: a camera or a disk may hang."""
+        self._thread.join(seconds)
+
+    def __iter__(self) -> Iterator[T]:
+        return self
+
+    def __next__(self) -> T:
+        start = time.perf_counter()
+        with self.changed:
+            self.changed.wait_for(lambda: self.ready or self._done or self.ended)
+            self.awaited_s += time.perf_counter() - start
+            if self.ready and not self.ended:
+                self.changed.notify_all()
+                return self.ready.popleft()
+        if self._error is not None:
+            raise self._error
+        raise StopIteration
+
+    def _run(self) -> None:
+        try:
+            items = iter(self._items)
+            while not self.ended:
+                start = time.perf_counter()
+                try:
+                    item = next(items)
+                except StopIteration:
+                    break
+                finally:
+                    self.making_s += time.perf_counter() - start
+                self.made += 1
+                self._put(self, item)
+        except BaseException as error:  # noqa: BLE001  # raised again in the thread that takes the items
+            self._error = error
+        finally:
+            with self.changed:
+                self._done = True
+                self.changed.notify_all()
+
+
+def _when_there_is_room(stage: Stage[T], item: T) -> None:
+    with stage.changed:
+        stage.changed.wait_for(lambda: len(stage.ready) < _AHEAD or stage.ended)
+        stage.ready.append(item)
+        stage.changed.notify_all()
+
+
+def _instead_of_an_older(stage: Stage[T], item: T) -> None:
+    with stage.changed:
+        stage.skipped += len(stage.ready)
+        stage.ready.clear()
+        stage.ready.append(item)
+        stage.changed.notify_all()
+
+
+class StageTimes:
+    """How busy stages were.
+
+    Attributes:
+        seconds: From the first stage's beginning until now.
+        busy: For each stage, what it did and the seconds in which it worked rather than waited.
+        made: Items of the last stage.
+        skipped: Items that nobody took, as newer ones came.
+    """
+
+    def __init__(self, stages: list[Stage[object]], start: float, last: str) -> None:
+        """Take the counts as they are.
+
+        Args:
+            stages: In their order.
+            start: When they began, by `time.perf_counter`.
+            last: What is done with the last stage's items.
+        """
+        self.seconds = time.perf_counter() - start
+        waits = [0.0, *(stage.awaited_s for stage in stages)]
+        self.busy = {
+            stage.name: max(stage.making_s - waited, 0.0) for stage, waited in zip(stages, waits, strict=False)
+        }
+        self.busy[last] = max(self.seconds - waits[-1], 0.0)
+        self.made = stages[-1].made if stages else 0
+        self.skipped = sum(stage.skipped for stage in stages)
+
+
+class Stages:
+    """Stages, one after the other."""
+
+    def __init__(self) -> None:
+        self._stages: list[Stage[object]] = []
+        self._start = time.perf_counter()
+
+    def __enter__(self) -> Stages:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for stage in self._stages:
+            stage.end()
+        until = time.monotonic() + _END_S
+        for stage in self._stages:
+            stage.join(max(until - time.monotonic(), 0.0))
+
+    def ahead(self, name: str, items: Iterable[T]) -> Stage[T]:
+        """Make items in a thread, a few ahead of who takes them.
+
+        Args:
+            name: What is done.
+            items: Made by the stage before, in all but the first.
+
+        Returns:
+            The items.
+        """
+        return self._begun(Stage(name, items, _when_there_is_room))
+
+    def newest(self, name: str, items: Iterable[T]) -> Stage[T]:
+        """Make items in a thread as fast as they come; who takes them gets the newest, and never an old one.
+
+        Args:
+            name: What is done.
+            items: Those of a camera or a stream.
+
+        Returns:
+            The items that were taken.
+        """
+        return self._begun(Stage(name, items, _instead_of_an_older))
+
+    def times(self, last: str) -> StageTimes:
+        """Return how busy each has been.
+
+        Args:
+            last: What is done with the last stage's items.
+
+        Returns:
+            The times until now.
+        """
+        return StageTimes(self._stages, self._start, last)
+
+    def _begun(self, stage: Stage[T]) -> Stage[T]:
+        self._stages.append(stage)  # type: ignore[arg-type]  # of whatever kind
+        return stage

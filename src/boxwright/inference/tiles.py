@@ -1,0 +1,122 @@
+"""Looking at a large image tile by tile, for objects that are small in it.
+
+Dimensions: V views, D detections.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boxwright.inference.merging import View
+from boxwright.types import Finder, FoundObjects
+
+__all__ = ["Merge", "Window", "in_tiles", "tile_windows"]
+
+Merge = Callable[[list[View]], FoundObjects]
+_AT_ONCE = 4
+
+
+@dataclass(frozen=True)
+class Window:
+    """A part of an image, in its pixels."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+
+    def of(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Return the part, contiguous."""
+        rows, columns = slice(self.top, self.top + self.height), slice(self.left, self.left + self.width)
+        return np.ascontiguousarray(image[rows, columns])
+
+
+def tile_windows(height: int, width: int, tile: int, overlap: float) -> list[Window]:
+    """Cover an image by square tiles of one size that overlap alike.
+
+    As few as the overlap allows, spread evenly; the first and the last touch the image's borders. Along a side not
+    longer than a tile there is one, as long as that side.
+
+    Args:
+        height: Of the image.
+        width: Of the image.
+        tile: The tiles' side.
+        overlap: The least share of a tile that it has in common with its neighbour, in 0..1.
+
+    Returns:
+        The tiles, row by row.
+    """
+    rows, columns = _starts(height, tile, overlap), _starts(width, tile, overlap)
+    return [Window(top, left, min(tile, height), min(tile, width)) for top in rows for left in columns]
+
+
+def _starts(length: int, tile: int, overlap: float) -> list[int]:
+    if length <= tile:
+        return [0]
+    step = max(tile * (1 - overlap), 1.0)
+    count = math.ceil((length - tile) / step) + 1
+    return [round(number * (length - tile) / (count - 1)) for number in range(count)]
+
+
+def in_tiles(detect: Finder, tile: int, overlap: float, merge: Merge) -> Finder:
+    """Return what detects in tiles of an image and in the whole of it, and merges what was found.
+
+    The whole image is one of the views: what is larger than a tile is found there. An image that one tile covers is
+    looked at as it is, once.
+
+    Args:
+        detect: Finds objects in pictures.
+        tile: The tiles' side in pixels.
+        overlap: As for `tile_windows`.
+        merge: Makes one list of objects of those of all views.
+
+    Returns:
+        The finder.
+    """
+
+    def find(images: Sequence[NDArray[np.uint8]]) -> list[FoundObjects]:
+        return [_find(image) for image in images]
+
+    def _find(image: NDArray[np.uint8]) -> FoundObjects:
+        height, width = image.shape[:2]
+        windows = tile_windows(height, width, tile, overlap)
+        if len(windows) == 1:
+            return detect([image])[0]
+        found = detect([image])
+        for first in range(0, len(windows), _AT_ONCE):
+            found += detect([window.of(image) for window in windows[first : first + _AT_ONCE]])
+        return merge(_views(found, [Window(0, 0, height, width), *windows], (height, width)))
+
+    return find
+
+
+def _views(found: list[FoundObjects], windows: list[Window], size: tuple[int, int]) -> list[View]:
+    return [
+        View(_moved(one, window, size), _cut(one, window, size)) for one, window in zip(found, windows, strict=True)
+    ]
+
+
+def _moved(found: FoundObjects, window: Window, size: tuple[int, int]) -> FoundObjects:
+    """Return what was found in a window, in pixels of the image; anchors are of no view any more."""
+    corner = np.array([window.left, window.top], np.float32)
+    points = None if found.keypoints is None else found.keypoints + corner
+    boxes = found.boxes + np.tile(corner, 2)
+    return replace(found, boxes=boxes, keypoints=points, anchor_indices=None, image_size=size)
+
+
+def _cut(found: FoundObjects, window: Window, size: tuple[int, int]) -> NDArray[np.bool_]:
+    """Tell which boxes end at a border of the window that is none of the image, within a hundredth of it."""
+    x0, y0, x1, y1 = found.boxes.T
+    near_x, near_y = max(window.width / 100, 1), max(window.height / 100, 1)
+    height, width = size
+    return np.asarray(
+        ((x0 <= near_x) & (window.left > 0))
+        | ((y0 <= near_y) & (window.top > 0))
+        | ((x1 >= window.width - near_x) & (window.left + window.width < width))
+        | ((y1 >= window.height - near_y) & (window.top + window.height < height))
+    )

@@ -1,0 +1,81 @@
+"""Numbering the objects of a film, so that each keeps its number; by ByteTrack of the library Trackers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from boxwright.errors import DataError
+from boxwright.types import FoundObjects
+from boxwright.types.found import chosen
+
+__all__ = ["NO_TRACK", "Tracker", "least_score"]
+
+# The track of an object that was seen for the first time: whether it stays is not known.
+NO_TRACK = -1
+_UNSURE = 0.1
+_LOST_S = 1.0
+
+
+def least_score(min_score: float) -> float:
+    """Return what tracking takes into account: boxes of a low score may be objects that were seen well before."""
+    return min(min_score, _UNSURE)
+
+
+class Tracker:
+    """Follows objects from picture to picture of one film.
+
+    ByteTrack (Zhang et al., 2022): a Kalman filter says where each object should be; detections of a good score are
+    assigned first, then those of a low score, by overlap. Classes are not compared. An object that is not seen for a
+    second loses its number.
+    """
+
+    def __init__(self, min_score: float) -> None:
+        """Begin.
+
+        Args:
+            min_score: Of a detection that may begin a track.
+
+        Raises:
+            DataError: Where the library is not installed.
+        """
+        try:
+            from trackers import ByteTrackTracker
+        except ImportError:
+            raise DataError("--track needs the library Trackers: pip install 'boxwright[track]'") from None
+        self._min_score = min_score
+        self._tracker = ByteTrackTracker(
+            lost_track_buffer=round(30 * _LOST_S),
+            track_activation_threshold=min_score,
+            high_conf_det_threshold=min_score,
+            minimum_consecutive_frames=1,
+        )
+
+    def update(self, found: FoundObjects, seconds: float) -> FoundObjects:
+        """Number the objects of the next picture.
+
+        Args:
+            found: What was found, down to `least_score`.
+            seconds: When, since the film's beginning.
+
+        Returns:
+            The objects that are on a track or score enough to begin one, best first, with `tracks`; from 0, and
+            `NO_TRACK` where an object is seen for the first time.
+        """
+        numbered: Any = self._tracker.update(_as_supervision(found), timestamp=seconds)
+        if not len(numbered):
+            return replace(found.first(0), tracks=np.zeros(0, np.int64))
+        rows, tracks = numbered.data["row"], numbered.tracker_id
+        order = np.argsort(rows, kind="stable")
+        rows, tracks = rows[order], tracks[order].astype(np.int64)
+        kept = (tracks != NO_TRACK) | (found.scores[rows] >= self._min_score)
+        return replace(chosen(found, rows[kept]), tracks=tracks[kept])
+
+
+def _as_supervision(found: FoundObjects) -> Any:
+    from supervision import Detections
+
+    rows: dict[str, Any] = {"row": np.arange(len(found))}
+    return Detections(xyxy=found.boxes.astype(np.float64), confidence=found.scores.astype(np.float64), data=rows)

@@ -1,0 +1,136 @@
+"""Films: written, read, turned, damaged."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from boxwright.errors import DataError, OutputError
+from boxwright.inference.film import frame_count, open_film_for_writing, read_film
+from tests.inference.blobs import picture_of
+
+
+def shots(count: int, height: int = 48, width: int = 64) -> list[NDArray[np.uint8]]:
+    return [picture_of([(4 + number, 8, 20 + number, 24)], height, width) for number in range(count)]
+
+
+def write(path: Path, pictures: list[NDArray[np.uint8]], step: float = 1 / 25) -> Path:
+    with open_film_for_writing(path) as film:
+        for number, picture in enumerate(pictures):
+            film.write(picture, number * step)
+    return path
+
+
+def test_a_film_comes_back_with_its_times(tmp_path: Path) -> None:
+    """H.264 loses a little: the mean difference of black and white pictures stays under 3 of 255."""
+    path = write(tmp_path / "a.mp4", shots(12))
+    read = list(read_film(str(path)))
+    assert frame_count(str(path)) == len(read) == 12
+    for number, ((image, seconds), picture) in enumerate(zip(read, shots(12), strict=True)):
+        assert image.shape == (48, 64, 3)
+        assert np.abs(image.astype(int) - picture).mean() < 3
+        assert seconds == pytest.approx(number / 25, abs=1e-3)
+
+
+def test_uneven_times_are_kept(tmp_path: Path) -> None:
+    times = [0.0, 0.1, 0.15, 1.0, 4.0]
+    with open_film_for_writing(tmp_path / "a.mp4") as film:
+        for picture, seconds in zip(shots(5), times, strict=True):
+            film.write(picture, seconds)
+    assert [seconds for _, seconds in read_film(str(tmp_path / "a.mp4"))] == pytest.approx(times, abs=1e-3)
+
+
+def test_odd_sides_and_equal_times(tmp_path: Path) -> None:
+    write(tmp_path / "a.mp4", shots(3, 47, 63), step=0.0)
+    assert [image.shape for image, _ in read_film(str(tmp_path / "a.mp4"))] == [(48, 64, 3)] * 3
+
+
+def test_pictures_of_another_size_are_refused_and_nothing_is_left(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="change their size"):
+        write(tmp_path / "a.mp4", [*shots(2), *shots(1, 64, 64)])
+    assert list(tmp_path.iterdir()) == []
+
+
+def turned(film: bytes, matrix: tuple[int, ...]) -> bytes:
+    """Write a turn into the header of a film's track (ISO 14496-12, 8.3.2), as telephones do."""
+    start = film.index(b"tkhd") + 4
+    place = start + 40  # version and flags, times, id, duration, reserved, layer, group, volume
+    assert film[start] == 0
+    return film[:place] + struct.pack(">9i", *matrix) + film[place + 36 :]
+
+
+@pytest.mark.parametrize(
+    ("matrix", "turns"),
+    [((0, 65536, 0, -65536, 0, 0, 0, 0, 1 << 30), -1), ((-65536, 0, 0, 0, -65536, 0, 0, 0, 1 << 30), 2)],
+)
+def test_a_film_of_a_turned_telephone_is_upright(tmp_path: Path, matrix: tuple[int, ...], turns: int) -> None:
+    """The first matrix says: show it turned clockwise by 90°; the second, upside down."""
+    path = write(tmp_path / "a.mp4", shots(2))
+    plain = [image for image, _ in read_film(str(path))]
+    path.write_bytes(turned(path.read_bytes(), matrix))
+    for image, before in zip((image for image, _ in read_film(str(path))), plain, strict=True):
+        np.testing.assert_array_equal(image, np.rot90(before, turns))
+
+
+def test_what_is_no_film(tmp_path: Path) -> None:
+    (tmp_path / "a.mp4").write_bytes(b"rubbish" * 100)
+    (tmp_path / "b.mp4").write_bytes(b"")
+    for name in ("a.mp4", "b.mp4"):
+        with pytest.raises(DataError, match=f"{name}: cannot be opened as a film"):
+            list(read_film(str(tmp_path / name)))
+    with pytest.raises(DataError, match="no such file"):
+        list(read_film(str(tmp_path / "none.mp4")))
+
+
+def test_a_film_without_pictures(tmp_path: Path) -> None:
+    with av.open(str(tmp_path / "a.mp4"), "w") as container:
+        sound = container.add_stream("aac", rate=8000)
+        frame = av.AudioFrame.from_ndarray(np.zeros((1, 1024), np.float32), format="fltp", layout="mono")
+        frame.sample_rate = 8000
+        container.mux(sound.encode(frame))
+        container.mux(sound.encode())
+    with pytest.raises(DataError, match="has no pictures"):
+        list(read_film(str(tmp_path / "a.mp4")))
+
+
+def test_a_film_that_is_cut_off_or_damaged_gives_what_it_has(tmp_path: Path) -> None:
+    """In MPEG-TS pictures stand one after the other: half a file is half a film, noise loses some pictures."""
+    path = tmp_path / "a.ts"
+    with av.open(str(path), "w", format="mpegts") as container:
+        stream = container.add_stream("mpeg4", rate=25)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        for picture in shots(40):
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+        container.mux(stream.encode())
+    whole = path.read_bytes()
+    assert len(list(read_film(str(path)))) == 40
+    path.write_bytes(whole[: len(whole) // 2])
+    assert 5 < len(list(read_film(str(path)))) < 40
+    rng = np.random.default_rng(0)
+    for _ in range(30):
+        damaged = bytearray(whole)
+        for place in rng.integers(0, len(whole), 60):
+            damaged[place] = rng.integers(0, 256)
+        path.write_bytes(bytes(damaged))
+        try:
+            count = len(list(read_film(str(path))))
+        except DataError:
+            continue
+        assert count > 0
+
+
+def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import boxwright.files
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(boxwright.files.os, "fsync", full)
+    with pytest.raises(OutputError, match="No space left on device"):
+        write(tmp_path / "a.mp4", shots(2))
+    assert list(tmp_path.iterdir()) == []

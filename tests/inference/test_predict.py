@@ -1,0 +1,236 @@
+"""Detecting in images, films and streams, with a detector that is exact."""
+
+from __future__ import annotations
+
+import csv
+import json
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from pycocotools.coco import COCO
+
+from boxwright.data.image_io import encode_png, read_image
+from boxwright.errors import ConfigError, DataError
+from boxwright.files import MARKER
+from boxwright.inference.film import open_film_for_writing, read_film
+from boxwright.inference.predict import predict
+from boxwright.inference.settings import PredictionSettings
+from boxwright.inference.sources import CameraSource, FilmSource, Frame, ImageSource, find_sources
+from boxwright.types import FoundObjects
+from tests.inference.blobs import find_blobs, picture_of
+from tests.inference.rtsp_server import serving_pictures
+
+HEIGHT, WIDTH = 96, 160
+
+
+def moving(number: int) -> list[tuple[int, int, int, int]]:
+    """Two squares that pass each other."""
+    return [(4 + 3 * number, 10, 24 + 3 * number, 30), (130 - 3 * number, 50, 150 - 3 * number, 70)]
+
+
+@pytest.fixture
+def film(tmp_path: Path) -> Path:
+    with open_film_for_writing(tmp_path / "walk.mp4") as writer:
+        for number in range(40):
+            writer.write(picture_of(moving(number), HEIGHT, WIDTH), number / 20)
+    return tmp_path / "walk.mp4"
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for number in range(3):
+        boxes = moving(number)[:number]
+        (folder / f"{number}.png").write_bytes(encode_png(picture_of(boxes, HEIGHT, WIDTH)))
+    return folder
+
+
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = json.loads((folder / "detections.json").read_text())
+    return rows
+
+
+def test_a_film_gives_rows_with_frames_and_times(film: Path, tmp_path: Path) -> None:
+    done = predict(find_blobs, find_sources([str(film)]), tmp_path / "out")
+    assert (done.pictures, done.objects) == (40, 80)
+    rows = rows_of(tmp_path / "out")
+    assert [row["frame"] for row in rows] == [number for number in range(40) for _ in range(2)]
+    for row in rows:
+        assert row["time"] == pytest.approx(row["frame"] / 20, abs=1e-3)
+        left, top, _, _ = next(box for box in moving(row["frame"]) if abs(box[1] - row["bbox"][1]) < 6)
+        assert row["bbox"] == pytest.approx([left, top, 20, 20], abs=2)  # H.264 blurs edges
+        assert row["file_name"] == str(film)
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["detections.json"]
+
+
+def test_tracks_keep_their_numbers_and_films_are_drawn(film: Path, tmp_path: Path) -> None:
+    settings = PredictionSettings(track=True, save_video=True)
+    predict(find_blobs, find_sources([str(film)]), tmp_path / "out", settings)
+    tracks: dict[int, set[int | None]] = {10: set(), 50: set()}
+    for row in rows_of(tmp_path / "out"):
+        if row["frame"] > 0:
+            tracks[10 if row["bbox"][1] < 40 else 50].add(row["track_id"])
+    assert [len(numbers) for numbers in tracks.values()] == [1, 1]
+    assert tracks[10] != tracks[50]
+    assert None not in tracks[10] | tracks[50]
+    drawn = [image for image, _ in read_film(str(tmp_path / "out" / "walk.mp4"))]
+    assert len(drawn) == 40
+    assert max(np.ptp(image, axis=2).max() for image in drawn) > 60  # coloured boxes, where all was grey
+
+
+def test_two_films_have_tracks_of_their_own(film: Path, tmp_path: Path) -> None:
+    settings = PredictionSettings(track=True)
+    predict(find_blobs, find_sources([str(film), str(film)]), tmp_path / "out", settings)
+    rows = rows_of(tmp_path / "out")
+    assert rows[: len(rows) // 2] == [
+        {**row, "image_id": row["image_id"] - 40} for row in rows[len(rows) // 2 :]
+    ]  # the second time as the first
+
+
+def test_tables(photos: Path, film: Path, tmp_path: Path) -> None:
+    """All three in one run have the same boxes; COCO's own reader reads the data set."""
+    settings = PredictionSettings(json=True, coco=True, csv=True, frames=6, pictures=False)
+    predict(find_blobs, find_sources([str(photos), str(film)]), tmp_path / "out", settings)
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "coco.json",
+        "detections.csv",
+        "detections.json",
+    ]
+    rows = rows_of(tmp_path / "out")
+    assert len(rows) == 0 + 1 + 2 + 3 * 2
+    coco = COCO(str(tmp_path / "out" / "coco.json"))
+    assert len(coco.imgs) == 6
+    assert [one["bbox"] for one in coco.anns.values()] == [row["bbox"] for row in rows]
+    assert all(one["image_id"] in coco.imgs and one["category_id"] in coco.cats for one in coco.anns.values())
+    with (tmp_path / "out" / "detections.csv").open() as file:
+        table = list(csv.DictReader(file))
+    corners = [[float(line[name]) for name in ("x_min", "y_min", "x_max", "y_max")] for line in table]
+    for line, row in zip(corners, rows, strict=True):
+        x, y, width, height = row["bbox"]
+        assert line == pytest.approx([x, y, x + width, y + height], abs=2e-3)
+    assert [line["frame"] for line in table[:3]] == ["", "", ""]
+
+
+def test_masks_are_written_as_run_lengths(photos: Path, tmp_path: Path) -> None:
+    from pycocotools import mask
+
+    def detect(images: Sequence[NDArray[np.uint8]]) -> list[FoundObjects]:
+        from dataclasses import replace
+
+        return [replace(found, masks=np.ones((len(found), 4, 4), np.float32)) for found in find_blobs(images)]
+
+    predict(detect, find_sources([str(photos / "1.png")]), tmp_path / "out")
+    (row,) = rows_of(tmp_path / "out")
+    assert mask.toBbox(row["segmentation"]).tolist() == pytest.approx(row["bbox"], abs=1)
+
+
+def test_patterns_and_lists(photos: Path, film: Path, tmp_path: Path) -> None:
+    (tmp_path / "list.txt").write_text(f"photos/2.png\n\n{film}\n")
+    names = [source.name for source in find_sources([str(photos / "[01].png"), f"@{tmp_path / 'list.txt'}"])]
+    assert names == [str(photos / "0.png"), str(photos / "1.png"), str(photos / "2.png"), str(film)]
+
+
+def test_kinds_of_sources(tmp_path: Path) -> None:
+    kinds = [type(source) for source in find_sources(["camera", "camera:2", "0", "rtsp://h/x", "https://h/a.mp4"])]
+    assert kinds == [CameraSource, CameraSource, CameraSource, FilmSource, FilmSource]
+    assert [source.live for source in find_sources(["rtsp://h/x", "https://h/a.mp4"])] == [True, False]
+    (tmp_path / "7").write_bytes(b"")
+    assert isinstance(find_sources([str(tmp_path / "7")])[0], ImageSource)
+    for word, message in [
+        ("none.jpg", "no such file"), ("*.none", "no such file"), ("@none.txt", "No such file"),
+        ("s3://bucket/x", "ends in .parquet"), (str(tmp_path), "no image or film"),
+    ]:  # fmt: skip
+        with pytest.raises(DataError, match=message):
+            find_sources([word])
+
+
+def test_a_camera_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="camera:99: no such camera"):
+        predict(find_blobs, find_sources(["camera:99"]), tmp_path / "out")
+    assert (tmp_path / "out" / MARKER).is_file()
+
+
+def test_a_stream_over_the_network(tmp_path: Path) -> None:
+    """Pictures that come faster than they are looked at are left out; the newest is always looked at."""
+    pictures = [picture_of(moving(number), HEIGHT, WIDTH) for number in range(40)]
+    with serving_pictures(pictures) as address:
+        sources = find_sources([address])
+        done = predict(find_blobs, sources, tmp_path / "out", PredictionSettings(save_video=True))
+    assert done.pictures + done.times.skipped == 40
+    rows = rows_of(tmp_path / "out")
+    assert rows[-1]["frame"] == 39
+    assert rows[-1]["bbox"][2:] == pytest.approx([20, 20], abs=2)
+    (name,) = (path for path in (tmp_path / "out").glob("*.mp4"))
+    assert len(list(read_film(str(name)))) == done.pictures
+
+
+@dataclass(frozen=True, eq=False)
+class Endless:
+    """A camera that does not stop."""
+
+    interrupt_at: int
+    name = "endless"
+    live = True
+    moving = True
+
+    def count(self) -> int | None:
+        return None
+
+    def frames(self) -> Iterator[Frame]:
+        number = 0
+        while True:
+            yield Frame(picture_of(moving(number % 30), HEIGHT, WIDTH), self.name, number, number / 100)
+            number += 1
+
+
+def test_an_interrupt_ends_a_stream_and_all_of_it_is_whole(tmp_path: Path) -> None:
+    seen = 0
+
+    def interrupting(_: Frame) -> None:
+        nonlocal seen
+        seen += 1
+        if seen == 5:
+            signal.raise_signal(signal.SIGINT)
+
+    before = signal.getsignal(signal.SIGINT)
+    done = predict(find_blobs, [Endless(5)], tmp_path / "out", PredictionSettings(save_video=True), interrupting)  # type: ignore[list-item]
+    assert signal.getsignal(signal.SIGINT) is before
+    assert done.pictures >= 5
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["detections.json", "endless.mp4"]
+    assert len(list(read_film(str(tmp_path / "out" / "endless.mp4")))) == done.pictures
+    assert {thread.name for thread in threading.enumerate()}.isdisjoint({"read", "network", "draw"})
+
+
+def test_tiles_through_predict(tmp_path: Path) -> None:
+    boxes = [(3, 3, 20, 20), (150, 100, 170, 130), (95, 60, 130, 80)]
+    (tmp_path / "a.png").write_bytes(encode_png(picture_of(boxes, 160, 200)))
+    for merge in ("nms", "wbf"):
+        settings = PredictionSettings(tile=64, overlap=0.4, merge=merge)
+        predict(find_blobs, find_sources([str(tmp_path / "a.png")]), tmp_path / merge, settings)
+        found = sorted(row["bbox"] for row in rows_of(tmp_path / merge))
+        assert found == sorted([x, y, right - x, bottom - y] for x, y, right, bottom in boxes)
+        assert read_image(tmp_path / merge / "a.png").shape[2] == 3
+    with pytest.raises(ConfigError, match="expected nms or wbf"):
+        predict(find_blobs, [], tmp_path / "x", PredictionSettings(merge="soft"))
+
+
+def test_a_film_over_itself_is_refused(film: Path) -> None:
+    with pytest.raises(DataError, match="one of the sources"):
+        predict(find_blobs, find_sources([str(film)]), film.parent, PredictionSettings(save_video=True))
+
+
+def test_a_broken_film_keeps_what_came_before(photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "b.mp4").write_bytes(b"rubbish")
+    with pytest.raises(DataError, match="b.mp4"):
+        predict(find_blobs, find_sources([str(photos), str(tmp_path / "b.mp4")]), tmp_path / "out")
+    assert len(rows_of(tmp_path / "out")) == 3
+    assert (tmp_path / "out" / MARKER).is_file()
+    assert (tmp_path / "out" / "2.png").is_file()

@@ -1,0 +1,137 @@
+"""Tiles, and merging what was found in them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from boxwright.inference.merging import MERGES, View, fused_boxes, suppressed
+from boxwright.inference.tiles import in_tiles, tile_windows
+from boxwright.types import FoundObjects
+from tests.inference.blobs import find_blobs, picture_of
+
+
+def view(*rows: tuple[float, ...], cut: Sequence[bool] = ()) -> View:
+    """Rows are x_min, y_min, x_max, y_max, score, label."""
+    table = np.array(rows, np.float32).reshape(-1, 6)
+    found = FoundObjects(table[:, :4], table[:, 4], table[:, 5].astype(np.int64), (100, 100))
+    return View(found, np.array(cut or [False] * len(rows), bool))
+
+
+@settings(deadline=None)
+@given(st.integers(1, 900), st.integers(1, 900), st.integers(8, 400), st.floats(0, 0.9))
+def test_tiles_cover_every_pixel_and_overlap_as_asked(height: int, width: int, tile: int, overlap: float) -> None:
+    windows = tile_windows(height, width, tile, overlap)
+    covered = np.zeros((height, width), bool)
+    for one in windows:
+        assert (one.height, one.width) == (min(tile, height), min(tile, width))
+        assert one.top >= 0
+        assert one.left >= 0
+        assert one.top + one.height <= height
+        assert one.left + one.width <= width
+        covered[one.top : one.top + one.height, one.left : one.left + one.width] = True
+    assert covered.all()
+    for starts in (sorted({one.top for one in windows}), sorted({one.left for one in windows})):
+        for first, second in itertools.pairwise(starts):
+            assert first + tile - second >= int(tile * overlap) - 1  # a pixel is lost to rounding
+
+
+def test_tiles_by_hand() -> None:
+    """1000 wide, tiles of 640, a fifth shared: two, at 0 and 360; 1200: 640 + 512 < 1200, so three."""
+    assert [one.left for one in tile_windows(640, 1000, 640, 0.2)] == [0, 360]
+    assert [one.left for one in tile_windows(100, 1200, 640, 0.2)] == [0, 280, 560]
+    assert len(tile_windows(640, 640, 640, 0.2)) == 1
+
+
+@pytest.mark.parametrize("merge", sorted(MERGES))
+def test_an_image_of_one_tile_is_looked_at_once_and_unchanged(merge: str) -> None:
+    asked: list[tuple[int, ...]] = []
+
+    def detect(images: Sequence[NDArray[np.uint8]]) -> list[FoundObjects]:
+        asked.extend(image.shape for image in images)
+        return find_blobs(images)
+
+    image = picture_of([(5, 5, 20, 30), (40, 10, 60, 20)], 64, 64)
+    (plain,), (tiled,) = find_blobs([image]), in_tiles(detect, 64, 0.2, MERGES[merge])([image])
+    assert asked == [(64, 64, 3)]
+    for name in ("boxes", "scores", "labels"):
+        np.testing.assert_array_equal(getattr(plain, name), getattr(tiled, name))
+
+
+@pytest.mark.parametrize("merge", sorted(MERGES))
+@pytest.mark.parametrize(("height", "width"), [(150, 200), (64, 200), (200, 33)])
+def test_tiles_find_what_the_whole_image_has(merge: str, height: int, width: int) -> None:
+    """A detector that is exact at any size finds the same in tiles: what a border cuts is not another object."""
+    rng = np.random.default_rng(height + width)
+    cells = [(x, y) for x in range(2, width - 29, 30) for y in range(2, height - 29, 30)]
+    sides = rng.integers(4, 26, (len(cells), 2)).tolist()
+    boxes = [(x, y, x + w, y + h) for (x, y), (w, h) in zip(cells, sides, strict=True)]
+    image = picture_of(boxes, height, width)
+    (found,) = in_tiles(find_blobs, 64, 0.3, MERGES[merge])([image])
+    assert sorted(map(tuple, found.boxes.astype(int).tolist())) == sorted(boxes)
+    assert found.image_size == (height, width)
+
+
+def test_small_objects_are_found_only_in_tiles_and_large_ones_only_in_the_whole() -> None:
+    """A detector that sees objects of 10 to 40 pixels of a picture scaled to 64, as a network of fixed size does."""
+    import cv2
+
+    def detect(images: Sequence[NDArray[np.uint8]]) -> list[FoundObjects]:
+        found = []
+        for image in images:
+            height, width = image.shape[:2]
+            (small,) = find_blobs([cv2.resize(image, (64, 64), interpolation=cv2.INTER_AREA)])  # type: ignore[list-item]
+            sides = small.boxes[:, 2:] - small.boxes[:, :2]
+            seen = small.boxes[((sides >= 10) & (sides <= 40)).all(1)]
+            scale = np.array([width / 64, height / 64] * 2, np.float32)
+            found.append(
+                FoundObjects(
+                    seen * scale, np.ones(len(seen), np.float32), np.zeros(len(seen), np.int64), (height, width)
+                )
+            )
+        return found
+
+    image = picture_of([(16, 16, 36, 36), (160, 160, 300, 300)], 320, 320)
+    assert np.rint(detect([image])[0].boxes).tolist() == [[160, 160, 300, 300]]
+    (found,) = in_tiles(detect, 64, 0.5, suppressed)([image])
+    assert sorted(np.rint(found.boxes).tolist()) == [[16, 16, 36, 36], [160, 160, 300, 300]]
+
+
+def test_suppression_by_hand() -> None:
+    """[0, 0, 10, 10] and [0, 0, 10, 6]: IoU 60/100. Another class stays; a part of a border gives way to the whole."""
+    merged = suppressed(
+        [view((0, 0, 10, 10, 0.8, 0), (50, 50, 60, 60, 0.3, 0)), view((0, 0, 10, 6, 0.9, 0), (0, 0, 10, 10, 0.5, 1))]
+    )
+    assert merged.boxes.tolist() == [[0, 0, 10, 6], [0, 0, 10, 10], [50, 50, 60, 60]]
+    assert merged.labels.tolist() == [0, 1, 0]
+    merged = suppressed([view((0, 0, 10, 10, 0.8, 0)), view((0, 0, 3, 10, 0.9, 0), cut=[True])])
+    assert merged.boxes.tolist() == [[0, 0, 10, 10]]
+    merged = suppressed([view((0, 0, 10, 10, 0.8, 0)), view((8, 0, 18, 10, 0.9, 0), cut=[True])])  # a fifth in it
+    assert len(merged) == 2
+
+
+def test_fusion_by_hand() -> None:
+    """Weights 0.75 and 0.25: the right border at 0.75·10 + 0.25·12 = 10.5; the score is the mean."""
+    merged = fused_boxes([view((0, 0, 10, 10, 0.75, 0)), view((0, 0, 12, 10, 0.25, 0), (30, 30, 40, 40, 0.9, 0))])
+    np.testing.assert_allclose(merged.boxes, [[30, 30, 40, 40], [0, 0, 10.5, 10]], rtol=1e-6)
+    np.testing.assert_allclose(merged.scores, [0.9, 0.5], rtol=1e-6)
+
+
+@pytest.mark.parametrize("merge", sorted(MERGES))
+def test_nothing_found_anywhere(merge: str) -> None:
+    merged = MERGES[merge]([view(), view()])
+    assert len(merged) == 0
+    assert merged.boxes.shape == (0, 4)
+
+
+@pytest.mark.parametrize("merge", sorted(MERGES))
+def test_boxes_without_area_and_scores_of_nought(merge: str) -> None:
+    merged = MERGES[merge]([view((5, 5, 5, 5, 0, 0), (5, 5, 5, 5, 0, 0)), view((1, 1, 9, 9, 0, 0), (1, 1, 9, 9, 0, 0))])
+    assert np.isfinite(merged.boxes).all()
+    assert [1, 1, 9, 9] in merged.boxes.tolist()
