@@ -8,9 +8,10 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from boxwright.inference.finders import Model, OpenModel
 from boxwright.types import FoundObjects
 
-__all__ = ["find_blobs", "picture_of"]
+__all__ = ["BlobModel", "find_blobs", "picture_of"]
 
 Image = NDArray[np.uint8]
 
@@ -40,3 +41,11 @@ def picture_of(boxes: Sequence[tuple[int, int, int, int]], height: int, width: i
     for left, top, right, bottom in boxes:
         image[top:bottom, left:right] = bright
     return image
+
+
+class BlobModel(Model):
+    """`find_blobs` in the place of a detector, here and in workers."""
+
+    def open(self, threads: int = 0) -> OpenModel:
+        del threads
+        return OpenModel(find_blobs, None, "blobs")

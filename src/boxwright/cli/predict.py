@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,16 +13,16 @@ import typer
 from boxwright.cli.console import console, progress_bar
 from boxwright.cli.options import CheckpointOption
 from boxwright.cli.paths import require_checkpoint
-from boxwright.errors import DataError, ExportError
-from boxwright.inference.settings import PredictionSettings
-from boxwright.runtime.formats import RUNTIMES
+from boxwright.errors import ConfigError, DataError
+from boxwright.inference.settings import ManySettings, PredictionSettings
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+    from boxwright.inference.finders import Model
     from boxwright.inference.predict import Predicted
+    from boxwright.inference.shards import Job, Part
     from boxwright.inference.sources import Frame, Source
-    from boxwright.types import Finder
 
 __all__ = ["predict_command"]
 
@@ -34,7 +34,10 @@ Sources = Annotated[
         help="Images and films: files, folders, patterns ('shots/**/*.jpg'), lists (@files.txt); camera:0; rtsp://HOST/PATH"
     ),
 ]
-Out = Annotated[Path, typer.Option("--out", help="Folder for pictures, films and detections.json.")]
+Out = Annotated[
+    str,
+    typer.Option("--out", help="Folder for pictures, films and detections.json; or results.parquet, for very many."),
+]
 Config = Annotated[
     Path | None,
     typer.Option(
@@ -57,6 +60,7 @@ Set = Annotated[
 
 def predict_command(
     settings: PredictionSettings,
+    many: ManySettings,
     sources: Sources,
     model_dir: CheckpointOption,
     out: Out,
@@ -65,17 +69,22 @@ def predict_command(
     set_: Set = None,
 ) -> None:
     """Detect objects in images, films and streams: pictures and films of them, and COCO-style JSON."""
+    from boxwright.inference.finders import Model
+
+    require_checkpoint(model_dir)
+    model = Model(model_dir, settings, pipeline_config_path, label_map, tuple(set_ or ()))
+    if out.rstrip("/").endswith(".parquet"):
+        _predict_many(sources, model, out, many)
+        return
     from boxwright.inference.predict import predict
     from boxwright.inference.sources import find_sources
 
     found = find_sources(sources)
-    detect = (
-        _exported(model_dir, settings, bool(pipeline_config_path or label_map or set_))
-        if model_dir.suffix in RUNTIMES
-        else _trained(model_dir, settings, pipeline_config_path, label_map, set_ or [])
-    )
+    detector = model.open()
+    if detector.categories is None:
+        console.print("no label map was found: classes are numbers, counted from 1; name one by --label_map")
     with progress_bar() as bar:
-        done = predict(detect, found, out, settings, _shown(bar, _count(found, settings)))
+        done = predict(detector.detect, found, out, settings, _shown(bar, _count(found, settings)))
     if done.pictures == 0:
         raise DataError(f"{', '.join(sources)}: gave no picture")
     console.print(f"{done.objects} objects in {done.pictures} images; what was written: {out}", markup=False)
@@ -117,35 +126,52 @@ def _print_profile(done: Predicted) -> None:
     console.print(f"{done.pictures / done.times.seconds:.1f} images a second")
 
 
-def _exported(path: Path, settings: PredictionSettings, changed: bool) -> Finder:
-    """Open an exported file; it does without PyTorch, and cannot be changed."""
-    from boxwright.runtime.exported import open_exported
+def _predict_many(words: list[str], model: Model, out: str, many: ManySettings) -> None:
+    """Detect in very many images; resume where an earlier run ended."""
+    from boxwright.inference.collections import units_of
+    from boxwright.inference.engines import ENGINES
+    from boxwright.inference.shards import Job, begin, finished, unfinished_units
+    from boxwright.inference.stores import require_pyarrow
 
-    if changed or settings.multi_scale:
-        raise ExportError(f"{path} is exported: its configuration, classes and scales are fixed; export it anew")
-    return open_exported(path).detect
+    require_pyarrow()
+    if many.engine not in ENGINES:
+        raise ConfigError(f"--engine {many.engine}: expected {' or '.join(ENGINES)}")
+    job = Job(model, out, many.part_size, many.batch_size, many.column)
+    units = units_of(words, many.part_size)
+    opened = model.open()
+    begin(job, units, opened.weights)
+    todo = [unit for unit in unfinished_units(job, units) if _mine(unit.number, many.shards)]
+    if len(todo) < len(units):
+        console.print(f"{len(units) - len(todo)} of {len(units)} units are done, or another's")
+    _watch_parts(ENGINES[many.engine](job, todo, many.workers, opened), len(todo))
+    _print_result(job, finished(job), many.max_errors)
 
 
-def _trained(
-    model_dir: Path, settings: PredictionSettings, config_path: Path | None, label_map: Path | None, changes: list[str]
-) -> Finder:
-    require_checkpoint(model_dir)
-    from boxwright.checkpoints.restore import restore_detector, stored_config
-    from boxwright.config.load import load_config
-    from boxwright.config.overrides import apply_override
-    from boxwright.data.label_map import load_label_map
-    from boxwright.models.detector import usable_device
-    from boxwright.models.multi_scale import at_scales
+def _mine(number: int, shards: str) -> bool:
+    """Tell whether a unit is of the share that is asked for."""
+    if not shards:
+        return True
+    share, _, count = shards.partition("/")
+    if not (share.isdecimal() and count.isdecimal() and 1 <= int(share) <= int(count)):
+        raise ConfigError(f"--shards {shards}: expected such as 3/16")
+    return number % int(count) == int(share) - 1
 
-    config = load_config(config_path) if config_path else None
-    if changes:
-        config = config or stored_config(model_dir)
-        for change in changes:
-            apply_override(config, change)
-    names = load_label_map(label_map) if label_map else None
-    detector, _, _ = restore_detector(model_dir, config=config, categories=names)
-    if detector.categories is None:
-        console.print("no label map was found: classes are numbers, counted from 1; name one by --label_map")
-    detector.to(usable_device(settings.device))
-    seeing = at_scales(detector, settings.multi_scale)
-    return lambda images: [found.arrays() for found in seeing.detect(images)]
+
+def _watch_parts(parts: Iterator[Part], units: int) -> None:
+    with progress_bar() as bar:
+        task = bar.add_task("predict", total=units, numbers="")
+        start, images, seen = time.monotonic(), 0, set[str]()
+        for part in parts:
+            images += part.rows
+            seen.add(part.name[: part.name.rindex("-")])
+            rate = images / max(time.monotonic() - start, 1e-9)
+            bar.update(task, completed=len(seen), numbers=f"{images} images, {rate:.1f} images/s")
+
+
+def _print_result(job: Job, parts: list[Part], most: float) -> None:
+    images, errors = sum(part.rows for part in parts), sum(part.errors for part in parts)
+    console.print(f"{images} images in {len(parts)} Parquet files: {job.out}", markup=False)
+    if errors:
+        console.print(f"{errors} of them could not be read; column `error` says why", markup=False)
+    if errors > most * images:
+        raise DataError(f"{errors} of {images} images could not be read, more than --max_errors {most:g}")

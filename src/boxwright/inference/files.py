@@ -9,15 +9,15 @@ from pathlib import Path
 from boxwright.errors import DataError
 from boxwright.files import is_file, is_folder, read_file
 
-__all__ = ["FILMS", "find_files", "find_images"]
+__all__ = ["FILMS", "IMAGES", "find_files", "find_images"]
 
-_IMAGES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm"}
+IMAGES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm"}
 FILMS = {".mp4", ".mov", ".avi", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg", ".ts", ".wmv", ".flv", ".3gp"}
 
 
 def find_images(paths: Sequence[str | Path]) -> list[Path]:
     """List image files; see `find_files`."""
-    return find_files(paths, _IMAGES, "image")
+    return find_files(paths, IMAGES, "image")
 
 
 def find_files(
@@ -36,7 +36,7 @@ def find_files(
     Raises:
         DataError: Where a path does not exist, or a folder or a pattern gives nothing.
     """
-    taken = _IMAGES | FILMS if suffixes is None else suffixes
+    taken = IMAGES | FILMS if suffixes is None else suffixes
     files: list[Path] = []
     for path in map(Path, paths):
         if is_folder(path):

@@ -15,17 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.data.image_io import encode_png
-from boxwright.errors import ConfigError, DataError
+from boxwright.errors import DataError
 from boxwright.evaluation.pictures import draw_detections
 from boxwright.files import unfinished, unique_stem, write_whole
 from boxwright.inference.film import open_film_for_writing
-from boxwright.inference.merging import MERGES
+from boxwright.inference.finders import looking
 from boxwright.inference.result_files import ResultFiles
 from boxwright.inference.settings import PredictionSettings
 from boxwright.inference.sources import Frame, Source
 from boxwright.inference.stages import Stage, Stages, StageTimes
-from boxwright.inference.tiles import in_tiles
-from boxwright.inference.tracking import Tracker, least_score
+from boxwright.inference.tracking import Tracker
 from boxwright.types import Finder, FoundObjects
 
 __all__ = ["Predicted", "predict"]
@@ -90,7 +89,7 @@ def predict(
             stays marked as unfinished, as it does where anything else ends the work.
         OutputError: Where the disk is full or the folder cannot be written.
     """
-    look = _looking(detect, settings)
+    look = looking(detect, settings)
     names = _names(sources, Path(out), settings)
     with unfinished(out, "predictions") as folder, Stages() as stages:
         pairs = ((source, frame) for source in sources for frame in source.frames())
@@ -106,17 +105,6 @@ def predict(
                 seen(item.frame)
         times = stages.times("write")
     return Predicted(pictures, objects, times)
-
-
-def _looking(detect: Finder, settings: PredictionSettings) -> Finder:
-    if settings.merge not in MERGES:
-        raise ConfigError(f"--merge {settings.merge}: expected {' or '.join(MERGES)}")
-    least = least_score(settings.min_score) if settings.track else settings.min_score
-
-    def above(images: Sequence[NDArray[np.uint8]]) -> list[FoundObjects]:
-        return [found.above(least) for found in detect(images)]
-
-    return in_tiles(above, settings.tile, settings.overlap, MERGES[settings.merge]) if settings.tile else above
 
 
 def _looked_at(pairs: Iterable[tuple[Source, Frame]], look: Finder, settings: PredictionSettings) -> Iterator[_Seen]:

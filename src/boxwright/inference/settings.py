@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 from boxwright.settings import setting
 
-__all__ = ["PredictionSettings"]
+__all__ = ["ManySettings", "PredictionSettings"]
 
 _FILES = "What is written"
 _LARGE = "Large images"
 _FILMS = "Films and streams"
+_MANY = "Very many images: --out results.parquet"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,3 +33,16 @@ class PredictionSettings:
     merge: str = setting("nms", "Of boxes of one object: nms keeps the best, wbf averages them.", _LARGE)
     track: bool = setting(False, "Number objects, and keep the numbers from picture to picture.", _FILMS)
     frames: int = setting(0, "Stop after so many pictures; 0 for all.", _FILMS, least=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ManySettings:
+    """How work on very many images is spread."""
+
+    engine: str = setting("local", "local for processes of this machine; ray for a cluster (RAY_ADDRESS).", _MANY)
+    workers: int = setting(1, "How many at a time.", _MANY, least=1)
+    shards: str = setting("", "3/16 takes the third sixteenth alone, for jobs of an array.", _MANY)
+    part_size: int = setting(1024, "Images of a Parquet file; the most that a kill costs.", _MANY, least=1)
+    batch_size: int = setting(8, "Images that are looked at together.", _MANY, least=1)
+    column: str = setting("", "Of Parquet, the column with the images, if it cannot be guessed.", _MANY)
+    max_errors: float = setting(0.01, "The share of unreadable images that is no failure.", _MANY, least=0, most=1)

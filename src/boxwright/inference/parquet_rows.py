@@ -1,0 +1,99 @@
+"""What was found in many images, as Parquet: one row an image.
+
+| column          | type               | what                                                              |
+|-----------------|--------------------|-------------------------------------------------------------------|
+| `id`            | text               | the image's path or address; in a container `file#place`          |
+| `width`, `height` | int32            | in pixels, upright; null where the image could not be read        |
+| `boxes`         | list of 4 float32  | x_min, y_min, x_max, y_max in pixels, best first                  |
+| `scores`        | list of float32    | one a box                                                         |
+| `class_ids`     | list of int32      | ids of the label map                                              |
+| `classes`       | list of text       | their names                                                       |
+| `segmentations` | list of text       | masks as COCO's compressed run lengths; null without masks        |
+| `error`         | text               | why there is nothing; null where all went well                    |
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, BinaryIO
+
+from boxwright.ops.pasted_masks import mask_run_lengths
+from boxwright.types import FoundObjects
+
+__all__ = ["Row", "counts", "parquet_bytes", "row_of"]
+
+Row = dict[str, Any]
+
+
+def row_of(id: str, found: FoundObjects | None, error: str = "") -> Row:
+    """Return an image's row.
+
+    Args:
+        id: What the image is called.
+        found: What was found in it; None where it could not be read.
+        error: Why not.
+
+    Returns:
+        Values by column.
+    """
+    if found is None:
+        return {"id": id, "error": error}
+    categories = found.categories
+    ids = [categories.by_label(label).id if categories else label + 1 for label in found.labels.tolist()]
+    return {
+        "id": id,
+        "width": found.image_size[1],
+        "height": found.image_size[0],
+        "boxes": found.boxes.tolist(),
+        "scores": found.scores.tolist(),
+        "class_ids": ids,
+        "classes": found.names(),
+        "segmentations": None if found.masks is None else [code["counts"] for code in mask_run_lengths(found)],
+    }
+
+
+def parquet_bytes(rows: Sequence[Row], about: dict[str, Any]) -> bytes:
+    """Return a Parquet file of rows, compressed by zstd.
+
+    Args:
+        rows: As `row_of` returns them.
+        about: The detector, under the key `boxwright` of the file's metadata.
+
+    Returns:
+        Its bytes; the same for the same rows.
+    """
+    import pyarrow as pa
+    from pyarrow.parquet import write_table
+
+    schema = _schema().with_metadata({"boxwright": json.dumps(about)})
+    table = pa.Table.from_pylist(list(rows), schema=schema)
+    buffer = pa.BufferOutputStream()
+    write_table(table, buffer, compression="zstd")
+    return bytes(buffer.getvalue())
+
+
+def counts(file: BinaryIO) -> tuple[int, int]:
+    """Return how many rows a file of ours has, and how many of them have an error."""
+    from pyarrow.parquet import ParquetFile
+
+    column = ParquetFile(file).read(columns=["error"]).column(0)
+    return len(column), len(column) - int(column.null_count)
+
+
+def _schema() -> Any:
+    import pyarrow as pa
+
+    return pa.schema(
+        [
+            ("id", pa.string()),
+            ("width", pa.int32()),
+            ("height", pa.int32()),
+            ("boxes", pa.list_(pa.list_(pa.float32(), 4))),
+            ("scores", pa.list_(pa.float32())),
+            ("class_ids", pa.list_(pa.int32())),
+            ("classes", pa.list_(pa.string())),
+            ("segmentations", pa.list_(pa.string())),
+            ("error", pa.string()),
+        ]
+    )

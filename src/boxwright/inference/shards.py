@@ -1,0 +1,196 @@
+"""Detecting in millions of images: the work in units, each unit's results in Parquet files that are whole or not there.
+
+A folder of results holds
+
+    _plan.json              what is detected in, and by what; a run that resumes must have the same
+    part-00017-00003.parquet  the fourth part of unit 17
+    _done-00017             unit 17 has no more parts
+
+Whatever ends a run, the same command resumes it: parts that are there are not made again. Files whose names begin with
+an underscore are not read by what reads folders of Parquet.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boxwright.data.image_io import decode_image
+from boxwright.errors import DataError
+from boxwright.inference.collections import Item, Unit, items_of
+from boxwright.inference.finders import Model, OpenModel, looking
+from boxwright.inference.parquet_rows import Row, counts, parquet_bytes, row_of
+from boxwright.inference.stages import Stages
+from boxwright.inference.stores import Store
+from boxwright.types import Finder
+
+__all__ = ["PLAN", "Job", "Part", "begin", "finished", "run_unit", "unfinished_units"]
+
+PLAN = "_plan.json"
+_SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Job:
+    """What every worker must know.
+
+    Attributes:
+        model: The detector.
+        out: The folder of results.
+        part_size: The most rows of a part.
+        batch_size: Images that are handed to the detector together.
+        column: Of Parquet, the one with the images.
+        threads: Of each worker; 0 for what its runtime chooses.
+    """
+
+    model: Model
+    out: str
+    part_size: int = 1024
+    batch_size: int = 8
+    column: str = ""
+    threads: int = 0
+
+
+@dataclass(frozen=True)
+class Part:
+    """A file of results.
+
+    Attributes:
+        name: Its name.
+        rows: How many images.
+        errors: How many of them could not be read.
+    """
+
+    name: str
+    rows: int
+    errors: int
+
+
+def begin(job: Job, units: Sequence[Unit], weights: str) -> None:
+    """Write the plan, or compare it with the one of a run that is resumed.
+
+    Args:
+        job: What is done.
+        units: What it is done with.
+        weights: What identifies the detector.
+
+    Raises:
+        DataError: Where the folder has results of something else.
+        OutputError: Where it cannot be written.
+    """
+    settings = asdict(job.model.settings)
+    plan = {
+        "schema": _SCHEMA,
+        "images": hashlib.sha256(json.dumps([unit.addresses for unit in units]).encode()).hexdigest(),
+        "units": len(units),
+        "part_size": job.part_size,
+        "column": job.column,
+        "weights": weights,
+        "settings": {name: settings[name] for name in _THAT_CHANGE_ROWS},
+    }
+    store = Store(job.out)
+    store.make()
+    names = store.names()
+    if PLAN not in names:
+        if any(name.endswith(".parquet") for name in names):
+            raise DataError(f"{job.out}: has Parquet files of something else; name another folder")
+        store.write(PLAN, (json.dumps(plan, indent=1) + "\n").encode())
+        return
+    with store.open(PLAN) as file:
+        before = json.loads(file.read())
+    differs = sorted(name for name in plan if before.get(name) != plan[name])
+    if differs:
+        raise DataError(
+            f"{job.out}: cannot be resumed, as it was begun with other {', '.join(differs)}; name another folder"
+        )
+
+
+_THAT_CHANGE_ROWS = ("min_score", "multi_scale", "tile", "overlap", "merge")
+
+
+def unfinished_units(job: Job, units: Sequence[Unit]) -> list[Unit]:
+    """Return the units of which parts may be missing."""
+    names = set(Store(job.out).names())
+    return [unit for unit in units if _done(unit) not in names]
+
+
+def finished(job: Job) -> list[Part]:
+    """Return all parts that are there, with their counts."""
+    store = Store(job.out)
+    return [_counted(store, name) for name in store.names() if name.endswith(".parquet")]
+
+
+def run_unit(unit: Unit, job: Job, model: OpenModel) -> Iterator[Part]:
+    """Make the parts of a unit that are missing.
+
+    Args:
+        unit: The unit.
+        job: What is done.
+        model: The detector.
+
+    Yields:
+        Each part, when it is written.
+
+    Raises:
+        OutputError: Where a part cannot be written.
+    """
+    store = Store(job.out)
+    there = [name for name in store.names() if name.startswith(_stem(unit))]
+    skipped = sum(_counted(store, name).rows for name in there)
+    items = itertools.islice(items_of(unit, job.column), skipped, None)
+    about = {
+        "weights": model.weights,
+        "min_score": job.model.settings.min_score,
+        "categories": None if model.categories is None else model.categories.to_list(),
+    }
+    detect = looking(model.detect, job.model.settings)
+    with Stages() as stages:
+        decoded = stages.ahead("decode", map(_decoded, stages.ahead("read", items)))
+        rows = (row for batch in _batched(decoded, job.batch_size) for row in _looked_at(batch, detect))
+        for number, part in enumerate(_batched(rows, job.part_size), start=len(there)):
+            name = f"{_stem(unit)}{number:05d}.parquet"
+            store.write(name, parquet_bytes(part, about))
+            yield Part(name, len(part), sum("error" in row for row in part))
+    store.write(_done(unit), f"{os.getpid()}\n".encode())
+
+
+def _stem(unit: Unit) -> str:
+    return f"part-{unit.number:06d}-"
+
+
+def _done(unit: Unit) -> str:
+    return f"_done-{unit.number:06d}"
+
+
+def _counted(store: Store, name: str) -> Part:
+    with store.open(name) as file:
+        return Part(name, *counts(file))
+
+
+def _decoded(item: Item) -> tuple[Item, NDArray[np.uint8] | None, str]:
+    if item.error:
+        return item, None, item.error
+    try:
+        return item, decode_image(item.data, item.id, upright=True), ""
+    except DataError as error:
+        return item, None, str(error)
+
+
+def _looked_at(batch: list[tuple[Item, NDArray[np.uint8] | None, str]], detect: Finder) -> Iterator[Row]:
+    found = iter(detect([image for _, image, _ in batch if image is not None]))
+    for item, image, error in batch:
+        yield row_of(item.id, None if image is None else next(found), error)
+
+
+def _batched(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    iterator = iter(items)
+    while batch := list(itertools.islice(iterator, size)):
+        yield batch

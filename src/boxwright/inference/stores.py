@@ -1,0 +1,132 @@
+"""Folders of files, here or in an object store (s3://…, gs://…), by PyArrow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
+
+from boxwright.errors import BoxwrightError, DataError, OutputError
+from boxwright.files import cause, make_folder, write_whole
+
+__all__ = ["Store", "is_address", "open_file", "require_pyarrow"]
+
+T = TypeVar("T")
+
+
+def is_address(word: str) -> bool:
+    """Tell whether a word names something beyond this machine's files."""
+    return "://" in word
+
+
+def require_pyarrow() -> Any:
+    """Return PyArrow.
+
+    Returns:
+        The library.
+
+    Raises:
+        DataError: Where it is not installed.
+    """
+    try:
+        import pyarrow as pa
+    except ImportError:
+        raise DataError("Parquet and object stores need PyArrow: pip install 'boxwright[parquet]'") from None
+    return pa
+
+
+class Store:
+    """A folder that files are listed in, read from and written to; each written whole."""
+
+    def __init__(self, address: str) -> None:
+        """Take a folder; nothing is opened yet.
+
+        Args:
+            address: A path, or s3://bucket/folder, or gs://….
+        """
+        self.address = address.rstrip("/")
+
+    def make(self) -> None:
+        """Make the folder, where it is not there."""
+        if is_address(self.address):
+            system, path = _resolved(self.address)
+            _tried(self.address, OutputError, lambda: system.create_dir(path, recursive=True))
+        else:
+            make_folder(self.address)
+
+    def names(self) -> list[str]:
+        """List its files by name; none where the folder is not there."""
+        if not is_address(self.address):
+            folder = Path(self.address)
+            return sorted(path.name for path in folder.iterdir() if path.is_file()) if folder.is_dir() else []
+        return sorted(path.rsplit("/", 1)[-1] for path in _listed(self.address, recursive=False))
+
+    def open(self, name: str) -> BinaryIO:
+        """Open one of its files for reading."""
+        return open_file(f"{self.address}/{name}")
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write a file; it is there whole or not at all."""
+        place = f"{self.address}/{name}"
+        if not is_address(self.address):
+            write_whole(place, content)
+            return
+        system, path = _resolved(place)
+
+        def put() -> None:  # object stores show a file when its stream is closed
+            with system.open_output_stream(path) as stream:
+                stream.write(content)
+
+        _tried(place, OutputError, put)
+
+    def files(self) -> list[str]:
+        """List the addresses of all files in it and below it, by name."""
+        if not is_address(self.address):
+            return sorted(str(path) for path in Path(self.address).rglob("*") if path.is_file())
+        scheme, rest = self.address.split("://", 1)
+        query = f"?{rest.split('?', 1)[1]}" if "?" in rest else ""
+        return sorted(f"{scheme}://{path}{query}" for path in _listed(self.address, recursive=True))
+
+
+def open_file(address: str) -> BinaryIO:
+    """Open a file for reading.
+
+    Args:
+        address: A path, or an address of an object store.
+
+    Returns:
+        The open file.
+
+    Raises:
+        DataError: Where it cannot be opened.
+    """
+    if not is_address(address):
+        return _tried(address, DataError, lambda: Path(address).open("rb"))
+    system, path = _resolved(address)
+    file: BinaryIO = _tried(address, DataError, lambda: system.open_input_file(path))
+    return file
+
+
+def _listed(address: str, *, recursive: bool) -> list[str]:
+    from pyarrow.fs import FileSelector, FileType
+
+    system, path = _resolved(address)
+    selector = FileSelector(path, allow_not_found=True, recursive=recursive)
+    found = _tried(address, DataError, lambda: system.get_file_info(selector))
+    return [one.path for one in found if one.type == FileType.File]
+
+
+def _resolved(address: str) -> tuple[Any, str]:
+    require_pyarrow()
+    from pyarrow.fs import FileSystem
+
+    system, path = _tried(address, DataError, lambda: FileSystem.from_uri(address))
+    return system, path
+
+
+def _tried(address: str, kind: type[BoxwrightError], act: Callable[[], T]) -> T:
+    """Return what an action gives; PyArrow's errors are OSError and ValueError."""
+    try:
+        return act()
+    except (OSError, ValueError, TypeError) as error:
+        raise kind(f"{address}: {cause(error).splitlines()[0]}") from None

@@ -1,0 +1,264 @@
+"""Very many images: whatever the collection, the kills and the workers, exactly the rows of one run."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import textwrap
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from boxwright.data.image_io import encode_png
+from boxwright.data.tf_example import encode_example
+from boxwright.data.tfrecord import write_records
+from boxwright.errors import DataError
+from boxwright.inference.collections import items_of, units_of
+from boxwright.inference.engines import over_processes, over_ray
+from boxwright.inference.settings import PredictionSettings
+from boxwright.inference.shards import PLAN, Job, begin, finished, unfinished_units
+from boxwright.types import Categories, Category, Sample
+from tests.inference.blobs import BlobModel, picture_of
+
+COUNT = 23
+MODEL = BlobModel(Path("none"), PredictionSettings())
+
+
+def picture(number: int) -> bytes:
+    return encode_png(picture_of([(number, 5, number + 9, 20), (2, 30, 12, 40)][: number % 3], 48, 64))
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    folder = tmp_path / "images"
+    (folder / "deep").mkdir(parents=True)
+    for number in range(COUNT):
+        (folder / ("deep" if number % 2 else ".") / f"{number:03d}.png").write_bytes(picture(number))
+    (folder / "readme.txt").write_text("no image")
+    return folder
+
+
+def job(out: Path | str, **more: Any) -> Job:
+    return Job(MODEL, str(out), **{"part_size": 5, "batch_size": 3, **more})
+
+
+def run(job: Job, words: list[str], workers: int = 1) -> list[dict[str, Any]]:
+    units = units_of(words, job.part_size)
+    model = job.model.open()
+    begin(job, units, model.weights)
+    list(over_processes(job, unfinished_units(job, units), workers, model))
+    return rows_of(Path(job.out))
+
+
+def rows_of(out: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = [
+        row for path in sorted(out.glob("*.parquet")) for row in pq.ParquetFile(path).read().to_pylist()
+    ]
+    return rows
+
+
+def test_a_folder_gives_one_row_an_image(images: Path, tmp_path: Path) -> None:
+    rows = run(job(tmp_path / "out"), [str(images)])
+    assert [Path(row["id"]).name for row in rows] == [
+        f"{n:03d}.png" for n in [*range(0, COUNT, 2), *range(1, COUNT, 2)]
+    ]
+    for row in rows:
+        number = int(Path(row["id"]).stem)
+        boxes = [[number, 5, number + 9, 20], [2, 30, 12, 40]][: number % 3]
+        assert sorted(row["boxes"]) == sorted(boxes)
+        assert (row["width"], row["height"], row["error"]) == (64, 48, None)
+        assert row["scores"] == [1.0] * len(boxes)
+        assert (row["class_ids"], row["classes"]) == ([1] * len(boxes), ["class 1"] * len(boxes))
+    table = pq.read_table(tmp_path / "out")  # what reads folders of Parquet reads this one
+    assert table.num_rows == COUNT
+    about = json.loads(pq.ParquetFile(next((tmp_path / "out").glob("*.parquet"))).schema_arrow.metadata[b"boxwright"])
+    assert about == {"weights": "blobs", "min_score": 0.5, "categories": None}
+
+
+def in_records(folder: Path) -> Path:
+    categories = Categories((Category(0, 1, "a"),))
+    empty = Sample(picture_of([], 48, 64), np.zeros((0, 4), np.float32), np.zeros(0, np.int64), id="x")
+    write_records(folder / "a.record", [encode_example(empty, picture(number), categories) for number in range(COUNT)])
+    return folder / "a.record"
+
+
+def in_archive(folder: Path) -> Path:
+    with tarfile.open(folder / "a.tar", "w") as archive:
+        for number in range(COUNT):
+            for name, data in ((f"{number:03d}.png", picture(number)), (f"{number:03d}.cls", b"1")):
+                info = tarfile.TarInfo(name)
+                info.size = len(data)
+                archive.addfile(info, io.BytesIO(data))
+    return folder / "a.tar"
+
+
+def in_parquet(folder: Path) -> Path:
+    pq.write_table(
+        pa.table({"n": list(range(COUNT)), "jpg": [picture(number) for number in range(COUNT)]}), folder / "a.parquet"
+    )
+    return folder / "a.parquet"
+
+
+def in_hugging_face(folder: Path) -> Path:
+    cells = [{"bytes": picture(number), "path": f"{number}.png"} for number in range(COUNT)]
+    pq.write_table(pa.table({"image": cells}), folder / "h.parquet")
+    return folder / "h.parquet"
+
+
+@pytest.mark.parametrize("make", [in_records, in_archive, in_parquet, in_hugging_face])
+def test_containers_give_what_the_files_give(make: Any, tmp_path: Path) -> None:
+    rows = run(job(tmp_path / "out"), [str(make(tmp_path))])
+    assert len(rows) == COUNT
+    assert len(list((tmp_path / "out").glob("*.parquet"))) == -(-COUNT // 5)
+    for number, row in enumerate(rows):
+        assert "#" in row["id"]
+        assert len(row["boxes"]) == number % 3
+        assert row["error"] is None
+
+
+def test_parquet_of_paths_and_columns(images: Path, tmp_path: Path) -> None:
+    paths = [str(path) for path in sorted(images.rglob("*.png"))]
+    pq.write_table(pa.table({"path": [*paths, "none.png", None], "other": ["x"] * (COUNT + 2)}), tmp_path / "p.parquet")
+    rows = run(job(tmp_path / "out"), [str(tmp_path / "p.parquet")])
+    assert [row["error"] is None for row in rows] == [True] * COUNT + [False] * 2
+    assert "no image in this row" in rows[-1]["error"]
+    (item,) = items_of(units_of([str(tmp_path / "p.parquet")], 5)[0], "nothing")
+    assert "no column 'nothing'" in item.error
+    pq.write_table(pa.table({"n": [1, 2]}), tmp_path / "n.parquet")
+    (item,) = items_of(units_of([str(tmp_path / "n.parquet")], 5)[0])
+    assert "no column of images" in item.error
+
+
+def test_bad_images_and_bad_containers_are_rows(images: Path, tmp_path: Path) -> None:
+    """Also an image that claims to be enormous, and half a TFRecord, half an archive and half a Parquet file."""
+    (images / "000.png").write_bytes(b"rubbish")
+    (images / "002.png").write_bytes(picture(2)[:40])
+    bomb = bytearray(picture(4))
+    bomb[16:24] = (60_000).to_bytes(4, "big") * 2
+    bomb[29:33] = zlib.crc32(bomb[12:29]).to_bytes(4, "big")
+    (images / "004.png").write_bytes(bomb)
+    halves = []
+    for make in (in_records, in_archive, in_parquet):
+        path = make(tmp_path)
+        path.write_bytes(path.read_bytes()[: path.stat().st_size * 2 // 3])
+        halves.append(str(path))
+    rows = run(job(tmp_path / "out"), [str(images), *halves])
+    errors = [row for row in rows if row["error"]]
+    assert [Path(row["id"].split("#")[0]).name for row in errors] == [
+        "000.png", "002.png", "004.png", "a.record", "a.tar", "a.parquet",
+    ]  # fmt: skip
+    assert "not an image" in errors[0]["error"]
+    assert "BOXWRIGHT" in errors[2]["error"]
+    assert all("cannot be read" in row["error"] for row in errors[3:])
+    assert len([row for row in rows if row["id"].startswith(str(tmp_path / "a.tar#"))]) > 5
+    parts = finished(job(tmp_path / "out"))
+    assert sum(part.errors for part in parts) == 6
+    assert sum(part.rows for part in parts) == len(rows)
+
+
+def test_nothing_and_strange_things(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("x")
+    for word, message in (
+        (str(tmp_path), "no image"),
+        (str(tmp_path / "a.txt"), "neither an image"),
+        ("none", "no such"),
+    ):
+        with pytest.raises(DataError, match=message):
+            units_of([word], 5)
+
+
+def test_workers_make_the_same_rows(images: Path, tmp_path: Path) -> None:
+    alone = run(job(tmp_path / "a"), [str(images)])
+    assert run(job(tmp_path / "b"), [str(images)], workers=2) == alone
+
+
+def test_another_job_may_not_go_on_in_a_folder(images: Path, tmp_path: Path) -> None:
+    run(job(tmp_path / "out"), [str(images)])
+    with pytest.raises(DataError, match="begun with other .*part_size"):
+        run(job(tmp_path / "out", part_size=6), [str(images)])
+    with pytest.raises(DataError, match="begun with other images"):
+        run(job(tmp_path / "out"), [str(images / "deep")])
+    (tmp_path / "out" / PLAN).unlink()
+    with pytest.raises(DataError, match="Parquet files of something else"):
+        run(job(tmp_path / "out"), [str(images)])
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from tests.inference.test_shards import job
+from boxwright.inference.collections import units_of
+from boxwright.inference.engines import here
+from boxwright.inference.shards import begin, unfinished_units
+work = job(sys.argv[1])
+units = units_of(sys.argv[2:], 5)
+begin(work, units, "blobs")
+for part in here(work, unfinished_units(work, units), work.model.open()):
+    print(part.name, flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_a_run_that_is_killed_again_and_again_ends_with_the_rows_of_one(images: Path, tmp_path: Path) -> None:
+    """Each run is killed when it has made one part more, the last one excepted."""
+    words = [str(images), str(in_archive(tmp_path))]
+    whole = run(job(tmp_path / "whole"), words)
+    kills = 0
+    while True:
+        with subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(KILLED), str(tmp_path / "out"), *words],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=Path(__file__).parents[2],
+        ) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            made = process.stdout.readline()
+            if not made:
+                assert process.wait() == 0
+                break
+            process.send_signal(signal.SIGKILL)
+            kills += 1
+    assert kills == 10  # five parts of each of two
+    assert rows_of(tmp_path / "out") == whole
+    names = [path.name for path in sorted((tmp_path / "whole").iterdir())]
+    assert [path.name for path in sorted((tmp_path / "out").iterdir())] == names
+    assert len({row["id"] for row in whole}) == len(whole) == 2 * COUNT
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # Ray's own, of what it deprecates
+def test_ray_makes_the_same_rows_on_two_nodes(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    root = str(Path(__file__).parents[2])
+    monkeypatch.setenv("PYTHONPATH", root + os.pathsep + os.environ.get("PYTHONPATH", ""))
+    alone = run(job(tmp_path / "a"), [str(images)])
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    try:
+        cluster.add_node(num_cpus=1)
+        monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+        work = job(tmp_path / "b")
+        units = units_of([str(images)], 5)
+        model = work.model.open()
+        begin(work, units, model.weights)
+        parts = list(over_ray(work, units[:2], 2, model))
+        assert len(parts) == 2
+        parts += over_ray(work, unfinished_units(work, units), 2, model)
+        assert len(parts) == len(units)
+        assert len(ray.nodes()) == 2
+        assert rows_of(tmp_path / "b") == alone
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
