@@ -80,6 +80,39 @@ def test_inspecting_and_predicting_without_pytorch(file: Path, project: Path, tm
     assert "is exported: its configuration" in changed
 
 
+def test_very_many_pictures_films_and_tiles_without_pytorch(file: Path, project: Path, tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    from boxwright.inference.film import open_film_for_writing
+
+    (project / "photos" / "broken.png").write_bytes(b"rubbish")
+    words = ["predict", project / "photos", "--model_dir", file, "--out", tmp_path / "r.parquet", "--part_size", 2]
+    told = run(*words, fails=True, code=WITHOUT_TORCH)
+    assert "more than --max_errors" in told
+    told = run(*words, "--max_errors", 0.5, code=WITHOUT_TORCH)
+    assert "units are done" in told
+    (project / "photos" / "broken.png").unlink()
+    count = len(pictures())
+    rows = pq.read_table(tmp_path / "r.parquet").to_pylist()
+    assert len(rows) == count + 1
+    assert [bool(row["error"]) for row in rows] == [False] * count + [True]
+    run("predict", project / "photos", "--model_dir", file, "--out", tmp_path / "a", "--no_pictures")
+    assert sum(len(row["boxes"] or ()) for row in rows) == len(json.loads((tmp_path / "a" / "detections.json").read_text()))
+    with open_film_for_writing(tmp_path / "film.mp4") as film:
+        for number in range(5):
+            film.write(pictures()[0], number / 10)
+    told = run(
+        "predict", tmp_path / "film.mp4", "--model_dir", file, "--out", tmp_path / "f", "--track", "--save-video",
+        "--coco", "--csv", "--tile", 60, "--profile", code=WITHOUT_TORCH,
+    )  # fmt: skip
+    assert sorted(path.name for path in (tmp_path / "f").iterdir()) == ["coco.json", "detections.csv", "film.mp4"]
+    for stage in ("read", "network", "draw", "write"):
+        assert stage in told
+    words[5] = tmp_path / "s.parquet"
+    assert "such as 3/16" in run(*words, "--shards", "17/16", fails=True)
+    assert "expected local or ray" in run(*words, "--engine", "spark", fails=True)
+
+
 def test_verifying_and_measuring(file: Path, project: Path, tmp_path: Path) -> None:
     source = project / "training" / "ckpt-5"
     told = run(

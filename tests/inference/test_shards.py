@@ -11,6 +11,7 @@ import sys
 import tarfile
 import textwrap
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,10 @@ from boxwright.data.tf_example import encode_example
 from boxwright.data.tfrecord import write_records
 from boxwright.errors import DataError
 from boxwright.inference.collections import items_of, units_of
-from boxwright.inference.engines import over_processes, over_ray
+from boxwright.inference.engines import here, over_processes, over_ray
 from boxwright.inference.settings import PredictionSettings
 from boxwright.inference.shards import PLAN, Job, begin, finished, unfinished_units
+from boxwright.inference.stores import Store
 from boxwright.types import Categories, Category, Sample
 from tests.inference.blobs import BlobModel, picture_of
 
@@ -234,6 +236,55 @@ def test_a_run_that_is_killed_again_and_again_ends_with_the_rows_of_one(images: 
     names = [path.name for path in sorted((tmp_path / "whole").iterdir())]
     assert [path.name for path in sorted((tmp_path / "out").iterdir())] == names
     assert len({row["id"] for row in whole}) == len(whole) == 2 * COUNT
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """An object store on the loopback address."""
+    from moto.server import ThreadedMotoServer
+    from pyarrow.fs import S3FileSystem
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+    S3FileSystem(region="us-east-1", endpoint_override=f"http://{host}:{port}", allow_bucket_creation=True).create_dir(
+        "pictures"
+    )
+    yield "s3://pictures"
+    server.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_an_object_store_is_read_and_written(bucket: str, images: Path, tmp_path: Path) -> None:
+    from pyarrow.fs import FileSystem
+
+    sources = [*sorted(images.rglob("*.png")), in_records(tmp_path), in_archive(tmp_path), in_parquet(tmp_path)]
+    for path in sources:
+        Store(f"{bucket}/in").write(path.name, path.read_bytes())
+    work = job(f"{bucket}/out/results.parquet")
+    units = units_of([f"{bucket}/in"], 5)
+    model = work.model.open()
+    begin(work, units, model.weights)
+    list(here(work, unfinished_units(work, units)[:2], model))
+    assert len(unfinished_units(work, units)) == len(units) - 2
+    begin(work, units, model.weights)
+    list(here(work, unfinished_units(work, units), model))
+    parts = finished(work)
+    assert (sum(part.rows for part in parts), sum(part.errors for part in parts)) == (4 * COUNT, 0)
+    system, path = FileSystem.from_uri(f"{bucket}/out/results.parquet")
+    table = pq.read_table(path, filesystem=system)
+    assert table.num_rows == 4 * COUNT
+    assert len(set(table.column("id").to_pylist())) == 4 * COUNT
+    with pytest.raises(DataError, match="no image"):
+        units_of([f"{bucket}/nothing"], 5)
+    (item,) = items_of(units_of([f"{bucket}/none.png"], 5)[0])
+    assert item.error
 
 
 @pytest.mark.slow

@@ -42,8 +42,13 @@ class Store:
         """Take a folder; nothing is opened yet.
 
         Args:
-            address: A path, or s3://bucket/folder, or gs://….
+            address: A path, or s3://bucket/folder, or gs://…; AWS_ENDPOINT_URL names another S3 than Amazon's.
+
+        Raises:
+            DataError: For an address with a query.
         """
+        if is_address(address) and "?" in address:
+            raise DataError(f"{address}: without `?…`; AWS_ENDPOINT_URL and the like say how it is reached")
         self.address = address.rstrip("/")
 
     def make(self) -> None:
@@ -83,9 +88,8 @@ class Store:
         """List the addresses of all files in it and below it, by name."""
         if not is_address(self.address):
             return sorted(str(path) for path in Path(self.address).rglob("*") if path.is_file())
-        scheme, rest = self.address.split("://", 1)
-        query = f"?{rest.split('?', 1)[1]}" if "?" in rest else ""
-        return sorted(f"{scheme}://{path}{query}" for path in _listed(self.address, recursive=True))
+        scheme = self.address.split("://", 1)[0]
+        return sorted(f"{scheme}://{path}" for path in _listed(self.address, recursive=True))
 
 
 def open_file(address: str) -> BinaryIO:
