@@ -97,7 +97,9 @@ def test_very_many_pictures_films_and_tiles_without_pytorch(file: Path, project:
     assert len(rows) == count + 1
     assert [bool(row["error"]) for row in rows] == [False] * count + [True]
     run("predict", project / "photos", "--model_dir", file, "--out", tmp_path / "a", "--no_pictures")
-    assert sum(len(row["boxes"] or ()) for row in rows) == len(json.loads((tmp_path / "a" / "detections.json").read_text()))
+    assert sum(len(row["boxes"] or ()) for row in rows) == len(
+        json.loads((tmp_path / "a" / "detections.json").read_text())
+    )
     with open_film_for_writing(tmp_path / "film.mp4") as film:
         for number in range(5):
             film.write(pictures()[0], number / 10)
@@ -164,7 +166,7 @@ def test_tensorflows_exporter(project: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("form", "reason"),
-    [("savedmodel", "needs TensorFlow"), ("executorch", "other results"), ("litert", "an older PyTorch")],
+    [("savedmodel", "needs TensorFlow"), ("executorch", "other results")],
 )
 def test_formats_that_are_refused_say_why(form: str, reason: str, project: Path) -> None:
     told = run("export", project / "training" / "ckpt-5", "x", "--format", form, fails=True)

@@ -256,8 +256,8 @@ def test_damaged_files_are_an_error_in_a_line(file: Path, tmp_path: Path) -> Non
         open_session(tmp_path / "none.onnx")
     with pytest.raises(ExportError, match="no such file"):
         open_session(tmp_path / "nowhere.onnx")
-    with pytest.raises(ExportError, match="expected .onnx or .xml"):
-        open_session(tmp_path / "x.tflite")
+    with pytest.raises(ExportError, match="expected .onnx or .xml or .tflite"):
+        open_session(tmp_path / "x.engine")
 
 
 def test_a_strangers_file_is_told_apart(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from boxwright.cli.options import CheckpointOption
 from boxwright.cli.paths import require_checkpoint
 from boxwright.errors import ConfigError
 from boxwright.evaluation.settings import EvaluationSettings, WatchSettings
-from boxwright.runtime.formats import RUNTIMES
+from boxwright.runtime.formats import EXPORTS
 
 if TYPE_CHECKING:
     from boxwright.config.messages import TrainEvalPipelineConfig
@@ -94,12 +94,13 @@ def _evaluate(
     from boxwright.checkpoints.restore import restore_detector
     from boxwright.evaluation.results import write_evaluation
     from boxwright.evaluation.run import run_evaluation
+    from boxwright.exporters.export import open_session_of
     from boxwright.models.detector import usable_device
-    from boxwright.runtime.exported import open_exported
+    from boxwright.runtime.exported import ExportedDetector
 
     detector: Detector | ExportedDetector
-    if model_dir.suffix in RUNTIMES:
-        detector = open_exported(model_dir)
+    if model_dir.suffix in EXPORTS:
+        detector = ExportedDetector(open_session_of(model_dir))
         config, step = _exported_configuration(detector, model_dir, config_path, changes), detector.metadata.step
     else:
         config = _configuration(model_dir, config_path, changes)

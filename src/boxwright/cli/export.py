@@ -28,11 +28,11 @@ class Format(str, Enum):
     ONNX = "onnx"
     OPENVINO = "openvino"
     PT2 = "pt2"
+    LITERT = "litert"
     SAFETENSORS = "safetensors"
     TENSORFLOW = "tensorflow"
     SAVEDMODEL = "savedmodel"
     EXECUTORCH = "executorch"
-    LITERT = "litert"
 
 
 _REFUSED = {
@@ -40,11 +40,15 @@ _REFUSED = {
     "speaks TensorFlow Serving's protocol",
     Format.EXECUTORCH: "ExecuTorch's accelerated kernels (XNNPACK) give other results than the detector; use --format "
     "onnx, or pt2",
-    Format.LITERT: "its converter needs an older PyTorch than Boxwright's, and is not built in yet; use --format onnx, "
-    "which ONNX Runtime runs on ARM and Android, too",
 }
-_SUFFIXES = {".onnx": Format.ONNX, ".xml": Format.OPENVINO, ".pt2": Format.PT2, ".safetensors": Format.SAFETENSORS}
-_NAMES = {Format.ONNX: "detector.onnx", Format.OPENVINO: "detector.xml", Format.PT2: "detector.pt2"}
+_SUFFIXES = {
+    ".onnx": Format.ONNX,
+    ".xml": Format.OPENVINO,
+    ".tflite": Format.LITERT,
+    ".pt2": Format.PT2,
+    ".safetensors": Format.SAFETENSORS,
+}
+_NAMES = {format: f"detector{suffix}" for suffix, format in _SUFFIXES.items()}
 
 
 def export_command(
@@ -55,7 +59,7 @@ def export_command(
     target: Annotated[
         Path | None,
         typer.Argument(
-            help="What to write: *.onnx, *.xml (OpenVINO), *.pt2, *.safetensors, or the prefix of a TF2 checkpoint, as "
+            help="What to write: *.onnx, *.xml (OpenVINO), *.tflite (LiteRT), *.pt2, *.safetensors, or the prefix of a TF2 checkpoint, as "
             "out/ckpt-1; without, export/detector.onnx in the run's folder."
         ),
     ] = None,
@@ -64,7 +68,7 @@ def export_command(
         typer.Option(
             "--format",
             metavar="FORMAT",
-            help="What to write it as: onnx, openvino, pt2, safetensors or tensorflow; without, what the target's name "
+            help="What to write it as: onnx, openvino, litert, pt2, safetensors or tensorflow; without, what the target's name "
             "says.",
         ),
     ] = None,

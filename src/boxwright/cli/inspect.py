@@ -10,6 +10,7 @@ import typer
 from boxwright.cli.console import console, count_progress
 from boxwright.cli.paths import require_data
 from boxwright.errors import DataError
+from boxwright.runtime.formats import EXPORTS
 
 if TYPE_CHECKING:
     from boxwright.data.survey import Survey
@@ -19,7 +20,6 @@ __all__ = ["inspect_command"]
 
 _SHOWN = 20
 _CONFIGS = (".config",)
-_EXPORTS = (".onnx", ".xml", ".pt2")
 # What fits over a picture of a sheet.
 _LETTERS = 46
 
@@ -29,7 +29,7 @@ def inspect_command(
         str,
         typer.Argument(
             help="A VOC folder, a COCO .json, YOLO's data.yaml, Open Images' .csv of boxes, or TFRecords: a file, a quoted glob, or name@10; or a pipeline.config, "
-            "whose training data are read; or an exported .onnx, .xml or .pt2, which says what it is."
+            "whose training data are read; or an exported .onnx, .xml, .tflite or .pt2, which says what it is."
         ),
     ],
     label_map: Annotated[
@@ -64,7 +64,7 @@ def inspect_command(
 ) -> None:
     """Count images, sizes, classes and suspicious boxes; draw a contact sheet of images with their boxes."""
     require_data(data)
-    if data.endswith(_EXPORTS):
+    if data.endswith(EXPORTS):
         _describe(data)
         return
     if augmented:

@@ -34,7 +34,7 @@ def serve_command(
     """Answer requests: TensorFlow Serving's REST protocol, the Open Inference Protocol, and POST /detect with an image."""
     if model.suffix not in RUNTIMES:
         raise ExportError(f"{model}: only exported detectors are served; write one by `boxwright export {model}`")
-    from boxwright.runtime.sessions import require_library
+    from boxwright.runtime.optional import require_library
 
     for library in ("fastapi", "uvicorn", "orjson", "prometheus_client"):
         require_library(library, "serve")

@@ -6,6 +6,7 @@ import hashlib
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +19,7 @@ from boxwright.exporters.accuracy import Accuracy, compared_accuracy
 from boxwright.exporters.describe import describe, versions, weights_sha256
 from boxwright.exporters.graph import PREPROCESSED
 from boxwright.exporters.int8 import quantized
+from boxwright.exporters.litert_file import litert_input, litert_model, save_litert
 from boxwright.exporters.onnx_file import onnx_bytes, onnx_model, with_output
 from boxwright.exporters.openvino_file import openvino_model, save_openvino
 from boxwright.exporters.parity import Report, compare
@@ -26,15 +28,18 @@ from boxwright.exporters.pt2_file import Pt2Session, save_pt2
 from boxwright.files import make_folder, write_whole
 from boxwright.models.detector import Detector
 from boxwright.runtime.exported import ExportedDetector
+from boxwright.runtime.litert_session import LitertSession
 from boxwright.runtime.metadata import Metadata
 from boxwright.runtime.sessions import OnnxSession, OpenVinoSession, Session
 from boxwright.types import Finder
 
 __all__ = ["FORMATS", "About", "Format", "export", "open_session_of", "report_path", "verify"]
 
-Format = Literal["onnx", "openvino", "pt2"]
+Format = Literal["onnx", "openvino", "litert", "pt2"]
 InputType = Literal["image_tensor", "float_image_tensor", "encoded_image_string_tensor", "tf_example"]
 Pictures = Sequence[NDArray[np.uint8]]
+# What a network sees of pictures uint8 [B, H, W, 3].
+Inputs = Callable[[NDArray[np.uint8]], NDArray[np.float32]]
 # How many times the usual number of candidates is tried, where it does not suffice.
 _TIMES = (1, 4, 16)
 
@@ -49,7 +54,9 @@ class _Kind:
         make: From a detector, how it suppresses and among how many candidates, and the pictures' dtype, to what
             `save` takes.
         save: Writes it, with metadata, under a path.
-        session: Opens a file.
+        session: Opens a file for the comparison.
+        inputs: From a file, what shows what its network sees of pictures: float32 [B, C, H, W]. None where nothing can.
+        describe: What the file says of its input, other than the rest do.
     """
 
     suffix: str
@@ -57,6 +64,8 @@ class _Kind:
     make: Callable[[Detector, Suppression, int, torch.dtype], Any]
     save: Callable[[Any, Metadata, Path], None]
     session: Callable[[Path], Session]
+    inputs: Callable[[Path], Inputs] | None = None
+    describe: Callable[[Detector], dict[str, Any]] = lambda detector: {}
 
 
 def _onnx(detector: Detector, suppression: Suppression, times: int, dtype: torch.dtype) -> Any:
@@ -75,9 +84,28 @@ def _openvino(detector: Detector, suppression: Suppression, times: int, dtype: t
     return openvino_model(_onnx(detector, suppression, times, dtype).SerializeToString(deterministic=True))
 
 
+def _onnx_inputs(file: Path) -> Inputs:
+    session = OnnxSession(with_output(file.read_bytes(), PREPROCESSED))
+    return lambda images: session.run(images, [PREPROCESSED])[PREPROCESSED]
+
+
+def _litert_inputs(file: Path) -> Inputs:
+    session = LitertSession(file)
+    return lambda images: session.preprocessed(images).transpose(0, 3, 1, 2)
+
+
 FORMATS: dict[str, _Kind] = {
-    "onnx": _Kind(".onnx", ("onnx", "onnxscript", "onnxruntime"), _onnx, _save_onnx, OnnxSession),
+    "onnx": _Kind(".onnx", ("onnx", "onnxscript", "onnxruntime"), _onnx, _save_onnx, OnnxSession, _onnx_inputs),
     "openvino": _Kind(".xml", ("openvino", "onnx", "onnxscript"), _openvino, save_openvino, OpenVinoSession),
+    "litert": _Kind(
+        ".tflite",
+        ("ai-edge-litert",),
+        litert_model,
+        save_litert,
+        partial(LitertSession, raw_outputs=True),
+        _litert_inputs,
+        litert_input,
+    ),
     "pt2": _Kind(".pt2", (), _pt2, save_pt2, Pt2Session),
 }
 
@@ -125,7 +153,7 @@ def export(
         detector: Trained; its mode is left as it is.
         path: The file; its suffix is the format's.
         images: Real pictures, of several sizes if the detector will see such, uint8 [H, W, 3] in RGB.
-        format: "onnx", "openvino" or "pt2".
+        format: "onnx", "openvino", "litert" or "pt2".
         nms: "operator": suppression by the runtime's own operator; "padded": by plain tensors, for runtimes without
             one, as PyTorch's programs always are; "none": raw outputs alone.
         allow_difference: Write also what differs; the file says so.
@@ -189,6 +217,7 @@ def _metadata(
         metric=about.metric,
         input_type=about.input_type,
     )
+    metadata = replace(metadata, input={**metadata.input, **FORMATS[format].describe(detector)})
     calibration = {"images": len(images), "source": about.source}
     return metadata if accuracy is None else replace(metadata, precision="int8", calibration=calibration)
 
@@ -238,20 +267,12 @@ def _compared(detector: Detector, session: Session, file: Path, images: Pictures
         detector,
         session,
         images,
-        preprocessed=_preprocessed(file, kind),
+        preprocessed=kind.inputs(file) if kind.inputs else None,
         raw_only=metadata.suppression.get("in the graph") == "none",
     )
     sizes = sorted({f"{image.shape[1]}x{image.shape[0]}" for image in images})
     listed = {"count": len(images), "sizes": sizes[:50], "source": source}
     return Report(stages, listed, metadata.weights_sha256, versions(*kind.libraries))
-
-
-def _preprocessed(file: Path, kind: _Kind) -> Callable[[NDArray[np.uint8]], NDArray[np.float32]] | None:
-    """Return what shows what an export's network sees; a PyTorch program shows none of its inside."""
-    if kind.suffix != ".onnx":
-        return None
-    session = OnnxSession(with_output(file.read_bytes(), PREPROCESSED))
-    return lambda images: session.run(images, [PREPROCESSED])[PREPROCESSED]
 
 
 def _verdict(report: Report) -> dict[str, Any]:

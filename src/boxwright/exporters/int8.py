@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from boxwright.exporters.graph import INPUT
 from boxwright.exporters.program import quiet
-from boxwright.runtime.sessions import require_library
+from boxwright.runtime.optional import require_library
 
 __all__ = ["quantized"]
 

@@ -12,7 +12,7 @@ import torch
 from boxwright.exporters.graph import INPUT, PREPROCESSED
 from boxwright.exporters.program import quiet
 from boxwright.runtime.metadata import KEY, Metadata
-from boxwright.runtime.sessions import require_library
+from boxwright.runtime.optional import require_library
 
 __all__ = ["OPSET", "onnx_bytes", "onnx_model", "with_output"]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from boxwright.runtime.metadata import KEY, Metadata
-from boxwright.runtime.sessions import require_library
+from boxwright.runtime.optional import require_library
 
 __all__ = ["openvino_model", "save_openvino"]
 

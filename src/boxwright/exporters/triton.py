@@ -9,7 +9,8 @@ from typing import Any
 from boxwright.errors import ExportError
 from boxwright.files import make_folder, read_file, write_whole
 from boxwright.runtime.metadata import KEY
-from boxwright.runtime.sessions import open_session, require_library
+from boxwright.runtime.optional import require_library
+from boxwright.runtime.sessions import open_session
 
 __all__ = ["tensorrt_line", "write_triton"]
 

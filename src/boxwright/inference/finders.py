@@ -14,7 +14,7 @@ from boxwright.inference.merging import MERGES
 from boxwright.inference.settings import PredictionSettings
 from boxwright.inference.tiles import in_tiles
 from boxwright.inference.tracking import least_score
-from boxwright.runtime.formats import RUNTIMES
+from boxwright.runtime.formats import EXPORTS, RUNTIMES
 from boxwright.types import Categories, Finder, FoundObjects
 
 __all__ = ["Model", "OpenModel", "looking"]
@@ -65,7 +65,7 @@ class Model:
         Raises:
             BoxwrightError: Where there is no detector, or it cannot be what is asked for.
         """
-        return _exported(self, threads) if self.path.suffix in RUNTIMES else _trained(self, threads)
+        return _exported(self, threads) if self.path.suffix in EXPORTS else _trained(self, threads)
 
 
 def looking(detect: Finder, settings: PredictionSettings) -> Finder:
@@ -92,11 +92,16 @@ def looking(detect: Finder, settings: PredictionSettings) -> Finder:
 
 
 def _exported(model: Model, threads: int) -> OpenModel:
-    from boxwright.runtime.exported import open_exported
+    from boxwright.runtime.exported import ExportedDetector, open_exported
 
     if model.config or model.label_map or model.changes or model.settings.multi_scale:
         raise ExportError(f"{model.path} is exported: its configuration, classes and scales are fixed; export it anew")
-    detector = open_exported(model.path, threads)
+    if model.path.suffix in RUNTIMES:
+        detector = open_exported(model.path, threads)
+    else:
+        from boxwright.exporters.export import open_session_of
+
+        detector = ExportedDetector(open_session_of(model.path))
     about = detector.metadata
     return OpenModel(detector.detect, detector.categories, f"{about.weights_sha256} {about.format} {about.precision}")
 

@@ -1,6 +1,7 @@
-"""The formats that exported detectors run in without PyTorch."""
+"""The files that exported detectors are."""
 
-__all__ = ["RUNTIMES"]
+__all__ = ["EXPORTS", "RUNTIMES"]
 
-# Suffix to the library that opens it.
-RUNTIMES = {".onnx": "onnxruntime", ".xml": "openvino"}
+# Suffix to the library that opens it, without PyTorch.
+RUNTIMES = {".onnx": "onnxruntime", ".xml": "openvino", ".tflite": "ai-edge-litert"}
+EXPORTS = (*RUNTIMES, ".pt2")

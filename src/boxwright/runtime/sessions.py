@@ -1,4 +1,4 @@
-"""The runtimes that exported files are run by: ONNX Runtime and OpenVINO.
+"""The runtimes that exported files are run by: ONNX Runtime, OpenVINO and LiteRT.
 
 Each session takes pictures uint8 [B, H, W, 3] and returns TensorFlow's named outputs. Precision is pinned: OpenVINO
 would choose bfloat16 by itself where the processor has it.
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,9 +19,11 @@ from numpy.typing import NDArray
 from boxwright.errors import ExportError
 from boxwright.files import is_file, shown
 from boxwright.runtime.formats import RUNTIMES
+from boxwright.runtime.litert_session import LitertSession
 from boxwright.runtime.metadata import KEY, Metadata
+from boxwright.runtime.optional import first_line, require_library
 
-__all__ = ["OnnxSession", "OpenVinoSession", "Session", "open_session", "require_library"]
+__all__ = ["OnnxSession", "OpenVinoSession", "Session", "open_session"]
 
 
 class Session(Protocol):
@@ -41,25 +42,6 @@ class Session(Protocol):
     def run(self, images: NDArray[Any], names: Sequence[str] = ()) -> dict[str, NDArray[np.float32]]:
         """Return the outputs of some names, or all, for pictures uint8 [B, H, W, 3]."""
         ...
-
-
-def require_library(module: str, extra: str) -> Any:
-    """Import a library that an extra brings.
-
-    Args:
-        module: Its name.
-        extra: The extra's.
-
-    Returns:
-        The module.
-
-    Raises:
-        ExportError: Where it is not installed, with the line that installs it.
-    """
-    try:
-        return import_module(module)
-    except ImportError as error:
-        raise ExportError(f"{module} is not installed ({error}); pip install 'boxwright[{extra}]'") from None
 
 
 class OnnxSession:
@@ -84,7 +66,7 @@ class OnnxSession:
             model = source if isinstance(source, bytes) else str(source)
             self._session = runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # noqa: BLE001  # the runtime's own errors share no base of theirs
-            raise ExportError(f"{where} cannot be opened by ONNX Runtime: {_first_line(error)}") from None
+            raise ExportError(f"{where} cannot be opened by ONNX Runtime: {first_line(error)}") from None
         self.metadata = Metadata.from_json(self._session.get_modelmeta().custom_metadata_map.get(KEY), where)
         self.output_names = tuple(output.name for output in self._session.get_outputs())
         given = self._session.get_inputs()[0]
@@ -118,7 +100,7 @@ class OpenVinoSession:
             with suppress(RuntimeError):
                 text = model.get_rt_info(KEY).astype(str)
         except Exception as error:  # noqa: BLE001  # the runtime's own errors share no base of theirs
-            raise ExportError(f"{shown(source)} cannot be opened by OpenVINO: {_first_line(error)}") from None
+            raise ExportError(f"{shown(source)} cannot be opened by OpenVINO: {first_line(error)}") from None
         self.metadata = Metadata.from_json(text, shown(source))
         settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "f32"}
         if threads:
@@ -134,18 +116,14 @@ class OpenVinoSession:
         return {name: np.array(found[name]) for name in names or self.output_names}
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:300]
-
-
-_SESSIONS: dict[str, Callable[..., Session]] = {".onnx": OnnxSession, ".xml": OpenVinoSession}
+_SESSIONS: dict[str, Callable[..., Session]] = {".onnx": OnnxSession, ".xml": OpenVinoSession, ".tflite": LitertSession}
 
 
 def open_session(path: str | Path, threads: int = 0) -> Session:
     """Open an exported file in the runtime of its format.
 
     Args:
-        path: The file: .onnx, or OpenVINO's .xml.
+        path: The file: .onnx, OpenVINO's .xml, or .tflite.
         threads: How many the runtime may use; 0 for what it chooses.
 
     Returns:

@@ -1,0 +1,177 @@
+"""TensorFlow Lite's detection operator behind a network: the flatbuffer is read, lengthened and written again.
+
+Dimensions: A anchors, D detections.
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boxwright.errors import ExportError
+from boxwright.runtime.litert_session import ANCHORS, INPUT, NETWORK_OUTPUTS, OUTPUTS
+from boxwright.runtime.optional import require_library
+
+__all__ = ["OPERATOR", "Lite", "with_operator"]
+
+OPERATOR = "TFLite_Detection_PostProcess"
+_IDENTIFIER = b"TFL3"
+_ALIGNMENT = 16  # of weights, which kernels load by vectors
+_ZIP_TIME = (1980, 1, 1, 0, 0, 0)
+
+
+class Lite:
+    """A model of TensorFlow Lite, as the objects of its schema."""
+
+    def __init__(self, model: Any, schema: Any) -> None:
+        """Take the model.
+
+        Args:
+            model: `ModelT`.
+            schema: The module that it is of.
+        """
+        self._model, self._schema = model, schema
+
+    def packed(self, metadata: dict[str, bytes], files: dict[str, str]) -> bytes:
+        """Return the file's bytes.
+
+        Args:
+            metadata: Content by name.
+            files: Texts that are packed behind the model, as TensorFlow Lite's libraries look for labels.
+
+        Returns:
+            The same for the same content.
+
+        Raises:
+            ExportError: For a network of 2 GB or more.
+        """
+        import flatbuffers
+
+        kept = list(self._model.buffers), list(self._model.metadata or [])
+        for name, content in metadata.items():
+            self._model.metadata = [*(self._model.metadata or []), self._entry(name, content)]
+        try:
+            self._model.buffers = [self._aligned(one) for one in self._model.buffers]
+            builder = flatbuffers.Builder(1 << 20)
+            builder.Finish(self._model.Pack(builder), _IDENTIFIER)
+        finally:
+            self._model.buffers, self._model.metadata = kept
+        return _with_files(bytes(builder.Output()), files)
+
+    def _entry(self, name: str, content: bytes) -> Any:
+        buffer, entry = self._schema.BufferT(), self._schema.MetadataT()
+        buffer.data = np.frombuffer(content, np.uint8)
+        self._model.buffers.append(buffer)
+        entry.name, entry.buffer = name.encode(), len(self._model.buffers) - 1
+        return entry
+
+    def _aligned(self, buffer: Any) -> Any:
+        """Return a buffer that begins where the schema asks; what is generated for Python forgets it."""
+        schema = self._schema
+        if buffer.size:
+            raise ExportError("litert: networks of 2 GB or more are not supported")
+
+        class Aligned(schema.BufferT):  # type: ignore[misc, name-defined]  # what packs a model asks its parts
+            def Pack(self, builder: Any) -> int:  # noqa: N802  # the schema's name
+                place = None
+                if self.data is not None:
+                    content = self.data.tobytes()
+                    builder.StartVector(1, len(content), _ALIGNMENT)
+                    builder.head -= len(content)
+                    builder.Bytes[builder.head : builder.head + len(content)] = content
+                    place = builder.EndVector()
+                schema.BufferStart(builder)
+                if place is not None:
+                    schema.BufferAddData(builder, place)
+                return int(schema.BufferEnd(builder))
+
+        made = Aligned()
+        made.data = buffer.data
+        return made
+
+
+def with_operator(network: bytes, anchors: NDArray[np.float32], options: dict[str, Any]) -> Lite:
+    """Return a network with the detection operator behind it.
+
+    Args:
+        network: A .tflite that returns box codes and scores, in this order.
+        anchors: float32 [A, 4]; y and x of the centre, height and width in 0..1.
+        options: Of the operator.
+
+    Returns:
+        The model; its outputs are boxes, classes from 0, scores and count, in this order.
+    """
+    schema = require_library("ai_edge_litert.schema_py_generated", "litert")
+    model = schema.ModelT.InitFromPackedBuf(network, 0)
+    model.description = b"boxwright"
+    (graph,), (signature,) = model.subgraphs, model.signatureDefs
+    # The signature has the outputs in the program's order; the graph may not.
+    given = [one.tensorIndex for one in sorted(signature.outputs, key=lambda one: one.name)]
+    for number, tensor in enumerate(graph.tensors):  # the converter's names are long, and say nothing
+        tensor.name = f"t{number}".encode()
+    for name, index in zip((INPUT, *NETWORK_OUTPUTS), [*graph.inputs, *given], strict=True):
+        graph.tensors[index].name = name.encode()
+    buffer = schema.BufferT()
+    buffer.data = np.frombuffer(np.ascontiguousarray(anchors, "<f4").tobytes(), np.uint8)
+    model.buffers.append(buffer)
+    laid = _tensor(schema, graph, ANCHORS, list(anchors.shape), len(model.buffers) - 1)
+    most = options["max_detections"]
+    shapes = ([1, most, 4], [1, most], [1, most], [1])
+    found = [_tensor(schema, graph, name, shape, 0) for name, shape in zip(OUTPUTS, shapes, strict=True)]
+    graph.operators.append(_operator(schema, model, [*given, laid], found, options))
+    graph.outputs = found
+    signature.inputs[0].name = INPUT.encode()
+    signature.outputs = [_named(schema, name, index) for name, index in zip(OUTPUTS, found, strict=True)]
+    return Lite(model, schema)
+
+
+def _tensor(schema: Any, graph: Any, name: str, shape: list[int], buffer: int) -> int:
+    made = schema.TensorT()
+    made.name, made.shape, made.type, made.buffer = name.encode(), shape, schema.TensorType.FLOAT32, buffer
+    graph.tensors.append(made)
+    return len(graph.tensors) - 1
+
+
+def _operator(schema: Any, model: Any, given: list[int], found: list[int], options: dict[str, Any]) -> Any:
+    code, step = schema.OperatorCodeT(), schema.OperatorT()
+    code.builtinCode = code.deprecatedBuiltinCode = schema.BuiltinOperator.CUSTOM
+    code.customCode, code.version = OPERATOR.encode(), 1
+    model.operatorCodes.append(code)
+    step.opcodeIndex = len(model.operatorCodes) - 1
+    step.inputs, step.outputs = given, found
+    step.customOptions = np.frombuffer(_flexbuffer(options), np.uint8)
+    step.customOptionsFormat = schema.CustomOptionsFormat.FLEXBUFFERS
+    return step
+
+
+def _flexbuffer(options: dict[str, Any]) -> bytes:
+    from flatbuffers import flexbuffers
+
+    packer = flexbuffers.Builder()
+    add = {bool: packer.Bool, int: packer.Int, float: packer.Float}
+    with packer.Map():
+        for name, value in options.items():
+            packer.Key(name)
+            add[type(value)](value)
+    return bytes(packer.Finish())
+
+
+def _named(schema: Any, name: str, index: int) -> Any:
+    made = schema.TensorMapT()
+    made.name, made.tensorIndex = name.encode(), index
+    return made
+
+
+def _with_files(model: bytes, files: dict[str, str]) -> bytes:
+    """Return a model with an archive behind it: archives are read from their end, models from their start."""
+    if not files:
+        return model
+    whole = io.BytesIO(model)
+    with zipfile.ZipFile(whole, "a", zipfile.ZIP_STORED) as archive:
+        for name, text in files.items():
+            archive.writestr(zipfile.ZipInfo(name, _ZIP_TIME), text)
+    return whole.getvalue()

@@ -1,0 +1,135 @@
+"""A .tflite in LiteRT's interpreter, with what its input needs before: resizing and scaling as the detector's.
+
+Dimensions: B batch, H W image, A anchors, C columns of the class head, D detections.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boxwright.errors import ExportError
+from boxwright.files import read_file, shown
+from boxwright.runtime.metadata import KEY, Metadata
+from boxwright.runtime.optional import first_line, require_library
+
+__all__ = ["ANCHORS", "INPUT", "LABELS", "NETWORK_OUTPUTS", "OUTPUTS", "LitertSession"]
+
+INPUT, ANCHORS = "normalized_input_image_tensor", "anchors"
+# In the order in which what reads such files expects them.
+OUTPUTS = ("detection_boxes", "detection_classes", "detection_scores", "num_detections")
+# What the network itself gives, to the operator.
+NETWORK_OUTPUTS = ("raw_box_codes", "raw_class_scores")
+LABELS = "labelmap.txt"
+Floats = NDArray[np.float32]
+
+
+class LitertSession:
+    """A .tflite of ours, one picture at a time."""
+
+    def __init__(self, source: str | Path, threads: int = 0, *, raw_outputs: bool = False) -> None:
+        """Open a file.
+
+        Args:
+            source: The file.
+            threads: How many it may use; 0 for what the runtime chooses.
+            raw_outputs: Whether `run` also returns what the network gave before suppression; it then keeps all tensors.
+
+        Raises:
+            ExportError: Where the file is damaged, or not ours.
+        """
+        library = require_library("ai_edge_litert.interpreter", "litert")
+        data = read_file(source, ExportError)
+        text, self._scales = _own_metadata(data, shown(source))
+        self.metadata = Metadata.from_json(text, shown(source))
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # keeping all tensors takes memory: it is for comparisons
+                self._interpreter = library.Interpreter(
+                    model_content=data, num_threads=threads or None, experimental_preserve_all_tensors=raw_outputs
+                )
+            self._interpreter.allocate_tensors()
+        except (ValueError, RuntimeError) as error:
+            raise ExportError(f"{shown(source)} cannot be opened by LiteRT: {first_line(error)}") from None
+        self._raw = raw_outputs
+        self.output_names = (*OUTPUTS, *(("raw_detection_boxes", "raw_detection_scores") if raw_outputs else ()))
+
+    def run(self, images: NDArray[Any], names: Sequence[str] = ()) -> dict[str, Floats]:
+        """Return the outputs of some names, or all, for pictures uint8 [B, H, W, 3].
+
+        Boxes are clipped to the picture and classes begin at 1, as TensorFlow's own outputs are; the operator does
+        neither.
+        """
+        inputs = self.preprocessed(images)
+        found = [self._run(one[None]) for one in inputs]
+        return {name: np.concatenate([one[name] for one in found]) for name in names or self.output_names}
+
+    def preprocessed(self, images: NDArray[Any]) -> Floats:
+        """Return what the network sees of pictures [B, H, W, 3]: float32 [B, H', W', 3]."""
+        about = self.metadata.input
+        pixels = images.astype(np.float32)
+        for axis, length in enumerate(about["size"], start=1):
+            pixels = _resized(pixels, axis, length, about["pixel centre"])
+        scale, offset = (np.array(about["scaling"][name], np.float32) for name in ("scale", "offset"))
+        return pixels * scale + offset
+
+    def _run(self, inputs: Floats) -> dict[str, Floats]:
+        interpreter = self._interpreter
+        interpreter.set_tensor(interpreter.get_input_details()[0]["index"], inputs)
+        interpreter.invoke()
+        boxes, classes, scores, count = (
+            interpreter.get_tensor(one["index"]) for one in interpreter.get_output_details()
+        )
+        most = int(count[0])  # the operator leaves what it likes behind the last one
+        boxes[:, most:], classes[:, most:], scores[:, most:] = 0, 0, 0
+        found = dict(zip(OUTPUTS, (boxes.clip(0, 1), classes + 1, scores, count), strict=True))
+        return {**found, **self._raw_outputs()} if self._raw else found
+
+    def _raw_outputs(self) -> dict[str, Floats]:
+        """Return all boxes, decoded as the operator does, and all scores."""
+        places = {one["name"]: one["index"] for one in self._interpreter.get_tensor_details()}
+        codes, scores = (self._interpreter.get_tensor(places[name]) for name in NETWORK_OUTPUTS)
+        anchors = self._interpreter.get_tensor(places[ANCHORS])
+        centre = codes[..., :2] / self._scales[:2] * anchors[:, 2:] + anchors[:, :2]
+        half = np.exp(codes[..., 2:4] / self._scales[2:]) * anchors[:, 2:] / 2
+        return {
+            "raw_detection_boxes": np.concatenate([centre - half, centre + half], -1),
+            "raw_detection_scores": scores,
+        }
+
+
+def _resized(pixels: Floats, axis: int, length: int, centre: float) -> Floats:
+    """Resize bilinearly along an axis; a pixel's value is at `centre` in it (0 as TensorFlow has it)."""
+    old = pixels.shape[axis]
+    places = np.arange(length, dtype=np.float32)
+    source = ((places + np.float32(centre)) * np.float32(old / length) - np.float32(centre)).clip(0)
+    low = np.floor(source).astype(np.int64).clip(max=old - 1)
+    high = (low + 1).clip(max=old - 1)
+    share = (source - np.floor(source)).reshape([-1 if number == axis else 1 for number in range(pixels.ndim)])
+    first = pixels.take(low, axis)
+    return np.asarray(first + (pixels.take(high, axis) - first) * share)
+
+
+def _own_metadata(data: bytes, where: str) -> tuple[str | None, NDArray[np.float32]]:
+    """Return what a file says of itself, None for another's file; and by what its operator divides codes."""
+    schema = require_library("ai_edge_litert.schema_py_generated", "litert")
+    from flatbuffers import flexbuffers
+
+    text, scales = None, np.ones(4, np.float32)
+    try:
+        model = schema.ModelT.InitFromPackedBuf(data, 0)
+        for entry in model.metadata or []:
+            if entry.name == KEY.upper().encode():
+                text = bytes(model.buffers[entry.buffer].data).decode()
+        packed = model.subgraphs[0].operators[-1].customOptions
+        if text is not None and packed is not None:
+            options = flexbuffers.Loads(bytes(packed))
+            scales = np.array([options[f"{side}_scale"] for side in "yxhw"], np.float32)
+    except Exception as error:  # noqa: BLE001  # the reader of flatbuffers raises whatever damage makes it meet
+        raise ExportError(f"{where} is no .tflite, or damaged: {first_line(error)}") from None
+    return text, scales

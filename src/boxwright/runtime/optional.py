@@ -1,0 +1,34 @@
+"""Libraries that are there only where an extra brought them, and their errors in a line."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from boxwright.errors import ExportError
+
+__all__ = ["first_line", "require_library"]
+
+
+def require_library(module: str, extra: str) -> Any:
+    """Import a library that an extra brings.
+
+    Args:
+        module: Its name.
+        extra: The extra's.
+
+    Returns:
+        The module.
+
+    Raises:
+        ExportError: Where it is not installed, with the line that installs it.
+    """
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise ExportError(f"{module} is not installed ({error}); pip install 'boxwright[{extra}]'") from None
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's text, or its kind where it has none."""
+    return (str(error).splitlines() or [type(error).__name__])[0][:300]

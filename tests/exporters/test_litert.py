@@ -1,0 +1,304 @@
+"""LiteRT: the operator behind a network, what its file says, and whole detectors where the converter is there."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from ai_edge_litert import schema_py_generated as schema
+from flatbuffers.number_types import Float32Flags, Int8Flags, UOffsetTFlags
+from flatbuffers.table import Table
+from numpy.typing import NDArray
+
+import boxwright as bw
+from boxwright.errors import ExportError
+from boxwright.exporters.describe import describe
+from boxwright.exporters.export import About, export
+from boxwright.exporters.litert_file import PYTHON, litert_input, litert_model, save_litert
+from boxwright.exporters.litert_operator import Lite, with_operator
+from boxwright.ops.box_coder import FasterRcnnBoxCoder
+from boxwright.postprocessing.nms import Nms, PerClass
+from boxwright.runtime.exported import ExportedDetector
+from boxwright.runtime.litert_session import LABELS, LitertSession
+from tests.exporters.small_detectors import FAMILIES, build, pictures
+
+SIZE, ANCHORS, COLUMNS = (8, 6), 16, 5  # 8·6·3 = 16·(4 + 5)
+Floats = NDArray[np.float32]
+
+
+def passing_network() -> bytes:
+    """A network that computes nothing: its input's numbers are 4 codes and 5 scores of each of 16 anchors."""
+    model, graph = schema.ModelT(), schema.SubGraphT()
+    model.version, model.buffers = 3, [schema.BufferT(), schema.BufferT(), schema.BufferT()]
+    model.buffers[1].data = np.frombuffer(np.array([4, COLUMNS], "<i4").tobytes(), np.uint8)
+    model.buffers[2].data = np.frombuffer(np.array([2], "<i4").tobytes(), np.uint8)
+    graph.tensors = []
+
+    def tensor(name: str, shape: list[int], kind: int = schema.TensorType.FLOAT32, buffer: int = 0) -> int:
+        made = schema.TensorT()
+        made.name, made.shape, made.type, made.buffer = name.encode(), shape, kind, buffer
+        graph.tensors.append(made)
+        return len(graph.tensors) - 1
+
+    image, rows = tensor("image", [1, *SIZE, 3]), tensor("rows", [1, ANCHORS, 4 + COLUMNS])
+    sizes, axis = tensor("sizes", [2], schema.TensorType.INT32, 1), tensor("axis", [], schema.TensorType.INT32, 2)
+    codes, scores = tensor("codes", [1, ANCHORS, 4]), tensor("scores", [1, ANCHORS, COLUMNS])
+    model.operatorCodes = []
+    for kind in (schema.BuiltinOperator.RESHAPE, schema.BuiltinOperator.SPLIT_V):
+        code = schema.OperatorCodeT()
+        code.builtinCode = code.deprecatedBuiltinCode = kind
+        code.version = 1
+        model.operatorCodes.append(code)
+    shape, split = schema.ReshapeOptionsT(), schema.SplitVOptionsT()
+    shape.newShape, split.numSplits = [1, ANCHORS, 4 + COLUMNS], 2
+    graph.operators = []
+    for number, given, found, options, kind in (
+        (0, [image], [rows], shape, schema.BuiltinOptions.ReshapeOptions),
+        (1, [rows, sizes, axis], [codes, scores], split, schema.BuiltinOptions.SplitVOptions),
+    ):
+        step = schema.OperatorT()
+        step.opcodeIndex, step.inputs, step.outputs = number, given, found
+        step.builtinOptions, step.builtinOptionsType = options, kind
+        graph.operators.append(step)
+    # As the converter may: the graph has the outputs in another order than the program.
+    graph.inputs, graph.outputs, model.subgraphs = [image], [scores, codes], [graph]
+    signature = schema.SignatureDefT()
+    signature.signatureKey, signature.subgraphIndex = b"serving_default", 0
+    signature.inputs, signature.outputs = (
+        [named("args_0", image)],
+        [named("output_1", scores), named("output_0", codes)],
+    )
+    model.signatureDefs = [signature]
+    return Lite(model, schema).packed({}, {})
+
+
+def named(name: str, index: int) -> Any:
+    made = schema.TensorMapT()
+    made.name, made.tensorIndex = name.encode(), index
+    return made
+
+
+def lite(**more: Any) -> tuple[Lite, Floats]:
+    """Columns: background, then four classes."""
+    rng = np.random.default_rng(3)
+    anchors = np.concatenate([rng.uniform(0.2, 0.8, (ANCHORS, 2)), rng.uniform(0.2, 0.5, (ANCHORS, 2))], 1).astype(
+        np.float32
+    )
+    options = {
+        "max_detections": 10, "max_classes_per_detection": 1, "detections_per_class": 5, "use_regular_nms": True,
+        "nms_score_threshold": 0.3, "nms_iou_threshold": 0.5, "num_classes": COLUMNS - 1, "y_scale": 10.0,
+        "x_scale": 10.0, "h_scale": 5.0, "w_scale": 5.0, **more,
+    }  # fmt: skip
+    return with_operator(passing_network(), anchors, options), anchors
+
+
+def metadata(detector: bw.Detector) -> Any:
+    from dataclasses import replace
+
+    told = describe(detector, format="litert", config="", step=1, suppression="operator", libraries=())
+    told = replace(told, parity={"verdict": "passed"})
+    about = {"size": list(SIZE), "pixel centre": 0.5, "scaling": {"scale": [2 / 255, 1.0, 1.0], "offset": [-1.0, 0, 0]}}
+    return replace(told, input={**told.input, **litert_input(detector), **about})
+
+
+@pytest.fixture(scope="module")
+def detector() -> bw.Detector:
+    return build(FAMILIES["ssd"])
+
+
+def test_the_operator_suppresses_as_our_own_does(detector: bw.Detector, tmp_path: Path) -> None:
+    """Random codes and scores through TensorFlow Lite's kernel and through `Nms`: the same boxes, classes, scores."""
+    model, anchors = lite()
+    save_litert(model, metadata(detector), tmp_path / "a.tflite")
+    session = LitertSession(tmp_path / "a.tflite", raw_outputs=True)
+    corners = torch.from_numpy(
+        np.concatenate([anchors[:, :2] - anchors[:, 2:] / 2, anchors[:, :2] + anchors[:, 2:] / 2], 1)
+    )
+    nms = Nms(PerClass(0.5, 5), 0.3, 10)
+    counted = 0
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        codes, scores = rng.normal(0, 2, (ANCHORS, 4)), rng.uniform(0, 1, (ANCHORS, COLUMNS))
+        rows = np.concatenate([codes, scores], 1).astype(np.float32)
+        found = session._run(rows.reshape(1, *SIZE, 3))
+        boxes = FasterRcnnBoxCoder().decode(torch.from_numpy(rows[:, :4]), corners[:, [1, 0, 3, 2]])
+        np.testing.assert_allclose(found["raw_detection_boxes"][0], boxes[:, [1, 0, 3, 2]], atol=1e-6)
+        np.testing.assert_array_equal(found["raw_detection_scores"][0], rows[:, 4:])
+        # Far outside, so that nothing is clipped; the kernel does not.
+        expected = nms(boxes[None] + 50, torch.from_numpy(rows[None, :, 5:]), torch.tensor([[100.0, 100.0]]))
+        count = int(expected.valid.sum())
+        counted += count
+        assert int(found["num_detections"][0]) == count
+        np.testing.assert_array_equal(found["detection_scores"][0, :count], expected.scores[0, :count])
+        np.testing.assert_array_equal(found["detection_classes"][0, :count], expected.labels[0, :count] + 1)
+        clipped = (expected.boxes[0, :count] - 50)[:, [1, 0, 3, 2]].clamp(0, 1)
+        np.testing.assert_allclose(found["detection_boxes"][0, :count], clipped, atol=1e-5)
+        assert not found["detection_scores"][0, count:].any()
+    assert counted > 100
+
+
+def test_outputs_are_in_the_order_that_readers_expect(detector: bw.Detector, tmp_path: Path) -> None:
+    from ai_edge_litert.interpreter import Interpreter
+
+    save_litert(lite()[0], metadata(detector), tmp_path / "a.tflite")
+    interpreter = Interpreter(model_path=str(tmp_path / "a.tflite"))
+    interpreter.allocate_tensors()
+    names = ["detection_boxes", "detection_classes", "detection_scores", "num_detections"]
+    assert [one["name"] for one in interpreter.get_output_details()] == names
+    assert [one["shape"].tolist() for one in interpreter.get_output_details()] == [[1, 10, 4], [1, 10], [1, 10], [1]]
+    assert interpreter.get_signature_list()["serving_default"] == {
+        "inputs": ["normalized_input_image_tensor"], "outputs": sorted(names),
+    }  # fmt: skip
+
+
+def test_pictures_are_resized_and_scaled(detector: bw.Detector, tmp_path: Path) -> None:
+    """Halving with pixel centres at 0.5 is the mean of two; red is scaled to -1..1."""
+    save_litert(lite()[0], metadata(detector), tmp_path / "a.tflite")
+    session = LitertSession(tmp_path / "a.tflite")
+    image = np.zeros((16, 6, 3), np.uint8)
+    image[::2] = 255
+    found = session.preprocessed(image[None])
+    assert found.shape == (1, *SIZE, 3)
+    np.testing.assert_allclose(found[0, :, :, 0], 2 / 255 * 127.5 - 1, atol=1e-6)
+    np.testing.assert_allclose(found[0, :, :, 1], 127.5)
+
+
+def field(table: Table, number: int) -> int:
+    """Return where a table's field is; 0 where it has none."""
+    place = table.Offset(4 + 2 * number)
+    return int(table.Pos + place) if place else 0
+
+
+def child(table: Table, number: int) -> Table:
+    return Table(table.Bytes, table.Indirect(field(table, number)))
+
+
+def first(table: Table, number: int) -> Table:
+    vector = table.Vector(table.Offset(4 + 2 * number))
+    return Table(table.Bytes, table.Indirect(vector))
+
+
+def text(table: Table, number: int) -> str:
+    return str(table.String(field(table, number)).decode())
+
+
+def test_other_libraries_find_scaling_and_labels(detector: bw.Detector, tmp_path: Path) -> None:
+    """By the field numbers of metadata_schema.fbs: (2·v/255 - 1) is (v - 127.5) / 127.5."""
+    path = tmp_path / "a.tflite"
+    save_litert(lite()[0], metadata(detector), path)
+    with zipfile.ZipFile(path) as archive:
+        assert archive.read(LABELS).decode() == "circle\nsquare\nstar\nring\n"
+    model = schema.ModelT.InitFromPackedBuf(path.read_bytes(), 0)
+    (place,) = [one.buffer for one in model.metadata if one.name == b"TFLITE_METADATA"]
+    data = bytes(model.buffers[place].data)
+    assert data[4:8] == b"M001"
+    root = Table(bytearray(data), Table(bytearray(data), 0).Get(UOffsetTFlags, 0))
+    graph = first(root, 3)
+    image = first(graph, 2)
+    assert text(image, 0) == "image"
+    unit = first(image, 4)
+    assert unit.Get(Int8Flags, field(unit, 0)) == 1
+    for number, value in ((0, 127.5), (1, 127.5)):
+        options = child(unit, 1)
+        start = options.Vector(options.Offset(4 + 2 * number))
+        assert options.Get(Float32Flags, start) == pytest.approx(value)
+    vector = graph.Vector(graph.Offset(4 + 2 * 3))
+    tensors = [Table(graph.Bytes, graph.Indirect(vector + 4 * number)) for number in range(4)]
+    assert [text(one, 0) for one in tensors] == ["location", "category", "score", "number of detections"]
+    assert text(first(tensors[1], 6), 0) == LABELS
+
+
+def test_the_same_bytes_twice_and_weights_where_vectors_load_them(detector: bw.Detector, tmp_path: Path) -> None:
+    told = metadata(detector)
+    model, _ = lite()
+    for name in ("a", "b"):
+        save_litert(model, told, tmp_path / f"{name}.tflite")
+    data = (tmp_path / "a.tflite").read_bytes()
+    assert data == (tmp_path / "b.tflite").read_bytes()
+    view = schema.Model.GetRootAsModel(data, 0)
+    for number in range(view.BuffersLength()):
+        buffer = view.Buffers(number)
+        if buffer.DataLength():
+            start = buffer._tab.Vector(buffer._tab.Offset(4))
+            assert start % 16 == 0
+
+
+def test_damaged_and_strange_files(detector: bw.Detector, tmp_path: Path) -> None:
+    path = tmp_path / "a.tflite"
+    save_litert(lite()[0], metadata(detector), path)
+    whole = path.read_bytes()
+    (tmp_path / "none.tflite").unlink(missing_ok=True)
+    with pytest.raises(ExportError, match="No such file"):
+        LitertSession(tmp_path / "none.tflite")
+    path.write_bytes(passing_network())
+    with pytest.raises(ExportError, match="boxwright"):
+        LitertSession(path)
+    script = "import sys; from boxwright.runtime.litert_session import LitertSession as L; from boxwright.errors import ExportError\n"
+    script += "for p in sys.argv[1:]:\n try: L(p)\n except ExportError: print('refused')\n"
+    paths = []
+    for number, damaged in enumerate((b"", b"rubbish", whole[:100], whole[: len(whole) // 2])):
+        paths.append(tmp_path / f"{number}.tflite")
+        paths[-1].write_bytes(damaged)
+    done = subprocess.run([sys.executable, "-c", script, *map(str, paths)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("refused") == 4
+
+
+# Each family: why the operator cannot serve it; that the converter is absent where it can.
+SERVED = {
+    "ssd": "uv pip install",
+    "ssd, softmax": "uv pip install",
+    "ssd, class-agnostic": "class by class",
+    "ssd, soft": "class by class",
+    "ssd, grey": "in colour",
+    "ssd, keypoints": "box coder",
+    "efficientdet": "fixed_shape_resizer",
+    "srn": "of one step",
+    "align_det": "of one step",
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_the_operator_cannot_serve_is_refused(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(PYTHON, raising=False)
+    with pytest.raises(ExportError, match=SERVED.get(family, "of one step")):
+        litert_model(build(FAMILIES[family]).eval(), "operator", 1, torch.uint8)
+
+
+def test_without_a_converter_the_way_is_told(detector: bw.Detector, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(PYTHON, raising=False)
+    with pytest.raises(ExportError, match="uv pip install"):
+        litert_model(detector.eval(), "operator", 1, torch.uint8)
+    monkeypatch.setenv(PYTHON, "/nowhere/python")
+    with pytest.raises(ExportError, match="/nowhere/python cannot be run"):
+        litert_model(detector.eval(), "operator", 1, torch.uint8)
+    monkeypatch.setenv(PYTHON, sys.executable)
+    with pytest.raises(ExportError, match="could not convert the network: .*litert_torch"):
+        litert_model(detector.eval(), "operator", 1, torch.uint8)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(PYTHON not in os.environ, reason=f"{PYTHON} names no interpreter with litert-torch")
+@pytest.mark.parametrize("family", ["ssd", "ssd, softmax"])
+def test_a_whole_detector(family: str, tmp_path: Path) -> None:
+    detector = build(FAMILIES[family])
+    path = tmp_path / "detector.tflite"
+    report = export(detector, path, images=pictures(), format="litert", about=About(source="shapes"))
+    assert report.passed
+    assert [stage.name for stage in report.stages] == [
+        "preprocessing", "raw outputs", "suppression", "detections", "batches",
+    ]  # fmt: skip
+    found = ExportedDetector(LitertSession(path)).detect(pictures()[:2])
+    assert all(len(one) for one in found)
+    told = json.loads((tmp_path / "detector.tflite.parity.json").read_text())
+    assert told["verdict"] == "passed"
+    assert io.BytesIO(path.read_bytes()).read().find(str(tmp_path).encode()) == -1
