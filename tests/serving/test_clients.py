@@ -1,0 +1,188 @@
+"""The server and clients that others wrote: curl, requests, Triton's client, a browser."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import requests
+from PIL import Image
+
+from boxwright.runtime.exported import open_exported
+from tests.exporters.exported import exported_detector
+from tests.exporters.small_detectors import pictures
+
+TRITON, BROWSER = "BOXWRIGHT_TRITON_PYTHON", "BOXWRIGHT_BROWSER"
+CHROMIUM = os.environ.get(BROWSER) or shutil.which("chromium") or shutil.which("google-chrome")
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """A server as a user starts it, on a free port."""
+    words = [sys.executable, "-m", "boxwright", "serve", str(exported_detector().file), "--port", "0"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "200"}) as process:
+        assert process.stdout is not None
+        found = re.search(r"http://127\.0\.0\.1:\d+", process.stdout.readline())
+        assert found is not None
+        while True:
+            try:
+                if requests.get(f"{found[0]}/readyz", timeout=60).status_code == 200:
+                    break
+            except requests.ConnectionError:
+                assert process.poll() is None
+                time.sleep(0.1)
+        yield found[0]
+        process.terminate()
+        assert process.wait(60) in (0, 143)
+
+
+@pytest.fixture(scope="module")
+def picture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("pictures") / "picture.png"
+    Image.fromarray(pictures()[0]).save(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def expected() -> Any:
+    return open_exported(exported_detector().file).detect(pictures()[:1])[0]
+
+
+def same(prediction: dict[str, Any], expected: Any) -> None:
+    count = int(prediction["num_detections"])
+    assert count == len(expected) > 0
+    np.testing.assert_allclose(prediction["detection_scores"][:count], expected.scores, atol=1e-5)
+    height, width = expected.image_size
+    boxes = np.array(prediction["detection_boxes"][:count]) * [height, width, height, width]
+    np.testing.assert_allclose(boxes[:, [1, 0, 3, 2]], expected.boxes, atol=1e-3)
+
+
+def test_curl_as_tensorflow_serving_documents_it(address: str, expected: Any, tmp_path: Path) -> None:
+    """`curl -d '{"instances": […]}' -X POST http://localhost:8501/v1/models/NAME:predict`, and the two GETs."""
+    if shutil.which("curl") is None:
+        pytest.skip("curl is not installed")
+    (tmp_path / "request.json").write_text(json.dumps({"instances": [pictures()[0].tolist()]}))
+
+    def curl(*words: str) -> Any:
+        return json.loads(subprocess.run(["curl", "-s", *words], capture_output=True, check=True).stdout)
+
+    answer = curl("-d", f"@{tmp_path / 'request.json'}", "-X", "POST", f"{address}/v1/models/detector:predict")
+    same(answer["predictions"][0], expected)
+    status = curl(f"{address}/v1/models/detector")["model_version_status"][0]
+    assert (status["state"], status["status"]["error_code"]) == ("AVAILABLE", "OK")
+    assert "signature_def" in curl(f"{address}/v1/models/detector/metadata")["metadata"]
+    assert "error" in curl("-d", "{}", "-X", "POST", f"{address}/v1/models/detector:predict")
+
+
+def test_requests_as_tensorflow_serving_documents_it(address: str, expected: Any, picture: Path) -> None:
+    """Its `resnet_client.py`: base64 in a text that is put together by hand, `raise_for_status`, `json()`."""
+    encoded = base64.b64encode(picture.read_bytes()).decode("utf-8")
+    predict_request = f'{{"instances" : [{{"b64": "{encoded}"}}]}}'
+    response = requests.post(f"{address}/v1/models/detector:predict", data=predict_request, timeout=60)
+    response.raise_for_status()
+    same(response.json()["predictions"][0], expected)
+
+
+SCRIPT = """
+import json, sys
+import numpy as np
+import tritonclient.http as triton
+client = triton.InferenceServerClient(sys.argv[1].removeprefix("http://"))
+assert client.is_server_live() and client.is_server_ready() and client.is_model_ready("detector")
+assert client.get_model_metadata("detector")["inputs"][0]["datatype"] == "UINT8"
+image = np.load(sys.argv[2])[None]
+given = triton.InferInput("input_tensor", list(image.shape), "UINT8")
+names = ["num_detections", "detection_scores", "detection_boxes"]
+found = []
+for binary_in in (True, False):
+    given.set_data_from_numpy(image, binary_data=binary_in)
+    for binary in (True, False):
+        wanted = [triton.InferRequestedOutput(name, binary_data=binary) for name in names]
+        answer = client.infer("detector", [given], outputs=wanted, request_id="7")
+        assert answer.get_response()["id"] == "7"
+        found.append({name: answer.as_numpy(name)[0].tolist() for name in names})
+everything = client.infer("detector", [given])
+found.append({name: everything.as_numpy(name)[0].tolist() for name in names})
+for packing in ("gzip", "deflate"):
+    answer = client.infer("detector", [given], response_compression_algorithm=packing)
+    found.append({name: answer.as_numpy(name)[0].tolist() for name in names})
+try:
+    client.infer("nothing", [given])
+except triton.InferenceServerException as error:
+    assert "nothing" in str(error), error
+else:
+    raise SystemExit("no error")
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(TRITON not in os.environ, reason=f"{TRITON} names no interpreter with tritonclient[http]")
+def test_tritons_own_client(address: str, expected: Any, tmp_path: Path) -> None:
+    np.save(tmp_path / "picture.npy", pictures()[0])
+    words = [os.environ[TRITON], "-c", SCRIPT, address, str(tmp_path / "picture.npy")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    answers = json.loads(done.stdout)
+    assert len(answers) == 7
+    for answer in answers:
+        same(answer, expected)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason=f"no chromium here, and {BROWSER} names none")
+def test_the_page_in_a_browser(address: str, expected: Any, picture: Path) -> None:
+    """A file chosen, a file dropped, the score moved, what is no image, and a camera that the browser makes up."""
+    from playwright.sync_api import sync_playwright
+
+    flags = [
+        "--no-sandbox",
+        "--disable-dev-shm-usage",
+        "--use-fake-device-for-media-stream",
+        "--use-fake-ui-for-media-stream",
+    ]
+    visible = int((expected.scores >= 0.5).sum())
+    with sync_playwright() as browsers:
+        browser = browsers.chromium.launch(executable_path=CHROMIUM, args=flags)
+        page = browser.new_context(permissions=["camera"]).new_page()
+        problems: list[str] = []
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.goto(f"{address}/")
+        page.set_input_files("#file", str(picture))
+        page.wait_for_selector("#canvas:visible")
+        page.wait_for_function("document.getElementById('summary').textContent !== ''")
+        summary = page.text_content("#summary") or ""
+        assert re.search(rf"\b{visible}\b", summary), (summary, visible)
+        shown = np.asarray(Image.open(io.BytesIO(page.locator("#canvas").screenshot())).convert("RGB")).astype(int)
+        assert shown.std() > 5
+        page.evaluate("const s = document.getElementById('score'); s.value = 0; s.dispatchEvent(new Event('input'))")
+        page.wait_for_function(f"/\\b{len(expected)}\\b/.test(document.getElementById('summary').textContent)")
+        data = base64.b64encode(picture.read_bytes()).decode()
+        dropped = page.evaluate_handle(
+            "data => { const all = new DataTransfer(); const raw = Uint8Array.from(atob(data), c => c.charCodeAt(0));"
+            "all.items.add(new File([raw], 'a.png', {type: 'image/png'})); return all }",
+            data,
+        )
+        page.evaluate("document.getElementById('summary').textContent = ''")
+        page.dispatch_event("#drop", "drop", {"dataTransfer": dropped})
+        page.wait_for_function("document.getElementById('summary').textContent !== ''")
+        page.set_input_files("#file", {"name": "a.png", "mimeType": "image/png", "buffer": b"rubbish"})
+        page.wait_for_function("document.getElementById('error').textContent !== ''")
+        page.click("#webcam")
+        page.wait_for_function("document.getElementById('video').videoWidth > 0")
+        page.evaluate("document.getElementById('summary').textContent = ''")
+        page.wait_for_function("document.getElementById('summary').textContent !== ''")
+        assert problems == []
+        browser.close()
