@@ -12,6 +12,7 @@ import tarfile
 import textwrap
 import zlib
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,10 @@ from boxwright.data.image_io import encode_png
 from boxwright.data.tf_example import encode_example
 from boxwright.data.tfrecord import write_records
 from boxwright.errors import DataError
-from boxwright.inference.collections import items_of, units_of
-from boxwright.inference.engines import here, over_processes, over_ray
+from boxwright.inference.collections import Unit, items_of, units_of
+from boxwright.inference.engines import over_processes, over_ray
 from boxwright.inference.settings import PredictionSettings
-from boxwright.inference.shards import PLAN, Job, begin, finished, unfinished_units
+from boxwright.inference.shards import PLAN, Job, Part, begin, finished, run_unit, unfinished_units, worker
 from boxwright.inference.stores import Store
 from boxwright.types import Categories, Category, Sample
 from tests.inference.blobs import BlobModel, picture_of
@@ -58,8 +59,17 @@ def run(job: Job, words: list[str], workers: int = 1) -> list[dict[str, Any]]:
     units = units_of(words, job.part_size)
     model = job.model.open()
     begin(job, units, model.weights)
-    list(over_processes(job, unfinished_units(job, units), workers, model))
+    todo = unfinished_units(job, units)
+    if workers > 1:
+        list(over_processes(partial(worker, job), todo, workers))
+    else:
+        make(job, todo)
     return rows_of(Path(job.out))
+
+
+def make(job: Job, units: list[Unit]) -> list[Part]:
+    model = job.model.open()
+    return [part for unit in units for part in run_unit(unit, job, model)]
 
 
 def rows_of(out: Path) -> list[dict[str, Any]]:
@@ -117,9 +127,9 @@ def in_hugging_face(folder: Path) -> Path:
     return folder / "h.parquet"
 
 
-@pytest.mark.parametrize("make", [in_records, in_archive, in_parquet, in_hugging_face])
-def test_containers_give_what_the_files_give(make: Any, tmp_path: Path) -> None:
-    rows = run(job(tmp_path / "out"), [str(make(tmp_path))])
+@pytest.mark.parametrize("write", [in_records, in_archive, in_parquet, in_hugging_face])
+def test_containers_give_what_the_files_give(write: Any, tmp_path: Path) -> None:
+    rows = run(job(tmp_path / "out"), [str(write(tmp_path))])
     assert len(rows) == COUNT
     assert len(list((tmp_path / "out").glob("*.parquet"))) == -(-COUNT // 5)
     for number, row in enumerate(rows):
@@ -150,8 +160,8 @@ def test_bad_images_and_bad_containers_are_rows(images: Path, tmp_path: Path) ->
     bomb[29:33] = zlib.crc32(bomb[12:29]).to_bytes(4, "big")
     (images / "004.png").write_bytes(bomb)
     halves = []
-    for make in (in_records, in_archive, in_parquet):
-        path = make(tmp_path)
+    for write in (in_records, in_archive, in_parquet):
+        path = write(tmp_path)
         path.write_bytes(path.read_bytes()[: path.stat().st_size * 2 // 3])
         halves.append(str(path))
     rows = run(job(tmp_path / "out"), [str(images), *halves])
@@ -200,14 +210,15 @@ import sys
 from pathlib import Path
 from tests.inference.test_shards import job
 from boxwright.inference.collections import units_of
-from boxwright.inference.engines import here
-from boxwright.inference.shards import begin, unfinished_units
+from boxwright.inference.shards import begin, run_unit, unfinished_units
 work = job(sys.argv[1])
 units = units_of(sys.argv[2:], 5)
 begin(work, units, "blobs")
-for part in here(work, unfinished_units(work, units), work.model.open()):
-    print(part.name, flush=True)
-    sys.stdin.readline()
+model = work.model.open()
+for unit in unfinished_units(work, units):
+    for part in run_unit(unit, work, model):
+        print(part.name, flush=True)
+        sys.stdin.readline()
 """
 
 
@@ -271,10 +282,10 @@ def test_an_object_store_is_read_and_written(bucket: str, images: Path, tmp_path
     units = units_of([f"{bucket}/in"], 5)
     model = work.model.open()
     begin(work, units, model.weights)
-    list(here(work, unfinished_units(work, units)[:2], model))
+    make(work, unfinished_units(work, units)[:2])
     assert len(unfinished_units(work, units)) == len(units) - 2
     begin(work, units, model.weights)
-    list(here(work, unfinished_units(work, units), model))
+    make(work, unfinished_units(work, units))
     parts = finished(work)
     assert (sum(part.rows for part in parts), sum(part.errors for part in parts)) == (4 * COUNT, 0)
     system, path = FileSystem.from_uri(f"{bucket}/out/results.parquet")
@@ -304,9 +315,9 @@ def test_ray_makes_the_same_rows_on_two_nodes(images: Path, tmp_path: Path, monk
         units = units_of([str(images)], 5)
         model = work.model.open()
         begin(work, units, model.weights)
-        parts = list(over_ray(work, units[:2], 2, model))
+        parts = list(over_ray(partial(worker, work), units[:2], 2))
         assert len(parts) == 2
-        parts += over_ray(work, unfinished_units(work, units), 2, model)
+        parts += over_ray(partial(worker, work), unfinished_units(work, units), 2)
         assert len(parts) == len(units)
         assert len(ray.nodes()) == 2
         assert rows_of(tmp_path / "b") == alone

@@ -17,8 +17,6 @@ from boxwright.runtime.formats import EXPORTS
 if TYPE_CHECKING:
     from boxwright.config.messages import TrainEvalPipelineConfig
     from boxwright.evaluation.results import Evaluation
-    from boxwright.models.detector import Detector
-    from boxwright.runtime.exported import ExportedDetector
 
 __all__ = ["evaluate_command", "print_watched"]
 
@@ -91,22 +89,22 @@ def _evaluate(
 ) -> None:
     """Evaluate once; write and print what was found."""
     require_checkpoint(model_dir)
-    from boxwright.checkpoints.restore import restore_detector
     from boxwright.evaluation.results import write_evaluation
     from boxwright.evaluation.run import run_evaluation
-    from boxwright.exporters.export import open_session_of
-    from boxwright.models.detector import usable_device
-    from boxwright.runtime.exported import ExportedDetector
+    from boxwright.inference.evaluate_shares import evaluate_in_shares, open_for_evaluation
 
-    detector: Detector | ExportedDetector
     if model_dir.suffix in EXPORTS:
-        detector = ExportedDetector(open_session_of(model_dir))
-        config, step = _exported_configuration(detector, model_dir, config_path, changes), detector.metadata.step
+        config = _exported_configuration(model_dir, config_path, changes)
     else:
         config = _configuration(model_dir, config_path, changes)
-        trained, _, step = restore_detector(model_dir, config=config)
-        detector = trained.to(usable_device(settings.device))
-    evaluation = run_evaluation(config, detector, settings, lambda items, title: count_progress(title)(items))
+    opened = open_for_evaluation(model_dir, config, settings.device)
+    step = opened.step
+    if settings.engine:
+        evaluation = evaluate_in_shares(model_dir, config, settings, opened.detector.categories)
+    else:
+        evaluation = run_evaluation(
+            config, opened.detector, settings, lambda items, title: count_progress(title)(items)
+        )
     folder = out or (model_dir if model_dir.is_dir() else model_dir.parent) / "eval"
     write_evaluation(evaluation, folder)
     console.print(f"evaluation at step {step}")
@@ -115,18 +113,17 @@ def _evaluate(
     console.print(ap_line(evaluation.metrics))
 
 
-def _exported_configuration(
-    detector: ExportedDetector, path: Path, given: Path | None, changes: list[str]
-) -> TrainEvalPipelineConfig:
+def _exported_configuration(path: Path, given: Path | None, changes: list[str]) -> TrainEvalPipelineConfig:
     """Take the configuration that is given, else the one that the file carries."""
     from boxwright.config.load import load_config, parse_message
     from boxwright.config.messages import TrainEvalPipelineConfig
     from boxwright.config.overrides import apply_override
+    from boxwright.runtime.metadata_reader import read_metadata
 
     overrides = [*changes, "eval_config.include_metrics_per_category=true"]
     if given is not None:
         return load_config(given, overrides)
-    config = parse_message(detector.metadata.config, TrainEvalPipelineConfig, file=str(path))
+    config = parse_message(read_metadata(path).config, TrainEvalPipelineConfig, file=str(path))
     for override in overrides:
         apply_override(config, override)
     return config

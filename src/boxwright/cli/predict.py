@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -129,21 +131,25 @@ def _print_profile(done: Predicted) -> None:
 def _predict_many(words: list[str], model: Model, out: str, many: ManySettings) -> None:
     """Detect in very many images; resume where an earlier run ended."""
     from boxwright.inference.collections import units_of
-    from boxwright.inference.engines import ENGINES
-    from boxwright.inference.shards import Job, begin, finished, unfinished_units
+    from boxwright.inference.engines import engine_of
+    from boxwright.inference.shards import Job, begin, finished, run_unit, unfinished_units, worker
     from boxwright.inference.stores import require_pyarrow
 
     require_pyarrow()
-    if many.engine not in ENGINES:
-        raise ConfigError(f"--engine {many.engine}: expected {' or '.join(ENGINES)}")
-    job = Job(model, out, many.part_size, many.batch_size, many.column)
+    spread = engine_of(many.engine)
+    threads = max((os.cpu_count() or 1) // many.workers, 1) if many.workers > 1 else 0
+    job = Job(model, out, many.part_size, many.batch_size, many.column, threads)
     units = units_of(words, many.part_size)
     opened = model.open()
     begin(job, units, opened.weights)
     todo = [unit for unit in unfinished_units(job, units) if _mine(unit.number, many.shards)]
     if len(todo) < len(units):
         console.print(f"{len(units) - len(todo)} of {len(units)} units are done, or another's")
-    _watch_parts(ENGINES[many.engine](job, todo, many.workers, opened), len(todo))
+    if many.engine == "local" and many.workers == 1:
+        parts = (part for unit in todo for part in run_unit(unit, job, opened))
+    else:
+        parts = (part for parts in spread(partial(worker, job), todo, many.workers) for part in parts)
+    _watch_parts(parts, len(todo))
     _print_result(job, finished(job), many.max_errors)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -36,19 +36,24 @@ from boxwright.types import Categories, Category, FoundObjects, Sample
 
 __all__ = [
     "EvaluationSet",
+    "Part",
     "check_reader",
     "check_same_classes",
     "evaluate",
     "evaluate_detector",
     "evaluate_exported",
+    "evaluate_share",
     "open_evaluation",
     "reader_name",
     "run_evaluation",
+    "sum_shares",
 ]
 
 Progress = Callable[[Iterable[int], str], Iterable[int]]
 # From samples and a seed to what is found in each, and losses.
 Look = Callable[[list[Sample], int], Iterator[tuple[FoundObjects, dict[str, float]]]]
+# From all batches to those that one process looks at.
+Share = Callable[[list[range]], Sequence[range]]
 _NTH_OF_TRAINING = 5
 _DEFAULTS = EvaluationSettings(workers=0)
 
@@ -107,7 +112,7 @@ def _silent(indices: Iterable[int], _: str) -> Iterable[int]:
 
 
 @dataclass(frozen=True)
-class _Part:
+class Part:
     """What was found in one image; without its pixels, so that it can travel between processes."""
 
     index: int
@@ -164,38 +169,103 @@ def evaluate_exported(
     Returns:
         Metrics, detections and pictures.
     """
+    return _evaluation(partial(_looked_at_exported, detector), dataset, plan, progress, ALONE, workers)
 
-    def look(samples: list[Sample], _: int) -> Iterator[tuple[FoundObjects, dict[str, float]]]:
-        for found in detector.detect([sample.image for sample in samples]):
-            yield found, {}
 
-    return _evaluation(look, dataset, plan, progress, ALONE, workers)
+def evaluate_share(
+    config: m.TrainEvalPipelineConfig,
+    detector: Detector | ExportedDetector,
+    settings: EvaluationSettings,
+    share: tuple[int, int],
+) -> list[Part]:
+    """Look at a share of the data that the settings choose; `sum_shares` makes an evaluation of all shares.
+
+    Args:
+        config: The configuration.
+        detector: The detector, in evaluation mode, or an exported one.
+        settings: What is evaluated.
+        share: Which, from 0, of how many.
+
+    Returns:
+        What was found in each image.
+
+    Raises:
+        ConfigError: As `run_evaluation`.
+    """
+    opened = open_evaluation(config, settings, detector.categories)
+    look = _look(detector, settings, opened.plan)
+    number, count = share
+    return _parts(look, opened.dataset, opened.plan, _silent, lambda batches: batches[number::count], settings.workers)
+
+
+def sum_shares(
+    config: m.TrainEvalPipelineConfig, settings: EvaluationSettings, trained: Categories | None, parts: list[Part]
+) -> Evaluation:
+    """Return the evaluation of what was found in all shares, the same as that of one process.
+
+    Args:
+        config: The configuration.
+        settings: What is evaluated.
+        trained: The detector's classes.
+        parts: Of all shares, in any order.
+
+    Returns:
+        Metrics, detections and pictures.
+
+    Raises:
+        ConfigError: As `run_evaluation`.
+    """
+    opened = open_evaluation(config, settings, trained)
+    return _summed_up(parts, _categories(opened.dataset.categories, opened.plan), opened.plan)
+
+
+def _look(detector: Detector | ExportedDetector, settings: EvaluationSettings, plan: EvaluationPlan) -> Look:
+    if not isinstance(detector, ExportedDetector):
+        return partial(_looked_at, at_scales(detector, settings.multi_scale), plan)
+    if settings.multi_scale:
+        raise ConfigError("multi_scale: an exported detector looks once; evaluate what it was exported from")
+    return partial(_looked_at_exported, detector)
+
+
+def _looked_at_exported(
+    detector: ExportedDetector, samples: list[Sample], _: int
+) -> Iterator[tuple[FoundObjects, dict[str, float]]]:
+    for found in detector.detect([sample.image for sample in samples]):
+        yield found, {}
 
 
 def _evaluation(
     look: Look, dataset: Dataset, plan: EvaluationPlan, progress: Progress, processes: Processes, workers: int
 ) -> Evaluation:
+    parts = _parts(look, dataset, plan, progress, processes.share, workers)
+    gathered = [part for some in processes.gather(parts) for part in some]
+    return _summed_up(gathered, _categories(dataset.categories, plan), plan)
+
+
+def _parts(
+    look: Look, dataset: Dataset, plan: EvaluationPlan, progress: Progress, share: Share, workers: int
+) -> list[Part]:
+    """Look at a share of the images."""
     indices = range(0, len(dataset), plan.every_nth)
     step = max(len(indices) // max(plan.num_pictures, 1), 1)
     drawn = set(list(indices)[::step][: plan.num_pictures])
     size = plan.batch_size
-    shared = processes.share([indices[start : start + size] for start in range(0, len(indices), size)])
-    mine = [index for batch in shared for index in batch]
+    mine = [
+        index for batch in share([indices[at : at + size] for at in range(0, len(indices), size)]) for index in batch
+    ]
     samples = samples_in_order(dataset, mine, workers)
     try:
-        parts = [
+        return [
             part
             for batch in _batches(zip(progress(mine, "evaluate"), samples, strict=True), size)
             for part in _evaluate_batch(look, dataset, plan, batch, drawn)
         ]
     finally:
         samples.close()
-    gathered = [part for some in processes.gather(parts) for part in some]
-    return _summed_up(sorted(gathered, key=lambda part: part.index), _categories(dataset, plan), plan)
 
 
-def _categories(dataset: Dataset, plan: EvaluationPlan) -> Categories:
-    return Categories((Category(0, 1, "object"),)) if plan.class_agnostic else dataset.categories
+def _categories(given: Categories, plan: EvaluationPlan) -> Categories:
+    return Categories((Category(0, 1, "object"),)) if plan.class_agnostic else given
 
 
 def _looked_at(
@@ -217,18 +287,19 @@ def _evaluate_batch(
     plan: EvaluationPlan,
     batch: list[tuple[int, Sample]],
     drawn: set[int],
-) -> Iterator[_Part]:
+) -> Iterator[Part]:
     indices = [index for index, _ in batch]
     # As in TF, the losses of an evaluation are of labels, whatever scores the records have.
     samples = [replace(sample, class_scores=None) for _, sample in batch]
     for index, sample, (arrays, losses) in zip(indices, samples, look(samples, indices[0]), strict=True):
         truth, seen = _one_class(sample, arrays) if plan.class_agnostic else (sample, arrays)
-        yield _Part(
+        classes = _categories(dataset.categories, plan)
+        yield Part(
             index=index,
             sample=replace(truth, image=np.zeros((*sample.image.shape[:2], 0), np.uint8), masks=None),
             detections=replace(seen, masks=None, multiclass_scores=None, keypoints=None, anchor_indices=None),
             losses=losses,
-            picture=draw_beside_truth(truth, seen, _categories(dataset, plan), plan) if index in drawn else None,
+            picture=draw_beside_truth(truth, seen, classes, plan) if index in drawn else None,
             masks=_masks(sample, arrays),
         )
 
@@ -272,13 +343,13 @@ def _losses(
     return values | {TOTAL: sum(values.values())}
 
 
-def _summed_up(parts: Iterable[_Part], categories: Categories, plan: EvaluationPlan) -> Evaluation:
+def _summed_up(parts: Iterable[Part], categories: Categories, plan: EvaluationPlan) -> Evaluation:
     metrics = [make(categories) for make in plan.metrics]
     rows: list[dict[str, Any]] = []
     pictures: dict[str, NDArray[np.uint8]] = {}
     sums: dict[str, float] = {}
     count = 0
-    for part in parts:
+    for part in sorted(parts, key=lambda part: part.index):
         for metric in metrics:
             metric.add(part.sample, part.detections, part.masks)
         segmentations = None if part.masks is None else part.masks.found
@@ -317,9 +388,8 @@ def run_evaluation(
     """
     opened = open_evaluation(config, settings, detector.categories)
     if isinstance(detector, ExportedDetector):
-        if settings.multi_scale:
-            raise ConfigError("multi_scale: an exported detector looks once; evaluate what it was exported from")
-        return evaluate_exported(detector, opened.dataset, opened.plan, progress, settings.workers)
+        look = _look(detector, settings, opened.plan)
+        return _evaluation(look, opened.dataset, opened.plan, progress, ALONE, settings.workers)
     seeing = at_scales(detector, settings.multi_scale)
     return evaluate_detector(seeing, opened.dataset, opened.plan, progress, workers=settings.workers)
 

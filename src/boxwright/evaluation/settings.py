@@ -26,6 +26,8 @@ class EvaluationSettings:
     )
     device: str = setting("auto", "cpu, cuda, or auto for a GPU where there is one.")
     workers: int = setting(1, "Processes that read and decode images.", least=0)
+    engine: str = setting("", "Share the images: local, among processes here; ray, over a cluster (RAY_ADDRESS).")
+    shares: int = setting(2, "With --engine, among how many.", least=1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,107 +1,84 @@
-"""Spreading units of work: over processes of this machine, or over a cluster by Ray.
+"""Spreading work over workers: processes of this machine, or a cluster by Ray.
 
-Each worker opens the detector once and takes unit after unit. Nothing of a result passes through here: workers write
-their parts themselves, so the folder of results must be one that all of them see.
+A worker is made once, where it works, and takes task after task. What makes it, the tasks and the results must be such
+as can be sent to another process.
 """
 
 from __future__ import annotations
 
 import logging
 import multiprocessing
-import os
+import pickle
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import replace
 from typing import Any
 
-from boxwright.errors import DataError
-from boxwright.inference.collections import Unit
-from boxwright.inference.finders import OpenModel
-from boxwright.inference.shards import Job, Part, run_unit
+from boxwright.errors import ConfigError, DataError
 
-__all__ = ["ENGINES", "Engine", "here", "over_processes", "over_ray"]
+__all__ = ["ENGINES", "Engine", "engine_of", "over_processes", "over_ray"]
 
-# From a job, its units and how many workers there may be, to the parts as they are made.
-Engine = Callable[[Job, Sequence[Unit], int, OpenModel], Iterator[Part]]
+Work = Callable[[Any], Any]
+# From what makes a worker, the tasks and how many workers there may be, to the results as they come.
+Engine = Callable[[Callable[[], Work], Sequence[Any], int], Iterator[Any]]
 
 
-def here(job: Job, units: Sequence[Unit], model: OpenModel) -> Iterator[Part]:
-    """Make all parts in this process.
+def over_processes(make: Callable[[], Work], tasks: Sequence[Any], workers: int) -> Iterator[Any]:
+    """Do tasks in processes of this machine.
 
     Args:
-        job: What is done.
-        units: What is missing.
-        model: The detector.
-
-    Yields:
-        Each part, when it is written.
-    """
-    for unit in units:
-        yield from run_unit(unit, job, model)
-
-
-def over_processes(job: Job, units: Sequence[Unit], workers: int, model: OpenModel) -> Iterator[Part]:
-    """Make all parts in processes of this machine; in this one where one is enough.
-
-    Args:
-        job: What is done.
-        units: What is missing.
+        make: Makes a worker.
+        tasks: What is done.
         workers: How many processes.
-        model: The detector, opened here.
 
     Yields:
-        The parts; those of a unit when it is done.
+        The results, as they come.
 
     Raises:
-        DataError: Where a process died; the same command resumes.
+        DataError: Where a process died.
     """
-    if workers <= 1:
-        yield from here(job, units, model)
-        return
-    threads = job.threads or max((os.cpu_count() or workers) // workers, 1)
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, context, _open_in_process, (replace(job, threads=threads),))
+    pool = ProcessPoolExecutor(max(workers, 1), context, _make_worker, (make,))
     try:
-        for future in as_completed([pool.submit(_in_process, unit) for unit in units]):
-            yield from future.result()
+        for future in as_completed([pool.submit(_do, task) for task in tasks]):
+            yield future.result()
     except BrokenProcessPool:
-        raise DataError("a worker died, perhaps for want of memory; what was done is kept: run it again") from None
+        raise DataError(
+            "a worker died, perhaps for want of memory; what was written is whole, and the same command goes on with it"
+        ) from None
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-# A worker's own: what it was started with. Processes of a pool have no other place for it.
-_opened: dict[str, Any] = {}
+# A process's own worker: what a pool starts a process with has no other place.
+_worker: list[Work] = []
 
 
-def _open_in_process(job: Job) -> None:
-    _opened["job"], _opened["model"] = job, job.model.open(job.threads)
+def _make_worker(make: Callable[[], Work]) -> None:
+    _worker[:] = [make()]
 
 
-def _in_process(unit: Unit) -> list[Part]:
-    return list(run_unit(unit, _opened["job"], _opened["model"]))
+def _do(task: Any) -> Any:
+    return _worker[0](task)
 
 
-def over_ray(job: Job, units: Sequence[Unit], workers: int, model: OpenModel) -> Iterator[Part]:
-    """Make all parts on a Ray cluster: the one that RAY_ADDRESS names, else one on this machine.
+def over_ray(make: Callable[[], Work], tasks: Sequence[Any], workers: int) -> Iterator[Any]:
+    """Do tasks on a Ray cluster: the one that RAY_ADDRESS names, else one on this machine.
 
-    Ray places the workers, starts lost ones anew and spreads the units; results and resuming are ours.
+    Ray places the workers, starts lost ones anew and hands out the tasks.
 
     Args:
-        job: What is done; its folder is one that all machines see.
-        units: What is missing.
+        make: Makes a worker.
+        tasks: What is done.
         workers: The most workers.
-        model: The detector, opened here; workers open it themselves.
 
     Yields:
-        The parts; those of a unit when it is done.
+        The results, as they come.
 
     Raises:
-        DataError: Where Ray is not installed, or what a worker met.
+        DataError: Where Ray is not installed.
     """
-    del model
-    if not units:
+    if not tasks:
         return
     try:
         import ray
@@ -110,44 +87,56 @@ def over_ray(job: Job, units: Sequence[Unit], workers: int, model: OpenModel) ->
         raise DataError("--engine ray needs Ray: pip install 'boxwright[ray]'") from None
     ray.init(ignore_reinit_error=True, log_to_driver=False, logging_level=logging.ERROR)
     DataContext.get_current().enable_progress_bars = False
-    gpus = 1 if job.model.settings.device.startswith("cuda") else 0
-    by_number = {unit.number: unit for unit in units}
-    dataset = ray.data.from_items([{"unit": number} for number in by_number], override_num_blocks=len(units))
-    done = dataset.map_batches(
+    gpus = 1 if _gpus(ray) >= workers else 0
+    numbers = ray.data.from_items([{"task": number} for number in range(len(tasks))], override_num_blocks=len(tasks))
+    done = numbers.map_batches(
         RayWorker,
-        fn_constructor_args=(job, by_number),
+        fn_constructor_args=(make, list(tasks)),
         batch_size=1,
         concurrency=(1, max(workers, 1)),
-        num_gpus=gpus,
         num_cpus=1,
+        num_gpus=gpus,
     )
     for row in done.iter_rows():
-        yield Part(row["name"], int(row["rows"]), int(row["errors"]))
+        yield pickle.loads(row["result"])  # what our own worker wrote
+
+
+def _gpus(ray: Any) -> float:
+    return float(ray.cluster_resources().get("GPU", 0))
 
 
 class RayWorker:
-    """A worker of a cluster, with its detector."""
+    """A worker of a cluster."""
 
-    def __init__(self, job: Job, units: dict[int, Unit]) -> None:
-        """Open the detector.
+    def __init__(self, make: Callable[[], Work], tasks: list[Any]) -> None:
+        """Make it.
 
         Args:
-            job: What is done.
-            units: By number.
+            make: Makes what works.
+            tasks: All there are, by number.
         """
-        self._job, self._units = job, units
-        self._model = job.model.open(job.threads)
+        self._work, self._tasks = make(), tasks
 
-    def __call__(self, batch: dict[str, Any]) -> dict[str, list[Any]]:
-        """Make the missing parts of the units of a batch."""
-        parts = [
-            part for number in batch["unit"] for part in run_unit(self._units[int(number)], self._job, self._model)
-        ]
-        return {
-            "name": [part.name for part in parts],
-            "rows": [part.rows for part in parts],
-            "errors": [part.errors for part in parts],
-        }
+    def __call__(self, batch: dict[str, Any]) -> dict[str, list[bytes]]:
+        """Do the tasks of a batch."""
+        return {"result": [pickle.dumps(self._work(self._tasks[int(number)])) for number in batch["task"]]}
 
 
 ENGINES: dict[str, Engine] = {"local": over_processes, "ray": over_ray}
+
+
+def engine_of(name: str) -> Engine:
+    """Return the engine of a name.
+
+    Args:
+        name: As `--engine` has it.
+
+    Returns:
+        What spreads work.
+
+    Raises:
+        ConfigError: For another name.
+    """
+    if name not in ENGINES:
+        raise ConfigError(f"--engine {name}: expected {' or '.join(ENGINES)}")
+    return ENGINES[name]

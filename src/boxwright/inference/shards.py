@@ -16,7 +16,7 @@ import hashlib
 import itertools
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -32,7 +32,7 @@ from boxwright.inference.stages import Stages
 from boxwright.inference.stores import Store
 from boxwright.types import Finder
 
-__all__ = ["PLAN", "Job", "Part", "begin", "finished", "run_unit", "unfinished_units"]
+__all__ = ["PLAN", "Job", "Part", "begin", "finished", "run_unit", "unfinished_units", "worker"]
 
 PLAN = "_plan.json"
 _SCHEMA = 1
@@ -160,6 +160,19 @@ def run_unit(unit: Unit, job: Job, model: OpenModel) -> Iterator[Part]:
             store.write(name, parquet_bytes(part, about))
             yield Part(name, len(part), sum("error" in row for row in part))
     store.write(_done(unit), f"{os.getpid()}\n".encode())
+
+
+def worker(job: Job) -> Callable[[Unit], list[Part]]:
+    """Return what makes the missing parts of a unit, its detector opened.
+
+    Args:
+        job: What is done.
+
+    Returns:
+        From a unit to its new parts.
+    """
+    model = job.model.open(job.threads)
+    return lambda unit: list(run_unit(unit, job, model))
 
 
 def _stem(unit: Unit) -> str:

@@ -1,0 +1,41 @@
+"""Evaluating by several workers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import boxwright as bw
+from boxwright.evaluation.run import run_evaluation
+from boxwright.evaluation.settings import EvaluationSettings
+from boxwright.inference.evaluate_shares import evaluate_in_shares
+
+
+@pytest.mark.parametrize(
+    "engine",
+    ["local", pytest.param("ray", marks=[pytest.mark.slow, pytest.mark.filterwarnings("ignore")])],
+)
+def test_workers_make_the_evaluation_of_one(engine: str, small_config: Path, tmp_path: Path) -> None:
+    """Metrics, losses, rows and pictures: all the same, whoever looked at which image."""
+    config = bw.load_config(small_config, ["train_config.num_steps=2"])
+    bw.train(config, tmp_path / "m", bw.RunSettings(workers=0))
+    detector, _, _ = bw.restore_detector(tmp_path / "m")
+    alone = run_evaluation(config, detector, EvaluationSettings(workers=0))
+    settings = EvaluationSettings(workers=0, engine=engine, shares=2, device="cpu")
+    shared = evaluate_in_shares(tmp_path / "m", config, settings, detector.categories)
+    if engine == "ray":
+        import ray
+
+        ray.shutdown()
+    assert len(alone.rows) > 0
+    assert shared.rows == alone.rows
+    assert shared.notes == alone.notes
+    assert shared.metrics.keys() == alone.metrics.keys()
+    for name, value in alone.metrics.items():
+        assert shared.metrics[name] == value, name
+    assert any("oss" in name for name in alone.metrics)
+    assert list(shared.pictures) == list(alone.pictures)
+    for name, picture in alone.pictures.items():
+        np.testing.assert_array_equal(shared.pictures[name], picture)
