@@ -115,6 +115,33 @@ def test_very_many_pictures_films_and_tiles_without_pytorch(file: Path, project:
     assert "expected local or ray" in run(*words, "--engine", "spark", fails=True)
 
 
+def test_evaluating_without_pytorch(file: Path, project: Path, tmp_path: Path) -> None:
+    """The same metrics as with PyTorch's own readers, by threads and alone."""
+    from boxwright.data.convert import write_tfrecords
+    from boxwright.data.shapes import ShapesDataset
+
+    shapes = ShapesDataset(8, seed=4, size=(96, 128))
+    shapes.categories = CATEGORIES
+    write_tfrecords(shapes, tmp_path / "val.record")
+    text = (project / "pipeline.config").read_text()
+    reader = (
+        f'label_map_path: "{tmp_path}/label_map.pbtxt" tf_record_input_reader {{ input_path: "{tmp_path}/val.record" }}'
+    )
+    (tmp_path / "p.config").write_text(f"{text} eval_input_reader {{ {reader} }}")
+    found = []
+    for name, workers, code in (("a", 2, WITHOUT_TORCH), ("b", 0, WITHOUT_TORCH), ("c", 0, None)):
+        more = {} if code is None else {"code": code}
+        words = ["--engine", "local", "--shares", 2] if code is None else []
+        run(
+            "evaluate", "--model_dir", file, "--config", tmp_path / "p.config", "--out", tmp_path / name, "--workers",
+            workers, *words, **more,
+        )  # fmt: skip
+        found.append(json.loads((tmp_path / name / "detections.json").read_text()))
+        assert len(list((tmp_path / name / "pictures").iterdir())) == 8
+    assert len(found[0]) > 20
+    assert found[0] == found[1] == found[2]
+
+
 def test_verifying_and_measuring(file: Path, project: Path, tmp_path: Path) -> None:
     source = project / "training" / "ckpt-5"
     told = run(

@@ -12,8 +12,9 @@ from typer.testing import CliRunner
 
 import boxwright as bw
 from boxwright.cli.main import app, like_absl
+from boxwright.evaluation.parts import open_evaluation
 from boxwright.evaluation.results import Evaluation
-from boxwright.evaluation.run import open_evaluation, run_evaluation
+from boxwright.evaluation.run import run_evaluation
 from boxwright.evaluation.settings import EvaluationSettings, WatchSettings
 from boxwright.evaluation.watch import watch
 

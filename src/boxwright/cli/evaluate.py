@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +13,7 @@ from boxwright.cli.options import CheckpointOption
 from boxwright.cli.paths import require_checkpoint
 from boxwright.errors import ConfigError
 from boxwright.evaluation.settings import EvaluationSettings, WatchSettings
-from boxwright.runtime.formats import EXPORTS
+from boxwright.runtime.formats import EXPORTS, RUNTIMES
 
 if TYPE_CHECKING:
     from boxwright.config.messages import TrainEvalPipelineConfig
@@ -90,27 +91,47 @@ def _evaluate(
     """Evaluate once; write and print what was found."""
     require_checkpoint(model_dir)
     from boxwright.evaluation.results import write_evaluation
-    from boxwright.evaluation.run import run_evaluation
-    from boxwright.inference.evaluate_shares import evaluate_in_shares, open_for_evaluation
 
-    if model_dir.suffix in EXPORTS:
-        config = _exported_configuration(model_dir, config_path, changes)
-    else:
-        config = _configuration(model_dir, config_path, changes)
-    opened = open_for_evaluation(model_dir, config, settings.device)
-    step = opened.step
-    if settings.engine:
-        evaluation = evaluate_in_shares(model_dir, config, settings, opened.detector.categories)
-    else:
-        evaluation = run_evaluation(
-            config, opened.detector, settings, lambda items, title: count_progress(title)(items)
-        )
+    evaluation, step = (
+        _evaluate_without_pytorch(model_dir, config_path, changes, settings)
+        if model_dir.suffix in RUNTIMES and not settings.engine
+        else _evaluate_any(model_dir, config_path, changes, settings)
+    )
     folder = out or (model_dir if model_dir.is_dir() else model_dir.parent) / "eval"
     write_evaluation(evaluation, folder)
     console.print(f"evaluation at step {step}")
     print_evaluation(evaluation)
     console.print(f"metrics, detections and {len(evaluation.pictures)} pictures: {folder}", markup=False)
     console.print(ap_line(evaluation.metrics))
+
+
+def _evaluate_without_pytorch(
+    path: Path, config_path: Path | None, changes: list[str], settings: EvaluationSettings
+) -> tuple[Evaluation, int]:
+    from boxwright.evaluation.exported import evaluate_exported
+    from boxwright.runtime.exported import open_exported
+
+    config, detector = _exported_configuration(path, config_path, changes), open_exported(path)
+    return evaluate_exported(config, detector, settings, _progress), detector.metadata.step
+
+
+def _evaluate_any(
+    path: Path, config_path: Path | None, changes: list[str], settings: EvaluationSettings
+) -> tuple[Evaluation, int]:
+    from boxwright.evaluation.run import run_evaluation
+    from boxwright.inference.evaluate_shares import evaluate_in_shares, open_for_evaluation
+
+    configuration = _exported_configuration if path.suffix in EXPORTS else _configuration
+    config = configuration(path, config_path, changes)
+    opened = open_for_evaluation(path, config, settings.device)
+    if settings.engine:
+        return evaluate_in_shares(path, config, settings, opened.detector.categories), opened.step
+    return run_evaluation(config, opened.detector, settings, _progress), opened.step
+
+
+def _progress(items: Iterable[int], title: str) -> Iterable[int]:
+    wrapped: Iterable[int] = count_progress(title)(items)
+    return wrapped
 
 
 def _exported_configuration(path: Path, given: Path | None, changes: list[str]) -> TrainEvalPipelineConfig:

@@ -12,8 +12,9 @@ from boxwright.checkpoints.store import CheckpointStore
 from boxwright.config import messages as m
 from boxwright.errors import CheckpointError
 from boxwright.evaluation.events import EventFile, evaluation_folder, write_evaluation_events
+from boxwright.evaluation.parts import EvaluationSet, check_reader, open_evaluation, reader_name
 from boxwright.evaluation.results import Evaluation
-from boxwright.evaluation.run import EvaluationSet, check_reader, evaluate_detector, open_evaluation, reader_name
+from boxwright.evaluation.run import evaluate_detector
 from boxwright.evaluation.settings import EvaluationSettings, WatchSettings
 from boxwright.models.detector import Detector, usable_device
 from boxwright.models.multi_scale import at_scales

@@ -9,8 +9,9 @@ from pathlib import Path
 from boxwright.checkpoints.restore import restore_detector
 from boxwright.config.load import dump_message, parse_message
 from boxwright.config.messages import TrainEvalPipelineConfig
+from boxwright.evaluation.parts import Part
 from boxwright.evaluation.results import Evaluation
-from boxwright.evaluation.run import Part, evaluate_share, sum_shares
+from boxwright.evaluation.run import evaluate_share, sum_shares
 from boxwright.evaluation.settings import EvaluationSettings
 from boxwright.exporters.export import open_session_of
 from boxwright.inference.engines import engine_of

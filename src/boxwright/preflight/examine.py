@@ -11,7 +11,7 @@ from boxwright.builders.training import ENDLESS, TrainingPlan, build_training
 from boxwright.config import messages as m
 from boxwright.data.dataset import Dataset
 from boxwright.errors import BoxwrightError
-from boxwright.evaluation.run import open_evaluation
+from boxwright.evaluation.parts import open_evaluation
 from boxwright.evaluation.settings import EvaluationSettings
 from boxwright.models.detector import Detector
 from boxwright.preflight.anchors import check_anchors

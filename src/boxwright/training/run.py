@@ -23,7 +23,8 @@ from boxwright.data.batch import Batch
 from boxwright.data.loader import BatchStream
 from boxwright.distributed import Processes
 from boxwright.errors import CheckpointError, TrainingError
-from boxwright.evaluation.run import EvaluationSet, evaluate_detector
+from boxwright.evaluation.parts import EvaluationSet
+from boxwright.evaluation.run import evaluate_detector
 from boxwright.files import write_whole
 from boxwright.training.forensics import write_step
 from boxwright.training.log import Described, Evaluated, Gradients, Inputs, Scalars, TrainingLog

@@ -27,7 +27,7 @@ from boxwright.data.dataset import Dataset
 from boxwright.data.loader import BatchStream, training_batches
 from boxwright.distributed import Processes, join_processes
 from boxwright.errors import BoxwrightError, CheckpointError, ConfigError, TrainingError
-from boxwright.evaluation.run import EvaluationSet, open_evaluation
+from boxwright.evaluation.parts import EvaluationSet, open_evaluation
 from boxwright.evaluation.settings import EvaluationSettings
 from boxwright.files import write_whole
 from boxwright.models.detector import usable_device
