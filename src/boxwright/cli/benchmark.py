@@ -130,19 +130,13 @@ def _print(timings: Sequence[Timing]) -> None:
 
 def _write(path: Path, timings: Sequence[Timing], threads: int, loads: tuple[float, float]) -> None:
     import platform
-    from importlib.metadata import PackageNotFoundError, version
 
     from boxwright.files import write_whole
+    from boxwright.runtime.optional import installed_versions
 
-    versions = {}
-    for name in ("boxwright", "torch", "onnxruntime", "openvino"):
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            continue
     content = {
         "machine": f"{platform.machine()}, Python {platform.python_version()}",
-        "versions": versions,
+        "versions": installed_versions("boxwright", "torch", "onnxruntime", "openvino", "ai-edge-litert"),
         "threads": threads,
         "load of a core, before and after": loads,
         "timings": [one.to_dict() for one in timings],

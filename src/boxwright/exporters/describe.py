@@ -6,7 +6,7 @@ import hashlib
 import os
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 
 import torch
 
@@ -17,8 +17,9 @@ from boxwright.postprocessing.cascade import CascadePostprocessor
 from boxwright.postprocessing.nms import Nms
 from boxwright.postprocessing.two_stage import TwoStagePostprocessor
 from boxwright.runtime.metadata import Metadata
+from boxwright.runtime.optional import installed_versions
 
-__all__ = ["describe", "suppression_of", "versions", "weights_sha256"]
+__all__ = ["describe", "suppression_of", "weights_sha256"]
 
 _OUTPUTS = {
     "detection_boxes": "float32 [batch, D, 4]: ymin, xmin, ymax, xmax in 0..1 of the picture",
@@ -42,17 +43,6 @@ def weights_sha256(detector: Detector) -> str:
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
         digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
-
-
-def versions(*names: str) -> dict[str, str]:
-    """Return the versions of installed packages, PyTorch's among them."""
-    found = {}
-    for name in ("torch", *names):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
 
 
 def describe(
@@ -105,7 +95,7 @@ def describe(
         },
         outputs=_OUTPUTS,
         suppression={"in the graph": suppression, **({} if nms is None else vars(nms.rules()))},
-        versions=versions(*libraries),
+        versions=installed_versions("torch", *libraries),
     )
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from boxwright.errors import ExportError
 from boxwright.exporters.accuracy import Accuracy, compared_accuracy
-from boxwright.exporters.describe import describe, versions, weights_sha256
+from boxwright.exporters.describe import describe, weights_sha256
 from boxwright.exporters.graph import PREPROCESSED
 from boxwright.exporters.int8 import quantized
 from boxwright.exporters.litert_file import litert_input, litert_model, save_litert
@@ -30,6 +30,7 @@ from boxwright.models.detector import Detector
 from boxwright.runtime.exported import ExportedDetector
 from boxwright.runtime.litert_session import LitertSession
 from boxwright.runtime.metadata import Metadata
+from boxwright.runtime.optional import installed_versions
 from boxwright.runtime.sessions import OnnxSession, OpenVinoSession, Session
 from boxwright.types import Finder
 
@@ -272,7 +273,7 @@ def _compared(detector: Detector, session: Session, file: Path, images: Pictures
     )
     sizes = sorted({f"{image.shape[1]}x{image.shape[0]}" for image in images})
     listed = {"count": len(images), "sizes": sizes[:50], "source": source}
-    return Report(stages, listed, metadata.weights_sha256, versions(*kind.libraries))
+    return Report(stages, listed, metadata.weights_sha256, installed_versions("torch", *kind.libraries))
 
 
 def _verdict(report: Report) -> dict[str, Any]:

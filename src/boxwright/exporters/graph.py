@@ -19,7 +19,6 @@ __all__ = ["INPUT", "PREPROCESSED", "DetectionGraph", "named_outputs"]
 
 INPUT = "input_tensor"
 PREPROCESSED = "preprocessed_inputs"
-_ANCHOR_BOXES = 3  # dimensions; those of regions have one more, for classes
 
 
 class DetectionGraph(nn.Module):
@@ -91,7 +90,7 @@ def named_outputs(inputs: Tensor, raw: RawDetections, found: PaddedDetections, t
         The outputs.
     """
     whole = true_sizes.new_tensor([inputs.shape[-2:]])
-    raw_outputs = _raw(raw, whole) if raw.boxes.ndim == _ANCHOR_BOXES else _raw_regions(raw, true_sizes)
+    raw_outputs = _raw_regions(raw, true_sizes) if raw.of_regions else _raw(raw, whole)
     outputs = {PREPROCESSED: inputs, **_detections(found, true_sizes), **raw_outputs}
     return {name: value.to(torch.float32) for name, value in outputs.items()}
 

@@ -37,7 +37,6 @@ _BORDER = 1e-3  # pixels
 # How many of an image's proposals may be of one of the two alone: by scores that tie, or overlaps at the threshold.
 _TIED_REGIONS, _TIED_SHARE = 2, 0.02
 _LEAST_SCORE = 0.05
-_ANCHOR_BOXES = 3  # dimensions; those of regions have one more, for classes
 
 
 @dataclass(frozen=True)
@@ -136,29 +135,28 @@ def compare(
     Returns:
         The stages.
     """
-    stages = []
-    if preprocessed is not None:
-        stages.append(_preprocessing(detector, preprocessed, images))
+    seen = _Inputs(preprocessed)
     raw, suppression, whole = _RawOutputs(), _Detections("suppression"), _Detections("detections")
     nms = suppression_of(detector)
     threshold = 2.0 if nms is None else nms.rules().iou_threshold
     for number, image in enumerate(images):
         outputs, own = session.run(image[None]), _Own(detector, image)
         expected = own.outputs()
+        seen.add(image, own.inputs.numpy(), number)
         unsteady: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset())
-        if own.raw.boxes.ndim == _ANCHOR_BOXES:
-            raw.add(outputs, expected, number)
-        else:
+        if own.raw.of_regions:
             unsteady = raw.add_regions(outputs, expected, number, own.unsteady())
+        else:
+            raw.add(outputs, expected, number)
         if raw_only:
             continue
         match = Matcher(_LEAST_SCORE, threshold, *unsteady)
         whole.add(outputs, expected, (number, image), match)
-        if own.raw.boxes.ndim == _ANCHOR_BOXES and own.raw.scores.shape[:2] == outputs["raw_detection_boxes"].shape[:2]:
+        if not own.raw.of_regions and own.raw.scores.shape[:2] == outputs["raw_detection_boxes"].shape[:2]:
             suppression.add(outputs, own.suppressed(outputs), (number, image), match)
         if not outputs.get("detections_complete", np.ones(1)).all():
             whole.problems.append(f"picture {number}: {_TOO_FEW}")
-    stages.append(raw.stage())
+    stages = [*seen.stages(), raw.stage()]
     if not raw_only:
         if suppression.compared:
             stages.append(suppression.stage())
@@ -290,20 +288,27 @@ class _Worst:
             self.where = f"{where} {place[1:].tolist()}"
 
 
-def _preprocessing(
-    detector: Detector, preprocessed: Callable[[NDArray[np.uint8]], NDArray[np.float32]], images: Pictures
-) -> Stage:
-    largest, where = 0.0, ""
-    for number, image in enumerate(images):
-        found = preprocessed(image[None])
-        expected = detector.preprocess(torch.from_numpy(np.ascontiguousarray(image[None])))[0].numpy()
-        if found.shape != expected.shape:
-            return Stage("preprocessing", "network inputs", float("inf"), _PREPROCESSING, f"picture {number}: shape")
+class _Inputs:
+    """The largest difference of what networks see, as a share of its range."""
+
+    def __init__(self, look: Callable[[NDArray[np.uint8]], NDArray[np.float32]] | None) -> None:
+        self.look, self.largest, self.where = look, 0.0, ""
+
+    def add(self, image: NDArray[np.uint8], expected: NDArray[np.float32], number: int) -> None:
+        if self.look is None:
+            return
+        found = self.look(image[None])
+        same = found.shape == expected.shape
         span = float(np.ptp(expected)) or 1.0
-        off = float(np.abs(found - expected).max()) / span
-        if off >= largest:
-            largest, where = off, f"picture {number}"
-    return Stage("preprocessing", "network inputs, as a share of their range", largest, _PREPROCESSING, where)
+        off = float(np.abs(found - expected).max()) / span if same else float("inf")
+        if off >= self.largest:
+            self.largest, self.where = off, f"picture {number}" + ("" if same else ": shape")
+
+    def stages(self) -> list[Stage]:
+        if self.look is None:
+            return []
+        compared = "network inputs, as a share of their range"
+        return [Stage("preprocessing", compared, self.largest, _PREPROCESSING, self.where)]
 
 
 class _Detections:

@@ -18,6 +18,7 @@ from boxwright.errors import ExportError
 from boxwright.exporters.program import quiet
 from boxwright.files import shown
 from boxwright.runtime.metadata import KEY, Metadata
+from boxwright.runtime.optional import first_line
 
 __all__ = ["Pt2Session", "save_pt2"]
 
@@ -53,7 +54,7 @@ class Pt2Session:
             with quiet():
                 program = torch.export.load(source, extra_files=extra)
         except (RuntimeError, OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-            reason = (str(error).splitlines() or [type(error).__name__])[0][:300]
+            reason = first_line(error)
             raise ExportError(f"{shown(source)} cannot be opened by PyTorch: {reason}") from None
         text: Any = extra[_ENTRY]
         self.metadata = Metadata.from_json(text.decode() if isinstance(text, bytes) else text, shown(source))

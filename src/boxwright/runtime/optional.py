@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from boxwright.errors import ExportError
 
-__all__ = ["first_line", "require_library"]
+__all__ = ["first_line", "installed_versions", "require_library"]
 
 
 def require_library(module: str, extra: str) -> Any:
@@ -32,3 +33,14 @@ def require_library(module: str, extra: str) -> Any:
 def first_line(error: Exception) -> str:
     """Return the first line of an error's text, or its kind where it has none."""
     return (str(error).splitlines() or [type(error).__name__])[0][:300]
+
+
+def installed_versions(*names: str) -> dict[str, str]:
+    """Return the versions of those of some packages that are installed."""
+    found = {}
+    for name in names:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found

@@ -174,7 +174,8 @@ class RawDetections:
     """Every anchor of a batch decoded, before anything is dropped (TF's `raw_detection_…`).
 
     Attributes:
-        boxes: float32 [B, A, 4], xyxy in pixels of the network's input, not clipped.
+        boxes: float32 [B, A, 4], xyxy in pixels of the network's input, not clipped; of regions [B, A, K, 4], a box a
+            class.
         scores: float32 [B, A, C]; background first where there is one.
         valid: bool [B, A]; False where padded; None where nothing is.
     """
@@ -182,3 +183,8 @@ class RawDetections:
     boxes: Tensor
     scores: Tensor
     valid: Tensor | None = None
+
+    @property
+    def of_regions(self) -> bool:
+        """Whether these are of regions of interest, each with a box for every class, and not of anchors."""
+        return self.boxes.ndim > self.scores.ndim
