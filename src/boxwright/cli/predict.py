@@ -73,7 +73,6 @@ def predict_command(
     """Detect objects in images, films and streams: pictures and films of them, and COCO-style JSON."""
     from boxwright.inference.finders import Model
 
-    require_checkpoint(model_dir)
     model = Model(model_dir, settings, pipeline_config_path, label_map, tuple(set_ or ()))
     if out.rstrip("/").endswith(".parquet"):
         _predict_many(sources, model, out, many)
@@ -82,6 +81,7 @@ def predict_command(
     from boxwright.inference.sources import find_sources
 
     found = find_sources(sources)
+    require_checkpoint(model_dir)
     detector = model.open()
     if detector.categories is None:
         console.print("no label map was found: classes are numbers, counted from 1; name one by --label_map")
@@ -140,6 +140,7 @@ def _predict_many(words: list[str], model: Model, out: str, many: ManySettings) 
     threads = max((os.cpu_count() or 1) // many.workers, 1) if many.workers > 1 else 0
     job = Job(model, out, many.part_size, many.batch_size, many.column, threads)
     units = units_of(words, many.part_size)
+    require_checkpoint(model.path)
     opened = model.open()
     begin(job, units, opened.weights)
     todo = [unit for unit in unfinished_units(job, units) if _mine(unit.number, many.shards)]
