@@ -71,9 +71,17 @@ MODELS: dict[str, Callable[[], str]] = {
 PEERS = {"fpnlite": "ssdlite320", "efficientdet_d0": "retinanet", "refinedet320": "retinanet"}
 
 
+def onnx_session(model: bytes, threads: int) -> Any:
+    """Open a graph in ONNX Runtime, with so many threads."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = threads, 3
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
 def ours(text: str, pictures: list[Pixels], threads: int) -> dict[str, Run]:
     """Return our contenders: eager, and each export."""
-    import onnxruntime
     import openvino
 
     detector = build(text)
@@ -82,9 +90,7 @@ def ours(text: str, pictures: list[Pixels], threads: int) -> dict[str, Run]:
     whole = graph.SerializeToString(deterministic=True)
 
     def onnx(model: bytes) -> Run:
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads, options.log_severity_level = threads, 3
-        session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        session = onnx_session(model, threads)
         return lambda: session.run(None, {"input_tensor": image})
 
     def vino(precision: str) -> Run:
@@ -103,8 +109,6 @@ def ours(text: str, pictures: list[Pixels], threads: int) -> dict[str, Run]:
 
 def theirs(name: str, picture: Pixels, threads: int) -> dict[str, Run]:
     """Return torchvision's: eager, and exported to ONNX Runtime."""
-    import onnxruntime
-
     torch.manual_seed(0)
     model: Any
     if name == "ssdlite320":
@@ -125,9 +129,7 @@ def theirs(name: str, picture: Pixels, threads: int) -> dict[str, Run]:
         warnings.simplefilter("ignore")
         path = Path(folder) / "model.onnx"
         torch.onnx.export(model, ([given],), str(path), dynamo=False, opset_version=17)
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads, options.log_severity_level = threads, 3
-        session = onnxruntime.InferenceSession(path.read_bytes(), options, providers=["CPUExecutionProvider"])
+        session = onnx_session(path.read_bytes(), threads)
     inputs = {session.get_inputs()[0].name: given.numpy()}
     runs[f"torchvision {name} onnx"] = lambda: session.run(None, inputs)
     return runs

@@ -12,7 +12,7 @@ import typer
 from boxwright.cli.console import console, count_progress
 from boxwright.cli.paths import require_checkpoint
 from boxwright.errors import ConfigError
-from boxwright.runtime.formats import RUNTIMES
+from boxwright.runtime.formats import EXPORTS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -89,19 +89,14 @@ def _pictures(paths: list[Path]) -> Pictures:
 
 
 def _finder(path: Path, threads: int) -> Finder:
-    if path.suffix in RUNTIMES:
-        from boxwright.runtime.exported import open_exported
+    if path.suffix in EXPORTS:
+        from boxwright.inference.finders import open_export
 
-        return open_exported(path, threads).detect
+        return open_export(path, threads).detect
     import torch
 
     if threads:
         torch.set_num_threads(threads)
-    if path.suffix == ".pt2":
-        from boxwright.exporters.export import open_session_of
-        from boxwright.runtime.exported import ExportedDetector
-
-        return ExportedDetector(open_session_of(path)).detect
     if path.suffix == ".config":
         from boxwright.builders.detector import build_detector
         from boxwright.config.load import load_config

@@ -18,6 +18,7 @@ from boxwright.runtime.formats import EXPORTS, RUNTIMES
 if TYPE_CHECKING:
     from boxwright.config.messages import TrainEvalPipelineConfig
     from boxwright.evaluation.results import Evaluation
+    from boxwright.runtime.metadata import Metadata
 
 __all__ = ["evaluate_command", "print_watched"]
 
@@ -111,7 +112,8 @@ def _evaluate_without_pytorch(
     from boxwright.evaluation.exported import evaluate_exported
     from boxwright.runtime.exported import open_exported
 
-    config, detector = _exported_configuration(path, config_path, changes), open_exported(path)
+    detector = open_exported(path)
+    config = _exported_configuration(detector.metadata, path, config_path, changes)
     return evaluate_exported(config, detector, settings, _progress), detector.metadata.step
 
 
@@ -120,9 +122,13 @@ def _evaluate_any(
 ) -> tuple[Evaluation, int]:
     from boxwright.evaluation.run import run_evaluation
     from boxwright.inference.evaluate_shares import evaluate_in_shares, open_for_evaluation
+    from boxwright.runtime.metadata_reader import read_metadata
 
-    configuration = _exported_configuration if path.suffix in EXPORTS else _configuration
-    config = configuration(path, config_path, changes)
+    config = (
+        _exported_configuration(read_metadata(path), path, config_path, changes)
+        if path.suffix in EXPORTS
+        else _configuration(path, config_path, changes)
+    )
     opened = open_for_evaluation(path, config, settings.device)
     if settings.engine:
         return evaluate_in_shares(path, config, settings, opened.detector.categories), opened.step
@@ -134,17 +140,18 @@ def _progress(items: Iterable[int], title: str) -> Iterable[int]:
     return wrapped
 
 
-def _exported_configuration(path: Path, given: Path | None, changes: list[str]) -> TrainEvalPipelineConfig:
+def _exported_configuration(
+    about: Metadata, path: Path, given: Path | None, changes: list[str]
+) -> TrainEvalPipelineConfig:
     """Take the configuration that is given, else the one that the file carries."""
     from boxwright.config.load import load_config, parse_message
     from boxwright.config.messages import TrainEvalPipelineConfig
     from boxwright.config.overrides import apply_override
-    from boxwright.runtime.metadata_reader import read_metadata
 
     overrides = [*changes, "eval_config.include_metrics_per_category=true"]
     if given is not None:
         return load_config(given, overrides)
-    config = parse_message(read_metadata(path).config, TrainEvalPipelineConfig, file=str(path))
+    config = parse_message(about.config, TrainEvalPipelineConfig, file=str(path))
     for override in overrides:
         apply_override(config, override)
     return config

@@ -17,6 +17,7 @@ from boxwright.files import make_folder, unfinished, unique_stem, write_whole
 from boxwright.metrics.metric import MetricResult, without_nan
 from boxwright.ops.run_lengths import RunLengths
 from boxwright.types import Categories, FoundObjects
+from boxwright.types.categories import ids
 
 __all__ = ["Evaluation", "detection_rows", "write_evaluation"]
 
@@ -64,16 +65,17 @@ def detection_rows(
     if segmentations is not None:
         masks = [{"segmentation": code} for code in segmentations]
     identity: str | int = int(image_id) if _NUMBER.fullmatch(image_id) else image_id
+    class_ids = ids(categories, detections.labels.tolist())
     boxes, scores = detections.boxes.astype(np.float64).tolist(), detections.scores.tolist()
     return [
         {
             "image_id": identity,
-            "category_id": categories.by_label(label).id if categories else label + 1,
+            "category_id": class_id,
             "bbox": [round(v, 3) for v in (box[0], box[1], box[2] - box[0], box[3] - box[1])],
             "score": round(score, 6),
             **mask,
         }
-        for box, score, label, mask in zip(boxes, scores, detections.labels.tolist(), masks, strict=True)
+        for box, score, class_id, mask in zip(boxes, scores, class_ids, masks, strict=True)
     ]
 
 

@@ -25,10 +25,9 @@ from boxwright.exporters import litert_child
 from boxwright.exporters.litert_labels import model_metadata
 from boxwright.exporters.litert_operator import Lite, with_operator
 from boxwright.exporters.program import Suppression, quiet
-from boxwright.exporters.resizing import refuse_resizer
+from boxwright.exporters.resizing import PIXEL_CENTRES, refuse_resizer
 from boxwright.models.detector import Detector
 from boxwright.ops.box_coder import FasterRcnnBoxCoder
-from boxwright.ops.resize import resize_bilinear, resize_half_pixel
 from boxwright.postprocessing.anchor import AnchorPostprocessor
 from boxwright.postprocessing.nms import PerClass
 from boxwright.preprocessing.image_resizer import FixedShapeResizer
@@ -39,7 +38,6 @@ __all__ = ["PYTHON", "litert_input", "litert_model", "save_litert"]
 
 # Names the interpreter that has litert-torch.
 PYTHON = "BOXWRIGHT_LITERT_PYTHON"
-_CENTRES: dict[Any, float] = {resize_bilinear: 0.0, resize_half_pixel: 0.5}
 _PLACED = 2  # dimensions of anchors that are the same in every picture
 _MAKE = "uv venv litert && uv pip install --python litert 'litert-torch>=0.10'"
 _HOW = f"make an interpreter for it by `{_MAKE}` and name its python by {PYTHON}"
@@ -113,7 +111,7 @@ def litert_model(detector: Detector, suppression: Suppression, times: int, dtype
 def litert_input(detector: Detector) -> dict[str, Any]:
     """Return what a .tflite says of its input: what its user has to do with a picture before."""
     resizer = detector.preprocessor.resizer
-    centre = _CENTRES.get(resizer.resize, 0.0) if isinstance(resizer, FixedShapeResizer) else 0.0
+    centre = PIXEL_CENTRES.get(resizer.resize, 0.0) if isinstance(resizer, FixedShapeResizer) else 0.0
     size = list(resizer.output_size or ())
     return {
         "dtype": f"float32 [1, {', '.join(map(str, size))}, 3]",

@@ -28,7 +28,7 @@ from boxwright.preprocessing.image_resizer import (
     to_grayscale,
 )
 
-__all__ = ["Resized", "refuse_resizer", "resizing"]
+__all__ = ["PIXEL_CENTRES", "Resized", "refuse_resizer", "resizing"]
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class FitIntoSquare(nn.Module):
         super().__init__()
         self.resizer = resizer
         self.whole = torch.round if resizer.to_whole is np.rint else torch.floor
-        self.centre = _CENTRES[resizer.resize]
+        self.centre = PIXEL_CENTRES[resizer.resize]
 
     def forward(self, images: Tensor) -> Resized:
         """Return a batch [B, S, S, C]; padding is 0, or the resizer's colour."""
@@ -135,7 +135,7 @@ def _interpolated(pixels: Tensor, dim: int, size: Tensor, count: int, centre: fl
 def refuse_resizer(resizer: ImageResizer) -> str:
     """Return why a resizer cannot be in a graph, and what to do; empty where it can."""
     reason = _REFUSED.get(type(resizer), "")
-    if isinstance(resizer, FixedShapeResizer) and resizer.resize not in _CENTRES:
+    if isinstance(resizer, FixedShapeResizer) and resizer.resize not in PIXEL_CENTRES:
         reason = "fixed_shape_resizer: a graph resizes bilinearly; set resize_method: BILINEAR, and train so"
     if isinstance(resizer, KeepAspectRatioResizer):
         if not resizer.pad_to_max_dimension:
@@ -143,14 +143,15 @@ def refuse_resizer(resizer: ImageResizer) -> str:
                 "keep_aspect_ratio_resizer without pad_to_max_dimension gives inputs of any size; set "
                 "pad_to_max_dimension: true, with which TensorFlow's own TF2 models are exported"
             )
-        elif resizer.resize not in _CENTRES:
+        elif resizer.resize not in PIXEL_CENTRES:
             reason = "keep_aspect_ratio_resizer: a graph resizes bilinearly; set resize_method: BILINEAR, and train so"
         elif min(resizer.min_dimension, resizer.max_dimension) < 1:
             reason = "keep_aspect_ratio_resizer: a graph needs both min_dimension and max_dimension"
     return reason
 
 
-_CENTRES: dict[Any, float] = {resize_bilinear: 0.0, resize_half_pixel: 0.5}
+# Where in a pixel its value is, by how a resizer resizes.
+PIXEL_CENTRES: dict[Any, float] = {resize_bilinear: 0.0, resize_half_pixel: 0.5}
 _ANY_SIZE = "{} gives inputs of any size; use fixed_shape_resizer, or keep_aspect_ratio_resizer with padding"
 _REFUSED: dict[type, str] = {
     IdentityResizer: _ANY_SIZE.format("identity_resizer"),

@@ -69,14 +69,14 @@ def units_of(words: Sequence[str], size: int) -> list[Unit]:
     Raises:
         DataError: Where there is nothing, or a file is of no known kind.
     """
-    named = [address for word in words for address in _files(word)]
-    files = [address for address in named if _kind(address) != "other" or address in words]
-    strange = next((address for address in files if _kind(address) == "other"), None)
+    named = set(words)
+    files = [(address, _kind(address)) for word in words for address in _files(word)]
+    strange = next((address for address, kind in files if kind == "other" and address in named), None)
     if strange is not None:
         raise DataError(f"{strange}: neither an image, nor TFRecords, an archive (.tar) or Parquet, by its name")
-    images = [address for address in files if _kind(address) == "images"]
+    images = [address for address, kind in files if kind == "images"]
     groups = [("images", tuple(images[start : start + size])) for start in range(0, len(images), size)]
-    groups += [(_kind(address), (address,)) for address in files if _kind(address) != "images"]
+    groups += [(kind, (address,)) for address, kind in files if kind not in ("images", "other")]
     if not groups:
         raise DataError(f"{', '.join(words)}: no image, TFRecord, archive or Parquet file")
     return [Unit(number, kind, addresses) for number, (kind, addresses) in enumerate(groups)]

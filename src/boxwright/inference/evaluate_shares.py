@@ -13,8 +13,8 @@ from boxwright.evaluation.parts import Part
 from boxwright.evaluation.results import Evaluation
 from boxwright.evaluation.run import evaluate_share, sum_shares
 from boxwright.evaluation.settings import EvaluationSettings
-from boxwright.exporters.export import open_session_of
 from boxwright.inference.engines import engine_of
+from boxwright.inference.finders import open_export
 from boxwright.models.detector import Detector, usable_device
 from boxwright.runtime.exported import ExportedDetector
 from boxwright.runtime.formats import EXPORTS
@@ -51,7 +51,7 @@ def open_for_evaluation(model: Path, config: TrainEvalPipelineConfig, device: st
         BoxwrightError: Where there is none.
     """
     if model.suffix in EXPORTS:
-        exported = ExportedDetector(open_session_of(model))
+        exported = open_export(model)
         return Opened(exported, exported.metadata.step)
     detector, _, step = restore_detector(model, config=config)
     return Opened(detector.to(usable_device(device)), step)

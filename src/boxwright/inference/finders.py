@@ -14,10 +14,11 @@ from boxwright.inference.merging import MERGES
 from boxwright.inference.settings import PredictionSettings
 from boxwright.inference.tiles import in_tiles
 from boxwright.inference.tracking import least_score
+from boxwright.runtime.exported import ExportedDetector, open_exported
 from boxwright.runtime.formats import EXPORTS, RUNTIMES
 from boxwright.types import Categories, Finder, FoundObjects
 
-__all__ = ["Model", "OpenModel", "looking"]
+__all__ = ["Model", "OpenModel", "looking", "open_export"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,17 +92,30 @@ def looking(detect: Finder, settings: PredictionSettings) -> Finder:
     return in_tiles(above, settings.tile, settings.overlap, MERGES[settings.merge]) if settings.tile else above
 
 
-def _exported(model: Model, threads: int) -> OpenModel:
-    from boxwright.runtime.exported import ExportedDetector, open_exported
+def open_export(path: Path, threads: int = 0) -> ExportedDetector:
+    """Open an exported file of any format; PyTorch is imported for PyTorch's programs alone.
 
+    Args:
+        path: The file.
+        threads: How many its runtime may use; 0 for what it chooses.
+
+    Returns:
+        The detector.
+
+    Raises:
+        ExportError: Where there is none, or it is damaged.
+    """
+    if path.suffix in RUNTIMES:
+        return open_exported(path, threads)
+    from boxwright.exporters.export import open_session_of
+
+    return ExportedDetector(open_session_of(path))
+
+
+def _exported(model: Model, threads: int) -> OpenModel:
     if model.config or model.label_map or model.changes or model.settings.multi_scale:
         raise ExportError(f"{model.path} is exported: its configuration, classes and scales are fixed; export it anew")
-    if model.path.suffix in RUNTIMES:
-        detector = open_exported(model.path, threads)
-    else:
-        from boxwright.exporters.export import open_session_of
-
-        detector = ExportedDetector(open_session_of(model.path))
+    detector = open_export(model.path, threads)
     about = detector.metadata
     return OpenModel(detector.detect, detector.categories, f"{about.weights_sha256} {about.format} {about.precision}")
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from boxwright.metrics.matching import overlaps, overlaps_of_crowds
 from boxwright.types import FoundObjects
 from boxwright.types.found import chosen
 
@@ -46,14 +47,13 @@ def suppressed(views: list[View]) -> FoundObjects:
         The kept detections of all, best first.
     """
     found, cut = _joined(views)
+    boxes = found.boxes.astype(np.float64)
     kept: list[int] = []
     for row in np.lexsort((-found.scores, cut)):
-        others = np.array([other for other in kept if found.labels[other] == found.labels[row]], np.int64)
-        shared = _intersections(found.boxes[row], found.boxes[others])
-        areas = _areas(found.boxes)
-        same = shared > _SAME_SUPPRESSED * (areas[others] + areas[row] - shared)
-        part = cut[row] & (shared >= _PART * areas[row])
-        if not (same | part).any():
+        others = boxes[[other for other in kept if found.labels[other] == found.labels[row]]]
+        own = boxes[row : row + 1]
+        same = overlaps(own, others) > _SAME_SUPPRESSED
+        if not (same.any() or (cut[row] and _lies_in(own, others))):
             kept.append(int(row))
     return _best_first(chosen(found, np.array(kept, np.int64)))
 
@@ -76,19 +76,17 @@ def fused_boxes(views: list[View]) -> FoundObjects:
     for row in np.lexsort((-found.scores, cut)):
         same = [number for number, group in enumerate(groups) if found.labels[group[0]] == found.labels[row]]
         near = np.array([boxes[number] for number in same]).reshape(-1, 4)
-        own = found.boxes[row].astype(np.float64)
-        shared = _intersections(own, near)
-        union = _areas(near) + _areas(own[None]) - shared
-        overlap = np.divide(shared, union, out=np.zeros_like(shared), where=union > 0)
-        if cut[row] and (shared >= _PART * _areas(own[None])).any():
+        own = found.boxes[row : row + 1].astype(np.float64)
+        if cut[row] and _lies_in(own, near):
             continue
+        overlap = overlaps(own, near)[0]
         if len(same) and overlap.max() > _SAME_FUSED:
-            group = groups[same[int(overlap.argmax())]]
-            group.append(int(row))
-            boxes[same[int(overlap.argmax())]] = _weighted(found, group)
+            nearest = same[int(overlap.argmax())]
+            groups[nearest].append(int(row))
+            boxes[nearest] = _weighted(found, groups[nearest])
         else:
             groups.append([int(row)])
-            boxes.append(own)
+            boxes.append(own[0])
     best = chosen(found, np.array([max(group, key=lambda row: found.scores[row]) for group in groups], np.int64))
     scores = np.array([found.scores[group].mean() for group in groups], np.float32)
     return _best_first(replace(best, boxes=np.array(boxes, np.float32).reshape(-1, 4), scores=scores))
@@ -117,10 +115,6 @@ def _best_first(found: FoundObjects) -> FoundObjects:
     return chosen(found, np.argsort(-found.scores, kind="stable"))
 
 
-def _areas(boxes: NDArray[np.floating]) -> NDArray[np.floating]:
-    return np.asarray((boxes[:, 2] - boxes[:, 0]).clip(0) * (boxes[:, 3] - boxes[:, 1]).clip(0))
-
-
-def _intersections(box: NDArray[np.floating], boxes: NDArray[np.floating]) -> NDArray[np.floating]:
-    least, most = np.maximum(box[:2], boxes[:, :2]), np.minimum(box[2:], boxes[:, 2:])
-    return np.asarray((most - least).clip(0).prod(1))
+def _lies_in(part: NDArray[np.float64], wholes: NDArray[np.float64]) -> bool:
+    """Tell whether most of a box [1, 4] lies in one of others [N, 4]."""
+    return bool((overlaps_of_crowds(part, wholes) >= _PART).any())

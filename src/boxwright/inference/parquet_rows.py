@@ -20,6 +20,7 @@ from typing import Any, BinaryIO
 
 from boxwright.ops.pasted_masks import mask_run_lengths
 from boxwright.types import FoundObjects
+from boxwright.types.categories import ids
 
 __all__ = ["Row", "counts", "parquet_bytes", "row_of"]
 
@@ -39,15 +40,13 @@ def row_of(id: str, found: FoundObjects | None, error: str = "") -> Row:
     """
     if found is None:
         return {"id": id, "error": error}
-    categories = found.categories
-    ids = [categories.by_label(label).id if categories else label + 1 for label in found.labels.tolist()]
     return {
         "id": id,
         "width": found.image_size[1],
         "height": found.image_size[0],
         "boxes": found.boxes.tolist(),
         "scores": found.scores.tolist(),
-        "class_ids": ids,
+        "class_ids": ids(found.categories, found.labels.tolist()),
         "classes": found.names(),
         "segmentations": None if found.masks is None else [code["counts"] for code in mask_run_lengths(found)],
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -22,14 +22,16 @@ from boxwright.types import Categories, FoundObjects
 
 __all__ = ["RESULT_FILES", "ResultFile", "ResultFiles"]
 
+Row = dict[str, Any]
+_OF_ANNOTATIONS = ("category_id", "bbox", "score", "segmentation")
 _COLUMNS = ["file", "frame", "time", "track", "class_id", "class", "score", "x_min", "y_min", "x_max", "y_max"]
 
 
 class ResultFile(Protocol):
     """A file that takes what was found, picture by picture."""
 
-    def add(self, number: int, frame: Frame, found: FoundObjects) -> None:
-        """Write what was found in a picture, the first being number 0."""
+    def add(self, frame: Frame, found: FoundObjects, rows: Sequence[Row]) -> None:
+        """Write what was found in a picture; `rows` has it as COCO's rows, with names."""
         ...
 
     def end(self) -> None:
@@ -53,8 +55,9 @@ class ResultFiles:
 
     def add(self, frame: Frame, found: FoundObjects) -> None:
         """Write what was found in the next picture."""
+        rows = _rows(str(self._pictures), frame, found)
         for file in self._files:
-            file.add(self._pictures, frame, found)
+            file.add(frame, found, rows)
         self._pictures += 1
 
     def close(self) -> None:
@@ -75,8 +78,9 @@ class _Rows:
         self._list = _JsonList(file)
         file.write(b"[")
 
-    def add(self, number: int, frame: Frame, found: FoundObjects) -> None:
-        for row in _rows(str(number), frame, found):
+    def add(self, frame: Frame, found: FoundObjects, rows: Sequence[Row]) -> None:
+        del frame, found
+        for row in rows:
             self._list.add(row)
 
     def end(self) -> None:
@@ -93,15 +97,18 @@ class _CocoDataset:
         self._labels: set[int] = set()
         file.write(b'{"annotations": [')
 
-    def add(self, number: int, frame: Frame, found: FoundObjects) -> None:
+    def add(self, frame: Frame, found: FoundObjects, rows: Sequence[Row]) -> None:
         height, width = found.image_size
         name = frame.source if frame.time is None else f"{frame.source}#{frame.number}"
-        self._images.append({"id": number + 1, "file_name": name, "height": height, "width": width})
+        number = len(self._images) + 1
+        self._images.append({"id": number, "file_name": name, "height": height, "width": width})
         self._categories = found.categories
         self._labels.update(found.labels.tolist())
-        for row in detection_rows(found, str(number + 1), found.categories, _segmentations(found)):
-            area = row["bbox"][2] * row["bbox"][3]
-            self._annotations.add({"id": self._annotations.count + 1, **row, "area": round(area, 3), "iscrowd": 0})
+        for row in rows:
+            known = {key: row[key] for key in _OF_ANNOTATIONS if key in row}
+            area = round(row["bbox"][2] * row["bbox"][3], 3)
+            place = {"id": self._annotations.count + 1, "image_id": number}
+            self._annotations.add({**place, **known, "area": area, "iscrowd": 0})
 
     def end(self) -> None:
         if self._categories is None:
@@ -121,9 +128,9 @@ class _Table:
             ["file", "frame", "time", "track", "class_id", "class", "score", "x_min", "y_min", "x_max", "y_max"]
         )
 
-    def add(self, number: int, frame: Frame, found: FoundObjects) -> None:
-        del number
-        for row, box in zip(_rows("0", frame, found), found.boxes.tolist(), strict=True):
+    def add(self, frame: Frame, found: FoundObjects, rows: Sequence[Row]) -> None:
+        del frame
+        for row, box in zip(rows, found.boxes.tolist(), strict=True):
             corners = [round(value, 3) for value in box]
             told = [row.get("frame", ""), row.get("time", ""), row.get("track_id", "")]
             self._write([row["file_name"], *told, row["category_id"], row["category_name"], row["score"], *corners])

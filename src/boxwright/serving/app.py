@@ -33,6 +33,7 @@ from boxwright.serving.batcher import Full, Row
 from boxwright.serving.model import Served, ServedModel
 from boxwright.serving.requests import BadRequest, parsed_json, picture_of_upload, read_body
 from boxwright.serving.settings import ServerSettings
+from boxwright.types.categories import ids
 from boxwright.types.found import FoundObjects
 
 __all__ = ["Counters", "make_app"]
@@ -317,15 +318,15 @@ def _number(request: Request, name: str, default: float) -> float:
 
 
 def _objects(found: FoundObjects) -> dict[str, Any]:
-    categories = found.categories
+    class_ids = ids(found.categories, found.labels.tolist())
     rows = [
         {
             "box": [round(float(side), 2) for side in box],
             "score": round(float(score), 6),
-            "class_id": categories.by_label(int(label)).id if categories else int(label) + 1,
+            "class_id": class_id,
             "class": name,
         }
-        for box, score, label, name in zip(found.boxes, found.scores, found.labels, found.names(), strict=True)
+        for box, score, class_id, name in zip(found.boxes, found.scores, class_ids, found.names(), strict=True)
     ]
     return {"detections": rows, "width": found.image_size[1], "height": found.image_size[0]}
 

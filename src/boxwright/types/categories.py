@@ -10,7 +10,7 @@ from typing import Any
 
 from boxwright.errors import DataError
 
-__all__ = ["Categories", "Category", "titles"]
+__all__ = ["Categories", "Category", "ids", "titles"]
 
 
 @dataclass(frozen=True)
@@ -126,6 +126,13 @@ class Categories:
             if wrong is not None or not {"label", "id", "name"} <= set(item) or item["label"] < 0:
                 raise DataError(f"class {number}: expected label, id and name, found {str(item)[:120]}")
         return cls(tuple(Category(**{**item, "keypoints": tuple(item.get("keypoints", ()))}) for item in items))
+
+
+def ids(categories: Categories | None, labels: Sequence[int]) -> list[int]:
+    """Return the class id of each label; counted from 1 where there are no categories."""
+    if categories is None:
+        return [label + 1 for label in labels]
+    return [categories.by_label(label).id for label in labels]
 
 
 def titles(categories: Categories | None, labels: Sequence[int]) -> list[str]:
