@@ -115,7 +115,7 @@ def theirs(build: Callable[..., Any], size: int, device: str) -> Model:
         labels = torch.ones(8, dtype=torch.int64, device=device)
         losses = model([image.float() / 255 for image in images], [{"boxes": b, "labels": labels} for b in boxes])
         optimizer.zero_grad(set_to_none=True)
-        torch.autograd.backward(LossTerm.sum(losses))
+        torch.autograd.backward(torch.stack(list(losses.values())).sum())
         optimizer.step()
 
     @torch.no_grad()

@@ -81,6 +81,7 @@ def run(extended: Path, *words: object) -> str:
     return finished.stdout
 
 
+@pytest.mark.slow
 def test_the_detector_of_the_page_trains_evaluates_and_is_fine_tuned(extended: Path, shapes_data: Path) -> None:
     config = extended / "cells.config"
     config.write_text(

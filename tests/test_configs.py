@@ -15,8 +15,9 @@ from boxwright.config.load import load_config
 from boxwright.config.support import report
 from boxwright.criteria.cascade import CascadeCriterion
 from boxwright.data.label_map import load_label_map
-from boxwright.models.layers import Conv2d, Deconv2d, Regularizer
+from boxwright.models.layers import Conv2d, Deconv2d
 from boxwright.models.refinedet import RefineDet
+from boxwright.models.regularization import Regularizer
 from boxwright.postprocessing.nms import BestOfClass
 
 ROOT = Path(__file__).parent.parent

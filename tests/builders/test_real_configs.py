@@ -126,7 +126,8 @@ def one_of_each_kind() -> set[Path]:
     return set(found.values()) | {path for path in TWO_STAGES if path.stem in REFUSED}
 
 
-FIRST_OF_KIND = one_of_each_kind()
+# The largest take half a minute each; their recordings are always looked at.
+FIRST_OF_KIND = {path for path in one_of_each_kind() if not path.stem.startswith("mask_rcnn_inception_resnet_v2")}
 
 
 @pytest.mark.parametrize(
@@ -272,7 +273,8 @@ def test_check_passes_what_builds(variable: str) -> None:
             continue
         passes = all(row.status.verdict != "refused" for row in report(config))
         try:
-            build_plans(config)
+            with torch.device("meta"):  # shapes, and no numbers
+                build_plans(config)
             found[family(config)]["runs"] += 1
         except ConfigError as error:
             reason = outcome(error, reasons)

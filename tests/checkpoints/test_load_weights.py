@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,17 @@ def small(text: str = SMALL_MODEL, seed: int = 0) -> Detector:
     return bw.build_detector(parse_message(text, m.TrainEvalPipelineConfig))
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if not kind.startswith("timm")])
+# The same blocks as in others, more often.
+LARGE = ("resnet101", "resnet152", "inception_resnet", "b2_", "b3_")
+
+
+def quick_first(kinds: Iterable[str]) -> list[Any]:
+    return [
+        pytest.param(kind, marks=pytest.mark.slow) if any(part in kind for part in LARGE) else kind for kind in kinds
+    ]
+
+
+@pytest.mark.parametrize("kind", quick_first(kind for kind in KINDS if not kind.startswith("timm")))
 def test_every_network_goes_there_and_back(kind: str, tmp_path: Path) -> None:
     """Every parameter and statistic is written under a key of its own, and comes back to the same bits."""
     goes_there_and_back(config(kind), tmp_path)
@@ -44,7 +55,7 @@ TWO_STAGES = {
 }
 
 
-@pytest.mark.parametrize("kind", TWO_STAGES)
+@pytest.mark.parametrize("kind", quick_first(TWO_STAGES))
 def test_every_two_stage_network_goes_there_and_back(kind: str, tmp_path: Path) -> None:
     goes_there_and_back(parse_message(TWO_STAGES[kind], m.DetectionModel), tmp_path)
 

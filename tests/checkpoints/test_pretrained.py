@@ -80,6 +80,7 @@ def shut_run(commands: list[str], home: Path, tmp_path: Path, **environment: str
     return finished.stdout + finished.stderr
 
 
+@pytest.mark.slow
 def test_only_a_fresh_start_fetches(shapes_data: Path, tmp_path: Path) -> None:
     path = tmp_path / "pipeline.config"
     path.write_text(config_text(shapes_data))

@@ -35,7 +35,7 @@ def theirs(name: str) -> nn.Module:
     return model.eval()
 
 
-@pytest.mark.parametrize("kind", ["fasterrcnn", "maskrcnn"])
+@pytest.mark.parametrize("kind", ["fasterrcnn", pytest.param("maskrcnn", marks=pytest.mark.slow)])
 def test_equal_detections(kind: str, tmp_path: Path) -> None:
     model = theirs(f"{kind}_resnet50_fpn")
     torch.save(model.state_dict(), tmp_path / "theirs.pth")

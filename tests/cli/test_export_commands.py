@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,16 +12,28 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from typer.testing import CliRunner
 
 from boxwright.checkpoints.export_weights import write_tensorflow_checkpoint
+from boxwright.cli.console import console, errors
+from boxwright.cli.main import app, like_absl
+from boxwright.errors import BoxwrightError
 from boxwright.exporters.export import report_path
 from boxwright.tensorflow.bundle import Bundle
-from tests.exporters.exported import exported_detector
-from tests.exporters.small_detectors import CATEGORIES, FAMILIES, pictures
+from tests.exporters.exported import made_once
+from tests.exporters.small_detectors import CATEGORIES, FAMILIES, build, pictures
 from tests.without_torch import WITHOUT_TORCH
 
 
-def run(*arguments: Any, code: str = "from boxwright.cli.main import main; main()", fails: bool = False) -> str:
+def run(*arguments: Any, code: str | None = None, fails: bool = False) -> str:
+    """Run a command here, or, where it must not import something, in a process that starts with some code."""
+    if code is None:
+        with console.capture() as captured, errors.capture() as refused:
+            result = CliRunner().invoke(app, like_absl([str(argument) for argument in arguments]))
+        told = captured.get() + refused.get() + result.output + str(result.exception or "")
+        assert (result.exit_code != 0) == fails, told
+        assert result.exception is None or isinstance(result.exception, BoxwrightError | SystemExit)
+        return told
     words = [sys.executable, "-c", code, *map(str, arguments)]
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=600)
     assert (done.returncode != 0) == fails, done.stdout + done.stderr
@@ -29,30 +42,33 @@ def run(*arguments: Any, code: str = "from boxwright.cli.main import main; main(
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What TensorFlow's user has: a configuration, a label map, a checkpoint, photos."""
-    folder = tmp_path_factory.mktemp("project")
+def project() -> Path:
+    return made_once("project", make_project)
+
+
+def make_project(folder: Path) -> None:
+    """Write what TensorFlow's user has: a configuration, a label map, a checkpoint, photos."""
     (folder / "map.pbtxt").write_text("".join(f"item {{ id: {c.id} name: '{c.name}' }}\n" for c in CATEGORIES))
     reader = f'label_map_path: "{folder}/map.pbtxt" tf_record_input_reader {{ input_path: "?" }}'
     text = f"model {{ {FAMILIES['ssd']} }} train_config {{ }} train_input_reader {{ {reader} }} eval_config {{ }}"
     (folder / "pipeline.config").write_text(text)
-    write_tensorflow_checkpoint(exported_detector().detector, folder / "training" / "ckpt-5", step=5)
+    write_tensorflow_checkpoint(build(FAMILIES["ssd"]), folder / "training" / "ckpt-5", step=5)
     (folder / "photos").mkdir()
     for number, picture in enumerate(pictures()):
         Image.fromarray(picture).save(folder / "photos" / f"{number}.png")
-    return folder
 
 
 @pytest.fixture(scope="module")
 def file(project: Path) -> Path:
-    path = project / "out" / "detector.onnx"
-    told = run(
-        "export", project / "training" / "ckpt-5", path, "--config", project / "pipeline.config",
-        "--images", project / "photos",
-    )  # fmt: skip
-    assert "suppression" in told
-    assert report_path(path).is_file()
-    return path
+    def export(folder: Path) -> None:
+        told = run(
+            "export", project / "training" / "ckpt-5", folder / "detector.onnx", "--config",
+            project / "pipeline.config", "--images", project / "photos",
+        )  # fmt: skip
+        assert "suppression" in told
+        assert report_path(folder / "detector.onnx").is_file()
+
+    return made_once("exported-by-command", export) / "detector.onnx"
 
 
 def test_inspecting_and_predicting_without_pytorch(file: Path, project: Path, tmp_path: Path) -> None:
@@ -85,18 +101,20 @@ def test_very_many_pictures_films_and_tiles_without_pytorch(file: Path, project:
 
     from boxwright.inference.film import open_film_for_writing
 
-    (project / "photos" / "broken.png").write_bytes(b"rubbish")
-    words = ["predict", project / "photos", "--model_dir", file, "--out", tmp_path / "r.parquet", "--part_size", 2]
+    photos = tmp_path / "photos"
+    shutil.copytree(project / "photos", photos)
+    (photos / "broken.png").write_bytes(b"rubbish")
+    words = ["predict", photos, "--model_dir", file, "--out", tmp_path / "r.parquet", "--part_size", 2]
     told = run(*words, fails=True, code=WITHOUT_TORCH)
     assert "more than --max_errors" in told
     told = run(*words, "--max_errors", 0.5, code=WITHOUT_TORCH)
     assert "units are done" in told
-    (project / "photos" / "broken.png").unlink()
+    (photos / "broken.png").unlink()
     count = len(pictures())
     rows = pq.read_table(tmp_path / "r.parquet").to_pylist()
     assert len(rows) == count + 1
     assert [bool(row["error"]) for row in rows] == [False] * count + [True]
-    run("predict", project / "photos", "--model_dir", file, "--out", tmp_path / "a", "--no_pictures")
+    run("predict", photos, "--model_dir", file, "--out", tmp_path / "a", "--no_pictures")
     assert sum(len(row["boxes"] or ()) for row in rows) == len(
         json.loads((tmp_path / "a" / "detections.json").read_text())
     )
@@ -161,6 +179,26 @@ def test_verifying_and_measuring(file: Path, project: Path, tmp_path: Path) -> N
         assert len(one["samples_ms"]) == 3
         assert one["least_ms"] == min(one["samples_ms"]) <= one["median_ms"] <= one["p95_ms"] <= max(one["samples_ms"])
     assert timings[0]["ratio"] == 1
+
+
+def test_measuring_against_torchvision(project: Path, tmp_path: Path) -> None:
+    config = project / "pipeline.config"
+    their = "torchvision:ssdlite320_mobilenet_v3_large"
+    words = ["benchmark", config, "--compare", their, "--batch", 2, "--rounds", 3, "--json", tmp_path / "b.json"]
+    for more in ([], ["--train"]):
+        told = run(*words, *more)
+        assert "million parameters" in told
+        found = json.loads((tmp_path / "b.json").read_text())
+        assert [one["name"] for one in found["timings"]] == [str(config), their]
+        ours, theirs = (found["facts"][str(name)] for name in (config, their))
+        # torchvision's page gives 3.44 million parameters and 0.58 GFLOPs, by its count of one for a multiplication and addition.
+        assert theirs["parameters"] == pytest.approx(3.44e6, rel=0.01)
+        assert theirs["gflops"] == pytest.approx(2 * 0.583 * 2, rel=0.1)
+        assert 0 < ours["parameters"] < theirs["parameters"]
+        assert 0 < ours["peak_mib"] < theirs["peak_mib"] < 2000
+    assert "expected NAME" in run(*words[:2], "--compare", "torchvision:nothing", fails=True)
+    assert "expected float32 or bfloat16" in run(*words[:2], "--precision", "int8", fails=True)
+    assert "cannot be trained" in run("benchmark", "x.onnx", "--train", fails=True)
 
 
 def test_tensorflows_exporter(project: Path, tmp_path: Path) -> None:

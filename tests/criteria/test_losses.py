@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from boxwright.criteria.anchor import AnchorCriterion, LossNormalizer
+from boxwright.criteria.class_index_losses import NO_COLUMN
 from boxwright.criteria.classification_losses import SigmoidCrossEntropy, SigmoidFocal, SoftmaxCrossEntropy
 from boxwright.criteria.localization_losses import SmoothL1, SquaredError
 from boxwright.criteria.target_assigner import ClassColumns, TargetAssigner
@@ -30,7 +31,7 @@ def test_losses_by_hand() -> None:
 def test_criterion_on_images_without_objects(padding: int) -> None:
     """All anchors are background; the loss is finite and pulls every class logit down."""
     assigner = TargetAssigner(
-        ClassColumns(2, 1, 0.0), ArgmaxMatcher(force_match_for_each_row=True), FasterRcnnBoxCoder()
+        ClassColumns(2, 1, NO_COLUMN), ArgmaxMatcher(force_match_for_each_row=True), FasterRcnnBoxCoder()
     )
     criterion = AnchorCriterion(assigner, SigmoidFocal(), SmoothL1(), LossNormalizer())
     logits = torch.zeros(2, 3, 3, requires_grad=True)

@@ -13,6 +13,7 @@ from boxwright.builders.target_assigner import build_target_assigner
 from boxwright.config import messages as m
 from boxwright.config import parse_message
 from boxwright.criteria.anchor import AnchorCriterion, LossNormalizer
+from boxwright.criteria.class_index_losses import NO_COLUMN
 from boxwright.criteria.classification_losses import Dice, SigmoidCrossEntropy
 from boxwright.criteria.example_sampler import BalancedSampler
 from boxwright.criteria.expected_weights import Balance, ExpectedSampling, ReweightUnmatched
@@ -41,7 +42,7 @@ def predictions(codes: int = 4, columns: int = 3) -> AnchorPredictions:
 
 
 def assigner(**more: object) -> TargetAssigner:
-    return TargetAssigner(ClassColumns(2, 1, 0.0), ArgmaxMatcher(0.5, 0.5), FasterRcnnBoxCoder(), **more)  # type: ignore[arg-type]
+    return TargetAssigner(ClassColumns(2, 1, NO_COLUMN), ArgmaxMatcher(0.5, 0.5), FasterRcnnBoxCoder(), **more)  # type: ignore[arg-type]
 
 
 LOG2 = 0.6931472
@@ -200,21 +201,21 @@ def test_contradictions(change: tuple[str, str], wanted: str) -> None:
 @pytest.mark.parametrize(
     ("flags", "columns", "classes", "unmatched"),
     [
-        ("", 5, 4, [1, 0, 0, 0, 0]),
-        ("encode_background_as_zeros: true", 5, 4, [0] * 5),
+        ("", 5, 4, 0),
+        ("encode_background_as_zeros: true", 5, 4, NO_COLUMN),
         # As in TF, whose label of "nothing" falls on the first class then.
-        ("add_background_class: false", 4, 4, [1, 0, 0, 0]),
-        ("add_background_class: false encode_background_as_zeros: true", 4, 4, [0] * 4),
-        ("add_background_class: false explicit_background_class: true", 4, 3, [1, 0, 0, 0]),
+        ("add_background_class: false", 4, 4, 0),
+        ("add_background_class: false encode_background_as_zeros: true", 4, 4, NO_COLUMN),
+        ("add_background_class: false explicit_background_class: true", 4, 3, 0),
     ],
 )
-def test_background(flags: str, columns: int, classes: int, unmatched: list[float]) -> None:
+def test_background(flags: str, columns: int, classes: int, unmatched: int) -> None:
     text = SMALL_MODEL.replace("encode_background_as_zeros: true", flags)
     detector = build_detector(parse_message(text, m.TrainEvalPipelineConfig))
     assert detector.num_classes == classes
     criterion = detector.criterion
     assert isinstance(criterion, AnchorCriterion)
-    assert criterion.assigner.columns.unmatched(torch.zeros(1)).tolist() == unmatched
+    assert criterion.assigner.columns.unmatched == unmatched
     inputs, sizes = detector.preprocess(torch.zeros(1, 64, 64, 3))
     with torch.no_grad():
         found = detector.predict(inputs)
@@ -229,7 +230,7 @@ def test_every_selection_trains(name: str) -> None:
     assert config.model is not None
     assert config.model.ssd is not None
     assert config.model.ssd.loss is not None
-    assigner = build_target_assigner(config.model.ssd, ClassColumns(4, 1, 0.0))
+    assigner = build_target_assigner(config.model.ssd, ClassColumns(4, 1, NO_COLUMN))
     criterion = build_criterion(config.model.ssd.loss, assigner)
     detector = build_detector(config)
     inputs, _ = detector.preprocess(torch.rand(1, 64, 64, 3) * 255)

@@ -39,6 +39,12 @@ SRN = f"srn {{ num_classes: 4 {FIXED} depth: 16 {BODY} two_step_classification {
 ALIGN_DET = (
     f"align_det {{ num_classes: 4 {SQUARE} depth: 16 num_layers_before_predictor: 1 {BODY} step {{ depth: 12 }} }}"
 )
+FEW_LAYERS = (
+    SSD.replace("ssd_mobilenet_v2_fpn_keras", "timm/test_resnet.r160_in1k")
+    .replace("override_base_feature_extractor_hyperparams: true\n", "")
+    .replace("depth_multiplier: 0.25\n      min_depth: 8\n      use_depthwise: true\n", "")
+    .replace("activation: RELU_6", "activation: RELU")
+)
 FAMILIES: dict[str, str] = {
     "ssd": SSD,
     "ssd, softmax": SSD.replace("score_converter: SIGMOID", "score_converter: SOFTMAX").replace(
@@ -71,10 +77,15 @@ def pictures(count: int = 6) -> list[NDArray[np.uint8]]:
     return varied(lambda number: dataset[number].image, count)
 
 
+def fresh(text: str) -> bw.Detector:
+    """Build a detector as its configuration starts it."""
+    torch.manual_seed(0)
+    return bw.build_detector(parse_message(text, m.DetectionModel), CATEGORIES)
+
+
 def build(text: str) -> bw.Detector:
     """Build a detector whose statistics are of pictures and whose scores spread, as a trained one's."""
-    torch.manual_seed(0)
-    detector = bw.build_detector(parse_message(text, m.DetectionModel), CATEGORIES)
+    detector = fresh(text)
     inputs, sizes = detector.preprocess(
         torch.from_numpy(np.stack([one for one in pictures() if one.shape == (96, 128, 3)]))
     )

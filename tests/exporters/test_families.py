@@ -10,7 +10,6 @@ from boxwright.errors import ExportError
 from boxwright.exporters.export import FORMATS, export, open_session_of
 from tests.exporters.small_detectors import FAMILIES, SSD, build, pictures
 
-QUICK = ("ssd", "faster_rcnn")
 CELLS = [(family, "onnx", "operator") for family in FAMILIES]
 CELLS += [
     (family, form, "operator")
@@ -21,8 +20,7 @@ CELLS += [(family, "onnx", nms) for family in ("ssd", "align_det") for nms in ("
 
 
 def cell(family: str, form: str, nms: str) -> object:
-    quick = family in QUICK and (form, nms) == ("onnx", "operator")
-    return pytest.param(family, form, nms, id=f"{family}-{form}-{nms}", marks=() if quick else pytest.mark.slow)
+    return pytest.param(family, form, nms, id=f"{family}-{form}-{nms}", marks=pytest.mark.slow)
 
 
 def test_every_family_is_here() -> None:

@@ -29,7 +29,7 @@ from boxwright.ops.box_coder import FasterRcnnBoxCoder
 from boxwright.postprocessing.nms import Nms, PerClass
 from boxwright.runtime.exported import ExportedDetector
 from boxwright.runtime.litert_session import LABELS, LitertSession
-from tests.exporters.small_detectors import FAMILIES, build, pictures
+from tests.exporters.small_detectors import FAMILIES, build, fresh, pictures
 
 SIZE, ANCHORS, COLUMNS = (8, 6), 16, 5  # 8·6·3 = 16·(4 + 5)
 Floats = NDArray[np.float32]
@@ -271,7 +271,7 @@ SERVED = {
 def test_what_the_operator_cannot_serve_is_refused(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(PYTHON, raising=False)
     with pytest.raises(ExportError, match=SERVED.get(family, "of one step")):
-        litert_model(build(FAMILIES[family]).eval(), "operator", 1, torch.uint8)
+        litert_model(fresh(FAMILIES[family]).eval(), "operator", 1, torch.uint8)
 
 
 def test_without_a_converter_the_way_is_told(detector: bw.Detector, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,11 +20,12 @@ FORBIDDEN = {
     "masked_select",
 }
 # Operators, which runtimes have or which have a meaning in tensors; rows of padding that are skipped outside graphs;
-# and what comes behind the graph, or goes round it.
+# what changes a network before it runs; and what comes behind the graph, or goes round it.
 NAMED = {
     "ops/suppression.py",
     "ops/nms.py",
     "models/valid_rows.py",
+    "models/folding.py",
     "ops/run_lengths.py",
     "postprocessing/masks.py",
     "models/multi_scale.py",

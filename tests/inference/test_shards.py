@@ -222,6 +222,7 @@ for unit in unfinished_units(work, units):
 """
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_again_and_again_ends_with_the_rows_of_one(images: Path, tmp_path: Path) -> None:
     """Each run is killed when it has made one part more, the last one excepted."""
     words = [str(images), str(in_archive(tmp_path))]

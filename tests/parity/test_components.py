@@ -17,6 +17,7 @@ from boxwright.builders.post_processing import build_nms, build_score_converter
 from boxwright.builders.target_assigner import build_box_coder, build_matcher, build_similarity
 from boxwright.config import messages as m
 from boxwright.config import parse_message
+from boxwright.criteria.class_index_losses import NO_COLUMN, as_rows
 from boxwright.criteria.classification_losses import Dice
 from boxwright.criteria.example_sampler import BalancedSampler, MinibatchSampler
 from boxwright.criteria.target_assigner import ClassColumns, ConfidenceTargetAssigner, TargetAssigner
@@ -185,15 +186,17 @@ def argmax(case: Case) -> ArgmaxMatcher:
 
 def target_assigner(case: Case) -> None:
     targets, _ = padded(case, "classes")
-    columns = ClassColumns(len(case.params["unmatched_class_label"]) - 1, 1, case.params["unmatched_class_label"][0])
+    unmatched = case.params["unmatched_class_label"]
+    columns = ClassColumns(len(unmatched) - 1, 1, 0 if unmatched[0] else NO_COLUMN)
     coder = FasterRcnnBoxCoder(*case.params["scale_factors"])
     assigner = TargetAssigner(columns, argmax(case), coder, negative_class_weight=case.params["negative_class_weight"])
     found = assigner(xyxy(case.array("in/anchors")), targets)
     assert found.match.tolist() == case.array("out/match").tolist()
     assert_close(found.box_codes, case.array("out/reg_targets"))
     assert_close(found.box_weights, case.array("out/reg_weights"))
-    assert_close(found.classes, case.array("out/cls_targets"))
-    assert_close(found.class_weights.expand_as(found.classes), case.array("out/cls_weights"))
+    classes = as_rows(found.classes, columns.count)
+    assert_close(classes, case.array("out/cls_targets"))
+    assert_close(found.class_weights.expand_as(classes), case.array("out/cls_weights"))
 
 
 def confidences(case: Case) -> None:

@@ -15,6 +15,7 @@ from boxwright.checkpoints.load_weights import load_weights
 from boxwright.config import messages as m
 from boxwright.config import parse_message
 from boxwright.criteria.anchor import AnchorCriterion
+from boxwright.criteria.class_index_losses import as_rows
 from boxwright.criteria.terms import LossTerm
 from boxwright.errors import ConfigError
 from boxwright.models.detector import Detector
@@ -108,8 +109,9 @@ def test_assignment(recorded: Recorded) -> None:
     assert assigned.match.tolist() == recorded.arrays["assign/match"].tolist()
     recorded.compare("assign/reg_targets", assigned.box_codes)
     recorded.compare("assign/reg_weights", assigned.box_weights)
-    recorded.compare("assign/cls_targets", assigned.classes)
-    weights = assigned.class_weights.expand_as(assigned.classes)
+    classes = as_rows(assigned.classes, criterion.assigner.columns.count)
+    recorded.compare("assign/cls_targets", classes)
+    weights = assigned.class_weights.expand_as(classes)
     recorded.compare("assign/cls_weights", weights)
 
 

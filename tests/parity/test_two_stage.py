@@ -334,13 +334,18 @@ def test_training_masks(recorded: Recorded) -> None:
 
 
 def test_losses(recorded: Recorded) -> None:
-    """In training, and as TF evaluates: with the recorded settings every candidate is sampled."""
+    """In training, and as TF evaluates: with the recorded settings every candidate is sampled.
+
+    The second stage is judged on TF's proposals: scores that tie fall either way, by the machine's last bit.
+    """
     for mode in recorded.modes:
         names = [name for name in recorded.arrays.files if name.startswith(f"{mode}loss/RPN") or "Classifier" in name]
         wanted = {name for name in names if name.startswith(f"{mode}loss/")}
         if not wanted:
             continue
         predictions = recorded.predict(mode)
+        if predictions.regions is not None:
+            predictions = replace(predictions, proposals=recorded.proposals(mode), regions=second_stage(recorded, mode))
         if mode == "infer/":
             predictions = replace(predictions, instances=evaluated_masks(recorded))
         losses = LossTerm.values(recorded.detector.criterion(predictions, recorded.targets()))

@@ -46,3 +46,30 @@ def test_profile(small_config: Path, tmp_path: Path) -> None:
     config = bw.load_config(small_config, ["train_config.num_steps=100"])
     bw.train(config, tmp_path / "m", bw.RunSettings(workers=1, device="cuda", profile=True))
     assert (tmp_path / "m" / "profile" / "trace.json").is_file()
+
+
+def test_network_criterion_and_gradients_wait_for_nothing() -> None:
+    """Nothing between the inputs and the gradients asks the GPU for a number."""
+    from boxwright.config import messages as m
+    from boxwright.config import parse_message
+    from boxwright.criteria.terms import LossTerm
+    from boxwright.types import Targets
+    from tests.conftest import SMALL_MODEL
+
+    detector = bw.build_detector(parse_message(SMALL_MODEL, m.TrainEvalPipelineConfig)).to("cuda").train()
+    optimizer = torch.optim.SGD([one for one in detector.parameters() if one.requires_grad], 1e-3)
+    inputs = torch.rand(2, 3, 64, 64, device="cuda")
+    sizes = torch.full((2, 2), 64, device="cuda")
+    boxes = torch.tensor([[[4.0, 4, 30, 40], [10, 20, 60, 50]]] * 2)
+    ones = torch.ones(2, 2)
+    targets = Targets(boxes, torch.tensor([[0, 1], [2, 3]]), ones, ones > 0).to("cuda")
+    for mode in ("default", "error"):  # the first step may wait: libraries choose their algorithms
+        torch.cuda.synchronize()
+        torch.cuda.set_sync_debug_mode(mode)
+        try:
+            loss = LossTerm.sum(detector.criterion(detector.predict(inputs, sizes, targets), targets))
+            torch.autograd.backward(loss)
+            optimizer.step()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    assert torch.isfinite(loss)

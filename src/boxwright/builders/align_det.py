@@ -29,6 +29,7 @@ from boxwright.config import messages as m
 from boxwright.criteria.align_det import OwnBoxAssigner
 from boxwright.criteria.anchor import AnchorCriterion
 from boxwright.criteria.cascade import CascadeCriterion, Step
+from boxwright.criteria.class_index_losses import NO_COLUMN
 from boxwright.criteria.criterion import Criterion
 from boxwright.criteria.target_assigner import ClassColumns, TargetAssigner
 from boxwright.models.align_det import AlignDet
@@ -77,7 +78,7 @@ def build_align_det(config: m.AlignDet, categories: Categories | None) -> Detect
     Returns:
         The detector, with fresh weights.
     """
-    columns = ClassColumns(config.num_classes, background=0, background_target=0.0)
+    columns = ClassColumns(config.num_classes, background=0, unmatched=NO_COLUMN)
     check_classes(_PATH, config.num_classes, columns, categories)
     resizer = build_image_resizer(require(config.image_resizer, f"{_PATH}.image_resizer"))
     backbone = build_classifier_backbone(config.feature_extractor, _OF_BACKBONE, _PATH, resizer.channels)

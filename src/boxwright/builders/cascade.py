@@ -23,7 +23,8 @@ from boxwright.criteria.target_assigner import ClassColumns, TargetAssigner
 from boxwright.errors import ConfigError
 from boxwright.models.backbones.timm_backbone import TimmBackbone
 from boxwright.models.batch_norm import BatchNormSettings
-from boxwright.models.layers import ConvSettings, KernelRule, Regularizer
+from boxwright.models.layers import ConvSettings, KernelRule
+from boxwright.models.regularization import Regularizer
 from boxwright.ops.box_coder import BoxCoder
 from boxwright.ops.matcher import Matcher
 from boxwright.postprocessing.anchor import AnchorPostprocessor

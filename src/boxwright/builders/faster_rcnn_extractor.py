@@ -26,9 +26,10 @@ from boxwright.models.backbones.resnet_v1 import RESNET_BLOCKS, ResNetV1, ResNet
 from boxwright.models.backbones.resnet_v1_slim import ResNetV1Slim, ResNetV1SlimBlock4
 from boxwright.models.backbones.timm_backbone import TimmBackbone
 from boxwright.models.batch_norm import BatchNormSettings, make_norm
-from boxwright.models.layers import ConvSettings, Dense, KernelRule, Regularizer
+from boxwright.models.layers import ConvSettings, Dense, KernelRule
 from boxwright.models.necks.fpn import FeaturePyramid
 from boxwright.models.necks.fpn_paper import PaperFeaturePyramid
+from boxwright.models.regularization import Regularizer
 from boxwright.preprocessing.preprocessor import MINUS_ONE_TO_ONE, VGG_MEAN, PixelScaling
 
 __all__ = ["FASTER_RCNN_EXTRACTORS", "TwoStageExtractor", "build_two_stage_extractor"]

@@ -29,10 +29,11 @@ from boxwright.models.backbones.mobiledet import MOBILEDETS
 from boxwright.models.backbones.mobilenet_v2 import divisible
 from boxwright.models.backbones.resnet_v1 import RESNET_BLOCKS
 from boxwright.models.batch_norm import BatchNormSettings
-from boxwright.models.layers import ConvSettings, KernelRule, Regularizer
+from boxwright.models.layers import ConvSettings, KernelRule
 from boxwright.models.necks.fpn import unsmoothed
 from boxwright.models.necks.mnasfpn import MnasFpn
 from boxwright.models.necks.vgg_extras import SSD300_EXTRAS, SSD512_EXTRAS, VggExtras
+from boxwright.models.regularization import Regularizer
 
 __all__ = ["SSD_EXTRACTORS", "Extractor", "FeatureExtractor", "build_feature_extractor"]
 

@@ -12,7 +12,8 @@ from boxwright.config import messages as m
 from boxwright.config.message import Message
 from boxwright.errors import ConfigError
 from boxwright.models.batch_norm import BatchNormSettings
-from boxwright.models.layers import ConvSettings, KernelRule, Regularizer
+from boxwright.models.layers import ConvSettings, KernelRule
+from boxwright.models.regularization import Regularizer
 
 __all__ = ["CONV_SETTINGS", "build_conv_settings", "build_slim_conv_settings", "caffe_xavier", "variance_scaling"]
 

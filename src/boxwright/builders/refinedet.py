@@ -29,10 +29,11 @@ from boxwright.models.detector import Detector
 from boxwright.models.heads.aligned import AlignmentConvHead
 from boxwright.models.heads.convolutional import ConvolutionalHead, HeadShape
 from boxwright.models.heads.outputs import AnchorHead, HeadOutput
-from boxwright.models.layers import ConvSettings, KernelRule, Regularizer
+from boxwright.models.layers import ConvSettings, KernelRule
 from boxwright.models.necks.transfer_connection import TransferConnection
 from boxwright.models.network import Network
 from boxwright.models.refinedet import RefineDet
+from boxwright.models.regularization import Regularizer
 from boxwright.models.ssd import SSD
 from boxwright.ops.anchor_refinement import AnchorFilter, RefinedStart, SecondStep, StartRule, TiledStart
 from boxwright.ops.box_coder import BoxCoder, FasterRcnnBoxCoder

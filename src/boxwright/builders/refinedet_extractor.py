@@ -14,9 +14,10 @@ from boxwright.builders.necks import BuiltNeck, build_extra_maps
 from boxwright.config import messages as m
 from boxwright.errors import ConfigError
 from boxwright.models.batch_norm import BatchNormSettings
-from boxwright.models.layers import ConvSettings, KernelRule, Regularizer
+from boxwright.models.layers import ConvSettings, KernelRule
 from boxwright.models.necks.residual_level import ResidualLevel
 from boxwright.models.necks.vgg_extras import ExtraMap, VggExtras
+from boxwright.models.regularization import Regularizer
 from boxwright.preprocessing.preprocessor import CAFFE_MEAN
 
 __all__ = ["FINEST_LEVEL", "REFINEDET_EXTRACTORS", "build_refinedet_extractor"]

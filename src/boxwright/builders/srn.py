@@ -27,6 +27,7 @@ from boxwright.builders.classes import check_classes
 from boxwright.builders.image_resizer import build_image_resizer
 from boxwright.config import messages as m
 from boxwright.criteria.cascade import CascadeCriterion, Step
+from boxwright.criteria.class_index_losses import NO_COLUMN
 from boxwright.criteria.criterion import Criterion
 from boxwright.criteria.target_assigner import ClassColumns
 from boxwright.errors import ConfigError
@@ -74,7 +75,7 @@ def build_srn(config: m.Srn, categories: Categories | None) -> Detector:
     Returns:
         The detector, with fresh weights.
     """
-    columns = ClassColumns(config.num_classes, background=0, background_target=0.0)
+    columns = ClassColumns(config.num_classes, background=0, unmatched=NO_COLUMN)
     check_classes(_PATH, config.num_classes, columns, categories)
     resizer = build_image_resizer(require(config.image_resizer, f"{_PATH}.image_resizer"))
     backbone = build_classifier_backbone(config.feature_extractor, _OF_BACKBONE, _PATH, resizer.channels)

@@ -13,6 +13,7 @@ from boxwright.builders.post_processing import build_postprocessor
 from boxwright.builders.target_assigner import build_target_assigner
 from boxwright.builders.tensorflow_version import extractor_version
 from boxwright.config import messages as m
+from boxwright.criteria.class_index_losses import NO_COLUMN
 from boxwright.criteria.target_assigner import ClassColumns
 from boxwright.errors import ConfigError
 from boxwright.models.detector import Detector
@@ -85,4 +86,4 @@ def _columns(config: m.Ssd) -> ClassColumns:
     background = int(config.add_background_class or config.explicit_background_class)
     # An explicit background is one of the classes that are counted.
     foreground = config.num_classes - int(config.explicit_background_class)
-    return ClassColumns(foreground, background, 0.0 if config.encode_background_as_zeros else 1.0)
+    return ClassColumns(foreground, background, NO_COLUMN if config.encode_background_as_zeros else 0)

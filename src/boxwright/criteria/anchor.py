@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 from torch.profiler import record_function
 
+from boxwright.criteria.class_index_losses import NO_COLUMN
 from boxwright.criteria.classification_losses import ClassificationLoss
 from boxwright.criteria.criterion import Description
 from boxwright.criteria.example_sampler import BalancedSampler
 from boxwright.criteria.expected_weights import ExpectedWeights
 from boxwright.criteria.hard_example_miner import HardExampleMiner
 from boxwright.criteria.localization_losses import LocalizationLoss
-from boxwright.criteria.target_assigner import AnchorTargets, Assigner
+from boxwright.criteria.target_assigner import AnchorTargets, Assigner, ClassColumns
 from boxwright.criteria.terms import LossTerm
 from boxwright.ops.matcher import IGNORED, UNMATCHED
 from boxwright.types import AnchorPredictions, Targets
@@ -96,10 +97,9 @@ class AnchorCriterion:
         class_losses = self.classification(class_logits, assigned.classes, assigned.class_weights)
         box_losses = self._box_losses(box_codes, assigned, anchors)
         if self.expected is not None:
-            matched, unmatched = self.expected(
-                assigned.classes[..., self.assigner.columns.background :].sum(-1), assigned.match
-            )
-            nothing = self.assigner.columns.unmatched(assigned.classes).expand_as(assigned.classes)
+            columns = self.assigner.columns
+            matched, unmatched = self.expected(_foreground(assigned.classes, columns), assigned.match)
+            nothing = torch.full_like(assigned.match, columns.unmatched)
             against_nothing = self.classification(class_logits, nothing, assigned.class_weights)
             class_losses = matched * class_losses + unmatched * against_nothing
             box_losses = box_losses * matched
@@ -171,8 +171,7 @@ class AnchorCriterion:
     def _sampled(self, assigned: AnchorTargets, sampler: BalancedSampler) -> AnchorTargets:
         weights = assigned.class_weights
         candidates = weights.mean(-1) > 0
-        positive = (assigned.classes[..., self.assigner.columns.background :] > 0).any(-1)
-        chosen = sampler(positive, candidates)
+        chosen = sampler(self.assigner.columns.with_object(assigned.classes), candidates)
         return replace(
             assigned,
             box_weights=assigned.box_weights * chosen,
@@ -208,6 +207,20 @@ def _ignoring(assigned: AnchorTargets, filtered: Tensor) -> AnchorTargets:
     )
 
 
+def _foreground(classes: Tensor, columns: ClassColumns) -> Tensor:
+    """Return how much of an object each anchor has, float [B, A]."""
+    if classes.ndim == 2:
+        return columns.with_object(classes).float()
+    return classes[..., columns.background :].sum(-1)
+
+
+def _classes_where(annotated: Tensor, classes: Tensor) -> Tensor:
+    """Return class targets, of images that nobody looked at none."""
+    if classes.ndim == 2:
+        return torch.where(annotated[:, None], classes, NO_COLUMN)
+    return classes * annotated.to(classes.dtype)[:, None, None]
+
+
 def _only_annotated(
     class_logits: Tensor, box_codes: Tensor, assigned: AnchorTargets, annotated: Tensor
 ) -> tuple[Tensor, Tensor, AnchorTargets]:
@@ -218,7 +231,7 @@ def _only_annotated(
         assigned,
         box_codes=assigned.box_codes * image[..., None],
         box_weights=assigned.box_weights * image,
-        classes=assigned.classes * image[..., None],
+        classes=_classes_where(annotated, assigned.classes),
         class_weights=weights * image[..., None],
     )
     return class_logits * image[..., None], box_codes * image[..., None], kept

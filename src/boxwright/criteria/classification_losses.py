@@ -1,8 +1,8 @@
 """Classification losses over anchors.
 
-Each takes logits and targets of every class, and a weight for each anchor (or for each of its
-columns), and returns one loss for each anchor: summing, mining and normalising are the criterion's
-business.
+Each takes logits, the column that each anchor should have (or targets of every column, where they are soft), and a
+weight for each anchor (or for each of its columns), and returns one loss for each anchor: summing, mining and
+normalising are the criterion's business.
 
 Dimensions: B batch, A anchors, C columns (classes, and background where there is one).
 """
@@ -15,6 +15,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from boxwright.criteria.class_index_losses import as_rows, sigmoid_focal_loss, softmax_loss
 
 __all__ = [
     "BootstrappedSigmoid",
@@ -36,7 +38,7 @@ class ClassificationLoss(Protocol):
 
         Args:
             logits: float [B, A, C].
-            targets: float [B, A, C] in 0..1; at most one column is 1 in a hard target.
+            targets: int64 [B, A], columns or NO_COLUMN; or float [B, A, C] in 0..1.
             weights: float [B, A, 1], or [B, A, C] where columns count apart.
 
         Returns:
@@ -51,6 +53,9 @@ class SigmoidCrossEntropy:
 
     def __call__(self, logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """Return float [B, A]."""
+        if _are_columns(targets, weights):
+            return sigmoid_focal_loss(logits, targets, gamma=0.0, alpha=None) * weights.squeeze(-1)
+        targets = as_rows(targets, logits.shape[-1])
         return _weigh(F.binary_cross_entropy_with_logits(logits, targets, reduction="none"), weights)
 
 
@@ -68,6 +73,9 @@ class SigmoidFocal:
 
     def __call__(self, logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """Return float [B, A]."""
+        if _are_columns(targets, weights):
+            return sigmoid_focal_loss(logits, targets, self.gamma, self.alpha) * weights.squeeze(-1)
+        targets = as_rows(targets, logits.shape[-1])
         cross_entropy = F.binary_cross_entropy_with_logits(logits, targets, reduction="none")
         probability = torch.sigmoid(logits)
         # 1 - p_t, written so that it takes no second pass over p.
@@ -90,6 +98,8 @@ class SoftmaxCrossEntropy:
 
     def __call__(self, logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """Return float [B, A]."""
+        if targets.ndim == 2:
+            return softmax_loss(logits / self.logit_scale, targets) * weights.mean(-1)
         log_probabilities = F.log_softmax(logits / self.logit_scale, dim=-1)
         return -(log_probabilities * targets).sum(-1) * weights.mean(-1)
 
@@ -106,7 +116,7 @@ class SoftmaxAgainstLogits:
 
     def __call__(self, logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """Return float [B, A]."""
-        wanted = torch.softmax(targets / self.logit_scale, dim=-1)
+        wanted = torch.softmax(as_rows(targets, logits.shape[-1]) / self.logit_scale, dim=-1)
         return -(F.log_softmax(logits / self.logit_scale, dim=-1) * wanted).sum(-1) * weights.mean(-1)
 
 
@@ -126,7 +136,7 @@ class BootstrappedSigmoid:
         """Return float [B, A]."""
         probability = torch.sigmoid(logits)
         believed = (probability > 0.5).to(logits.dtype) if self.hard else probability
-        mixed = self.alpha * targets + (1 - self.alpha) * believed
+        mixed = self.alpha * as_rows(targets, logits.shape[-1]) + (1 - self.alpha) * believed
         return _weigh(F.binary_cross_entropy_with_logits(logits, mixed, reduction="none"), weights)
 
 
@@ -148,6 +158,7 @@ class PenaltyReducedFocal:
 
     def __call__(self, logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """Return float [B, A]."""
+        targets = as_rows(targets, logits.shape[-1])
         probability = torch.sigmoid(logits).clamp(self.clip, 1 - self.clip)
         positive = (1 - probability) ** self.alpha * probability.log()
         negative = (1 - targets) ** self.beta * probability**self.alpha * (1 - probability).log()
@@ -170,11 +181,17 @@ class Dice:
 
     def __call__(self, logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """Return float [B, C]: the anchors of an image are judged together."""
+        targets = as_rows(targets, logits.shape[-1])
         found = logits if self.from_probabilities else torch.sigmoid(logits)
         power = 2 if self.squared else 1
         found, wanted = found**power * weights, targets**power * weights
         both = (found * wanted).sum(1)
         return 1 - 2 * both / (found.sum(1) + wanted.sum(1)).clamp(min=1.0)
+
+
+def _are_columns(targets: Tensor, weights: Tensor) -> bool:
+    """Return whether each anchor has one column that counts, and one weight for all."""
+    return targets.ndim == 2 and weights.shape[-1] == 1
 
 
 def _weigh(losses: Tensor, weights: Tensor) -> Tensor:

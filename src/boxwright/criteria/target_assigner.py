@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from boxwright.criteria.class_index_losses import NO_COLUMN
 from boxwright.ops.box_coder import BoxCoder, KeypointBoxCoder
 from boxwright.ops.boxes import pairwise_iou
 from boxwright.ops.matcher import IGNORED, UNMATCHED, Matcher
@@ -31,31 +32,22 @@ class ClassColumns:
     Attributes:
         num_classes: Foreground classes, K.
         background: Columns before the foreground: 1 where column 0 is background, else 0.
-        background_target: What column 0 should be for an unmatched anchor; 0 where background is
-            encoded as all zeros. TF takes it for the first class where there is no background.
+        unmatched: The column of an anchor without an object; NO_COLUMN where background is encoded as all zeros.
+            Where there is no background, TF takes the first class for it.
     """
 
     num_classes: int
     background: int = 1
-    background_target: float = 1.0
+    unmatched: int = 0
 
     @property
     def count(self) -> int:
         """Columns in all, C."""
         return self.num_classes + self.background
 
-    def unmatched(self, like: Tensor) -> Tensor:
-        """Write the targets of an anchor without an object.
-
-        Args:
-            like: A tensor whose type and device are taken.
-
-        Returns:
-            float [C].
-        """
-        row = like.new_zeros(self.count)
-        row[0] = self.background_target
-        return row
+    def with_object(self, classes: Tensor) -> Tensor:
+        """Return which targets, int64 [B, A] or float [B, A, C], are of anything but background: bool [B, A]."""
+        return classes >= self.background if classes.ndim == 2 else (classes[..., self.background :] > 0).any(-1)
 
 
 @dataclass(frozen=True)
@@ -66,7 +58,7 @@ class AnchorTargets:
         match: int64 [B, A]: the matched groundtruth box, or the matcher's UNMATCHED or IGNORED.
         box_codes: float32 [B, A, code size]; zeros where unmatched, NaN where not known (keypoints).
         box_weights: float32 [B, A]; zero where unmatched.
-        classes: float32 [B, A, C].
+        classes: int64 [B, A]: the column that should be 1, or NO_COLUMN; float32 [B, A, C] where targets are soft.
         class_weights: float32 [B, A, 1], or [B, A, C] where columns count apart; zero where ignored.
     """
 
@@ -185,11 +177,12 @@ class TargetAssigner:
     def _class_targets(self, matched: Tensor, targets: Targets, row: Tensor) -> Tensor:
         columns = self.columns
         if targets.class_scores is None:
-            wanted = F.one_hot(targets.labels.gather(1, row) + columns.background, columns.count).float()
-        else:
-            scores = targets.class_scores.gather(1, row[..., None].expand(-1, -1, columns.num_classes))
-            wanted = F.pad(scores, (columns.background, 0))
-        return torch.where(matched[..., None], wanted, columns.unmatched(wanted))
+            return torch.where(matched, targets.labels.gather(1, row) + columns.background, columns.unmatched)
+        scores = targets.class_scores.gather(1, row[..., None].expand(-1, -1, columns.num_classes))
+        wanted = torch.where(matched[..., None], F.pad(scores, (columns.background, 0)), 0.0)
+        if columns.unmatched != NO_COLUMN:
+            wanted[..., columns.unmatched] = torch.where(matched, wanted[..., columns.unmatched], 1.0)
+        return wanted
 
 
 @dataclass(frozen=True)

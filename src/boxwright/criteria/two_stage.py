@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from boxwright.criteria.class_index_losses import as_columns
 from boxwright.criteria.classification_losses import ClassificationLoss
 from boxwright.criteria.criterion import Description
 from boxwright.criteria.example_sampler import MinibatchSampler
@@ -239,7 +240,7 @@ def accuracies(logits: Tensor, assigned: AnchorTargets, valid: Tensor) -> dict[s
     Returns:
         Tag to a scalar tensor: of all; of those with an object; and of those, the share taken for background.
     """
-    guess, wanted = logits.argmax(-1), assigned.classes.argmax(-1)
+    guess, wanted = logits.argmax(-1), as_columns(assigned.classes)
     counted = valid & (assigned.class_weights.mean(-1) > 0)
     foreground = counted & (wanted > 0)
     return {
@@ -260,7 +261,7 @@ def as_objects(targets: Targets) -> Targets:
 
 def object_labels(assigned: AnchorTargets) -> Tensor:
     """Return the class of each region's object, int64 [B, R]; 0 where it has none."""
-    return (assigned.classes.argmax(-1) - 1).clamp(min=0)
+    return (as_columns(assigned.classes) - 1).clamp(min=0)
 
 
 def codes_of_classes(codes: Tensor, labels: Tensor) -> Tensor:

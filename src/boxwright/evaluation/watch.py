@@ -66,7 +66,7 @@ def watch(
             if newest > last and (found := _restore(Path(checkpoint_dir), config)):
                 detector, step = found
                 opened = opened or open_evaluation(config, settings, detector.categories)
-                seeing = at_scales(detector.to(device), settings.multi_scale)
+                seeing = at_scales(detector.to(device).optimize(), settings.multi_scale)
                 evaluation = evaluate_detector(seeing, opened.dataset, opened.plan, workers=settings.workers)
                 write_evaluation_events(events, step, evaluation.metrics, evaluation.pictures)
                 heard(step, evaluation, "")

@@ -29,7 +29,7 @@ from boxwright.types import RawDetections
 __all__ = ["Report", "Stage", "compare"]
 
 Pictures = Sequence[NDArray[np.uint8]]
-_PREPROCESSING = 1e-5  # of the range of the network's input
+_PREPROCESSING = 1e-5  # of the range of the network's input, and more for large pictures: see `_resizing_error`
 # What numbers of fewer bits cannot pass; there average precision decides.
 _OF_FULL_PRECISION = ("raw outputs", "suppression", "detections", "batches")
 _TOO_FEW = "more candidates than were looked at could matter"
@@ -289,7 +289,7 @@ class _Worst:
 
 
 class _Inputs:
-    """The largest difference of what networks see, as a share of its range."""
+    """The largest difference of what networks see, as a share of what is allowed."""
 
     def __init__(self, look: Callable[[NDArray[np.uint8]], NDArray[np.float32]] | None) -> None:
         self.look, self.largest, self.where = look, 0.0, ""
@@ -301,14 +301,24 @@ class _Inputs:
         same = found.shape == expected.shape
         span = float(np.ptp(expected)) or 1.0
         off = float(np.abs(found - expected).max()) / span if same else float("inf")
-        if off >= self.largest:
-            self.largest, self.where = off, f"picture {number}" + ("" if same else ": shape")
+        share = off / max(_PREPROCESSING, _resizing_error(image))
+        if share >= self.largest:
+            self.largest, self.where = share, f"picture {number}" + (f", by {off:.2g}" if same else ": shape")
 
     def stages(self) -> list[Stage]:
         if self.look is None:
             return []
-        compared = "network inputs, as a share of their range"
-        return [Stage("preprocessing", compared, self.largest, _PREPROCESSING, self.where)]
+        compared = "network inputs, as a share of what is allowed"
+        return [Stage("preprocessing", compared, self.largest, 1.0, self.where)]
+
+
+def _resizing_error(image: NDArray[np.uint8]) -> float:
+    """Return by how much of a picture's range two resizings of it may differ that compute places in float32.
+
+    Each may miss a pixel's place in the picture by the last digit of the largest such number; within a pixel, values
+    change by no more than the range.
+    """
+    return 2 * float(np.spacing(np.float32(max(image.shape[:2]))))
 
 
 class _Detections:

@@ -54,7 +54,7 @@ def open_for_evaluation(model: Path, config: TrainEvalPipelineConfig, device: st
         exported = open_export(model)
         return Opened(exported, exported.metadata.step)
     detector, _, step = restore_detector(model, config=config)
-    return Opened(detector.to(usable_device(device)), step)
+    return Opened(detector.to(usable_device(device)).optimize(), step)
 
 
 def evaluate_in_shares(

@@ -141,6 +141,6 @@ def _trained(model: Model, threads: int) -> OpenModel:
     names = load_label_map(model.label_map) if model.label_map else None
     detector, _, _ = restore_detector(model.path, config=config, categories=names)
     digest = weights_sha256(detector)
-    detector.to(usable_device(model.settings.device))
+    detector.to(usable_device(model.settings.device)).optimize()
     seeing = at_scales(detector, model.settings.multi_scale)
     return OpenModel(lambda images: [found.arrays() for found in seeing.detect(images)], detector.categories, digest)

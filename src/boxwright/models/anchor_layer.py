@@ -5,11 +5,13 @@ Dimensions: A anchors of all levels.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol, cast
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 
 from boxwright.anchors.grid import AnchorGenerator, Size
 
@@ -75,6 +77,18 @@ class _FeatureMaps(nn.Module):
         return cast(HasFeatureMaps, self.network).feature_maps(inputs)
 
 
+class _ShapesAlone(TorchFunctionMode):
+    """Leave out what changes no shape: on the device of shapes each such operation costs milliseconds."""
+
+    _SAME_SHAPE = frozenset((F.batch_norm, F.hardtanh, F.relu, F.relu6, F.silu, F.hardswish, F.hardsigmoid, F.dropout))
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        del types
+        return args[0] if func in self._SAME_SHAPE else func(*args, **(kwargs or {}))
+
+
 def grids_of(network: nn.Module, input_size: Size, channels: int) -> list[Size]:
     """Return the (height, width) of each of a network's feature maps, without computing them."""
     module = _FeatureMaps(network)
@@ -83,5 +97,6 @@ def grids_of(network: nn.Module, input_size: Size, channels: int) -> list[Size]:
     with torch.no_grad():
         # Two images: normalization in training wants more than one value a channel.
         inputs = torch.empty(2, channels, *input_size, device="meta")
-        maps = torch.func.functional_call(module, meta, (inputs,))
+        with _ShapesAlone():
+            maps = torch.func.functional_call(module, meta, (inputs,))
     return [(level.shape[-2], level.shape[-1]) for level in maps]

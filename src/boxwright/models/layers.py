@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from boxwright.models.batch_norm import BatchNormSettings, make_norm
+from boxwright.models.regularization import Regularizer
 
 __all__ = [
     "Conv2d",
@@ -26,12 +27,10 @@ __all__ = [
     "Dense",
     "KernelRule",
     "MaxPool2d",
-    "Regularizer",
     "conv_norm_act",
     "full_conv",
     "make_activation",
     "make_conv",
-    "regularization_loss",
     "separable_conv",
 ]
 
@@ -46,28 +45,6 @@ _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "SWISH": lambda: nn.SiLU(inplace=True),
     "HARD_SWISH": lambda: nn.Hardswish(inplace=True),
 }
-
-
-@dataclass(frozen=True)
-class Regularizer:
-    """A penalty on a kernel, added to the loss.
-
-    Attributes:
-        l1: Multiplies the sum of absolute values.
-        l2: Multiplies half the sum of squares, as TF-Slim's `l2_regularizer`.
-    """
-
-    l1: float = 0.0
-    l2: float = 0.0
-
-    def __call__(self, kernel: Tensor) -> Tensor:
-        """Return a scalar."""
-        penalty = kernel.new_zeros(())
-        if self.l1:
-            penalty = penalty + self.l1 * kernel.abs().sum()
-        if self.l2:
-            penalty = penalty + self.l2 * 0.5 * kernel.square().sum()
-        return penalty
 
 
 def _glorot(kernel: Tensor) -> object:
@@ -389,15 +366,3 @@ def conv_norm_act(
     )
     (settings.depthwise if depthwise else settings.kernel).apply(conv)
     return nn.Sequential(conv, make_norm(out_channels, settings.norm), make_activation(settings.activation))
-
-
-def regularization_loss(network: nn.Module) -> Tensor:
-    """Return a scalar; 0 where nothing is penalized."""
-    penalties = []
-    for module in network.modules():
-        # Others' convolutions may have been given a price, too.
-        for tensor, rule in (("weight", "regularizer"), ("bias", "bias_regularizer")):
-            price, value = getattr(module, rule, None), getattr(module, tensor, None)
-            if isinstance(price, Regularizer) and price != Regularizer() and isinstance(value, Tensor):
-                penalties.append(price(value))
-    return torch.stack(penalties).sum() if penalties else torch.zeros(())

@@ -64,9 +64,11 @@ def pairwise_intersection(boxes: Tensor, others: Tensor) -> Tensor:
     Returns:
         [..., G, A].
     """
-    left, other = boxes[..., :, None, :], others[..., None, :, :]
-    width = (torch.minimum(left[..., 2], other[..., 2]) - torch.maximum(left[..., 0], other[..., 0])).clamp_(min=0)
-    height = (torch.minimum(left[..., 3], other[..., 3]) - torch.maximum(left[..., 1], other[..., 1])).clamp_(min=0)
+    # Each coordinate by itself, side by side in memory: a strided one cannot be loaded eight at a time.
+    x1, y1, x2, y2 = (one.contiguous()[..., :, None] for one in boxes.unbind(-1))
+    left, top, right, bottom = (one.contiguous()[..., None, :] for one in others.unbind(-1))
+    width = (torch.minimum(x2, right) - torch.maximum(x1, left)).clamp_(min=0)
+    height = (torch.minimum(y2, bottom) - torch.maximum(y1, top)).clamp_(min=0)
     return width * height
 
 
@@ -81,7 +83,7 @@ def pairwise_iou(boxes: Tensor, others: Tensor) -> Tensor:
         [..., G, A] in 0..1.
     """
     intersection = pairwise_intersection(boxes, others)
-    union = box_area(boxes)[..., :, None] + box_area(others)[..., None, :] - intersection
+    union = (box_area(boxes)[..., :, None] + box_area(others)[..., None, :]).sub_(intersection)
     return torch.where(intersection > 0, intersection / union, 0.0)
 
 

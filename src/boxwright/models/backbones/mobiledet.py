@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from boxwright.models.backbones.backbone import Backbone
 from boxwright.models.backbones.squeeze_excite import SqueezeExcite
 from boxwright.models.batch_norm import BatchNormSettings
-from boxwright.models.layers import ConvSettings, KernelRule, Regularizer, conv_norm_act
+from boxwright.models.layers import ConvSettings, KernelRule, conv_norm_act
+from boxwright.models.regularization import Regularizer
 
 __all__ = ["MOBILEDETS", "MobileDet", "MobileDetLayout"]
 

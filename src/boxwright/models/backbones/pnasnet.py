@@ -15,7 +15,8 @@ from torch.nn import functional as F
 
 from boxwright.models.backbones.backbone import Backbone
 from boxwright.models.batch_norm import BatchNormSettings, make_norm
-from boxwright.models.layers import ConvSettings, KernelRule, MaxPool2d, Regularizer, make_conv, separable_conv
+from boxwright.models.layers import ConvSettings, KernelRule, MaxPool2d, make_conv, separable_conv
+from boxwright.models.regularization import Regularizer
 
 __all__ = ["PnasNet"]
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from boxwright.errors import ConfigError
 from boxwright.models.backbones.backbone import Backbone
-from boxwright.models.layers import Regularizer
+from boxwright.models.regularization import Regularizer
 
 __all__ = ["TimmBackbone"]
 

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from boxwright.models.batch_norm import BatchNormSettings, make_norm
-from boxwright.models.layers import ConvSettings, KernelRule, MaxPool2d, Regularizer, conv_norm_act, separable_conv
+from boxwright.models.layers import ConvSettings, KernelRule, MaxPool2d, conv_norm_act, separable_conv
+from boxwright.models.regularization import Regularizer
 
 __all__ = ["MnasFpn"]
 

@@ -1,0 +1,146 @@
+"""Losses whose targets are column numbers, with their gradients: both computed in one pass over the logits.
+
+A dense target costs as much memory as the logits, and each step of a formula one more pass over both. Here a column
+number stands for a row of zeros with a 1 in that column, or `NO_COLUMN` for a row of zeros.
+
+Dimensions: B batch, A anchors, C columns.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+__all__ = ["NO_COLUMN", "as_columns", "as_rows", "sigmoid_focal_loss", "softmax_loss"]
+
+NO_COLUMN = -1
+# So many numbers at a time stay in a core's cache, through all steps of the formula.
+_IN_CACHE = 1 << 17
+
+
+def as_rows(classes: Tensor, count: int) -> Tensor:
+    """Return targets as rows.
+
+    Args:
+        classes: int64 [B, A], columns; or float [B, A, C], which are returned as they are.
+        count: C.
+
+    Returns:
+        float [B, A, C].
+    """
+    if classes.ndim == 3:
+        return classes
+    known = (classes != NO_COLUMN)[..., None]
+    return torch.zeros(*classes.shape, count, device=classes.device).scatter_(
+        -1, classes.clamp(min=0)[..., None], known.float()
+    )
+
+
+def as_columns(classes: Tensor) -> Tensor:
+    """Return the column that each target, int64 [B, A] or float [B, A, C], is greatest in, int64 [B, A]; 0 of zeros."""
+    return classes.argmax(-1) if classes.ndim == 3 else classes.clamp(min=0)
+
+
+def sigmoid_focal_loss(logits: Tensor, classes: Tensor, gamma: float, alpha: float | None) -> Tensor:
+    """Return the focal loss of each anchor, summed over its columns; with gamma 0 and no alpha, binary cross entropy.
+
+    Args:
+        logits: float [B, A, C].
+        classes: int64 [B, A]: which column is positive, or NO_COLUMN.
+        gamma: How fast the weight of easy columns falls.
+        alpha: The weight of positive columns, 1 - alpha that of negative ones; None weighs them alike, by 1.
+
+    Returns:
+        float [B, A].
+    """
+    weights = (1.0, 1.0) if alpha is None else (1 - alpha, alpha)
+    return _SigmoidFocal.apply(logits.contiguous(), classes, gamma, *weights)  # type: ignore[no-any-return]
+
+
+def softmax_loss(logits: Tensor, classes: Tensor) -> Tensor:
+    """Return the cross entropy of each anchor; 0 where it has no column.
+
+    Args:
+        logits: float [B, A, C].
+        classes: int64 [B, A]: the right column, or NO_COLUMN.
+
+    Returns:
+        float [B, A].
+    """
+    return _Softmax.apply(logits, classes)  # type: ignore[no-any-return]
+
+
+def _negative(x: Tensor, gamma: float, gradient: bool) -> tuple[Tensor, Tensor | None]:
+    """Return what a negative column costs, and what that changes by with its logit.
+
+    With s = sigmoid(x) and c = softplus(x) = -log(1 - s):
+
+        value     s^gamma c
+        gradient  s^gamma (s + gamma (1 - s) c)
+
+    A positive column costs what a negative one does whose logit is -x.
+    """
+    s, c = torch.sigmoid(x), F.softplus(x)
+    if gamma == 0:
+        return c, s if gradient else None
+    power = s * s if gamma == 2 else s**gamma
+    slope = torch.sub(1, s).mul_(c).mul_(gamma).add_(s).mul_(power) if gradient else None
+    return c.mul_(power), slope
+
+
+class _SigmoidFocal(torch.autograd.Function):
+    """Focal loss summed over columns; the gradient is computed on the way, while the logits are at hand."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, logits: Tensor, classes: Tensor, gamma: float, negative_weight: float, positive_weight: float
+    ) -> Tensor:
+        columns = logits.shape[-1]
+        rows, wanted = logits.reshape(-1, columns), classes.reshape(-1, 1)
+        losses = rows.new_empty(len(rows))
+        slopes = torch.empty_like(rows) if ctx.needs_input_grad[0] else None
+        whole = torch.compiler.is_compiling() or logits.device.type != "cpu"
+        size = len(rows) if whole else max(_IN_CACHE * torch.get_num_threads() // columns, 1)
+        for begin in range(0, len(rows), max(size, 1)):
+            part = slice(begin, begin + size)
+            x, known, column = rows[part], wanted[part] != NO_COLUMN, wanted[part].clamp(min=0)
+            own = x.gather(1, column)
+            values, slope = _negative(
+                x.scatter(1, column, torch.where(known, -own, own)), gamma, gradient=slopes is not None
+            )
+            own = values.gather(1, column) * torch.where(known, positive_weight, negative_weight)
+            losses[part] = values.scatter_(1, column, 0.0).sum(1).mul_(negative_weight).add_(own.squeeze(1))
+            if slopes is not None and slope is not None:
+                own = slope.gather(1, column) * torch.where(known, -positive_weight, negative_weight)
+                torch.mul(slope, negative_weight, out=slopes[part]).scatter_(1, column, own)
+        ctx.save_for_backward(slopes)
+        return losses.view(classes.shape)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:
+        (slopes,) = ctx.saved_tensors
+        return (slopes * gradient.reshape(-1, 1)).view(*gradient.shape, slopes.shape[1]), None, None, None, None
+
+
+class _Softmax(torch.autograd.Function):
+    """Cross entropy: -log p of the right column, with gradient p, less 1 in that column."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, classes: Tensor) -> Tensor:
+        known, column = classes != NO_COLUMN, classes.clamp(min=0)[..., None]
+        logs = F.log_softmax(logits, dim=-1)
+        losses = torch.where(known, -logs.gather(-1, column).squeeze(-1), 0.0)
+        ctx.save_for_backward(logs.exp_() if ctx.needs_input_grad[0] else None, column, known)
+        return losses
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        probabilities, column, known = ctx.saved_tensors
+        counted = torch.where(known, gradient, 0.0)[..., None]
+        return (probabilities * counted).scatter_add_(-1, column, -counted), None

@@ -1,0 +1,163 @@
+"""Batch normalization folded into convolutions: one multiplication less for every value, in inference.
+
+With stored statistics, normalization multiplies each channel with a number and adds another; the convolution before it
+can do both. To the last digits of float32 the result is the same.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from timm.layers.norm_act import BatchNormAct2d
+from torch import Tensor, nn
+
+from boxwright.errors import ConfigError
+
+__all__ = ["fold_batch_norms"]
+
+# Of the largest number of a layer, what rounding may come to where a channel's deviation is far below its mean.
+_ALLOWED = 1e-2
+
+Pairs = dict[nn.BatchNorm2d, nn.Conv2d]
+
+
+@torch.no_grad()
+def fold_batch_norms(network: nn.Module, run: Callable[[], object]) -> int:
+    """Fold each normalization into the convolution before it, where that is used for nothing else.
+
+    What follows what is seen by running the network, not guessed from names. Each pair is tried before anything is
+    changed: on what the convolution is given, folded, it must give what the normalization gave; and nothing but the
+    normalization may look at what the convolution alone gives. A convolution that runs several times, as a pyramid's
+    shared tower does, stays with its normalizations.
+
+    Args:
+        network: In evaluation mode; its modules are changed.
+        run: Runs it.
+
+    Returns:
+        How many were folded.
+
+    Raises:
+        ConfigError: Where a pair does not pass; nothing is changed then.
+    """
+    pairs, broken = _pairs(network, run)
+    folded = {norm: _folded(conv, norm) for norm, conv in pairs.items()}
+    problem = _tried(network, pairs, folded, run, broken)
+    if problem:
+        raise ConfigError(problem)
+    for parent in list(network.modules()):
+        for name, child in parent.named_children():
+            if isinstance(child, nn.BatchNorm2d) and child in pairs:
+                setattr(parent, name, _without_norm(child))
+    for norm, conv in pairs.items():
+        conv.weight, conv.bias = folded[norm].weight, folded[norm].bias
+    return len(pairs)
+
+
+def _pairs(network: nn.Module, run: Callable[[], object]) -> tuple[Pairs, set[nn.Module]]:
+    """Return normalizations with the convolutions, each run once, that they follow; and the layers that give NaN."""
+    made: dict[int, tuple[nn.Conv2d, Tensor]] = {}  # the tensor is kept, so that no other has its id
+    runs: Counter[nn.Module] = Counter()
+    before: dict[nn.BatchNorm2d, list[nn.Conv2d | None]] = defaultdict(list)
+    broken: set[nn.Module] = set()
+
+    def convolved(conv: nn.Conv2d, _: Any, output: Tensor) -> None:
+        runs[conv] += 1
+        made[id(output)] = (conv, output)
+
+    def normalizes(norm: nn.BatchNorm2d, inputs: tuple[Tensor, ...]) -> None:
+        before[norm].append(made.get(id(inputs[0]), (None,))[0])
+
+    def looked_at(layer: nn.Module, _: Any, output: Tensor) -> None:
+        if bool(output.isnan().any()):
+            broken.add(layer)
+
+    with ExitStack() as hooks:
+        for module in network.modules():
+            if isinstance(module, nn.Conv2d):
+                hooks.enter_context(module.register_forward_hook(convolved))
+                hooks.enter_context(module.register_forward_hook(looked_at))
+            elif isinstance(module, nn.BatchNorm2d) and module.track_running_stats:
+                hooks.enter_context(module.register_forward_pre_hook(normalizes))
+        run()
+    found = {norm: convs[0] for norm, convs in before.items() if len(convs) == 1 and convs[0] is not None}
+    takers = Counter(found.values())
+    return {norm: conv for norm, conv in found.items() if runs[conv] == takers[conv] == 1}, broken
+
+
+def _tried(
+    network: nn.Module,
+    pairs: Pairs,
+    folded: dict[nn.BatchNorm2d, nn.Conv2d],
+    run: Callable[[], object],
+    broken: set[nn.Module],
+) -> str:
+    """Run once more, with NaN for all that convolutions of pairs give; return what does not pass, or nothing."""
+    names = {module: name for name, module in network.named_modules()}
+    given_by = set(pairs.values())
+    given: dict[nn.Conv2d, tuple[Tensor, Tensor]] = {}
+    problems: list[str] = []
+
+    def hides(conv: nn.Conv2d, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        given[conv] = (inputs[0], output)
+        return torch.full_like(output, torch.nan)
+
+    def sees(norm: nn.BatchNorm2d, _: Any) -> tuple[Tensor]:
+        return (given[pairs[norm]][1],)
+
+    def gave(norm: nn.BatchNorm2d, _: Any, output: Tensor) -> None:
+        # By `forward` itself, as the copy has the hooks of its original.
+        ours = _without_norm(norm)(folded[norm].forward(given.pop(pairs[norm])[0]))
+        limit = _ALLOWED * float(output.abs().nan_to_num().amax())
+        if not torch.allclose(ours, output, rtol=0.0, atol=limit, equal_nan=True):
+            problems.append(
+                f"{names[pairs[norm]]} cannot be folded: it differs by {float((ours - output).abs().amax()):g}"
+            )
+
+    def looked_at(layer: nn.Module, _: Any, output: Tensor) -> None:
+        if layer not in broken and bool(output.isnan().any()):
+            problems.append(f"a convolution before {names[layer]} cannot be folded: not only normalization looks at it")
+
+    with ExitStack() as hooks:
+        for norm, conv in pairs.items():
+            hooks.enter_context(conv.register_forward_hook(looked_at))
+            hooks.enter_context(conv.register_forward_hook(hides))
+            hooks.enter_context(norm.register_forward_pre_hook(sees))
+            hooks.enter_context(norm.register_forward_hook(gave))
+        for module in network.modules():
+            if isinstance(module, nn.Conv2d) and module not in given_by:
+                hooks.enter_context(module.register_forward_hook(looked_at))
+        run()
+    return problems[0] if problems else ""
+
+
+def _without_norm(norm: nn.BatchNorm2d) -> nn.Module:
+    """Return what a layer does besides normalizing; timm's have an activation inside."""
+    return nn.Sequential(norm.drop, norm.act) if isinstance(norm, BatchNormAct2d) else nn.Identity()
+
+
+def _folded(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> nn.Conv2d:
+    """Return a convolution that does what one and its normalization do; computed in float64."""
+    mean, variance = norm.running_mean, norm.running_var
+    if mean is None or variance is None:
+        raise TypeError("normalization without stored statistics has nothing to fold")
+    gain = torch.rsqrt(variance.double() + norm.eps)
+    shift = -mean.double() * gain
+    if norm.affine:
+        gain, shift = gain * norm.weight.double(), shift * norm.weight.double() + norm.bias.double()
+    if conv.bias is not None:
+        shift = shift + conv.bias.double() * gain
+    kernel = (conv.weight.double() * gain[:, None, None, None]).float()
+    layout = conv.weight.is_contiguous(memory_format=torch.channels_last)
+    made = copy.copy(conv)
+    made._parameters = {}  # its own, not those of the one that it is a copy of
+    made.weight = nn.Parameter(
+        kernel.contiguous(memory_format=torch.channels_last if layout else torch.contiguous_format), False
+    )
+    made.bias = nn.Parameter(shift.float(), False)
+    return made
