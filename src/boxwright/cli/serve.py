@@ -43,6 +43,7 @@ def serve_command(
 
     from boxwright.serving.app import Counters, make_app
     from boxwright.serving.model import ServedModel
+    from boxwright.serving.server import Server
 
     key = _key(api_key_file)
     counters = Counters()
@@ -58,7 +59,7 @@ def serve_command(
         ssl_certfile=certfile,
         ssl_keyfile=keyfile,
     )
-    server = uvicorn.Server(config)
+    server = Server(config, lambda: console.print(counters.summary(), markup=False))
     config.load()
     sockets = [listening_socket(settings.host, settings.port)]
     where = f"{'https' if certfile else 'http'}://{settings.host}:{sockets[0].getsockname()[1]}"

@@ -22,6 +22,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.samples import Sample
 
 from boxwright.data.image_io import encode_png
 from boxwright.errors import BoxwrightError
@@ -50,6 +51,7 @@ class Counters:
     def __init__(self) -> None:
         """Make them, in a registry of their own."""
         self.registry = CollectorRegistry()
+        self.begun = Counter("boxwright_requests_begun", "Requests read.", registry=self.registry)
         self.requests = Counter("boxwright_requests", "Requests answered.", ("route", "status"), registry=self.registry)
         self.seconds = Histogram(
             "boxwright_request_seconds", "Seconds of a request.", ("route",), registry=self.registry
@@ -69,6 +71,16 @@ class Counters:
         self.batch.observe(size)
         self.run.observe(seconds)
         self.images.inc(size)
+
+    def summary(self) -> str:
+        """Return what became of all requests, in a line."""
+        begun = sum(sample.value for sample in _totals(self.begun))
+        answered = sum(sample.value for sample in _totals(self.requests))
+        return f"{answered:.0f} of {begun:.0f} requests were answered"
+
+
+def _totals(counter: Counter) -> list[Sample]:
+    return [sample for metric in counter.collect() for sample in metric.samples if sample.name.endswith("_total")]
 
 
 def make_app(
@@ -93,6 +105,7 @@ def make_app(
     @app.middleware("http")
     async def guard(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
         began, route = time.monotonic(), _route(request.url.path)
+        counters.begun.inc()
         if api_key and request.url.path not in _OPEN_TO_ALL and not _has_key(request, api_key):
             response = _error(401, "an API key is needed: Authorization: Bearer …")
         else:
