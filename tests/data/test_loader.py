@@ -173,3 +173,21 @@ def test_signals_are_obeyed_while_data_are_waited_for(small_config: Path, tmp_pa
     assert "ended in order" in rest
     assert "interrupted: stopped after 1 of 1000000 steps" in rest
     assert bw.restore_detector(tmp_path / "m")[2] == 1
+
+
+def test_it_says_how_many_batches_lie_ready() -> None:
+    batches = stream(lambda: None)
+    assert (batches.ready, batches.most_ready) == (0, 3)
+    polled = batches.polled()
+    while next(polled) is None:
+        pass
+    deadline = time.monotonic() + 120
+    while batches.ready < 3 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert batches.ready == 3
+    while next(polled) is None:
+        pass
+    polled.close()
+    without = stream(lambda: None, workers=0)
+    assert next(without.polled()) is not None
+    assert (without.ready, without.most_ready) == (0, 0)

@@ -190,9 +190,9 @@ def test_batches_carry_masks_only_for_networks_that_learn_them(
     seen: list[bool] = []
     plain = Learner.learn
 
-    def watched(self: Learner, batch: Batch, *, describe: bool = False) -> Any:
+    def watched(self: Learner, batch: Batch, **how: bool) -> Any:
         seen.append(batch.targets.masks is not None)
-        return plain(self, batch, describe=describe)
+        return plain(self, batch, **how)
 
     monkeypatch.setattr(Learner, "learn", watched)
     config = bw.load_config(small_config, ["train_config.num_steps=1", "train_config.batch_size=2"])

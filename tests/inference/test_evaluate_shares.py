@@ -22,7 +22,7 @@ def test_workers_make_the_evaluation_of_one(engine: str, small_config: Path, tmp
     config = bw.load_config(small_config, ["train_config.num_steps=2"])
     bw.train(config, tmp_path / "m", bw.RunSettings(workers=0))
     detector, _, _ = bw.restore_detector(tmp_path / "m")
-    alone = run_evaluation(config, detector, EvaluationSettings(workers=0))
+    alone = run_evaluation(config, detector.optimize(), EvaluationSettings(workers=0))
     settings = EvaluationSettings(workers=0, engine=engine, shares=2, device="cpu")
     shared = evaluate_in_shares(tmp_path / "m", config, settings, detector.categories)
     if engine == "ray":

@@ -14,6 +14,8 @@ import boxwright as bw
 from boxwright.checkpoints.store import CheckpointStore, read_checkpoint, write_checkpoint
 from boxwright.models.layers import Conv2d
 from boxwright.training.forensics import replay_step
+from boxwright.training.run import Run
+from boxwright.training.step import LossModule
 
 MIDDLE = "backbone.blocks.3.depthwise.0"
 
@@ -76,6 +78,83 @@ def test_a_step_can_be_left_out(small_config: Path, tmp_path: Path, poisoned: An
     assert steps == [1, 2, 4, 5, 6]
     network = read_checkpoint(tmp_path / "m" / "ckpt-6.pt")["network"]
     assert all(value.isfinite().all() for value in network.values())
+
+
+def looked_at_late(run: Run) -> bool:
+    """What a GPU waits for, on the CPU."""
+    return run.progress.skipped_in_a_row > 0
+
+
+LATE = (
+    "train_config.use_float16=false",
+    "train_config.optimizer.use_moving_average=true",
+    "train_config.freeze_stage={until_step: 3 variables: 'neck'}",
+)
+
+
+@pytest.mark.parametrize("change", LATE)
+@pytest.mark.parametrize("at", [{0}, {2}, {2, 3, 4}, {5}])
+def test_a_step_that_is_looked_at_late_is_undone(
+    small_config: Path, tmp_path: Path, poisoned: Any, monkeypatch: pytest.MonkeyPatch, change: str, at: set[int]
+) -> None:
+    poisoned["at"] = at
+    config = bw.load_config(small_config, [change])
+    settings = bw.RunSettings(workers=0, evaluate=False, skip_not_finite=True)
+    bw.train(config, tmp_path / "at once", settings)
+    monkeypatch.setattr(Run, "_waits", looked_at_late)
+    bw.train(config, tmp_path / "late", settings)
+    once, late = (read_checkpoint(tmp_path / name / "ckpt-6.pt") for name in ("at once", "late"))
+    for part in ("network", "average"):
+        assert all(torch.equal(value, late[part][name]) for name, value in once[part].items()), part
+    slots = once["optimizer"]["state"]
+    assert slots
+    for number, values in slots.items():
+        assert all(torch.equal(value, late["optimizer"]["state"][number][name]) for name, value in values.items())
+    assert once["optimizer"]["param_groups"] == late["optimizer"]["param_groups"]
+    assert (once["step"], once["samples"]) == (late["step"], late["samples"]) == (6, 24)
+    reports = sorted((tmp_path / "at once").glob("not-finite-*/report.json"))
+    assert len(reports) == len(at)
+    for path in reports:
+        one, other = (
+            json.loads((tmp_path / name / path.parent.name / path.name).read_text()) for name in ("at once", "late")
+        )
+        assert {**one, "replay": ""} == {**other, "replay": ""}
+
+
+@pytest.mark.parametrize("at", [{2}, {5}])
+def test_a_step_that_is_looked_at_late_stops_the_run_too(
+    small_config: Path, tmp_path: Path, poisoned: Any, monkeypatch: pytest.MonkeyPatch, at: set[int]
+) -> None:
+    poisoned["at"] = at
+    (step,) = at
+    monkeypatch.setattr(Run, "_waits", looked_at_late)
+    with pytest.raises(bw.TrainingError, match=f"step {step + 1}: the loss is not finite: .*boxwright replay"):
+        bw.train(bw.load_config(small_config), tmp_path / "m", bw.RunSettings(workers=0, evaluate=False))
+    poisoned["at"] = set()
+    bw.train(
+        bw.load_config(small_config, [f"train_config.num_steps={step}"]),
+        tmp_path / "until",
+        bw.RunSettings(workers=0, evaluate=False),
+    )
+    kept, wanted = (read_checkpoint(tmp_path / name / f"ckpt-{step}.pt") for name in ("m", "until"))
+    assert all(torch.equal(kept["network"][name], value) for name, value in wanted["network"].items())
+    assert kept["samples"] == wanted["samples"]
+
+
+def test_weights_that_are_not_finite_explain_whatever_they_bring_about(
+    small_config: Path, tmp_path: Path, poisoned: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Run, "_waits", looked_at_late)
+    plain = LossModule.forward
+
+    def strict(self: LossModule, *arguments: Any) -> Any:
+        if not all(one.isfinite().all() for one in self.parameters()):
+            raise RuntimeError("some operator cannot bear it")
+        return plain(self, *arguments)
+
+    monkeypatch.setattr(LossModule, "forward", strict)
+    with pytest.raises(bw.TrainingError, match="step 3: the loss is not finite"):
+        bw.train(bw.load_config(small_config), tmp_path / "m", bw.RunSettings(workers=0, evaluate=False))
 
 
 def test_leaving_out_has_an_end(small_config: Path, tmp_path: Path, poisoned: Any) -> None:

@@ -73,3 +73,22 @@ def test_network_criterion_and_gradients_wait_for_nothing() -> None:
         finally:
             torch.cuda.set_sync_debug_mode("default")
     assert torch.isfinite(loss)
+
+
+def test_a_step_waits_for_nothing(small_config: Path) -> None:
+    """Losses, gradients, update, and the look at the step before: nothing asks the GPU for a number."""
+    from tests.training.test_step import learner
+
+    one, batch = learner(small_config)
+    one.state.detector.to("cuda")
+    there = batch.to("cuda")
+    for _ in range(2):  # libraries choose their algorithms, slots are made
+        one.learn(there, wait=False)
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        found = one.learn(there, wait=False)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    one.look_back()
+    assert found.finite

@@ -84,18 +84,30 @@ class TrainingExamples(torch.utils.data.Dataset[Sample | BoxwrightError]):
         return DataError(problems[0] if not self.skip_bad else f"{len(problems)} samples in a row: {problems[0]}")
 
 
-def _collate_or_error(examples: list[Sample | BoxwrightError]) -> Batch | BoxwrightError:
-    error = next((example for example in examples if isinstance(example, BoxwrightError)), None)
-    if error is not None:
-        return error
-    batch = collate([example for example in examples if isinstance(example, Sample)])
-    if get_worker_info() is None:
-        return batch
-    try:
-        # Here and not, as torch would, in a thread whose errors nobody hears: the batch would never arrive.
-        return batch.share_memory()
-    except (RuntimeError, OSError) as problem:
-        return _no_shared_memory(problem)
+class _Collate:
+    """Makes batches of examples, or of an error among them; counts how many, over all workers."""
+
+    def __init__(self) -> None:
+        self.made = multiprocessing.Value("Q", 0)
+
+    def __call__(self, examples: list[Sample | BoxwrightError]) -> Batch | BoxwrightError:
+        found = self._collated(examples)
+        with self.made:
+            self.made.value += 1
+        return found
+
+    def _collated(self, examples: list[Sample | BoxwrightError]) -> Batch | BoxwrightError:
+        error = next((example for example in examples if isinstance(example, BoxwrightError)), None)
+        if error is not None:
+            return error
+        batch = collate([example for example in examples if isinstance(example, Sample)])
+        if get_worker_info() is None:
+            return batch
+        try:
+            # Here and not, as torch would, in a thread whose errors nobody hears: the batch would never arrive.
+            return batch.share_memory()
+        except (RuntimeError, OSError) as problem:
+            return _no_shared_memory(problem)
 
 
 def _no_shared_memory(problem: Exception) -> TrainingError:
@@ -155,6 +167,18 @@ class BatchStream:
             patience: Seconds without a batch after which the workers count as stuck.
         """
         self._loader, self._patience = loader, patience
+        self._taken = 0
+
+    @property
+    def ready(self) -> int:
+        """How many batches workers have made that nobody has taken yet; always 0 without workers."""
+        made = self._loader.collate_fn
+        return made.made.value - self._taken if isinstance(made, _Collate) and self._loader.num_workers else 0
+
+    @property
+    def most_ready(self) -> int:
+        """How many batches workers make ahead; 0 without workers."""
+        return self._loader.num_workers * (self._loader.prefetch_factor or 0)
 
     def __iter__(self) -> Iterator[Batch | BoxwrightError]:
         """Yield batches; at the end the error that stopped the workers, if one did. Workers end with the iterator."""
@@ -177,6 +201,7 @@ class BatchStream:
                 item = _next_within_a_second(stream)
                 if item is not None:
                     waiting = False
+                    self._taken += 1
                     yield item
                     since = time.monotonic()  # what the taker did with it does not count
                 elif time.monotonic() - since > self._patience:
@@ -272,7 +297,7 @@ def training_batches(
     loader: DataLoader[Any] = DataLoader(
         examples,
         batch_sampler=_Batches(examples.dataset, settings, start, processes, wide),
-        collate_fn=_collate_or_error,
+        collate_fn=_Collate(),
         num_workers=settings.workers,
         # Of its own, so that starting a loader draws nothing from the process's generator.
         generator=torch.Generator(),

@@ -48,10 +48,6 @@ class _Judged:
     detections: NDArray[np.int64]
     objects: NDArray[np.int64]
 
-    def matches(self, threshold: int) -> Matches:
-        """Return what was found at one overlap, given by its place among the thresholds."""
-        return Matches(np.full(len(self.detections), self.image), self.detections, self.objects[threshold])
-
 
 class CocoMetrics:
     """Gathers truth and detections image by image, then computes the twelve numbers (and each class's)."""
@@ -103,27 +99,32 @@ class CocoMetrics:
         objects: Regions,
     ) -> None:
         chosen = np.flatnonzero(sample.labels == label)
+        shape = (len(_RANGES), len(_THRESHOLDS), len(scores))
+        outside = np.broadcast_to(_outside(found.areas)[:, None], shape)
+        image = self._images - 1
+        if not len(chosen):  # most classes of an image: nothing can be claimed
+            wrong = np.broadcast_to(np.False_, shape)
+            nobody = np.broadcast_to(np.int64(NOBODY), shape[1:])
+            self._judged[label].append(_Judged(scores, wrong, outside, image, detections, nobody))
+            return
         truth, crowd = objects[chosen], sample.is_crowd[chosen]
-        areas = sample.areas[chosen].astype(np.float64)
-        low, high = np.array(_RANGES).T
-        ignored = crowd | (areas < low[:, None]) | (areas > high[:, None])
+        ignored = crowd | _outside(sample.areas[chosen].astype(np.float64))
         self._objects[label] += (~ignored).sum(1)
-        overlap = np.where(crowd, found.overlaps_of_crowds(truth), found.overlaps(truth))
+        overlap = found.overlaps(truth)
+        if crowd.any():
+            overlap = np.where(crowd, found.overlaps_of_crowds(truth), overlap)
         rules = np.repeat(ignored, len(_THRESHOLDS), axis=0)
-        claims = claim_best_free(overlap, np.tile(_THRESHOLDS, len(_RANGES)), rules, crowd)
-        claims = claims.reshape(len(_RANGES), len(_THRESHOLDS), len(scores))
+        claims = claim_best_free(overlap, np.tile(_THRESHOLDS, len(_RANGES)), rules, crowd).reshape(shape)
         taken = claims != NOBODY
         of_ignored = np.zeros_like(taken)
         for size, row in enumerate(ignored):
             of_ignored[size] = taken[size] & np.append(row, False)[claims[size]]
-        own = found.areas
-        outside = (own < low[:, None]) | (own > high[:, None])
         self._judged[label].append(
             _Judged(
                 scores,
                 right=taken & ~of_ignored,
-                ignored=of_ignored | (~taken & outside[:, None]),
-                image=self._images - 1,
+                ignored=of_ignored | (~taken & outside),
+                image=image,
                 detections=detections,
                 objects=np.append(chosen, NOBODY)[claims[0]],
             )
@@ -131,7 +132,8 @@ class CocoMetrics:
 
     def compute(self) -> MetricResult:
         """Return the metrics; -1 where there is no truth that the metric is about."""
-        curves = {label: self._curves(label, _LIMITS[-1]) for label in sorted(self._judged)}
+        by_limit = {limit: {label: self._curves(label, limit) for label in sorted(self._judged)} for limit in _LIMITS}
+        curves = by_limit[_LIMITS[-1]]
         precision = [curve[0] for curve in curves.values()]
         values = {
             self._map: _mean(p[0] for p in precision),
@@ -140,8 +142,7 @@ class CocoMetrics:
         }
         values |= {f"{self._map}{_SIZES[size]}": _mean(p[size] for p in precision) for size in (1, 2, 3)}
         for limit in _LIMITS:
-            recalls = [self._curves(label, limit)[1] for label in curves]
-            values[f"{self._prefix}_Recall/AR@{limit}"] = _mean(r[0] for r in recalls)
+            values[f"{self._prefix}_Recall/AR@{limit}"] = _mean(curve[1][0] for curve in by_limit[limit].values())
         recall = [curve[1] for curve in curves.values()]
         values |= {f"{self._prefix}_Recall/AR@100{_SIZES[size]}": _mean(r[size] for r in recall) for size in (1, 2, 3)}
         if self.per_category:
@@ -161,13 +162,16 @@ class CocoMetrics:
         scores = np.concatenate([image.scores for image in judged])
         right = np.concatenate([image.right[0] for image in judged], axis=-1)
         counted = ~np.concatenate([image.ignored[0] for image in judged], axis=-1)
+        images = np.repeat([image.image for image in judged], [len(image.scores) for image in judged])
+        detections = np.concatenate([image.detections for image in judged])
+        claimed = np.concatenate([image.objects for image in judged], axis=-1)
         found = []
         for number, threshold in enumerate(_THRESHOLDS):
             counts = np.flatnonzero(counted[number])
             order = counts[np.argsort(-scores[counts], kind="stable")]
             gains = right[number][order].astype(np.float64)
             precision, recall = precision_and_recall(gains, 1 - gains, objects)
-            matches = Matches.join([image.matches(number) for image in judged]).select(order)
+            matches = Matches(images, detections, claimed[number]).select(order)
             found.append(Curve(name, float(threshold), scores[order], gains, objects, precision, recall, matches))
         return found
 
@@ -201,6 +205,12 @@ class CocoMetrics:
                 "overlaps an object of its class"
             ]
         return []
+
+
+def _outside(areas: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Return where areas [N] are not in each range of size, [S, N]."""
+    low, high = np.array(_RANGES).T
+    return np.asarray((areas < low[:, None]) | (areas > high[:, None]))
 
 
 def _mean(values: Iterable[NDArray[np.float64]]) -> float:

@@ -12,6 +12,9 @@ __all__ = ["Server"]
 
 # Seconds for the request of a connection that was opened just before the end.
 _LAST_REQUESTS_S = 0.5
+# Turns of the loop in which a connection that was accepted gets its protocol; asyncio drops those that have none yet
+# when the listener closes.
+_TURNS = 10
 
 
 class Server(uvicorn.Server):
@@ -24,13 +27,18 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen no more, take the requests of connections there are, then end as uvicorn does."""
-        await asyncio.sleep(0)  # connections that wait in the kernel are accepted first
+        loop = asyncio.get_running_loop()
+        for server in self.servers:
+            for listening in server.sockets:
+                loop.remove_reader(listening.fileno())
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
         for server in self.servers:
             server.close()
         for one in sockets or []:
             one.close()
-        deadline = asyncio.get_running_loop().time() + _LAST_REQUESTS_S
-        while self.server_state.connections and asyncio.get_running_loop().time() < deadline:
+        deadline = loop.time() + _LAST_REQUESTS_S
+        while self.server_state.connections and loop.time() < deadline:
             await asyncio.sleep(0.01)
         await super().shutdown(sockets)
         self._ended()

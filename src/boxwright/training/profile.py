@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -12,23 +13,41 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from boxwright.data.batch import Batch
 from boxwright.errors import TrainingError
 
-__all__ = ["STAGES", "profile_steps"]
+__all__ = ["STAGES", "Profile", "profile_steps"]
 
 STAGES = ("data", "forward", "assignment", "losses", "backward", "optimizer")
 _WARM, _MEASURED = 5, 10
 
 
-def profile_steps(batches: Iterator[Batch], learn: Callable[[Batch], object], folder: Path | None) -> dict[str, float]:
+@dataclass(frozen=True)
+class Profile:
+    """Where time goes.
+
+    Attributes:
+        shares: Of each of `STAGES` and of the rest, together 1. On a GPU they are of the time in which the CPU launches
+            work and waits; what the device does is in the trace.
+        seconds: Of a step.
+        ready: How many batches lay ready each time that one was wanted.
+    """
+
+    shares: dict[str, float]
+    seconds: float
+    ready: list[int]
+
+
+def profile_steps(
+    batches: Iterator[Batch], learn: Callable[[Batch], object], ready: Callable[[], int], folder: Path | None
+) -> Profile:
     """Take some steps, measure ten of them, write a trace.
 
     Args:
         batches: What to learn from; data are waited for inside the measurement.
         learn: Takes a step.
+        ready: Tells how many batches lie ready.
         folder: Where `trace.json` goes (for chrome://tracing or Perfetto), if anywhere.
 
     Returns:
-        The share of each of `STAGES`, of the rest, and `seconds_per_step`. On a GPU the shares are of the time in
-        which the CPU launches work and waits; what the device does is in the trace.
+        What was measured.
 
     Raises:
         TrainingError: Where the data end before the measurement does.
@@ -36,10 +55,12 @@ def profile_steps(batches: Iterator[Batch], learn: Callable[[Batch], object], fo
     cuda = torch.cuda.is_available()
     for _ in range(_WARM):
         learn(_next(batches))
+    depths: list[int] = []
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
     with profile(activities=activities) as profiler:
         began = time.perf_counter()
         for _ in range(_MEASURED):
+            depths.append(ready())
             with record_function("data"):
                 batch = _next(batches)
             learn(batch)
@@ -56,7 +77,7 @@ def profile_steps(batches: Iterator[Batch], learn: Callable[[Batch], object], fo
     # The criterion's range holds that of the assignment, and the penalties on kernels.
     shares["losses"] = max(spent.get("criterion", 0.0) / seconds - shares["assignment"], 0.0)
     shares["rest"] = max(1 - sum(shares.values()), 0.0)
-    return {**shares, "seconds_per_step": seconds}
+    return Profile(shares, seconds, depths)
 
 
 def _next(batches: Iterator[Batch]) -> Batch:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,6 +27,7 @@ from boxwright.errors import CheckpointError, TrainingError
 from boxwright.evaluation.parts import EvaluationSet
 from boxwright.evaluation.run import evaluate_detector
 from boxwright.files import write_whole
+from boxwright.training.background_writer import BackgroundWriter
 from boxwright.training.forensics import write_step
 from boxwright.training.log import Described, Evaluated, Gradients, Inputs, Scalars, TrainingLog
 from boxwright.training.profile import STAGES, profile_steps
@@ -73,9 +75,11 @@ class Run:
     evaluations: tuple[EvaluationSet, ...]
     processes: Processes
     stop_requested: Callable[[], bool]
+    writer: BackgroundWriter
 
     def __post_init__(self) -> None:
         self.learner = Learner(self.state, self.plan, self.processes)
+        self.device = next(self.state.detector.parameters()).device
         self.progress = _Progress(saved=self.state.step or -1)
 
     def loop(self) -> None:
@@ -90,6 +94,7 @@ class Run:
         with closing(self._incoming()) as batches:
             while not (state.step >= total or state.selection.exhausted) and (batch := next(batches, None)):
                 result = self._learn(batch)
+                self.writer.look()
                 self._log(result, batch)
                 if self._is_due(self.settings.checkpoint_every_n):
                     self._save()
@@ -102,21 +107,26 @@ class Run:
         self.state.detector.train()
         folder = self.store.folder / "profile"
         with closing(self._incoming()) as batches:
-            shares = profile_steps(batches, self.learner.learn, folder if self.processes.leads else None)
-        seconds = shares["seconds_per_step"]
-        images = self.plan.stream.batch_size / seconds
-        self.processes.log.info(f"{seconds * 1000:.0f} ms a step, {images:.1f} images/s; of that")
+            found = profile_steps(
+                batches, self.learner.learn, lambda: self.batches.ready, folder if self.processes.leads else None
+            )
+        say = self.processes.log.info
+        images = self.plan.stream.batch_size / found.seconds
+        say(f"{found.seconds * 1000:.0f} ms a step, {images:.1f} images/s; of that")
         for name in (*STAGES, "rest"):
-            self.processes.log.info(f"  {name:<12}{shares[name]:6.1%}")
+            say(f"  {name:<12}{found.shares[name]:6.1%}")
+        say(_data_ahead(found.ready, self.batches.most_ready))
         if torch.cuda.is_available():
-            self.processes.log.info(f"peak memory of the GPU: {torch.cuda.max_memory_allocated() / 2**30:.2f} GiB")
-        self.processes.log.info(f"trace: {folder / 'trace.json'}")
+            say(f"peak memory of the GPU: {torch.cuda.max_memory_allocated() / 2**30:.2f} GiB")
+        say(f"trace: {folder / 'trace.json'}")
 
     def save_before_stopping(self) -> None:
         """Keep the steps since the last checkpoint when an error ends the run; weights are those before it."""
+        self.writer.wait()
         path = self.store.folder / f"ckpt-{self.state.step}.pt"
         if self.learner.settle() and self.processes.leads and self.state.step and not path.exists():
             self._save()
+            self.writer.wait()
 
     def _start(self) -> None:
         """Do the evaluation that a kill prevented; say what learns."""
@@ -135,9 +145,8 @@ class Run:
 
     def _incoming(self) -> Generator[Batch]:
         """Hand out batches on the device, until all processes agree to end."""
-        device = next(self.state.detector.parameters()).device
         agreed = agreed_batches(self.batches.polled(), self._wants_end, self.processes, self._end)
-        return on_device(agreed, device)
+        return on_device(agreed, self.device)
 
     def _wants_end(self) -> Ending:
         if self.stop_requested():
@@ -153,22 +162,36 @@ class Run:
     def _learn(self, batch: Batch) -> StepResult | None:
         """Take a step; None where it was left out."""
         every = self.settings.summarize_every_n
-        describe = bool(every) and self.processes.leads and (self.state.step % every == 0)
+        described = bool(every) and self.state.step % every == 0
         if self.state.step in self.learner.trainable.changes():
             self._say_what_learns()
         try:
-            result = self.learner.learn(batch, describe=describe)
+            result = self.learner.learn(
+                batch, describe=described and self.processes.leads, wait=described or self._waits()
+            )
             self.progress.skipped_in_a_row = 0
             return result
         except NotFiniteError as error:
-            self._look_into(error, batch)
-            return None
+            self._look_into(error)
+            # Where it was the step before, this batch has still to be learned from.
+            return None if error.batch is batch else self._learn(batch)
 
-    def _look_into(self, error: NotFiniteError, batch: Batch) -> None:
+    def _waits(self) -> bool:
+        """Say whether the next step must be known to be finite at once; on a GPU most steps need not."""
+        step, settings = self.state.step + 1, self.settings
+        looked_at = (settings.log_every_n, settings.checkpoint_every_n, self._evaluate_every)
+        return (
+            self.device.type == "cpu"
+            or self.progress.skipped_in_a_row > 0
+            or step in (1, self.plan.num_steps)
+            or any(step % every == 0 for every in looked_at)
+        )
+
+    def _look_into(self, error: NotFiniteError) -> None:
         """Write down a step that was not finite; then leave it out or end."""
         if not self.settings.skip_not_finite and self.state.step:
             self._save()
-        batches = self.processes.gather(batch.to("cpu"))
+        batches = self.processes.gather(error.batch.to("cpu"))
         # The others wait, so that nothing ends the one that writes before it is done.
         where = self.processes.from_leader(lambda: self._write_down(error, batches))
         self.progress.skipped_in_a_row += 1
@@ -248,18 +271,21 @@ class Run:
 
     def _save(self) -> None:
         if self.progress.saved != self.state.step:
-            path = self._write_checkpoint()
-            self.processes.log.info(f"saved {path}")
+            self._write(self._save_newest, "saved {path}")
         self.progress.saved = self.state.step
 
-    def _write_checkpoint(self) -> Path | None:
-        if not self.processes.leads:
-            return None
-        with self._off_the_clock():
-            return self.store.save(self.state.step, self._content(), self.state.began)
+    def _save_newest(self, content: dict[str, Any]) -> Path:
+        return self.store.save(content["step"], content, content["began"])
 
-    def _content(self) -> dict[str, object]:
-        return self.state.content(dump_message(self.config))
+    def _save_best(self, content: dict[str, Any]) -> Path:
+        return self.store.save_best(content["step"], content)
+
+    def _write(self, save: Callable[[dict[str, Any]], Path], told: str = "") -> None:
+        """Have the state of this step written while the run goes on."""
+        if self.processes.leads:
+            content = {"step": self.state.step, **self.state.content(dump_message(self.config))}
+            with self._off_the_clock():
+                self.writer.write(save, content, told)
 
     def _evaluate(self) -> None:
         """Evaluate on every reader; the first decides which checkpoint is best."""
@@ -275,10 +301,10 @@ class Run:
                         break
                     self._evaluate_on(number)
             if state.selection.evaluated == state.selection.best_step == state.step and self.processes.leads:
-                path = self.store.save_best(state.step, self._content())
-                self.processes.log.info(f"best so far: {state.selection.metric} {state.selection.best:.4f}: {path}")
+                best = f"best so far: {state.selection.metric} {state.selection.best:.4f}: {{path}}"
+                self._write(self._save_best, best)
         if self.progress.saved == state.step:
-            self._write_checkpoint()  # it knows of its evaluation from now on
+            self._write(self._save_newest)  # it knows of its evaluation from now on
 
     def _evaluate_on(self, number: int) -> None:
         state, step = self.state, self.state.step
@@ -310,11 +336,17 @@ class Run:
     def _finish(self) -> None:
         """Log, save and evaluate what the loop has not; say why it ended, and how fast it was."""
         progress, state = self.progress, self.state
+        try:
+            self.learner.look_back()
+        except NotFiniteError as error:
+            progress.last = None
+            self._look_into(error)
         if progress.last is not None:
             self._log_numbers(progress.last)
         self._save()
         if progress.ending is not Ending.INTERRUPTED and state.selection.evaluated < state.step:
             self._evaluate()
+        self.writer.wait()
         self._summarize_performance()
         why = _REASONS.get(progress.ending, "")
         if state.selection.exhausted:
@@ -350,6 +382,15 @@ class Run:
         text = self.learner.trainable.report(self.state.step)
         if text:
             self.processes.log.info(text)
+
+
+def _data_ahead(ready: list[int], most: int) -> str:
+    """Say whether the workers keep up."""
+    if not most:
+        return "no workers: each batch is read when it is wanted (--workers)"
+    empty = ready.count(0)
+    verdict = f"; {empty} of {len(ready)} steps waited: more workers would help" if empty else ""
+    return f"batches ready when one was wanted: {min(ready)} to {max(ready)} of {most}{verdict}"
 
 
 _REASONS = {

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -27,6 +28,7 @@ from boxwright.errors import TrainingError
 from boxwright.models.detector import Detector
 from boxwright.optimization.trainable import Trainable
 from boxwright.tensorflow.variables import names_of
+from boxwright.training.snapshot import Snapshot
 from boxwright.training.state import TrainingState, seed_step
 from boxwright.types import Targets
 
@@ -42,38 +44,63 @@ class StepResult:
     """What a step found.
 
     Attributes:
-        losses: TF's loss names to values, of the whole batch.
+        names: TF's names of the losses.
+        numbers: Their values, of the whole batch, and the norm of all gradients together, before clipping; on the CPU,
+            where they may still be on their way.
+        arrived: Whoever reads numbers from a GPU waits for this first.
         rate: The learning rate.
-        gradient_norm: Of all gradients together, before clipping.
         description: How the batch was assigned, where that was asked for; of the last part.
         skipped: Whether the weights stayed, as float16 gradients overflowed.
     """
 
-    losses: dict[str, float]
+    names: tuple[str, ...]
+    numbers: Tensor
+    arrived: torch.cuda.Event | None
     rate: float
-    gradient_norm: float
     description: Description | None = None
     skipped: bool = False
 
+    @cached_property
+    def losses(self) -> dict[str, float]:
+        """TF's loss names to values; waits for the step."""
+        return dict(zip(self.names, self._read[:-1], strict=True))
+
+    @property
+    def gradient_norm(self) -> float:
+        """Of all gradients together, before clipping; waits for the step."""
+        return self._read[-1]
+
+    @cached_property
+    def _read(self) -> list[float]:
+        if self.arrived is not None:
+            self.arrived.synchronize()
+        return list(self.numbers.tolist())
+
+    @property
+    def finite(self) -> bool:
+        """Whether all numbers are; waits for the step."""
+        return all(_finite(number) for number in self._read)
+
 
 class NotFiniteError(TrainingError):
-    """A loss or gradient is NaN or infinite; the weights are as before the step.
+    """A loss or gradient is NaN or infinite; the state is as before the step.
 
     Attributes:
         losses: TF's loss names to values.
         gradient_norm: Of all gradients together.
+        batch: What was to be learned from, this process's part of it.
     """
 
-    def __init__(self, text: str, losses: dict[str, float], gradient_norm: float) -> None:
+    def __init__(self, step: int, found: StepResult, batch: Batch) -> None:
         """Say what was found.
 
         Args:
-            text: The message.
-            losses: TF's loss names to values.
-            gradient_norm: Of all gradients together.
+            step: The step's number, from 1.
+            found: The numbers.
+            batch: What was to be learned from.
         """
-        super().__init__(text)
-        self.losses, self.gradient_norm = losses, gradient_norm
+        super().__init__(_not_finite_text(step, found.losses, found.gradient_norm, found.rate))
+        self.losses, self.gradient_norm, self.batch = found.losses, found.gradient_norm, batch
 
 
 @dataclass(frozen=True)
@@ -144,20 +171,26 @@ class Learner:
         self._wrapped_for: frozenset[str] | None = None
         # Of the step under way: the statistics before it, and whether weights are half-changed.
         self._statistics: list[Tensor] = []
-        self._updating = False
+        self._under_way = self._updating = False
+        # The step before, where it was not waited for, and how to undo it.
+        self._unread: tuple[StepResult, Batch] | None = None
+        self._before = Snapshot()
 
-    def learn(self, batch: Batch, *, describe: bool = False) -> StepResult:
+    def learn(self, batch: Batch, *, describe: bool = False, wait: bool = True) -> StepResult:
         """Learn from a batch.
 
         Args:
             batch: This process's part of it, on the device.
             describe: Whether to say how it was assigned.
+            wait: Whether to know before the update that losses and gradients are finite. Without, that is found out
+                in the next step, which undoes this one, or by `look_back`: a GPU then never waits for the program.
 
         Returns:
             What was found.
 
         Raises:
-            NotFiniteError: Where a loss or gradient is not finite; weights and statistics are as before.
+            NotFiniteError: Where a loss or gradient is not finite, of this step or of one before that was not waited
+                for; the state is as before that step.
             TrainingError: Where the memory does not hold one image.
         """
         state, plan = self.state, self.plan
@@ -165,19 +198,25 @@ class Learner:
         rate = plan.optimizer.schedule(state.step)
         for group in state.optimizer.param_groups:
             group["lr"] = rate
-        self._statistics = [buffer.clone() for buffer in state.detector.network.buffers()]
-        losses, predictions, targets = self._gradients(batch)
+        self._keep_statistics()
+        try:
+            losses, predictions, targets = self._gradients(batch)
+        except Exception:
+            self.look_back()  # weights that are not finite are the cause of whatever they bring about
+            raise
         with record_function("optimizer"):
             gradients, norm = self._finish_gradients()
-            *numbers, gradient_norm = torch.stack([*losses.values(), norm]).tolist()
-            values = dict(zip(losses, numbers, strict=True))
-            overflow = self._overflowed(numbers, gradient_norm)
-            if not overflow and not all(_finite(number) for number in (*numbers, gradient_norm)):
-                self.settle()
-                state.scaler.update()  # a scaler that is not told of the end of a step refuses the next
-                raise NotFiniteError(
-                    _not_finite_text(state.step + 1, values, gradient_norm, rate), values, gradient_norm
-                )
+            found = _arriving(losses, norm, rate)
+            self.look_back()
+            overflow = state.scaler.is_enabled() and self._overflowed(found)
+            if state.scaler.is_enabled() or wait:
+                if not overflow and not found.finite:
+                    self._undo_statistics()
+                    state.scaler.update()  # a scaler that is not told of the end of a step refuses the next
+                    raise NotFiniteError(state.step + 1, found, batch)
+            else:
+                self._before.take(state, self._statistics)
+                self._unread = (found, batch)
             if plan.clip_norm > 0 and not overflow:
                 # As tf.clip_by_global_norm: no epsilon in the divisor.
                 torch._foreach_mul_(gradients, (plan.clip_norm / norm).clamp(max=1.0))
@@ -188,15 +227,49 @@ class Learner:
                 state.average.update(state.detector.network, state.step)
         state.step += 1
         state.samples += plan.stream.batch_size
-        self._statistics, self._updating = [], False
+        self._under_way = self._updating = False
         description = state.detector.criterion.describe(predictions, targets) if describe else None
-        return StepResult(values, rate, gradient_norm, description, overflow)
+        return replace(found, description=description, skipped=overflow)
+
+    def look_back(self) -> None:
+        """Find out whether the last step was finite, where it was not waited for.
+
+        Raises:
+            NotFiniteError: Where it was not; the state is as before it.
+        """
+        if self._unread is None:
+            return
+        (found, batch), self._unread = self._unread, None
+        if not found.finite:
+            self._updating = True
+            self._before.restore(self.state)
+            self._under_way = self._updating = False
+            raise NotFiniteError(self.state.step + 1, found, batch)
 
     def settle(self) -> bool:
-        """Return whether the state is whole; False where the weights themselves were being changed."""
-        for buffer, value in zip(self.state.detector.network.buffers(), self._statistics, strict=False):
-            buffer.copy_(value)
+        """Go back to the last step that is known to be finite, and return whether the state is whole.
+
+        Returns:
+            False where the weights themselves were being changed.
+        """
+        self._undo_statistics()
+        if not self._updating:
+            with suppress(NotFiniteError):
+                self.look_back()
         return not self._updating
+
+    def _undo_statistics(self) -> None:
+        if self._under_way and self._statistics:
+            torch._foreach_copy_(list(self.state.detector.network.buffers()), self._statistics)
+
+    def _keep_statistics(self) -> None:
+        """Remember what a step changes before its losses are known to be finite; in memory that is kept for it."""
+        buffers = list(self.state.detector.network.buffers())
+        if not self._statistics:
+            self._statistics = [buffer.clone() for buffer in buffers]
+        elif buffers:
+            torch._foreach_copy_(self._statistics, buffers)
+        self._under_way = True
 
     def _thaw(self) -> None:
         """Let learn what may at this step; processes are tied anew where that changed."""
@@ -224,7 +297,7 @@ class Learner:
                     raise
                 problem = str(error).splitlines()[0]
             self._split_further(batch, problem)
-            self.settle()
+            self._undo_statistics()
 
     def _split_further(self, batch: Batch, problem: str) -> None:
         parts = self._parts(batch)
@@ -326,15 +399,23 @@ class Learner:
         gradients = self._present_gradients()
         return gradients, torch.nn.utils.get_total_norm(gradients)
 
-    def _overflowed(self, losses: list[float], gradient_norm: float) -> bool:
+    def _overflowed(self, found: StepResult) -> bool:
         """Tell gradients too large for float16, which a smaller scale cures, from what is not finite at all."""
-        scaler = self.state.scaler
         return (
-            scaler.is_enabled()
-            and all(_finite(loss) for loss in losses)
-            and not _finite(gradient_norm)
-            and scaler.get_scale() > _LEAST_SCALE
+            all(_finite(loss) for loss in found.losses.values())
+            and not _finite(found.gradient_norm)
+            and self.state.scaler.get_scale() > _LEAST_SCALE
         )
+
+
+def _arriving(losses: dict[str, Tensor], norm: Tensor, rate: float) -> StepResult:
+    """Send a step's numbers to the CPU, waiting for nothing."""
+    numbers, arrived = torch.stack([*losses.values(), norm]), None
+    if numbers.is_cuda:
+        numbers = numbers.to("cpu", non_blocking=True)  # into pinned memory
+        arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch's
+        arrived.record()
+    return StepResult(tuple(losses), numbers, arrived, rate)
 
 
 def _stacked(counts: list[Tensor]) -> Tensor:

@@ -34,6 +34,7 @@ from boxwright.models.detector import usable_device
 from boxwright.preflight.examine import examine_quickly
 from boxwright.tensorflow.checkpoint import find_training
 from boxwright.training.allocator import keep_freed_memory
+from boxwright.training.background_writer import BackgroundWriter
 from boxwright.training.examples import training_examples
 from boxwright.training.lock import run_lock
 from boxwright.training.log import JsonLines, Listener, TensorBoard, Tracked, TrainingLog
@@ -179,6 +180,7 @@ def _prepare(
         evaluations=evaluations,
         processes=processes,
         stop_requested=held.enter_context(stop_requests()),
+        writer=held.enter_context(BackgroundWriter(processes.log.info)),
     )
 
 

@@ -1,0 +1,91 @@
+"""Checkpoints written while the run goes on: a copy first, then a thread."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from torch import Tensor
+
+__all__ = ["BackgroundWriter"]
+
+Key = tuple[Any, ...]
+
+
+class BackgroundWriter:
+    """Writes one checkpoint at a time; who comes with the next waits until the one before is on the disk.
+
+    As a context it ends when all is written, so that the folder's lock can be let go after it.
+    """
+
+    def __init__(self, say: Callable[[str], object]) -> None:
+        """Start nothing yet; `say` is told of what was written, in the caller's thread."""
+        self._say = say
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._writing: Future[Path] | None = None
+        self._told = ""
+
+    def write(
+        self,
+        save: Callable[[dict[str, Any]], Path],
+        content: dict[str, Any],
+        told: str = "",
+    ) -> None:
+        """Copy content and let it be written.
+
+        Args:
+            save: Writes it whole or not at all, and returns its path.
+            content: Tensors and plain data; they may change when this returns.
+            told: What is said when it is there, `{path}` in it; empty for nothing.
+
+        Raises:
+            CheckpointError: Where the one before could not be written.
+        """
+        self.wait()
+        self._told = told
+        self._writing = self._thread.submit(save, _copied(content, {}))
+
+    def look(self) -> None:
+        """Say that a checkpoint is there, where it is by now; raise CheckpointError where it could not be written."""
+        if self._writing is not None and self._writing.done():
+            self.wait()
+
+    def wait(self) -> None:
+        """As `look`, when the checkpoint that is being written is there or has failed."""
+        if self._writing is None:
+            return
+        writing, self._writing = self._writing, None
+        path = writing.result()
+        if self._told:
+            self._say(self._told.replace("{path}", str(path)))
+
+    def __enter__(self) -> BackgroundWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._thread.shutdown(wait=True)
+        if error is None:
+            self.wait()
+
+
+def _copied(value: Any, known: dict[Key, Tensor]) -> Any:
+    """Copy tensors into memory of the CPU; those that are one, as shared weights are, stay one."""
+    if isinstance(value, Tensor):
+        key = (value.device, value.data_ptr(), value.dtype, value.shape, value.stride())
+        if key not in known or not value.numel():
+            known[key] = value.detach().to("cpu", copy=True)
+        return known[key]
+    if isinstance(value, dict):
+        # A shallow copy keeps what a network's state has besides its items: its modules' versions.
+        made = copy.copy(value)
+        made.update((name, _copied(one, known)) for name, one in value.items())
+        return made
+    if isinstance(value, list | tuple):
+        return type(value)(_copied(one, known) for one in value)
+    return value
