@@ -1,0 +1,151 @@
+"""Trained detectors of five families, exported: average precision, raw outputs, sizes and times in each format.
+
+    python benchmarks/trained_exports.py WORK [--only ssd d0 refinedet faster mask] [--rounds 15] [--threads 2]
+
+Trains each on the shapes of the demo (half an hour in all on two cores), exports it to ONNX, OpenVINO and eight bits,
+evaluates every file on the held-out pictures, measures all in interleaved rounds. What is in WORK already is not trained
+or exported again. Writes `benchmarks/results/trained-exports.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent
+RESULTS = HERE / "results" / "trained-exports.json"
+FORMATS = {
+    "onnx": ("detector.onnx", ()),
+    "openvino": ("detector.xml", ()),
+    "int8": ("int8.onnx", ("--precision", "int8")),
+}
+AP = "DetectionBoxes_Precision/mAP"
+
+RATE = "train_config.optimizer.{}_optimizer.learning_rate.cosine_decay_learning_rate.total_steps={}"
+MASKS = "faster_rcnn/mask_rcnn_mobilenet_v3_fpn_shapes"
+BOXES_ALONE = (
+    "model.faster_rcnn.number_of_stages=2",
+    "model.faster_rcnn.second_stage_box_predictor.mask_rcnn_box_predictor.predict_instance_masks=false",
+    "train_input_reader.load_instance_masks=false",
+    "eval_input_reader.load_instance_masks=false",
+    'eval_config.metrics_set=["coco_detection_metrics"]',
+)
+# A configuration, the optimizer that it names, steps (few, as exports are what is measured), and what is set besides.
+MADE: dict[str, tuple[str, str, int, tuple[str, ...]]] = {
+    "ssd": ("shapes", "adam", 1600, ()),
+    "d0": ("efficientdet", "adam", 800, ()),
+    "refinedet": ("refinedet/refinedet_mobilenet_v2_shapes", "adam", 700, ()),
+    "faster": (MASKS, "adamw", 800, BOXES_ALONE),
+    "mask": (MASKS, "adamw", 800, ()),
+}
+
+
+def boxwright(*words: object) -> int:
+    """Run a command as a user does; return its status."""
+    print("$ boxwright", *words, flush=True)
+    return subprocess.run([sys.executable, "-m", "boxwright", *map(str, words)], check=False).returncode
+
+
+def configuration(name: str, work: Path) -> Path:
+    """Write a family's configuration for the demo's data, and return its path."""
+    source = MADE[name][0]
+    shapes = (resources.files("boxwright") / "assets" / "shapes.config").read_text()
+    if source == "shapes":
+        text = shapes
+    elif source == "efficientdet":
+        recorded = json.loads((ROOT / "tests/golden/models/ssd_efficientdet_d0_512x512_coco17_tpu-8.json").read_text())
+        model = recorded["model_text"].replace("num_classes: 90", "num_classes: 4")
+        model = model.replace("_dimension: 512", "_dimension: 192")
+        text = "model {\n" + model + "}\n" + shapes[shapes.index("train_config {") :]
+    else:
+        text = (ROOT / "configs" / f"{source}.config").read_text()
+    data = work / "demo" / "data"
+    for file in ("label_map.pbtxt", "train.record-?????-of-00002", "val.record"):
+        for known in (f'"demo/data/{file}"', f'"{file}"'):
+            text = text.replace(known, f'"{data / file}"')
+    path = work / f"{name}.config"
+    path.write_text(text)
+    return path
+
+
+def evaluated(model: Path, config: Path, out: Path) -> dict[str, float]:
+    """Return a model's metrics on the held-out pictures."""
+    if not (out / "metrics.json").exists():
+        boxwright("evaluate", "--model_dir", model, "--config", config, "--out", out)
+    found: dict[str, float] = json.loads((out / "metrics.json").read_text())
+    return found
+
+
+def made(name: str, work: Path, rounds: int, threads: int) -> dict[str, Any]:
+    """Train a detector, export it, and measure all of it."""
+    _, optimizer, steps, changes = MADE[name]
+    config, folder = configuration(name, work), work / name
+    sets = [f"train_config.num_steps={steps}", RATE.format(optimizer, steps), *changes]
+    options = [word for one in sets for word in ("--set", one)]
+    if not (folder / f"ckpt-{steps}.pt").exists():
+        boxwright("train", "--config", config, "--model_dir", folder, "--no_evaluate", *options)
+    whole = folder / "pipeline.config"
+    metrics = evaluated(folder, whole, work / "evaluated" / f"{name}-torch")
+    rows: dict[str, Any] = {"torch": {"AP": metrics[AP], "AP50": metrics[f"{AP}@.50IOU"]}}
+    files = []
+    for kind, (file, words) in FORMATS.items():
+        path = folder / "export" / file
+        path.parent.mkdir(exist_ok=True)
+        if not path.exists() and boxwright("export", folder, path, *words):
+            rows[kind] = {"refused": True}
+            continue
+        metrics = evaluated(path, whole, work / "evaluated" / f"{name}-{kind}")
+        report = json.loads(Path(f"{path}.parity.json").read_text())
+        size = sum(
+            one.stat().st_size for one in path.parent.glob(f"{path.stem}.*") if one.suffix in (path.suffix, ".bin")
+        )
+        rows[kind] = {"AP": metrics[AP], "AP50": metrics[f"{AP}@.50IOU"], "bytes": size, "report": report["stages"]}
+        files.append(path)
+    timings = work / f"{name}-times.json"
+    boxwright(
+        "benchmark",
+        folder,
+        *files,
+        "--batch",
+        1,
+        "--batch",
+        8,
+        "--rounds",
+        rounds,
+        "--threads",
+        threads,
+        "--json",
+        timings,
+    )
+    rows["times"] = json.loads(timings.read_text())
+    return rows
+
+
+def main() -> None:
+    """Train, export, measure, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("work", type=Path)
+    parser.add_argument("--only", nargs="+", default=list(MADE), choices=list(MADE))
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--threads", type=int, default=2)
+    arguments = parser.parse_args()
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    if not (arguments.work / "demo" / "pipeline.config").exists():
+        boxwright("demo", "--data_only", "--out", arguments.work / "demo")
+    found = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    for name in arguments.only:
+        found[name] = made(name, arguments.work.resolve(), arguments.rounds, arguments.threads)
+        RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+        for kind, row in found[name].items():
+            if kind != "times":
+                print(name, kind, {key: value for key, value in row.items() if key != "report"}, flush=True)
+
+
+if __name__ == "__main__":
+    main()
