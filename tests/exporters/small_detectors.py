@@ -91,11 +91,14 @@ def build(text: str) -> bw.Detector:
     )
     with torch.no_grad():
         detector.network.eval()
-        for module in detector.modules():
-            if isinstance(module, torch.nn.BatchNorm2d):
-                module.train()
-                module.momentum = None
+        norms = [one for one in detector.modules() if isinstance(one, torch.nn.BatchNorm2d)]
+        momenta = [one.momentum for one in norms]
+        for norm in norms:
+            norm.train()
+            norm.momentum = None  # whose statistics are those of all that was seen
         detector.predict(inputs, sizes)
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum
         detector.eval()
         heads = [name for name in detector.network.parts.class_outputs if "mask" not in name]
         first = ["rpn.head.predict.classes"] if hasattr(detector.network, "rpn") else []
