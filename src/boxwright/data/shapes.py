@@ -7,6 +7,8 @@ Everything follows from the seed and the image's index.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
@@ -72,36 +74,50 @@ class ShapesDataset:
         """
         if not 0 <= index < self.count:
             raise IndexError(index)
-        rng = np.random.default_rng([self.seed, index])
-        image = _background(rng, self.size)
-        wanted = int(rng.integers(0, self.max_objects + 1)) or int(rng.integers(0, 2))
-        masks: list[NDArray[np.bool_]] = []
-        whole: list[int] = []
-        labels: list[int] = []
-        for _ in range(wanted):
-            label = int(rng.integers(len(SHAPES)))
-            mask = _outline(rng, label, self.size, self.radii)
-            seen = [other & ~mask for other in masks]
-            too_hidden = any(s.sum() < _LEAST_VISIBLE * full for s, full in zip(seen, whole, strict=True))
-            if too_hidden or mask.sum() < 16:
-                continue
-            _paint(rng, image, mask)
-            masks, whole, labels = [*seen, mask], [*whole, int(mask.sum())], [*labels, label]
-        stacked = np.array(masks, np.uint8).reshape(-1, *self.size)
+        image, masks, labels = _drawn(self.seed, index, self.size, self.max_objects, self.radii)
         return Sample(
-            image=image.round().clip(0, 255).astype(np.uint8),
+            image=image.copy(),
             boxes=np.array([_box(mask) for mask in masks], np.float32).reshape(-1, 4),
             labels=np.array(labels, np.int64),
-            areas=stacked.sum((1, 2)).astype(np.float32),
-            masks=stacked,
+            areas=masks.sum((1, 2)).astype(np.float32),
+            masks=masks.astype(np.uint8),
             id=f"{index:06d}",
-            filename=f"shapes-{index:06d}.jpg",
+            filename=_filename(index),
         )
 
     def encoded(self, index: int) -> tuple[bytes, str]:
         """Return a JPEG file's bytes and its name."""
-        sample = self[index]
-        return encode_jpeg(sample.image), sample.filename
+        if not 0 <= index < self.count:
+            raise IndexError(index)
+        return encode_jpeg(_drawn(self.seed, index, self.size, self.max_objects, self.radii)[0]), _filename(index)
+
+
+def _filename(index: int) -> str:
+    return f"shapes-{index:06d}.jpg"
+
+
+@lru_cache(maxsize=1)  # who writes records asks for a picture and for its file
+def _drawn(
+    seed: int, index: int, size: tuple[int, int], max_objects: int, radii: tuple[float, float]
+) -> tuple[NDArray[np.uint8], NDArray[np.bool_], tuple[int, ...]]:
+    """Return a picture, masks [N, H, W] and labels; none of them is to be changed."""
+    rng = np.random.default_rng([seed, index])
+    image = _background(rng, size)
+    wanted = int(rng.integers(0, max_objects + 1)) or int(rng.integers(0, 2))
+    masks: list[NDArray[np.bool_]] = []
+    whole: list[int] = []
+    labels: list[int] = []
+    for _ in range(wanted):
+        label = int(rng.integers(len(SHAPES)))
+        mask = _outline(rng, label, size, radii)
+        seen = [other & ~mask for other in masks]
+        too_hidden = any(s.sum() < _LEAST_VISIBLE * full for s, full in zip(seen, whole, strict=True))
+        if too_hidden or mask.sum() < 16:
+            continue
+        _paint(rng, image, mask)
+        masks, whole, labels = [*seen, mask], [*whole, int(mask.sum())], [*labels, label]
+    pixels = image.round().clip(0, 255).astype(np.uint8)
+    return pixels, np.array(masks, np.bool_).reshape(-1, *size), tuple(labels)
 
 
 def _background(rng: np.random.Generator, size: tuple[int, int]) -> NDArray[np.float32]:
@@ -129,8 +145,9 @@ def _outline(
     points = _points(SHAPES[label], angle) * radius * np.array([stretch, 1 / stretch]) + centre
     canvas = Image.new("1", (width * _OVERSAMPLE, height * _OVERSAMPLE))
     ImageDraw.Draw(canvas).polygon([(float(x), float(y)) for x, y in points * _OVERSAMPLE], fill=1)
-    fine = np.asarray(canvas).reshape(height, _OVERSAMPLE, width, _OVERSAMPLE)
-    return np.asarray(fine.mean((1, 3)) >= 0.5)
+    fine = np.asarray(canvas).astype(np.uint8)
+    inside = fine[::2, ::2] + fine[::2, 1::2] + fine[1::2, ::2] + fine[1::2, 1::2]
+    return np.asarray(inside >= _OVERSAMPLE)
 
 
 def _points(shape: str, angle: float) -> NDArray[np.float64]:
