@@ -3,7 +3,7 @@
     python benchmarks/trained_exports.py WORK [--only ssd d0 refinedet faster mask] [--rounds 15] [--threads 2]
 
 Trains each on the shapes of the demo (half an hour in all on two cores), exports it to ONNX, OpenVINO and eight bits,
-evaluates every file on the held-out pictures, measures all in interleaved rounds. What is in WORK already is not trained
+evaluates every file on the held-out pictures, measures all in interleaved rounds. What is in WORK is not trained
 or exported again. Writes `benchmarks/results/trained-exports.json`.
 """
 

@@ -24,6 +24,8 @@ from fastapi.testclient import TestClient
 from PIL import Image
 
 from boxwright.errors import ExportError
+from boxwright.exporters.export import About, Format, export
+from boxwright.inference.finders import open_export
 from boxwright.runtime.exported import open_exported
 from boxwright.serving.app import Counters, make_app
 from boxwright.serving.model import ServedModel
@@ -57,6 +59,22 @@ def client_of(path: Path, settings: ServerSettings = SETTINGS, **more: Any) -> I
 @pytest.fixture(scope="module")
 def client() -> Iterator[TestClient]:
     yield from client_of(exported_detector().file)
+
+
+@pytest.mark.parametrize("name", ["detector.xml", pytest.param("detector.pt2", marks=pytest.mark.slow)])
+def test_every_format_is_answered_alike(client: TestClient, name: str, tmp_path: Path) -> None:
+    format: Format = "openvino" if name.endswith(".xml") else "pt2"
+    about = About(config="model { }", source="shapes")
+    export(exported_detector().detector, tmp_path / name, format=format, images=pictures(), about=about)
+    counters = Counters()
+    model = ServedModel(tmp_path / name, "detector", SETTINGS, counters.observe, open_export)
+    with TestClient(make_app(model, SETTINGS, counters)) as other:
+        wanted, found = (one.post("/detect?min_score=0.05", content=png(PICTURES[0])).json() for one in (client, other))
+    assert len(wanted["detections"]) == len(found["detections"]) > 3
+    for one, two in zip(wanted["detections"], found["detections"], strict=True):
+        assert (one["class"], one["class_id"]) == (two["class"], two["class_id"])
+        assert two["box"] == pytest.approx(one["box"], abs=0.05)
+        assert two["score"] == pytest.approx(one["score"], abs=1e-4)
 
 
 @pytest.fixture(scope="module")

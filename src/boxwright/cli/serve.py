@@ -10,7 +10,7 @@ import typer
 
 from boxwright.cli.console import console
 from boxwright.errors import ConfigError, ExportError
-from boxwright.runtime.formats import RUNTIMES
+from boxwright.runtime.formats import EXPORTS
 from boxwright.serving.settings import ServerSettings
 
 __all__ = ["listening_socket", "serve_command"]
@@ -19,7 +19,8 @@ __all__ = ["listening_socket", "serve_command"]
 def serve_command(
     settings: ServerSettings,
     model: Annotated[
-        Path, typer.Argument(help="An exported detector: .onnx, OpenVINO's .xml, or .tflite (`boxwright export`).")
+        Path,
+        typer.Argument(help="An exported detector: .onnx, OpenVINO's .xml, .tflite or .pt2 (`boxwright export`)."),
     ],
     name: Annotated[str, typer.Option("--name", help="What clients call the model.")] = "detector",
     watch: Annotated[
@@ -33,7 +34,7 @@ def serve_command(
     keyfile: Annotated[Path | None, typer.Option("--keyfile", help="Its key.")] = None,
 ) -> None:
     """Answer requests: TensorFlow Serving's REST protocol, the Open Inference Protocol, and POST /detect with an image."""
-    if model.suffix not in RUNTIMES:
+    if model.suffix not in EXPORTS:
         raise ExportError(f"{model}: only exported detectors are served; write one by `boxwright export {model}`")
     from boxwright.runtime.optional import require_library
 
@@ -41,13 +42,14 @@ def serve_command(
         require_library(library, "serve")
     import uvicorn
 
+    from boxwright.inference.finders import open_export
     from boxwright.serving.app import Counters, make_app
     from boxwright.serving.model import ServedModel
     from boxwright.serving.server import Server
 
     key = _key(api_key_file)
     counters = Counters()
-    served = ServedModel(model, name, settings, counters.observe)
+    served = ServedModel(model, name, settings, counters.observe, open_export)
     app = make_app(served, settings, counters, api_key=key, watch=watch)
     config = uvicorn.Config(
         app,

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from boxwright.errors import ExportError
 from boxwright.files import read_file
-from boxwright.runtime.exported import ExportedDetector
-from boxwright.runtime.sessions import open_session
+from boxwright.runtime.exported import ExportedDetector, open_exported
 from boxwright.serving.batcher import Batcher
 from boxwright.serving.settings import ServerSettings
 
@@ -52,24 +51,28 @@ class ServedModel:
         name: str,
         settings: ServerSettings,
         observe: Callable[[int, float], Any] = lambda size, seconds: None,
+        open_file: Callable[[Path, int], ExportedDetector] = open_exported,
     ) -> None:
         """Open the file, and run it once.
 
         Args:
-            path: The file: .onnx or .xml.
+            path: The file.
             name: What clients call the model.
             settings: How.
             observe: Is told the size of each batch, and the seconds it took.
+            open_file: Opens a file for a number of threads.
 
         Raises:
             ExportError: Where the file is damaged or not ours, or was written although it differs from its detector.
         """
         self.path, self.name, self._settings, self._observe = Path(path), name, settings, observe
+        self._open_file = open_file
         self._swap = threading.Lock()
         self.current = self._open(1)
 
     def _open(self, version: int) -> Served:
-        session = open_session(self.path, self._settings.threads)
+        detector = self._open_file(self.path, self._settings.threads)
+        session = detector.session
         verdict = session.metadata.parity.get("verdict")
         if verdict != "passed":
             raise ExportError(f"{self.path} was written although it differs from its detector; it is not served")
@@ -89,7 +92,7 @@ class ServedModel:
         )
         sha256 = hashlib.sha256(read_file(self.path)).hexdigest()
         shapes = {name: value.shape[1:] for name, value in probe.items()}
-        return Served(version, ExportedDetector(session), batcher, sha256, shapes)
+        return Served(version, detector, batcher, sha256, shapes)
 
     def reload(self) -> bool:
         """Take up the file anew where it has changed; the old version finishes what it took.
