@@ -40,7 +40,7 @@ import boxwright as bw
 from boxwright.data.convert import write_tfrecords
 from boxwright.data.dataset import Dataset
 from boxwright.data.shapes import ShapesDataset
-from boxwright.training.allocator import keep_freed_memory
+from boxwright.runtime.allocator import keep_freed_memory
 from crowds import CrowdsDataset
 
 HERE = Path(__file__).parent

@@ -30,7 +30,7 @@ def time_steps(keep: bool) -> float:
     from boxwright.builders.training import build_training
     from boxwright.config.load import load_config
     from boxwright.data.batch import Batch
-    from boxwright.training.allocator import keep_freed_memory
+    from boxwright.runtime.allocator import keep_freed_memory
     from boxwright.training.state import new_state
     from boxwright.training.step import training_step
     from boxwright.types import Targets

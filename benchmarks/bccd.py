@@ -37,7 +37,7 @@ from boxwright.data.voc import VocDataset
 from boxwright.evaluation.results import write_evaluation
 from boxwright.evaluation.run import evaluate_detector
 from boxwright.metrics.coco import CocoMetrics
-from boxwright.training.allocator import keep_freed_memory
+from boxwright.runtime.allocator import keep_freed_memory
 from boxwright.training.log import Event, Scalars
 from boxwright.training.train import RunSettings, train
 from boxwright.types import Detections

@@ -21,7 +21,7 @@ import torchvision
 from torchvision.models.detection import fasterrcnn_mobilenet_v3_large_320_fpn
 
 from bccd import HERE, run_ours, run_torchvision
-from boxwright.training.allocator import keep_freed_memory
+from boxwright.runtime.allocator import keep_freed_memory
 
 
 def theirs(classes: int) -> Any:

@@ -25,8 +25,8 @@ from boxwright.criteria.classification_losses import (
     SoftmaxCrossEntropy,
 )
 from boxwright.ops.nms import suppress_batch
+from boxwright.runtime.allocator import keep_freed_memory
 from boxwright.runtime.measure import Timing, measure
-from boxwright.training.allocator import keep_freed_memory
 
 LOSSES: dict[str, ClassificationLoss] = {
     "focal": SigmoidFocal(),

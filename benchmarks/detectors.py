@@ -31,7 +31,7 @@ from boxwright.config.messages import DetectionModel
 from boxwright.criteria.terms import LossTerm
 from boxwright.models.detector import Detector
 from boxwright.optimization.optimizers import Momentum, Optimizer
-from boxwright.training.allocator import keep_freed_memory
+from boxwright.runtime.allocator import keep_freed_memory
 from boxwright.types import Targets
 
 HERE = Path(__file__).parent

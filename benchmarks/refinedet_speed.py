@@ -27,7 +27,7 @@ from boxwright.builders.detector import build_detector
 from boxwright.config.load import load_config
 from boxwright.criteria.terms import LossTerm
 from boxwright.models.detector import Detector
-from boxwright.training.allocator import keep_freed_memory
+from boxwright.runtime.allocator import keep_freed_memory
 from boxwright.types import CascadePredictions, Targets
 
 HERE = Path(__file__).parent

@@ -32,8 +32,8 @@ from torch import nn
 from boxwright.criteria.terms import LossTerm
 from boxwright.data.shapes import ShapesDataset
 from boxwright.models.detector import Detector
+from boxwright.runtime.allocator import keep_freed_memory
 from boxwright.runtime.measure import Timing, load, measure
-from boxwright.training.allocator import keep_freed_memory
 from boxwright.training.contenders import our_step, their_detection, their_step, torchvision_detector
 from boxwright.types import AnchorPredictions, Targets
 

@@ -25,7 +25,7 @@ from boxwright.builders.detector import build_detector
 from boxwright.config.load import parse_message
 from boxwright.config.messages import DetectionModel
 from boxwright.criteria.terms import LossTerm
-from boxwright.training.allocator import keep_freed_memory
+from boxwright.runtime.allocator import keep_freed_memory
 from boxwright.types import Targets
 
 HERE = Path(__file__).parent

@@ -33,7 +33,7 @@ from boxwright.data.augmentation.flip import RandomHorizontalFlip
 from boxwright.data.coco import CocoDataset
 from boxwright.data.convert import write_coco
 from boxwright.data.shapes import ShapesDataset
-from boxwright.training.allocator import keep_freed_memory
+from boxwright.runtime.allocator import keep_freed_memory
 from boxwright.training.settings import RunSettings, Silent
 from boxwright.training.train import train
 

@@ -39,7 +39,7 @@ from boxwright.models.detector import Detector
 from boxwright.models.region_crop import RoiAlign
 from boxwright.ops.masks import paste_masks
 from boxwright.optimization.optimizers import Momentum, Optimizer
-from boxwright.training.allocator import keep_freed_memory
+from boxwright.runtime.allocator import keep_freed_memory
 from boxwright.types import Proposals, Targets, TwoStagePredictions
 from boxwright.types.masks import InstanceMasks
 

@@ -17,7 +17,7 @@ import torch
 
 import boxwright as bw
 from boxwright.checkpoints.store import CheckpointStore, read_checkpoint
-from boxwright.training.allocator import keep_freed_memory
+from boxwright.runtime.allocator import keep_freed_memory
 from tests.conftest import Silent, small_config_text
 
 QUIET = {"evaluate": False, "workers": 0}

@@ -36,6 +36,7 @@ def serve_command(
     """Answer requests: TensorFlow Serving's REST protocol, the Open Inference Protocol, and POST /detect with an image."""
     if model.suffix not in EXPORTS:
         raise ExportError(f"{model}: only exported detectors are served; write one by `boxwright export {model}`")
+    from boxwright.runtime.allocator import share_arenas
     from boxwright.runtime.optional import require_library
 
     for library in ("fastapi", "uvicorn", "orjson", "prometheus_client"):
@@ -47,6 +48,7 @@ def serve_command(
     from boxwright.serving.model import ServedModel
     from boxwright.serving.server import Server
 
+    share_arenas()
     key = _key(api_key_file)
     counters = Counters()
     served = ServedModel(model, name, settings, counters.observe, open_export)

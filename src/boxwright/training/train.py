@@ -32,8 +32,8 @@ from boxwright.evaluation.settings import EvaluationSettings
 from boxwright.files import write_whole
 from boxwright.models.detector import usable_device
 from boxwright.preflight.examine import examine_quickly
+from boxwright.runtime.allocator import keep_freed_memory
 from boxwright.tensorflow.checkpoint import find_training
-from boxwright.training.allocator import keep_freed_memory
 from boxwright.training.background_writer import BackgroundWriter
 from boxwright.training.examples import training_examples
 from boxwright.training.lock import run_lock
