@@ -1,5 +1,7 @@
 # Every target bootstraps what it needs: a virtual environment, and uv inside it by pip.
 PYTHON ?= python3
+# Else each of the many processes that tests start would compile PyTorch's modules anew.
+export PYTHONDONTWRITEBYTECODE :=
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed

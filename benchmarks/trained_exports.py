@@ -1,6 +1,6 @@
 """Trained detectors of five families, exported: average precision, raw outputs, sizes and times in each format.
 
-    python benchmarks/trained_exports.py WORK [--only ssd d0 refinedet faster mask] [--rounds 15] [--threads 2]
+    python benchmarks/trained_exports.py WORK [--only ssd d0 …] [--formats onnx …] [--most-steps N] [--rounds 15]
 
 Trains each on the shapes of the demo (half an hour in all on two cores), exports it to ONNX, OpenVINO and eight bits,
 evaluates every file on the held-out pictures, measures all in interleaved rounds. What is in WORK is not trained
@@ -38,11 +38,11 @@ BOXES_ALONE = (
 )
 # A configuration, the optimizer that it names, steps (few, as exports are what is measured), and what is set besides.
 MADE: dict[str, tuple[str, str, int, tuple[str, ...]]] = {
-    "ssd": ("shapes", "adam", 1600, ()),
-    "d0": ("efficientdet", "adam", 800, ()),
-    "refinedet": ("refinedet/refinedet_mobilenet_v2_shapes", "adam", 700, ()),
+    "ssd": ("shapes", "adam", 700, ()),
+    "d0": ("efficientdet", "adam", 1600, ()),
+    "refinedet": ("refinedet/refinedet_mobilenet_v2_shapes", "adam", 1000, ()),
     "faster": (MASKS, "adamw", 800, BOXES_ALONE),
-    "mask": (MASKS, "adamw", 800, ()),
+    "mask": (MASKS, "adamw", 1000, ()),
 }
 
 
@@ -82,9 +82,10 @@ def evaluated(model: Path, config: Path, out: Path) -> dict[str, float]:
     return found
 
 
-def made(name: str, work: Path, rounds: int, threads: int) -> dict[str, Any]:
+def made(name: str, work: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     """Train a detector, export it, and measure all of it."""
     _, optimizer, steps, changes = MADE[name]
+    steps = min(steps, arguments.most_steps)
     config, folder = configuration(name, work), work / name
     sets = [f"train_config.num_steps={steps}", RATE.format(optimizer, steps), *changes]
     options = [word for one in sets for word in ("--set", one)]
@@ -94,7 +95,8 @@ def made(name: str, work: Path, rounds: int, threads: int) -> dict[str, Any]:
     metrics = evaluated(folder, whole, work / "evaluated" / f"{name}-torch")
     rows: dict[str, Any] = {"torch": {"AP": metrics[AP], "AP50": metrics[f"{AP}@.50IOU"]}}
     files = []
-    for kind, (file, words) in FORMATS.items():
+    for kind in arguments.formats:
+        file, words = FORMATS[kind]
         path = folder / "export" / file
         path.parent.mkdir(exist_ok=True)
         if not path.exists() and boxwright("export", folder, path, *words):
@@ -117,9 +119,9 @@ def made(name: str, work: Path, rounds: int, threads: int) -> dict[str, Any]:
         "--batch",
         8,
         "--rounds",
-        rounds,
+        arguments.rounds,
         "--threads",
-        threads,
+        arguments.threads,
         "--json",
         timings,
     )
@@ -132,6 +134,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("work", type=Path)
     parser.add_argument("--only", nargs="+", default=list(MADE), choices=list(MADE))
+    parser.add_argument("--formats", nargs="+", default=list(FORMATS), choices=list(FORMATS))
+    parser.add_argument("--most-steps", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
@@ -140,7 +144,7 @@ def main() -> None:
         boxwright("demo", "--data_only", "--out", arguments.work / "demo")
     found = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     for name in arguments.only:
-        found[name] = made(name, arguments.work.resolve(), arguments.rounds, arguments.threads)
+        found[name] = made(name, arguments.work.resolve(), arguments)
         RESULTS.write_text(json.dumps(found, indent=1) + "\n")
         for kind, row in found[name].items():
             if kind != "times":

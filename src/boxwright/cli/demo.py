@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Annotated
@@ -20,7 +21,7 @@ def demo_command(
         bool, typer.Option("--data_only", help="Make the data and the configuration, and stop.")
     ] = False,
     num_train_steps: Annotated[int | None, typer.Option("--num_train_steps", help="Train for so many steps.")] = None,
-    train_images: Annotated[int, typer.Option("--train_images", min=1, help="Images to make for training.")] = 4000,
+    train_images: Annotated[int, typer.Option("--train_images", min=1, help="Images to make for training.")] = 3000,
     val_images: Annotated[int, typer.Option("--val_images", min=1, help="Images to make for evaluation.")] = 250,
 ) -> None:
     """Make pictures of shapes as TFRecords, train a detector on them, evaluate it, draw what it sees."""
@@ -53,7 +54,8 @@ def demo_command(
         done = train(
             config,
             model_dir,
-            RunSettings(checkpoint_every_n=10_000, evaluate=False),
+            # On two cores a worker takes more time from the network than it saves.
+            RunSettings(checkpoint_every_n=10_000, evaluate=False, workers=0 if (os.cpu_count() or 1) <= 2 else 1),
             {"console": Narrator(progress, config)},
         )
     if config.train_config and done < config.train_config.num_steps:

@@ -25,6 +25,7 @@ from boxwright.config.load import dump_message
 from boxwright.criteria.terms import TOTAL
 from boxwright.data.batch import Batch
 from boxwright.data.image_io import encode_png
+from boxwright.errors import CheckpointError
 from boxwright.files import make_folder, unfinished, unique_stem, write_whole
 from boxwright.metrics.metric import without_nan
 from boxwright.models.batch_norm import SyncBatchNorm2d
@@ -34,10 +35,42 @@ from boxwright.training.state import TrainingState, seed_step
 from boxwright.training.step import LossModule, NotFiniteError
 from boxwright.types import Categories, Targets
 
-__all__ = ["Replay", "replay_step", "write_step"]
+__all__ = ["Replay", "replay_step", "write_step", "written_down"]
 
 _MOST_IMAGES = 64
+_MOST_FOLDERS = 10
+_NAMED = 20
 Replay = dict[str, Any]
+
+
+def written_down(
+    run_folder: Path,
+    state: TrainingState,
+    batches: list[Batch],
+    config: m.TrainEvalPipelineConfig,
+    error: NotFiniteError,
+) -> str:
+    """Write a step that was not finite to a folder of the run's, no more than ten in a run; return what and where.
+
+    Args:
+        run_folder: The run's folder.
+        state: The run before the step.
+        batches: What each process was to learn from.
+        config: The configuration as run.
+        error: What was found.
+
+    Returns:
+        A sentence; also where it could not be written.
+    """
+    images = ", ".join(name for one in batches for name in one.ids[:_NAMED])
+    folder = run_folder / f"not-finite-{state.step + 1}"
+    if len(list(run_folder.glob("not-finite-*"))) >= _MOST_FOLDERS and not folder.exists():
+        return f"{error}; images {images}; not written down: there are {_MOST_FOLDERS} such folders already"
+    try:
+        first = write_step(folder, state, batches, config, error)["first"]
+    except (CheckpointError, OSError) as problem:
+        return f"{error}; images {images}; it could not be written down: {problem}"
+    return f"{error}; images {images}; first: {first}; all of it: {folder}; again: boxwright replay {folder}"
 
 
 def write_step(

@@ -13,7 +13,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from boxwright.data.batch import Batch
 from boxwright.errors import TrainingError
 
-__all__ = ["STAGES", "Profile", "profile_steps"]
+__all__ = ["STAGES", "Profile", "described", "profile_steps"]
 
 STAGES = ("data", "forward", "assignment", "losses", "backward", "optimizer")
 _WARM, _MEASURED = 5, 10
@@ -78,6 +78,34 @@ def profile_steps(
     shares["losses"] = max(spent.get("criterion", 0.0) / seconds - shares["assignment"], 0.0)
     shares["rest"] = max(1 - sum(shares.values()), 0.0)
     return Profile(shares, seconds, depths)
+
+
+def described(found: Profile, batch_size: int, most_ready: int) -> list[str]:
+    """Return a profile in lines.
+
+    Args:
+        found: The profile.
+        batch_size: Images of a step.
+        most_ready: How many batches workers make ahead; 0 without workers.
+
+    Returns:
+        The lines.
+    """
+    lines = [f"{found.seconds * 1000:.0f} ms a step, {batch_size / found.seconds:.1f} images/s; of that"]
+    lines += [f"  {name:<12}{found.shares[name]:6.1%}" for name in (*STAGES, "rest")]
+    lines.append(_data_ahead(found.ready, most_ready))
+    if torch.cuda.is_available():
+        lines.append(f"peak memory of the GPU: {torch.cuda.max_memory_allocated() / 2**30:.2f} GiB")
+    return lines
+
+
+def _data_ahead(ready: list[int], most: int) -> str:
+    """Say whether the workers keep up."""
+    if not most:
+        return "no workers: each batch is read when it is wanted (--workers)"
+    empty = ready.count(0)
+    verdict = f"; {empty} of {len(ready)} steps waited: more workers would help" if empty else ""
+    return f"batches ready when one was wanted: {min(ready)} to {max(ready)} of {most}{verdict}"
 
 
 def _next(batches: Iterator[Batch]) -> Batch:

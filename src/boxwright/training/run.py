@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import statistics
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
@@ -12,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from boxwright.builders.training import ENDLESS, TrainingPlan
@@ -23,14 +20,14 @@ from boxwright.criteria.terms import TOTAL
 from boxwright.data.batch import Batch
 from boxwright.data.loader import BatchStream
 from boxwright.distributed import Processes
-from boxwright.errors import CheckpointError, TrainingError
+from boxwright.errors import TrainingError
 from boxwright.evaluation.parts import EvaluationSet
 from boxwright.evaluation.run import evaluate_detector
-from boxwright.files import write_whole
 from boxwright.training.background_writer import BackgroundWriter
-from boxwright.training.forensics import write_step
+from boxwright.training.forensics import written_down
 from boxwright.training.log import Described, Evaluated, Gradients, Inputs, Scalars, TrainingLog
-from boxwright.training.profile import STAGES, profile_steps
+from boxwright.training.performance_summary import write_performance_summary
+from boxwright.training.profile import described, profile_steps
 from boxwright.training.settings import RunSettings
 from boxwright.training.state import TrainingState
 from boxwright.training.step import Learner, NotFiniteError, StepResult
@@ -40,8 +37,6 @@ from boxwright.training.transfer import on_device
 __all__ = ["Run"]
 
 _MOST_SKIPPED_IN_A_ROW = 20
-_MOST_FOLDERS = 10
-_NAMED = 20
 
 
 @dataclass
@@ -110,15 +105,9 @@ class Run:
             found = profile_steps(
                 batches, self.learner.learn, lambda: self.batches.ready, folder if self.processes.leads else None
             )
-        say = self.processes.log.info
-        images = self.plan.stream.batch_size / found.seconds
-        say(f"{found.seconds * 1000:.0f} ms a step, {images:.1f} images/s; of that")
-        for name in (*STAGES, "rest"):
-            say(f"  {name:<12}{found.shares[name]:6.1%}")
-        say(_data_ahead(found.ready, self.batches.most_ready))
-        if torch.cuda.is_available():
-            say(f"peak memory of the GPU: {torch.cuda.max_memory_allocated() / 2**30:.2f} GiB")
-        say(f"trace: {folder / 'trace.json'}")
+        for line in described(found, self.plan.stream.batch_size, self.batches.most_ready):
+            self.processes.log.info(line)
+        self.processes.log.info(f"trace: {folder / 'trace.json'}")
 
     def save_before_stopping(self) -> None:
         """Keep the steps since the last checkpoint when an error ends the run; weights are those before it."""
@@ -193,7 +182,8 @@ class Run:
             self._save()
         batches = self.processes.gather(error.batch.to("cpu"))
         # The others wait, so that nothing ends the one that writes before it is done.
-        where = self.processes.from_leader(lambda: self._write_down(error, batches))
+        folder = self.store.folder
+        where = self.processes.from_leader(lambda: written_down(folder, self.state, batches, self.config, error))
         self.progress.skipped_in_a_row += 1
         if not self.settings.skip_not_finite:
             raise TrainingError(where) from None
@@ -202,18 +192,6 @@ class Run:
         self.processes.log.info(f"{where}; the step is left out")
         self.state.step += 1
         self.state.samples += self.plan.stream.batch_size
-
-    def _write_down(self, error: NotFiniteError, batches: list[Batch]) -> str:
-        """Write a step that was not finite to a folder, and say what and where; no more than ten in a run."""
-        images = ", ".join(name for one in batches for name in one.ids[:_NAMED])
-        folder = self.store.folder / f"not-finite-{self.state.step + 1}"
-        if len(list(self.store.folder.glob("not-finite-*"))) >= _MOST_FOLDERS and not folder.exists():
-            return f"{error}; images {images}; not written down: there are {_MOST_FOLDERS} such folders already"
-        try:
-            first = write_step(folder, self.state, batches, self.config, error)["first"]
-        except (CheckpointError, OSError) as problem:
-            return f"{error}; images {images}; it could not be written down: {problem}"
-        return f"{error}; images {images}; first: {first}; all of it: {folder}; again: boxwright replay {folder}"
 
     def _is_due(self, every: int) -> bool:
         return self.state.step % every == 0 and self.state.step < self.plan.num_steps
@@ -365,32 +343,13 @@ class Run:
         speeds, last = self.progress.speeds, self.progress.last
         if not (self.processes.leads and speeds and last):
             return
-        summary = {
-            "metrics": {
-                "steps_per_sec": statistics.fmean(speeds),
-                "steps_per_sec_p50": statistics.median(speeds),
-                "steps_per_sec_max": max(speeds),
-                "last_batch_loss": last.losses[TOTAL],
-            },
-            "mixed_precision": {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}[self.plan.precision],
-            "images_per_sec": statistics.fmean(speeds) * self.plan.stream.batch_size,
-            "processes": self.processes.count,
-        }
-        write_whole(self.store.folder / "performance_summary.json", json.dumps(summary, indent=2) + "\n")
+        folder, count = self.store.folder, self.processes.count
+        write_performance_summary(folder, speeds, last.losses[TOTAL], self.plan, count)
 
     def _say_what_learns(self) -> None:
         text = self.learner.trainable.report(self.state.step)
         if text:
             self.processes.log.info(text)
-
-
-def _data_ahead(ready: list[int], most: int) -> str:
-    """Say whether the workers keep up."""
-    if not most:
-        return "no workers: each batch is read when it is wanted (--workers)"
-    empty = ready.count(0)
-    verdict = f"; {empty} of {len(ready)} steps waited: more workers would help" if empty else ""
-    return f"batches ready when one was wanted: {min(ready)} to {max(ready)} of {most}{verdict}"
 
 
 _REASONS = {
