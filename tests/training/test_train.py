@@ -17,7 +17,6 @@ import torch
 
 import boxwright as bw
 from boxwright.checkpoints.store import CheckpointStore, read_checkpoint
-from boxwright.runtime.allocator import keep_freed_memory
 from tests.conftest import Silent, small_config_text
 
 QUIET = {"evaluate": False, "workers": 0}
@@ -462,7 +461,3 @@ def test_unwritable_model_dir(small_config: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(bw.OutputError, match="this folder cannot be made: File exists"):
         bw.train(bw.load_config(small_config), tmp_path / "file", bw.RunSettings(**QUIET))
-
-
-def test_allocator_hint_is_taken_or_declined() -> None:
-    assert keep_freed_memory() in (True, False)
