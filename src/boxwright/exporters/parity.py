@@ -101,7 +101,8 @@ class Report:
 
     def problem(self) -> str:
         """Return what failed first, in a line; empty where nothing did."""
-        for stage in self.stages:
+        by_cause = sorted(self.stages, key=lambda stage: not any(_TOO_FEW in one for one in stage.problems))
+        for stage in by_cause:
             if not stage.passed:
                 more = stage.problems[0] if stage.problems else f"{stage.largest:.3g} at {stage.where}"
                 return f"{stage.name}: {more} (allowed: {stage.allowed:g})"
@@ -155,7 +156,7 @@ def compare(
         if not own.raw.of_regions and own.raw.scores.shape[:2] == outputs["raw_detection_boxes"].shape[:2]:
             suppression.add(outputs, own.suppressed(outputs), (number, image), match)
         if not outputs.get("detections_complete", np.ones(1)).all():
-            whole.problems.append(f"picture {number}: {_TOO_FEW}")
+            whole.too_few.append(f"picture {number}: {_TOO_FEW}")
     stages = [*seen.stages(), raw.stage()]
     if not raw_only:
         if suppression.compared:
@@ -328,6 +329,7 @@ class _Detections:
         self.name, self.compared, self.scores, self.masks = name, 0, 0.0, 0.0
         self.ties: list[str] = []
         self.problems: list[str] = []
+        self.too_few: list[str] = []
 
     def add(
         self, outputs: dict[str, Any], expected: dict[str, Any], where: tuple[int, NDArray[Any]], match: Matcher
@@ -347,13 +349,21 @@ class _Detections:
             f"{self.compared} detections that score {_LEAST_SCORE:g} or more; their scores differ by "
             f"{self.scores:.2g} of what raw outputs may"
         )
-        problems = self.problems[:20]
+        # First the cause: what is missing follows from it.
+        problems = [*self.too_few[:5], *self.problems[:20]]
         for what, share in (("scores", self.scores), ("masks", self.masks)):
             if share > 1:
                 problems = [f"{what} of the same detections differ by {share:.3g} times what is allowed", *problems]
         if not self.compared:
             problems = [f"nothing scores {_LEAST_SCORE:g} or more in any picture: is the detector trained?", *problems]
-        return Stage(self.name, compared, float(len(self.problems)), 0.0, ties=self.ties[:100], problems=problems)
+        return Stage(
+            self.name,
+            compared,
+            float(len(self.problems) + len(self.too_few)),
+            0.0,
+            ties=self.ties[:100],
+            problems=problems,
+        )
 
 
 def _batches(session: Session, images: Pictures) -> Stage:
