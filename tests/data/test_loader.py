@@ -159,7 +159,7 @@ print("ended in order", flush=True)
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_signals_are_obeyed_while_data_are_waited_for(small_config: Path, tmp_path: Path, number: int) -> None:
     command = [sys.executable, "-c", textwrap.dedent(STUCK), str(small_config), str(tmp_path / "m")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as run:
