@@ -145,7 +145,7 @@ def main() -> None:
     found = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     for name in arguments.only:
         found[name] = made(name, arguments.work.resolve(), arguments)
-        RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+        RESULTS.write_text(json.dumps(found, indent=1).replace(f"{arguments.work.resolve()}/", "") + "\n")
         for kind, row in found[name].items():
             if kind != "times":
                 print(name, kind, {key: value for key, value in row.items() if key != "report"}, flush=True)
