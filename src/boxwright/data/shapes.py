@@ -23,6 +23,7 @@ _OVERSAMPLE = 2
 _LEAST_VISIBLE = 0.4
 
 Points = list[tuple[float, float]]
+_Drawing = tuple[NDArray[np.uint8], NDArray[np.bool_], tuple[int, ...]]
 
 
 class ShapesDataset:
@@ -72,9 +73,7 @@ class ShapesDataset:
         Raises:
             IndexError: Beyond the end.
         """
-        if not 0 <= index < self.count:
-            raise IndexError(index)
-        image, masks, labels = _drawn(self.seed, index, self.size, self.max_objects, self.radii)
+        image, masks, labels = self._drawing(index)
         return Sample(
             image=image.copy(),
             boxes=np.array([_box(mask) for mask in masks], np.float32).reshape(-1, 4),
@@ -87,9 +86,12 @@ class ShapesDataset:
 
     def encoded(self, index: int) -> tuple[bytes, str]:
         """Return a JPEG file's bytes and its name."""
+        return encode_jpeg(self._drawing(index)[0]), _filename(index)
+
+    def _drawing(self, index: int) -> _Drawing:
         if not 0 <= index < self.count:
             raise IndexError(index)
-        return encode_jpeg(_drawn(self.seed, index, self.size, self.max_objects, self.radii)[0]), _filename(index)
+        return _drawn(self.seed, index, self.size, self.max_objects, self.radii)
 
 
 def _filename(index: int) -> str:
@@ -97,9 +99,7 @@ def _filename(index: int) -> str:
 
 
 @lru_cache(maxsize=1)  # who writes records asks for a picture and for its file
-def _drawn(
-    seed: int, index: int, size: tuple[int, int], max_objects: int, radii: tuple[float, float]
-) -> tuple[NDArray[np.uint8], NDArray[np.bool_], tuple[int, ...]]:
+def _drawn(seed: int, index: int, size: tuple[int, int], max_objects: int, radii: tuple[float, float]) -> _Drawing:
     """Return a picture, masks [N, H, W] and labels; none of them is to be changed."""
     rng = np.random.default_rng([seed, index])
     image = _background(rng, size)

@@ -54,8 +54,9 @@ def suppress_batch(boxes: Tensor, scores: Tensor, iou_threshold: float, max_outp
         rows = image_compared.nonzero().squeeze(1)
         image_kept[rows] = False
         image_kept[rows[nms(image_boxes[rows], image_scores[rows], iou_threshold)]] = True
-        best = image_scores.masked_fill(~image_kept, -torch.inf).argsort(descending=True, stable=True)
-        image_kept[best[max_output:]] = False
+        if max_output < len(image_kept):
+            best = image_scores.masked_fill(~image_kept, -torch.inf).argsort(descending=True, stable=True)
+            image_kept[best[max_output:]] = False
     return kept
 
 

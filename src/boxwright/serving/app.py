@@ -22,7 +22,6 @@ from fastapi import FastAPI, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.samples import Sample
 
 from boxwright.data.image_io import encode_png
 from boxwright.errors import BoxwrightError
@@ -74,13 +73,12 @@ class Counters:
 
     def summary(self) -> str:
         """Return what became of all requests, in a line."""
-        begun = sum(sample.value for sample in _totals(self.begun))
-        answered = sum(sample.value for sample in _totals(self.requests))
-        return f"{answered:.0f} of {begun:.0f} requests were answered"
+        return f"{_total(self.requests):.0f} of {_total(self.begun):.0f} requests were answered"
 
 
-def _totals(counter: Counter) -> list[Sample]:
-    return [sample for metric in counter.collect() for sample in metric.samples if sample.name.endswith("_total")]
+def _total(counter: Counter) -> float:
+    samples = (sample for metric in counter.collect() for sample in metric.samples)
+    return sum(sample.value for sample in samples if sample.name.endswith("_total"))
 
 
 def make_app(

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -151,12 +152,12 @@ class Run:
     def _learn(self, batch: Batch) -> StepResult | None:
         """Take a step; None where it was left out."""
         every = self.settings.summarize_every_n
-        described = bool(every) and self.state.step % every == 0
+        summarized = bool(every) and self.state.step % every == 0
         if self.state.step in self.learner.trainable.changes():
             self._say_what_learns()
         try:
             result = self.learner.learn(
-                batch, describe=described and self.processes.leads, wait=described or self._waits()
+                batch, describe=summarized and self.processes.leads, wait=summarized or self._waits()
             )
             self.progress.skipped_in_a_row = 0
             return result
@@ -249,21 +250,18 @@ class Run:
 
     def _save(self) -> None:
         if self.progress.saved != self.state.step:
-            self._write(self._save_newest, "saved {path}")
+            self._save_newest("saved {path}")
         self.progress.saved = self.state.step
 
-    def _save_newest(self, content: dict[str, Any]) -> Path:
-        return self.store.save(content["step"], content, content["began"])
+    def _save_newest(self, told: str = "") -> None:
+        self._write(partial(self.store.save, began=self.state.began), told)
 
-    def _save_best(self, content: dict[str, Any]) -> Path:
-        return self.store.save_best(content["step"], content)
-
-    def _write(self, save: Callable[[dict[str, Any]], Path], told: str = "") -> None:
+    def _write(self, save: Callable[[int, dict[str, Any]], Path], told: str) -> None:
         """Have the state of this step written while the run goes on."""
         if self.processes.leads:
-            content = {"step": self.state.step, **self.state.content(dump_message(self.config))}
+            content = self.state.content(dump_message(self.config))
             with self._off_the_clock():
-                self.writer.write(save, content, told)
+                self.writer.write(partial(save, self.state.step), content, told)
 
     def _evaluate(self) -> None:
         """Evaluate on every reader; the first decides which checkpoint is best."""
@@ -280,9 +278,9 @@ class Run:
                     self._evaluate_on(number)
             if state.selection.evaluated == state.selection.best_step == state.step and self.processes.leads:
                 best = f"best so far: {state.selection.metric} {state.selection.best:.4f}: {{path}}"
-                self._write(self._save_best, best)
+                self._write(self.store.save_best, best)
         if self.progress.saved == state.step:
-            self._write(self._save_newest)  # it knows of its evaluation from now on
+            self._save_newest()  # it knows of its evaluation from now on
 
     def _evaluate_on(self, number: int) -> None:
         state, step = self.state, self.state.step

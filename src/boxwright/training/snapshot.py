@@ -7,7 +7,15 @@ from torch import Tensor
 
 from boxwright.training.state import TrainingState
 
-__all__ = ["Snapshot"]
+__all__ = ["Snapshot", "copied_into"]
+
+
+def copied_into(memory: list[Tensor], values: list[Tensor]) -> list[Tensor]:
+    """Return copies of values, in the memory of earlier ones where that fits."""
+    if not values or [one.shape for one in values] != [one.shape for one in memory]:
+        return [value.clone() for value in values]
+    torch._foreach_copy_(memory, values)
+    return memory
 
 
 class Snapshot:
@@ -35,11 +43,7 @@ class Snapshot:
         if state.average is not None:
             changing += state.average.shadow.values()
         self._places = [*changing, *state.detector.network.buffers()]
-        values = [*changing, *statistics]
-        if [value.shape for value in values] == [value.shape for value in self._values]:
-            torch._foreach_copy_(self._values, values)
-        else:
-            self._values = [value.clone() for value in values]
+        self._values = copied_into(self._values, [*changing, *statistics])
         self._count = state.optimizer.param_groups[0]["count"]
         self._step, self._samples = state.step, state.samples
 

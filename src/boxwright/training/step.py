@@ -28,7 +28,7 @@ from boxwright.errors import TrainingError
 from boxwright.models.detector import Detector
 from boxwright.optimization.trainable import Trainable
 from boxwright.tensorflow.variables import names_of
-from boxwright.training.snapshot import Snapshot
+from boxwright.training.snapshot import Snapshot, copied_into
 from boxwright.training.state import TrainingState, seed_step
 from boxwright.types import Targets
 
@@ -264,11 +264,7 @@ class Learner:
 
     def _keep_statistics(self) -> None:
         """Remember what a step changes before its losses are known to be finite; in memory that is kept for it."""
-        buffers = list(self.state.detector.network.buffers())
-        if not self._statistics:
-            self._statistics = [buffer.clone() for buffer in buffers]
-        elif buffers:
-            torch._foreach_copy_(self._statistics, buffers)
+        self._statistics = copied_into(self._statistics, list(self.state.detector.network.buffers()))
         self._under_way = True
 
     def _thaw(self) -> None:
