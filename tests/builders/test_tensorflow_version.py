@@ -17,6 +17,7 @@ from boxwright.checkpoints.store import FORMAT, read_checkpoint
 from boxwright.config import messages as m
 from boxwright.config import parse_message
 from boxwright.config.load import dump_message
+from boxwright.models.activations import ReLU6
 from boxwright.models.heads.weight_shared import WeightSharedHead
 from boxwright.models.layers import Conv2d
 from boxwright.models.necks.fpn import FeaturePyramid, smoothed, unsmoothed
@@ -92,7 +93,7 @@ def test_rms_prop_by_hand() -> None:
 
 def test_towers_have_relu6() -> None:
     text = SMALL_MODEL.replace("activation: RELU_6", "activation: SWISH")
-    for kind, wanted in (("ssd_mobilenet_v2_fpn", torch.nn.ReLU6), ("ssd_mobilenet_v2_fpn_keras", torch.nn.SiLU)):
+    for kind, wanted in (("ssd_mobilenet_v2_fpn", ReLU6), ("ssd_mobilenet_v2_fpn_keras", torch.nn.SiLU)):
         head = ssd(pipeline(kind, text)).head
         assert isinstance(head, WeightSharedHead)
         assert isinstance(head.box_tower.activation, wanted)

@@ -11,13 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from boxwright.models.batch_norm import BatchNormSettings, make_norm
+from boxwright.models.activations import Activation, make_activation
+from boxwright.models.batch_norm import BatchNorm2d, BatchNormSettings, make_norm
+from boxwright.models.expansion import expand_normalized, gains_from_covariance
+from boxwright.models.padding import same_padding, zero_padded
 from boxwright.models.regularization import Regularizer
 
 __all__ = [
@@ -29,22 +32,12 @@ __all__ = [
     "MaxPool2d",
     "conv_norm_act",
     "full_conv",
-    "make_activation",
     "make_conv",
     "separable_conv",
 ]
 
 Padding = Literal["same", "explicit", "valid"] | int
 KernelSize = int | tuple[int, int]
-
-Activation = str
-_ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
-    "NONE": nn.Identity,
-    "RELU": lambda: nn.ReLU(inplace=True),
-    "RELU_6": lambda: nn.ReLU6(inplace=True),
-    "SWISH": lambda: nn.SiLU(inplace=True),
-    "HARD_SWISH": lambda: nn.Hardswish(inplace=True),
-}
 
 
 def _glorot(kernel: Tensor) -> object:
@@ -169,9 +162,9 @@ class Conv2d(nn.Conv2d):
     def forward(self, input: Tensor) -> Tensor:
         """Return [B, C', H', W']; with "same" padding H' is ceil(H / stride), and W' alike."""
         if self.pad_by_size:
-            input = F.pad(input, _same_padding(input, self.kernel_size, self.stride[0]))
+            input = zero_padded(input, same_padding(input, self.kernel_size, self.stride[0]))
         elif self.uneven is not None:
-            input = F.pad(input, self.uneven)
+            input = zero_padded(input, self.uneven)
         return super().forward(input)
 
 
@@ -235,29 +228,8 @@ class MaxPool2d(nn.Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """Return [B, C, ceil(H / stride), ceil(W / stride)]."""
-        padded = F.pad(input, _same_padding(input, (self.kernel_size, self.kernel_size), self.stride), value=-torch.inf)
+        padded = F.pad(input, same_padding(input, (self.kernel_size, self.kernel_size), self.stride), value=-torch.inf)
         return F.max_pool2d(padded, self.kernel_size, self.stride)
-
-
-def _same_padding(input: Tensor, kernel_size: tuple[int, ...], stride: int) -> tuple[int, int, int, int]:
-    """Compute TF's SAME padding, in the order of `F.pad`: left, right, above, below."""
-    height, width = (
-        max((-(-size // stride) - 1) * stride + side - size, 0)
-        for size, side in zip(input.shape[-2:], kernel_size, strict=True)
-    )
-    return width // 2, width - width // 2, height // 2, height - height // 2
-
-
-def make_activation(name: Activation) -> nn.Module:
-    """Make an activation.
-
-    Args:
-        name: TF's name: NONE, RELU, RELU_6 or SWISH; or HARD_SWISH.
-
-    Returns:
-        The module.
-    """
-    return _ACTIVATIONS[name]()
 
 
 def make_conv(
@@ -328,6 +300,19 @@ def separable_conv(
     return nn.Sequential(depthwise, make_conv(between, out_channels, 1, settings.separable_pointwise, bias=bias))
 
 
+class ConvNormAct(nn.Sequential):
+    """A convolution, its normalization and its activation."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return what the last one gives."""
+        conv, norm, activation = self
+        if isinstance(conv, Conv2d) and isinstance(norm, BatchNorm2d) and gains_from_covariance(conv, norm, input):
+            output = activation(expand_normalized(input, conv, norm))
+        else:
+            output = activation(norm(conv(input)))
+        return cast(Tensor, output)
+
+
 def conv_norm_act(
     in_channels: int,
     out_channels: int,
@@ -338,7 +323,7 @@ def conv_norm_act(
     depthwise: bool = False,
     padding: Padding = "same",
     dilation: int = 1,
-) -> nn.Sequential:
+) -> ConvNormAct:
     """Make convolution, normalization and activation.
 
     Args:
@@ -365,4 +350,4 @@ def conv_norm_act(
         dilation=dilation,
     )
     (settings.depthwise if depthwise else settings.kernel).apply(conv)
-    return nn.Sequential(conv, make_norm(out_channels, settings.norm), make_activation(settings.activation))
+    return ConvNormAct(conv, make_norm(out_channels, settings.norm), make_activation(settings.activation))

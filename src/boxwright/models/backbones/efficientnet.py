@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 from torch import Tensor, nn
 from torchvision.ops import StochasticDepth
 
+from boxwright.models.activations import make_activation
 from boxwright.models.backbones.backbone import Backbone
-from boxwright.models.layers import ConvSettings, conv_norm_act, make_activation, make_conv
+from boxwright.models.layers import ConvSettings, conv_norm_act, make_conv
 
 __all__ = ["EFFICIENTNETS", "EfficientNet", "MBConv"]
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from boxwright.models.activations import make_activation
 from boxwright.models.backbones.backbone import Backbone
 from boxwright.models.batch_norm import make_norm
 from boxwright.models.layers import (
@@ -21,7 +22,6 @@ from boxwright.models.layers import (
     MaxPool2d,
     Padding,
     conv_norm_act,
-    make_activation,
     make_conv,
     separable_conv,
 )

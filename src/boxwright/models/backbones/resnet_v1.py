@@ -12,8 +12,9 @@ from dataclasses import replace
 
 from torch import Tensor, nn
 
+from boxwright.models.activations import make_activation
 from boxwright.models.backbones.backbone import Backbone
-from boxwright.models.layers import ConvSettings, MaxPool2d, conv_norm_act, make_activation
+from boxwright.models.layers import ConvSettings, MaxPool2d, conv_norm_act
 
 __all__ = ["RESNET_BLOCKS", "Bottleneck", "ResNetV1", "ResNetV1Stage5"]
 

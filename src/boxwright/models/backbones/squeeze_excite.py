@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from boxwright.models.layers import KernelRule, make_activation, make_conv
+from boxwright.models.activations import make_activation
+from boxwright.models.layers import KernelRule, make_conv
 
 __all__ = ["SqueezeExcite"]
 

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from boxwright.models.activations import make_activation
 from boxwright.models.backbones.backbone import Backbone
-from boxwright.models.layers import Conv2d, ConvSettings, MaxPool2d, make_activation, make_conv
+from boxwright.models.layers import Conv2d, ConvSettings, MaxPool2d, make_conv
 
 __all__ = ["REFINEDET_VGG", "SSD_VGG", "L2Norm", "Vgg16", "VggReduction"]
 

@@ -10,7 +10,8 @@ import math
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from boxwright.models.layers import ConvSettings, Deconv2d, KernelRule, conv_norm_act, make_activation, make_conv
+from boxwright.models.activations import make_activation
+from boxwright.models.layers import ConvSettings, Deconv2d, KernelRule, conv_norm_act, make_conv
 
 __all__ = ["MaskHead", "ResizeTo", "depth_between", "deconvolving_layers", "resizing_layers", "upsampling_layers"]
 

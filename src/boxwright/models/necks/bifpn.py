@@ -12,14 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from boxwright.models.activations import make_activation
 from boxwright.models.batch_norm import make_norm
-from boxwright.models.layers import (
-    ConvSettings,
-    MaxPool2d,
-    make_activation,
-    make_conv,
-    separable_conv,
-)
+from boxwright.models.layers import ConvSettings, MaxPool2d, make_conv, separable_conv
 
 __all__ = ["COMBINERS", "BiFpn", "BiFpnNode", "Combiner"]
 

@@ -10,15 +10,9 @@ from collections.abc import Callable, Sequence
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from boxwright.models.activations import make_activation
 from boxwright.models.batch_norm import make_norm
-from boxwright.models.layers import (
-    ConvSettings,
-    Padding,
-    conv_norm_act,
-    make_activation,
-    make_conv,
-    separable_conv,
-)
+from boxwright.models.layers import ConvSettings, Padding, conv_norm_act, make_conv, separable_conv
 
 __all__ = ["FeaturePyramid", "HandDown", "smoothed", "unsmoothed"]
 

@@ -8,12 +8,14 @@ Dimensions: B batch, C channels, H W grid.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from torch import Tensor, nn
 
 from boxwright.errors import DataError
+from boxwright.models.activations import make_activation
 from boxwright.models.batch_norm import make_norm
-from boxwright.models.layers import ConvSettings, Deconv2d, conv_norm_act, make_activation
+from boxwright.models.layers import ConvSettings, Deconv2d, conv_norm_act
 
 __all__ = ["TransferConnection"]
 
@@ -46,7 +48,7 @@ class TransferConnection(nn.Module):
         self.enlarge = nn.ModuleList()
         for channels in in_channels:
             self.lateral.append(conv_norm_act(channels, depth, 3, settings))
-            self.linear.append(conv_norm_act(depth, depth, 3, settings)[:2])
+            self.linear.append(conv_norm_act(depth, depth, 3, replace(settings, activation="NONE")))
             self.smooth.append(conv_norm_act(depth, depth, 3, settings))
         for _ in in_channels[1:]:
             self.enlarge.append(_deconvolution(depth, deconvolution_kernel_size, settings))

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from boxwright.models.layers import ConvSettings, make_activation, make_conv
+from boxwright.models.activations import make_activation
+from boxwright.models.layers import ConvSettings, make_conv
 
 __all__ = ["SSD300_EXTRAS", "SSD512_EXTRAS", "ExtraMap", "VggExtras"]
 

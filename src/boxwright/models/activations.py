@@ -1,0 +1,66 @@
+"""Activations by TF's names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+__all__ = ["Activation", "ReLU6", "make_activation"]
+
+Activation = str
+
+
+class _ClampInPlace(torch.autograd.Function):
+    """Clamp to 0..6 in place, remembering the result alone: it tells where gradients pass, as the input does.
+
+    PyTorch's own in-place version keeps a copy of its input for that.
+    """
+
+    @staticmethod
+    def forward(context: Any, inputs: Tensor) -> Tensor:
+        outputs = inputs.clamp_(0, 6)
+        context.mark_dirty(outputs)
+        context.save_for_backward(outputs)
+        return outputs
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> Tensor:
+        (outputs,) = context.saved_tensors
+        passed: Tensor = torch.ops.aten.hardtanh_backward(gradient, outputs, 0.0, 6.0)
+        return passed
+
+
+class ReLU6(nn.Module):
+    """min(max(x, 0), 6), in place."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return the input, changed."""
+        if input.requires_grad and torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            clamped: Tensor = _ClampInPlace.apply(input)
+            return clamped
+        return F.relu6(input, inplace=True)  # compiled, it becomes part of what comes before
+
+
+_ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "NONE": nn.Identity,
+    "RELU": lambda: nn.ReLU(inplace=True),
+    "RELU_6": ReLU6,
+    "SWISH": lambda: nn.SiLU(inplace=True),
+    "HARD_SWISH": lambda: nn.Hardswish(inplace=True),
+}
+
+
+def make_activation(name: Activation) -> nn.Module:
+    """Make an activation.
+
+    Args:
+        name: TF's name: NONE, RELU, RELU_6 or SWISH; or HARD_SWISH.
+
+    Returns:
+        The module.
+    """
+    return _ACTIVATIONS[name]()

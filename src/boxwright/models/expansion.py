@@ -1,0 +1,105 @@
+"""A 1×1 convolution to many channels and its batch normalization, at little more than the convolution's cost.
+
+What normalization wants to know of each channel out follows from means and covariances of the few channels in, as
+each is a weighted sum of those. So the large map is neither looked at for its statistics nor kept before and after
+normalization, and its gradients are passed on once. To the last digits of float32 the result is the same.
+
+Dimensions: B batch, C channels in, D channels out, H W grid.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from boxwright.models.batch_norm import BatchNorm2d
+
+__all__ = ["expand_normalized", "gains_from_covariance"]
+
+# From so many channels out for each channel in, this was faster or as fast (`benchmarks/layers.py`).
+_LEAST_EXPANSION = 4
+_MOST_CHANNELS_IN = 64
+
+
+def gains_from_covariance(conv: nn.Conv2d, norm: BatchNorm2d, inputs: Tensor) -> bool:
+    """Return whether `expand_normalized` may stand for a convolution and its normalization, and is faster.
+
+    Where somebody looks at what single layers give, by hooks, they run one by one.
+    """
+    return (
+        norm.training
+        and type(norm) is BatchNorm2d
+        and conv.kernel_size == conv.stride == (1, 1)
+        and conv.groups == 1
+        and conv.bias is None
+        and conv.in_channels <= _MOST_CHANNELS_IN
+        and conv.out_channels >= _LEAST_EXPANSION * conv.in_channels
+        and inputs.device.type == "cpu"
+        and inputs.dtype == torch.float32
+        and not torch.is_autocast_enabled("cpu")
+        and inputs.is_contiguous(memory_format=torch.channels_last)
+        and inputs.numel() > inputs.shape[1]  # more than one value a channel
+        and not conv._forward_hooks
+        and not norm._forward_hooks
+    )
+
+
+def expand_normalized(inputs: Tensor, conv: nn.Conv2d, norm: BatchNorm2d) -> Tensor:
+    """Convolve and normalize, as in training; the moving averages are moved on.
+
+    Args:
+        inputs: float32 [B, C, H, W], channels last.
+        conv: Of 1×1, stride 1, without a bias.
+        norm: What follows it.
+
+    Returns:
+        float32 [B, D, H, W], channels last.
+    """
+    rows = inputs.permute(0, 2, 3, 1).flatten(0, 2)  # [BHW, C], a view
+    count = len(rows)
+    mean_in = _column_sums(rows) / count
+    centred = rows - mean_in
+    covariance = centred.t() @ (centred / count)
+    kernel = conv.weight.flatten(1)
+    mean = kernel @ mean_in
+    variance = ((kernel @ covariance) * kernel).sum(1)
+    _move_averages(norm, mean.detach(), variance.detach() * (count / (count - 1)))
+    gain = norm.weight * torch.rsqrt(variance + norm.eps)
+    weight = (kernel * gain[:, None])[:, :, None, None]
+    output: Tensor = _Pointwise.apply(inputs, weight, norm.bias - mean * gain)
+    return output
+
+
+@torch.no_grad()
+def _move_averages(norm: BatchNorm2d, mean: Tensor, variance: Tensor) -> None:
+    if norm.running_mean is not None and norm.running_var is not None and norm.momentum is not None:
+        norm.running_mean.lerp_(mean, norm.momentum)
+        norm.running_var.lerp_(variance, norm.momentum)
+    if norm.num_batches_tracked is not None:
+        norm.num_batches_tracked.add_(1)
+
+
+class _Pointwise(torch.autograd.Function):
+    """A 1×1 convolution with a bias, whose gradient is summed as a matrix product: oneDNN's own sum is slow."""
+
+    @staticmethod
+    def forward(context: Any, inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        context.save_for_backward(inputs, weight)
+        return F.conv2d(inputs, weight, bias)
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        inputs, weight = context.saved_tensors
+        wanted = context.needs_input_grad
+        to_inputs, to_weight, _ = torch.ops.aten.convolution_backward(
+            gradient, inputs, weight, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, (wanted[0], wanted[1], False)
+        )
+        return to_inputs, to_weight, _column_sums(gradient.permute(0, 2, 3, 1).flatten(0, 2)) if wanted[2] else None
+
+
+def _column_sums(rows: Tensor) -> Tensor:
+    """Return [C], the sums of [N, C] over N, as a matrix product, which is twice as fast as a sum."""
+    return (rows.new_ones(1, len(rows)) @ rows)[0]

@@ -1,0 +1,61 @@
+"""Padding with zeros, as much as TF's SAME asks for.
+
+Dimensions: B batch, C channels, H W grid.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+__all__ = ["Sides", "same_padding", "zero_padded"]
+
+Sides = tuple[int, int, int, int]
+"""Pixels left, right, above and below, in the order of `F.pad`."""
+
+
+def same_padding(input: Tensor, kernel_size: tuple[int, ...], stride: int) -> Sides:
+    """Compute TF's SAME padding of maps; the odd pixel lies right and below."""
+    height, width = (
+        max((-(-size // stride) - 1) * stride + side - size, 0)
+        for size, side in zip(input.shape[-2:], kernel_size, strict=True)
+    )
+    return width // 2, width - width // 2, height // 2, height - height // 2
+
+
+def zero_padded(input: Tensor, sides: Sides) -> Tensor:
+    """Put zeros around maps [B, C, H, W]; without any to put, return the input itself."""
+    if not any(sides):
+        return input
+    if input.requires_grad and torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        padded: Tensor = _ZeroPad.apply(input, sides)
+        return padded
+    return F.pad(input, sides)
+
+
+class _ZeroPad(torch.autograd.Function):
+    """As `F.pad`, but only the border is filled, and the gradient is a view of what comes back, not a copy."""
+
+    @staticmethod
+    def forward(context: Any, input: Tensor, sides: Sides) -> Tensor:
+        left, right, above, below = sides
+        batch, channels, height, width = input.shape
+        output = torch.empty(
+            (batch, channels, above + height + below, left + width + right),
+            dtype=input.dtype,
+            device=input.device,
+            memory_format=torch.contiguous_format if input.is_contiguous() else torch.channels_last,
+        )
+        inside = (..., slice(above, above + height), slice(left, left + width))
+        output[..., :above, :], output[..., above + height :, :] = 0, 0
+        output[..., :left], output[..., left + width :] = 0, 0
+        output[inside] = input
+        context.inside = inside
+        return output
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient[context.inside], None
