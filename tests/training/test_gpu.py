@@ -16,6 +16,22 @@ pytestmark = [
 ]
 
 
+def test_cuda_graphs_give_the_same_losses(small_config: Path) -> None:
+    from boxwright.training.graphs import GraphedLosses
+    from tests.training.test_step import learner
+
+    found = []
+    for graphed in (False, True):
+        one, batch = learner(small_config)
+        one.state.detector.to("cuda")
+        if graphed:
+            one.module = GraphedLosses(one.losses)
+        there = batch.to("cuda")
+        found.append([one.learn(there, wait=False).losses["Loss/total_loss"] for _ in range(6)])
+        one.look_back()
+    assert found[1] == pytest.approx(found[0], rel=1e-2)
+
+
 @pytest.mark.parametrize("change", ["", "train_config.use_bfloat16=true", "train_config.use_float16=true"])
 def test_trains_saves_and_goes_on(small_config: Path, tmp_path: Path, change: str) -> None:
     changes = [change] if change else []

@@ -16,6 +16,8 @@ from boxwright.files import write_whole
 
 __all__ = ["write_demo_data"]
 
+_SIZE = (128, 128)  # the network's input
+
 
 def write_demo_data(
     out: Path, train_images: int, val_images: int, progress: Callable[[Iterable[int]], Iterable[int]]
@@ -32,7 +34,9 @@ def write_demo_data(
         The configuration's path.
     """
     data = out / "data"
-    training, held_out = ShapesDataset(train_images, seed=0), ShapesDataset(val_images, seed=1)
+    training, held_out = (
+        ShapesDataset(count, seed=seed, size=_SIZE) for seed, count in enumerate((train_images, val_images))
+    )
     write_tfrecords(training, data / "train.record", num_shards=2, progress=progress)
     write_tfrecords(held_out, data / "val.record", progress=progress)
     samples = [training[index] for index in range(min(20, train_images))]

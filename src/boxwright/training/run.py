@@ -26,6 +26,7 @@ from boxwright.evaluation.parts import EvaluationSet
 from boxwright.evaluation.run import evaluate_detector
 from boxwright.training.background_writer import BackgroundWriter
 from boxwright.training.forensics import written_down
+from boxwright.training.graphs import GraphedLosses
 from boxwright.training.log import Described, Evaluated, Gradients, Inputs, Scalars, TrainingLog
 from boxwright.training.performance_summary import write_performance_summary
 from boxwright.training.profile import described, profile_steps
@@ -75,6 +76,8 @@ class Run:
 
     def __post_init__(self) -> None:
         self.learner = Learner(self.state, self.plan, self.processes)
+        if self.settings.cuda_graphs:
+            self.learner.module = GraphedLosses(self.learner.losses)
         self.device = next(self.state.detector.parameters()).device
         self.progress = _Progress(saved=self.state.step or -1)
 

@@ -44,6 +44,11 @@ class RunSettings:
     )
     workers: int = setting(1, "Processes that prepare samples.", _SPEED, 0)
     compile: bool = setting(False, "Compile the network; worth its minute in long runs.", _SPEED)
+    cuda_graphs: bool = setting(
+        False,
+        "Compile network and losses into one graph that the GPU replays: one GPU, one stage, inputs of one size.",
+        _SPEED,
+    )
     tf32: bool = setting(False, "Let a GPU round factors of float32 products to 10 bits.", _SPEED)
     profile: bool = setting(False, "Measure ten steps, say where their time goes, write a trace, end.", _SPEED)
     device: str = setting("auto", "cpu, cuda, or auto for a GPU where there is one.", _SPEED)

@@ -297,9 +297,11 @@ class Learner:
 
     def _split_further(self, batch: Batch, problem: str) -> None:
         parts = self._parts(batch)
-        if parts >= len(batch) or self.processes.count > 1:
+        if parts >= len(batch) or self.module is not self.losses:
             how = "one image is too much"
-            if parts < len(batch):
+            if parts < len(batch) and self.processes.count == 1:
+                how = "CUDA graphs learn from a batch at once; a smaller batch_size needs less"
+            elif parts < len(batch):
                 how = (
                     "set train_config.gradient_accumulation_steps higher; processes do not split a batch by themselves"
                 )

@@ -161,7 +161,9 @@ def _prepare(
     state = _restore(config, plan, dataset, store, newest, settings, processes, _device(settings, processes))
     if settings.preflight and newest is None:
         _say_what_looks_wrong(config, plan, dataset, state, processes)
-    if settings.compile:
+    if settings.cuda_graphs:
+        _check_graphs(state, plan, processes)
+    elif settings.compile:
         state.detector.network.compile()
     log = None
     if processes.leads and not settings.profile:
@@ -241,6 +243,19 @@ def _check_processes(plan: TrainingPlan, processes: Processes) -> None:
         raise TrainingError(
             f"train_config.gradient_accumulation_steps: {plan.accumulation} parts of {share} images a process"
         )
+
+
+def _check_graphs(state: TrainingState, plan: TrainingPlan, processes: Processes) -> None:
+    detector = state.detector
+    for wrong, why in (
+        (next(detector.parameters()).device.type != "cuda", "there is no GPU to train on"),
+        (processes.count > 1, f"{processes.count} processes train together"),
+        (plan.accumulation > 1, "gradients are accumulated (gradient_accumulation_steps)"),
+        (detector.preprocessor.resizer.output_size is None, "the resizer gives inputs of several sizes"),
+        (detector.network.learns_masks, "the detector learns masks"),
+    ):
+        if wrong:
+            raise TrainingError(f"--cuda_graphs: {why}")
 
 
 def _seed(newest: Found, asked: int | None) -> int:

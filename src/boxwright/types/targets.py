@@ -64,6 +64,18 @@ class Targets:
         part = replace(self, masks=None)._each(lambda value: value[start:stop])
         return part if self.masks is None else replace(part, masks=self.masks.rows(start, stop))
 
+    def padded_to(self, count: int) -> Targets:
+        """Return the targets with room for so many objects an image; masks stay behind."""
+        more = count - self.boxes.shape[1]
+        if more == 0 and self.masks is None:
+            return self
+        padded: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)} | {"masks": None}
+        for name, value in padded.items():
+            if isinstance(value, Tensor) and name != "annotated":
+                rows = value.new_full((len(value), more, *value.shape[2:]), torch.nan if name == "keypoints" else 0)
+                padded[name] = torch.cat([value, rows], dim=1)
+        return Targets(**padded)
+
     def pin_memory(self) -> Targets:
         """Return a copy in memory from which a GPU can read while the CPU works."""
         return self._each(Tensor.pin_memory)

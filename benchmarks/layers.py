@@ -1,0 +1,80 @@
+"""What layers cost that look at large maps as seldom as they can, against PyTorch's, forward and backward.
+
+    python benchmarks/layers.py [--rounds 15] [--threads 2]
+
+ReLU6 in place, zeros around a map of stride 2, and a 1×1 convolution with its normalization: at the sizes of
+MobileNetV2 at 320×320, eight pictures, channels last. In interleaved rounds of one process.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from boxwright.models.activations import ReLU6
+from boxwright.models.batch_norm import BatchNorm2d
+from boxwright.models.expansion import expand_normalized
+from boxwright.models.padding import zero_padded
+from boxwright.runtime.allocator import keep_freed_memory
+from boxwright.runtime.measure import measure
+
+BATCH = 8
+# Channels in, channels out, side.
+EXPANSIONS = ((16, 96, 160), (24, 144, 80), (32, 192, 40), (64, 384, 20), (96, 576, 20))
+
+
+def maps(channels: int, side: int) -> Tensor:
+    """Make up feature maps."""
+    return torch.randn(BATCH, channels, side, side).to(memory_format=torch.channels_last)
+
+
+def both_ways(layer: Callable[[Tensor], Tensor], given: Tensor, weights: list[nn.Parameter]) -> Callable[[], object]:
+    """Return what computes a layer and its gradients; what is given may be changed in place."""
+    leaf = given.requires_grad_()
+    with torch.no_grad():
+        upstream = torch.randn_like(layer(leaf.clone()))
+    return lambda: torch.autograd.grad(layer(leaf), (leaf, *weights), upstream)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--threads", type=int, default=2)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    keep_freed_memory()
+    wide = maps(96, 160)
+    rows: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
+        # After a multiplication, as neither may change a leaf; it costs both the same.
+        "ReLU6, 96 of 160": (
+            both_ways(lambda one: F.relu6(one * 1, inplace=True), wide, []),
+            both_ways(lambda one: ReLU6()(one * 1), wide, []),
+        ),
+        "zeros around 96 of 160": (
+            both_ways(lambda one: F.pad(one, (0, 1, 0, 1)), wide, []),
+            both_ways(lambda one: zero_padded(one, (0, 1, 0, 1)), wide, []),
+        ),
+    }
+    for channels, out, side in EXPANSIONS:
+        conv, norm, given = nn.Conv2d(channels, out, 1, bias=False), BatchNorm2d(out), maps(channels, side)
+        weights = [conv.weight, norm.weight, norm.bias]
+        rows[f"expansion, {channels} to {out} of {side}"] = (
+            both_ways(lambda one, conv=conv, norm=norm: norm(conv(one)), given, weights),  # type: ignore[misc]
+            both_ways(lambda one, conv=conv, norm=norm: expand_normalized(one, conv, norm), given, weights),  # type: ignore[misc]
+        )
+    for name, (plain, ours) in rows.items():
+        first, second = measure({"plain": plain, "ours": ours}, BATCH, arguments.rounds)
+        print(
+            f"{name:28}{first.least_ms:8.2f} {second.least_ms:8.2f} ms   ratio of least "
+            f"{second.least_ms / first.least_ms:.2f}, median {second.ratio:.2f}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""Network and losses as one graph, which a GPU replays without being told each operation anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from boxwright.errors import TrainingError
+from boxwright.training.step import Forward, LossModule
+from boxwright.types import Targets
+
+__all__ = ["GraphedLosses", "in_bucket"]
+
+_LEAST_OBJECTS = 8
+
+
+def in_bucket(targets: Targets) -> Targets:
+    """Pad the objects of each image to a power of two, and at least 8: a graph is of one shape, and few are wanted."""
+    count = targets.boxes.shape[1]
+    return targets.padded_to(max(_LEAST_OBJECTS, 1 << (count - 1).bit_length()))
+
+
+class GraphedLosses(nn.Module):
+    """A loss module in one graph for each shape of its inputs."""
+
+    def __init__(self, losses: LossModule, backend: str | None = None) -> None:
+        """Compile at the first call.
+
+        Args:
+            losses: What is compiled; of a detector of one stage, whose shapes do not depend on what it finds.
+            backend: What torch.compile compiles with; by itself, its own, with CUDA graphs.
+        """
+        super().__init__()
+        how: dict[str, Any] = {"mode": "reduce-overhead"} if backend is None else {"backend": backend}
+        self._run: Callable[..., Forward] = torch.compile(losses, fullgraph=True, dynamic=False, **how)
+
+    def forward(self, images: Tensor, true_sizes: Tensor, targets: Targets) -> Forward:
+        """Return the losses of a batch; they and the gradients are gone when the next call begins."""
+        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]  # torch's
+        try:
+            return self._run(images, true_sizes, in_bucket(targets))
+        except torch._dynamo.exc.Unsupported as error:
+            reason = (str(error).splitlines() or [""])[0]
+            raise TrainingError(f"--cuda_graphs: this detector and its losses are not one graph: {reason}") from None

@@ -1,0 +1,104 @@
+"""Network and losses as one graph. What a GPU does with it is in `test_gpu.py`; here it is captured and compared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import boxwright as bw
+from boxwright.training.graphs import GraphedLosses, in_bucket
+from boxwright.types import Targets
+from tests.training.test_step import gradients, learner
+
+
+def targets(objects: int) -> Targets:
+    boxes = torch.arange(2 * objects * 4, dtype=torch.float32).view(2, objects, 4)
+    ones = torch.ones(2, objects)
+    return Targets(boxes, ones.long(), ones, ones > 0, keypoints=torch.ones(2, objects, 3, 2), group_of=ones > 0)
+
+
+@pytest.mark.parametrize(
+    ("objects", "bucket"), [(0, 8), (1, 8), (8, 8), (9, 16), (16, 16), (24, 32), (64, 64), (100, 128)]
+)
+def test_buckets_are_powers_of_two(objects: int, bucket: int) -> None:
+    given = targets(objects)
+    padded = in_bucket(given)
+    for name in ("boxes", "labels", "weights", "valid", "keypoints", "group_of"):
+        before, after = getattr(given, name), getattr(padded, name)
+        assert after.shape == (2, bucket, *before.shape[2:]), name
+        assert after.dtype == before.dtype
+        assert torch.equal(after[:, :objects], before)
+        rest = after[:, objects:]
+        assert bool(rest.isnan().all() if name == "keypoints" else (rest == 0).all()), name
+
+
+def test_what_fits_is_not_copied() -> None:
+    given = targets(8)
+    assert in_bucket(given) is given
+
+
+def test_steps_are_those_of_the_plain_module(small_config: Path) -> None:
+    """The whole is captured without a break; losses and gradients are the plain ones', batch by batch."""
+    torch._dynamo.reset()
+    plain, batch = learner(small_config)
+    graphed, _ = learner(small_config)
+    graphed.module = GraphedLosses(graphed.losses, backend="eager")
+    for _ in range(3):
+        assert graphed.learn(batch).losses == pytest.approx(plain.learn(batch).losses, rel=1e-4)
+    first, second = gradients(plain), gradients(graphed)
+    assert first.keys() == second.keys()
+    assert len(first) > 50
+    for name, gradient in first.items():
+        assert torch.allclose(gradient, second[name], rtol=1e-2, atol=1e-3 * float(gradient.abs().max()) + 1e-6), name
+
+
+def test_numbers_of_objects_in_one_bucket_share_a_graph(small_config: Path) -> None:
+    torch._dynamo.reset()
+    one, batch = learner(small_config)
+    graphed = GraphedLosses(one.losses, backend="eager")
+    few = batch.targets.boxes.shape[1]
+    graphed(batch.images, batch.true_sizes, batch.targets.padded_to(few + 1))
+    with torch.compiler.set_stance("fail_on_recompile"):
+        for more in (2, 3, 4):
+            graphed(batch.images, batch.true_sizes, batch.targets.padded_to(few + more))
+
+
+def test_what_is_no_graph_is_said(small_config: Path) -> None:
+    torch._dynamo.reset()
+    one, batch = learner(small_config)
+    criterion = one.losses.detector.criterion
+
+    def looks_at_values(*given: Any) -> Any:
+        torch._dynamo.graph_break()
+        return criterion(*given)
+
+    one.losses.detector.criterion = looks_at_values  # type: ignore[assignment]
+    with pytest.raises(bw.TrainingError, match="--cuda_graphs: this detector and its losses are not one graph"):
+        GraphedLosses(one.losses, backend="eager")(batch.images, batch.true_sizes, batch.targets)
+
+
+def test_memory_that_is_too_small_is_said_not_split(small_config: Path) -> None:
+    one, batch = learner(small_config)
+
+    class TooLarge(torch.nn.Module):
+        def forward(self, *_: object) -> None:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    one.module = TooLarge()
+    with pytest.raises(bw.TrainingError, match="CUDA graphs learn from a batch at once"):
+        one.learn(batch)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [("", "no GPU"), ("train_config.gradient_accumulation_steps=2", "no GPU")],
+)
+def test_without_a_gpu_it_is_refused_before_the_first_step(
+    small_config: Path, tmp_path: Path, change: str, why: str
+) -> None:
+    config = bw.load_config(small_config, [change] if change else [])
+    with pytest.raises(bw.TrainingError, match=f"--cuda_graphs: .*{why}"):
+        bw.train(config, tmp_path / "run", bw.RunSettings(cuda_graphs=True, device="cpu"))
