@@ -43,12 +43,19 @@ class BatchNorm2d(nn.BatchNorm2d):
         """Return the same shape."""
         if not self.training or input.shape[0] * input.shape[2] * input.shape[3] > 1:
             return super().forward(input)
-        if self.running_mean is not None and self.running_var is not None and self.momentum is not None:
-            with torch.no_grad():
-                self.running_mean.lerp_(input.flatten().float(), self.momentum)
-                self.running_var.mul_(1 - self.momentum)
+        flattened = input.detach().flatten().float()
+        self.move_averages(flattened, torch.zeros_like(flattened))
         flat = (input - input) * self.weight[:, None, None] + self.bias[:, None, None]
         return flat.to(input.dtype)
+
+    @torch.no_grad()
+    def move_averages(self, mean: Tensor, variance: Tensor) -> None:
+        """Move the stored statistics towards a batch's, float32 [C] each."""
+        if self.running_mean is not None and self.running_var is not None and self.momentum is not None:
+            self.running_mean.lerp_(mean, self.momentum)
+            self.running_var.lerp_(variance, self.momentum)
+        if self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_(1)
 
 
 class _Total(torch.autograd.Function):
@@ -94,10 +101,7 @@ class SyncBatchNorm2d(BatchNorm2d):
         centred = values - mean[:, None, None]
         squares: Tensor = _Total.apply(centred.square().sum((0, 2, 3)))
         variance = squares / count
-        if self.running_mean is not None and self.running_var is not None and self.momentum is not None:
-            with torch.no_grad():
-                self.running_mean.lerp_(mean, self.momentum)
-                self.running_var.lerp_(variance * count / (count - 1).clamp(min=1), self.momentum)
+        self.move_averages(mean, variance * count / (count - 1).clamp(min=1))
         gain = self.weight * torch.rsqrt(variance + self.eps)
         return (centred * gain[:, None, None] + self.bias[:, None, None]).to(input.dtype)
 

@@ -66,20 +66,11 @@ def expand_normalized(inputs: Tensor, conv: nn.Conv2d, norm: BatchNorm2d) -> Ten
     kernel = conv.weight.flatten(1)
     mean = kernel @ mean_in
     variance = ((kernel @ covariance) * kernel).sum(1)
-    _move_averages(norm, mean.detach(), variance.detach() * (count / (count - 1)))
+    norm.move_averages(mean, variance * (count / (count - 1)))
     gain = norm.weight * torch.rsqrt(variance + norm.eps)
     weight = (kernel * gain[:, None])[:, :, None, None]
     output: Tensor = _Pointwise.apply(inputs, weight, norm.bias - mean * gain)
     return output
-
-
-@torch.no_grad()
-def _move_averages(norm: BatchNorm2d, mean: Tensor, variance: Tensor) -> None:
-    if norm.running_mean is not None and norm.running_var is not None and norm.momentum is not None:
-        norm.running_mean.lerp_(mean, norm.momentum)
-        norm.running_var.lerp_(variance, norm.momentum)
-    if norm.num_batches_tracked is not None:
-        norm.num_batches_tracked.add_(1)
 
 
 class _Pointwise(torch.autograd.Function):

@@ -38,6 +38,7 @@ from boxwright.training.background_writer import BackgroundWriter
 from boxwright.training.examples import training_examples
 from boxwright.training.lock import run_lock
 from boxwright.training.log import JsonLines, Listener, TensorBoard, Tracked, TrainingLog
+from boxwright.training.recompute import recompute_blocks
 from boxwright.training.resume_tensorflow import resume_tensorflow
 from boxwright.training.run import Run
 from boxwright.training.selection import Selection
@@ -161,10 +162,7 @@ def _prepare(
     state = _restore(config, plan, dataset, store, newest, settings, processes, _device(settings, processes))
     if settings.preflight and newest is None:
         _say_what_looks_wrong(config, plan, dataset, state, processes)
-    if settings.cuda_graphs:
-        _check_graphs(state, plan, processes)
-    elif settings.compile:
-        state.detector.network.compile()
+    _change_execution(state, plan, settings, processes)
     log = None
     if processes.leads and not settings.profile:
         text = dump_message(config)
@@ -243,6 +241,18 @@ def _check_processes(plan: TrainingPlan, processes: Processes) -> None:
         raise TrainingError(
             f"train_config.gradient_accumulation_steps: {plan.accumulation} parts of {share} images a process"
         )
+
+
+def _change_execution(state: TrainingState, plan: TrainingPlan, settings: RunSettings, processes: Processes) -> None:
+    """Compile, or compute maps again: the numbers stay."""
+    network = state.detector.network
+    if settings.cuda_graphs:
+        _check_graphs(state, plan, processes)
+    elif settings.compile:
+        network.compile()
+    elif settings.recompute:
+        blocks = recompute_blocks(network.get_submodule("backbone"))
+        processes.log.info(f"the maps of {blocks} blocks of the backbone are computed again in the backward pass")
 
 
 def _check_graphs(state: TrainingState, plan: TrainingPlan, processes: Processes) -> None:
