@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from boxwright.models.activations import ReLU6
 from boxwright.models.batch_norm import BatchNorm2d
 from boxwright.models.expansion import expand_normalized
-from boxwright.models.padding import zero_padded
+from boxwright.ops.padding import zero_padded
 from boxwright.runtime.allocator import keep_freed_memory
 from boxwright.runtime.measure import measure
 

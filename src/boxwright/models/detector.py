@@ -17,6 +17,7 @@ from boxwright.errors import ConfigError
 from boxwright.models.folding import fold_batch_norms
 from boxwright.models.network import Network
 from boxwright.models.regularization import regularization_loss
+from boxwright.models.winograd import replace_by_winograd
 from boxwright.postprocessing.postprocessor import Postprocessor, detections_of
 from boxwright.preprocessing.images import Images, image_tensors
 from boxwright.preprocessing.preprocessor import Preprocessor
@@ -102,8 +103,9 @@ class Detector(nn.Module):
     def optimize(self, *, compile: bool = False, dtype: torch.dtype = torch.float32) -> Self:
         """Make inference faster, for good: the detector can neither be trained nor saved any more.
 
-        Batch normalization is folded into convolutions, which is checked layer by layer, and channels lie last; to the
-        last digits of float32 the detections are the same.
+        Batch normalization is folded into convolutions, which is checked layer by layer, channels lie last, and on a
+        CPU wide convolutions of 3×3 take a quarter of the multiplications; to the last digits of float32 the
+        detections are the same.
 
         Args:
             compile: Whether the network is compiled at its first use, which takes a minute or more.
@@ -120,6 +122,8 @@ class Detector(nn.Module):
         inputs = inputs.view(1, -1, height, width)
         fold_batch_norms(self.network, lambda: self.predict(inputs))
         self.to(memory_format=torch.channels_last)
+        if device.type == "cpu" and dtype == torch.float32 and not compile:
+            replace_by_winograd(self.network, lambda: self.predict(inputs))
         self.optimized, self.dtype = True, dtype
         if compile:
             self.network.compile(dynamic=False)

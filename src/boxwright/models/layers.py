@@ -20,8 +20,10 @@ from torch.nn import functional as F
 from boxwright.models.activations import Activation, make_activation
 from boxwright.models.batch_norm import BatchNorm2d, BatchNormSettings, make_norm
 from boxwright.models.expansion import expand_normalized, gains_from_covariance
-from boxwright.models.padding import same_padding, zero_padded
 from boxwright.models.regularization import Regularizer
+from boxwright.models.winograd import gains_from_winograd
+from boxwright.ops.padding import same_padding, zero_padded
+from boxwright.ops.winograd import conv_3x3
 
 __all__ = [
     "Conv2d",
@@ -165,6 +167,8 @@ class Conv2d(nn.Conv2d):
             input = zero_padded(input, same_padding(input, self.kernel_size, self.stride[0]))
         elif self.uneven is not None:
             input = zero_padded(input, self.uneven)
+        if gains_from_winograd(self, input):
+            return conv_3x3(input, self.weight, self.bias)
         return super().forward(input)
 
 

@@ -30,10 +30,10 @@ def zero_padded(input: Tensor, sides: Sides) -> Tensor:
     """Put zeros around maps [B, C, H, W]; without any to put, return the input itself."""
     if not any(sides):
         return input
-    if input.requires_grad and torch.is_grad_enabled() and not torch.compiler.is_compiling():
-        padded: Tensor = _ZeroPad.apply(input, sides)
-        return padded
-    return F.pad(input, sides)
+    if torch.compiler.is_compiling() or input.is_meta:
+        return F.pad(input, sides)
+    padded: Tensor = _ZeroPad.apply(input, sides)
+    return padded
 
 
 class _ZeroPad(torch.autograd.Function):

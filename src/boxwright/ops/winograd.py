@@ -1,0 +1,174 @@
+"""Convolutions of 3×3 with a quarter of the multiplications: Winograd's minimal filtering, F(4×4, 3×3).
+
+After Lavin and Gray (Fast Algorithms for Convolutional Neural Networks, 2016): a map is cut into tiles of 4×4 outputs,
+for which 6×6 inputs are needed. Seen as polynomials, tile and kernel are evaluated at points, multiplied there,
+summed over channels, and outputs are read off the product. The evaluations are products with small matrices; the
+multiplications are 36 products of matrices [tiles, channels in] and [channels in, channels out], in which nearly all of
+the time is spent.
+
+The points decide how much is lost in rounding. With 0, ±2/3, ±3/2 and infinity it is as much as in the direct way;
+with the usual 0, ±1, ±2 and infinity it is four times as much (`tests/ops/test_winograd.py`).
+
+Dimensions: B batch, C channels in, D channels out, H W grid, T tiles, h w tiles below and beside each other.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from boxwright.ops.padding import zero_padded
+
+__all__ = ["conv_3x3", "conv_3x3_transformed", "transformed_kernel"]
+
+_POINTS = (0.0, 2 / 3, -2 / 3, 3 / 2, -3 / 2)  # and infinity
+_OUT, _IN, _SIDE = 4, 6, 3
+# What the tiles of some images may take, in numbers; more images are convolved one after the other.
+_MOST_NUMBERS = 2**24
+
+
+def _matrices() -> tuple[Tensor, Tensor, Tensor]:
+    """Return what evaluates a tile [36, 36] and a kernel [36, 9] at all pairs of points, and reads off [16, 36]."""
+
+    def powers(count: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """Evaluate polynomials of so many coefficients, which at infinity is the last one."""
+        finite = np.vander(np.array(_POINTS), count, increasing=True)
+        return np.vstack([finite, np.eye(count)[-1:]])
+
+    tile = np.linalg.inv(powers(_IN)).T
+    both_ways = (np.kron(one, one) for one in (tile, powers(_SIDE), powers(_OUT).T))
+    at_tile, at_kernel, outputs = (torch.from_numpy(one).float() for one in both_ways)
+    return at_tile, at_kernel, outputs
+
+
+_AT_TILE, _AT_KERNEL, _OUTPUTS = _matrices()
+
+
+def transformed_kernel(kernel: Tensor) -> Tensor:
+    """Return a kernel [D, C, 3, 3] evaluated at all pairs of points, [36, C, D]."""
+    outs, ins = kernel.shape[:2]
+    return (_AT_KERNEL @ kernel.permute(2, 3, 1, 0).reshape(9, -1)).view(_IN * _IN, ins, outs)
+
+
+def conv_3x3_transformed(inputs: Tensor, kernel: Tensor, bias: Tensor | None) -> Tensor:
+    """Convolve with zeros around, stride 1; no gradients.
+
+    Args:
+        inputs: float32 [B, C, H, W], channels last.
+        kernel: As `transformed_kernel` returns it.
+        bias: [D], or None.
+
+    Returns:
+        float32 [B, D, H, W], channels last.
+    """
+    batch, _, height, width = inputs.shape
+    channels = kernel.shape[2]
+    down, across = _grid(height, width)
+    size = (batch, channels, down * _OUT, across * _OUT)
+    output = torch.empty(size, dtype=inputs.dtype, device=inputs.device, memory_format=torch.channels_last)
+    into = output.permute(0, 2, 3, 1).view(batch, down, _OUT, across, _OUT, channels)
+    for images in _chunks(inputs, max(kernel.shape[1:])):
+        products = torch.bmm(_evaluated_tiles(inputs[images]), kernel)
+        tiles = (_OUTPUTS @ products.view(_IN * _IN, -1)).view(_OUT, _OUT, -1, down, across, channels)
+        # Put in place and shifted in one pass.
+        torch.add(tiles.permute(2, 3, 0, 4, 1, 5), 0 if bias is None else bias, out=into[images])
+    if (height, width) == size[2:]:
+        return output
+    return output[:, :, :height, :width].clone(memory_format=torch.channels_last)
+
+
+def conv_3x3(inputs: Tensor, kernel: Tensor, bias: Tensor | None) -> Tensor:
+    """As `conv_3x3_transformed`, of a kernel [D, C, 3, 3], with gradients."""
+    found: Tensor = _Conv.apply(inputs, kernel, bias)
+    return found
+
+
+class _Conv(torch.autograd.Function):
+    """The linear steps of the forward pass, and their transposes in the opposite order."""
+
+    @staticmethod
+    def forward(context: Any, inputs: Tensor, kernel: Tensor, bias: Tensor | None) -> Tensor:
+        context.save_for_backward(inputs, kernel)
+        return conv_3x3_transformed(inputs, transformed_kernel(kernel), bias)
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        inputs, kernel = context.saved_tensors
+        to_inputs, to_kernel, to_bias = context.needs_input_grad
+        gradient = gradient.contiguous(memory_format=torch.channels_last)
+        transformed = transformed_kernel(kernel)
+        height, width = inputs.shape[-2:]
+        found = torch.empty_like(inputs, memory_format=torch.channels_last) if to_inputs else None
+        of_kernel = torch.zeros_like(transformed) if to_kernel else None
+        for images in _chunks(inputs, max(kernel.shape[:2])):
+            of_products = _to_products(gradient[images])
+            if of_kernel is not None:
+                of_kernel.baddbmm_(_evaluated_tiles(inputs[images]).mT, of_products)
+            if found is not None:
+                tiles = _AT_TILE.T @ torch.bmm(of_products, transformed.mT).view(_IN * _IN, -1)
+                found[images] = _overlapped(tiles, len(found[images]), height, width)
+        back = None
+        if of_kernel is not None:
+            rows = _AT_KERNEL.T @ of_kernel.view(_IN * _IN, -1)
+            back = rows.view(_SIDE, _SIDE, kernel.shape[1], kernel.shape[0]).permute(3, 2, 0, 1)
+            back = back.contiguous(memory_format=_layout(kernel))
+        return found, back, _summed(gradient) if to_bias else None
+
+
+def _layout(kernel: Tensor) -> torch.memory_format:
+    return torch.contiguous_format if kernel.is_contiguous() else torch.channels_last
+
+
+def _chunks(inputs: Tensor, channels: int) -> list[slice]:
+    """Cut a batch into parts whose tiles stay small enough for caches, of an image at least."""
+    height, width = inputs.shape[-2:]
+    down, across = _grid(height, width)
+    at_once = max(1, _MOST_NUMBERS // (_IN * _IN * down * across * channels))
+    return [slice(start, start + at_once) for start in range(0, len(inputs), at_once)]
+
+
+def _grid(height: int, width: int) -> tuple[int, int]:
+    return -(-height // _OUT), -(-width // _OUT)
+
+
+def _evaluated_tiles(inputs: Tensor) -> Tensor:
+    """Return all 6×6 tiles of inputs evaluated at all pairs of points, [36, T, C]."""
+    batch, channels, height, width = inputs.shape
+    down, across = _grid(height, width)
+    padded = zero_padded(inputs, (1, across * _OUT + 1 - width, 1, down * _OUT + 1 - height)).permute(0, 2, 3, 1)
+    image, row, column, channel = padded.stride()
+    tiles = padded.as_strided(
+        (_IN, _IN, batch, down, across, channels), (row, column, image, _OUT * row, _OUT * column, channel)
+    )
+    return (_AT_TILE @ tiles.reshape(_IN * _IN, -1)).view(_IN * _IN, -1, channels)
+
+
+def _to_products(gradient: Tensor) -> Tensor:
+    """Return the gradient of the products [36, T, D] from that of the outputs [B, D, H, W]."""
+    _, channels, height, width = gradient.shape
+    down, across = _grid(height, width)
+    padded = zero_padded(gradient, (0, across * _OUT - width, 0, down * _OUT - height)).permute(0, 2, 3, 1)
+    tiles = padded.reshape(-1, down, _OUT, across, _OUT, channels).permute(2, 4, 0, 1, 3, 5)
+    return (_OUTPUTS.T @ tiles.reshape(_OUT * _OUT, -1)).view(_IN * _IN, -1, channels)
+
+
+def _overlapped(tiles: Tensor, batch: int, height: int, width: int) -> Tensor:
+    """Add up 6×6 tiles [36, T·C] that begin 4 apart, and leave out the zeros around: [batch, C, height, width]."""
+    down, across = _grid(height, width)
+    parts = tiles.view(_IN, _IN, batch, down, across, -1).permute(2, 3, 0, 4, 1, 5)
+    total = tiles.new_zeros(batch, down + 1, _OUT, across + 1, _OUT, parts.shape[-1])
+    for rows, above in ((slice(0, _OUT), 0), (slice(_OUT, _IN), 1)):
+        for columns, left in ((slice(0, _OUT), 0), (slice(_OUT, _IN), 1)):
+            part = parts[:, :, rows, :, columns]
+            total[:, above : above + down, : part.shape[2], left : left + across, : part.shape[4]] += part
+    whole = total.view(batch, (down + 1) * _OUT, (across + 1) * _OUT, -1)
+    return whole[:, 1 : height + 1, 1 : width + 1].permute(0, 3, 1, 2)
+
+
+def _summed(gradient: Tensor) -> Tensor:
+    """Return [D], the sums of [B, D, H, W] over all but D, as a product with ones, which is fastest."""
+    rows = gradient.permute(0, 2, 3, 1).flatten(0, 2)
+    return (rows.new_ones(1, len(rows)) @ rows)[0]

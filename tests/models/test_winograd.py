@@ -1,0 +1,97 @@
+"""Which convolutions are computed in Winograd's way."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import boxwright as bw
+from boxwright.models.layers import Conv2d
+from boxwright.models.winograd import WinogradConv2d, gains_from_winograd, replace_by_winograd
+from tests.exporters.small_detectors import pictures
+
+CONFIG = Path(__file__).parents[2] / "configs" / "refinedet" / "refinedet320_vgg16_voc.config"
+INPUTS = torch.randn(1, 128, 40, 40).to(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"kernel_size": 1},
+        {"kernel_size": (3, 1)},
+        {"stride": 2},
+        {"dilation": 2},
+        {"groups": 2},
+        {"out_channels": 64},
+        {"padding": "valid"},
+    ],
+)
+def test_other_convolutions_are_left_alone(changes: dict[str, int]) -> None:
+    usual: dict[str, int] = {"in_channels": 128, "out_channels": 128, "kernel_size": 3}
+    assert gains_from_winograd(Conv2d(**usual), INPUTS)  # type: ignore[arg-type]
+    assert not gains_from_winograd(Conv2d(**usual | changes), INPUTS)  # type: ignore[arg-type]
+
+
+def test_other_inputs_are_left_alone() -> None:
+    conv = Conv2d(128, 128, 3)
+    assert not gains_from_winograd(conv, INPUTS[..., :35].contiguous())
+    assert not gains_from_winograd(conv, INPUTS.bfloat16())
+    assert not gains_from_winograd(conv, INPUTS[:, :, :20, :20].contiguous(memory_format=torch.channels_last))
+    assert not gains_from_winograd(conv, INPUTS.to("meta"))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert not gains_from_winograd(conv, INPUTS)
+
+
+def test_layers_give_what_pytorch_gives() -> None:
+    torch.manual_seed(0)
+    conv = Conv2d(128, 144, 3, bias=True)
+    expected = nn.functional.conv2d(INPUTS, conv.weight, conv.bias, padding=1)
+    for layer in (conv, WinogradConv2d(conv)):
+        torch.testing.assert_close(layer(INPUTS), expected, rtol=1e-4, atol=1e-4)
+
+
+class Wide(nn.Module):
+    """Two convolutions that gain, one of them used twice, one that is too narrow, and one that sees little."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.shared, self.narrow = nn.Conv2d(3, 128, 3, padding=1), Conv2d(128, 128, 3), Conv2d(128, 8, 3)
+        self.again = self.shared
+        self.pool, self.last = nn.AdaptiveAvgPool2d(2), Conv2d(128, 128, 3)
+
+    def forward(self, inputs: torch.Tensor) -> list[torch.Tensor]:
+        maps = self.again(self.shared(self.first(inputs)))
+        return [self.narrow(maps), self.last(self.pool(maps))]
+
+
+def test_replaced_are_those_that_gain() -> None:
+    torch.manual_seed(0)
+    network = Wide().eval().to(memory_format=torch.channels_last)
+    plain = copy.deepcopy(network)
+    inputs = torch.randn(1, 3, 32, 32)
+    assert replace_by_winograd(network, lambda: network(inputs)) == 1
+    assert isinstance(network.shared, WinogradConv2d)
+    assert network.again is network.shared
+    assert not isinstance(network.first, WinogradConv2d)
+    assert not isinstance(network.narrow, WinogradConv2d)
+    assert not isinstance(network.last, WinogradConv2d)
+    with torch.no_grad():
+        for found, expected in zip(network(inputs), plain(inputs), strict=True):
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_an_optimized_detector_finds_the_same() -> None:
+    """RefineDet on VGG-16: most of its convolutions are wide."""
+    torch.manual_seed(0)
+    plain = bw.build_detector(bw.load_config(CONFIG)).eval()
+    detector = copy.deepcopy(plain).optimize()
+    # VGG's 2_2, 3_1 to 5_3, and three of transfer connection at 40×40 and at 20×20; coarser maps are too small.
+    assert sum(isinstance(one, WinogradConv2d) for one in detector.network.modules()) == 1 + 9 + 3 + 3
+    for found, expected in zip(detector.detect(pictures()), plain.detect(pictures()), strict=True):
+        assert len(found.boxes) == len(expected.boxes) > 0
+        torch.testing.assert_close(found.boxes, expected.boxes, rtol=1e-3, atol=1e-2)
+        torch.testing.assert_close(found.scores, expected.scores, rtol=1e-3, atol=1e-4)
