@@ -185,11 +185,12 @@ def test_measuring_against_torchvision(project: Path, tmp_path: Path) -> None:
     config = project / "pipeline.config"
     their = "torchvision:ssdlite320_mobilenet_v3_large"
     words = ["benchmark", config, "--compare", their, "--batch", 2, "--rounds", 3, "--json", tmp_path / "b.json"]
-    for more in ([], ["--train"]):
+    for more in ([], ["--train", "--precision", "bfloat16"]):
         told = run(*words, *more)
         assert "million parameters" in told
         found = json.loads((tmp_path / "b.json").read_text())
-        assert [one["name"] for one in found["timings"]] == [str(config), their]
+        rounded = [f"{config}, bfloat16"] if more else []
+        assert [one["name"] for one in found["timings"]] == [str(config), *rounded, their]
         ours, theirs = (found["facts"][str(name)] for name in (config, their))
         # torchvision's page gives 3.44 million parameters and 0.58 GFLOPs, by its count of one for a multiplication and addition.
         assert theirs["parameters"] == pytest.approx(3.44e6, rel=0.01)

@@ -117,7 +117,7 @@ def _contenders(names: Sequence[str], settings: BenchmarkSettings) -> dict[str, 
         _limit_threads(settings.threads, names)
     found: dict[str, _Contender] = {}
     for name in names:
-        found |= _training(name, settings.device) if settings.train else _inference(name, settings)
+        found |= _training(name, settings) if settings.train else _inference(name, settings)
     return found
 
 
@@ -182,42 +182,48 @@ def _inference(name: str, settings: BenchmarkSettings) -> dict[str, _Contender]:
         return {name: _Contender(lambda given: their_detection(model, given), model)}
     import torch
 
-    found = {name: _ours(_detector(name, settings.device).optimize())}
+    plain = _detector(name, settings.device)
+    found = {name: _ours(_detector(name, settings.device).optimize(), plain)}
     if settings.compile:
-        found[f"{name}, compiled"] = _ours(_detector(name, settings.device).optimize(compile=True), countable=False)
+        found[f"{name}, compiled"] = _ours(_detector(name, settings.device).optimize(compile=True))
     if settings.precision == "bfloat16":
-        found[f"{name}, bfloat16"] = _ours(_detector(name, settings.device).optimize(dtype=torch.bfloat16))
+        found[f"{name}, bfloat16"] = _ours(_detector(name, settings.device).optimize(dtype=torch.bfloat16), plain)
     return found
 
 
-def _ours(detector: Detector, *, countable: bool = True) -> _Contender:
-    return _Contender(lambda given: lambda: detector.detect(given), detector if countable else None)
+def _ours(detector: Detector, plain: Detector | None = None) -> _Contender:
+    """Return an optimized detector's inference; operations are counted in the plain one."""
+    look = None if plain is None else lambda given: lambda: plain.detect(given)
+    return _Contender(lambda given: lambda: detector.detect(given), plain, look)
 
 
-def _training(name: str, device: str) -> dict[str, _Contender]:
+def _training(name: str, settings: BenchmarkSettings) -> dict[str, _Contender]:
+    """Return the steps of a model by name, as `_inference`."""
+    import torch
+
     from boxwright.models.detector import usable_device
     from boxwright.training.contenders import our_step, their_detection, their_step, torchvision_detector
 
     if Path(name).suffix in EXPORTS:
         raise ConfigError(f"{name} is exported, and cannot be trained; without --train it is measured")
     if name.startswith(_TORCHVISION):
-        model = torchvision_detector(name.removeprefix(_TORCHVISION)).to(usable_device(device))
+        model = torchvision_detector(name.removeprefix(_TORCHVISION)).to(usable_device(settings.device))
         return {
             name: _Contender(lambda given: their_step(model, given), model, lambda given: their_detection(model, given))
         }
-    detector = _detector(name, device)
-    detector.network.to(memory_format=_channels_last())
-    return {
-        name: _Contender(
-            lambda given: our_step(detector, given), detector, lambda given: lambda: detector.detect(given)
-        )
+    plain = _detector(name, settings.device)
+    found = {
+        name: _Contender(lambda given: our_step(plain, given), plain, lambda given: lambda: plain.detect(given)),
     }
-
-
-def _channels_last() -> Any:
-    import torch
-
-    return torch.channels_last
+    if settings.compile:
+        compiled = _detector(name, settings.device)
+        compiled.network.compile(dynamic=False)
+        found[f"{name}, compiled"] = _Contender(lambda given: our_step(compiled, given))
+    if settings.precision == "bfloat16":
+        rounded = _detector(name, settings.device)
+        rounded.dtype = torch.bfloat16
+        found[f"{name}, bfloat16"] = _Contender(lambda given: our_step(rounded, given))
+    return found
 
 
 def _detector(name: str, device: str) -> Detector:

@@ -91,6 +91,8 @@ def _evaluate(
 ) -> None:
     """Evaluate once; write and print what was found."""
     require_checkpoint(model_dir)
+    if model_dir.suffix in EXPORTS and (settings.precision != "float32" or settings.compile):
+        raise ConfigError(f"{model_dir} is exported: its precision is fixed, and it is compiled; export it anew")
     from boxwright.evaluation.results import write_evaluation
 
     evaluation, step = (
@@ -129,7 +131,7 @@ def _evaluate_any(
         if path.suffix in EXPORTS
         else _configuration(path, config_path, changes)
     )
-    opened = open_for_evaluation(path, config, settings.device)
+    opened = open_for_evaluation(path, config, settings)
     if settings.engine:
         return evaluate_in_shares(path, config, settings, opened.detector.categories), opened.step
     return run_evaluation(config, opened.detector, settings, _progress), opened.step

@@ -25,6 +25,8 @@ class EvaluationSettings:
         False, "Evaluate on the training data, every 5th image unless told otherwise: does it learn at all?"
     )
     device: str = setting("auto", "cpu, cuda, or auto for a GPU where there is one.")
+    precision: str = setting("float32", "float32, bfloat16, or fastest: whichever is measured to be.")
+    compile: bool = setting(False, "Compile the network; a minute or more first.")
     workers: int = setting(1, "Processes that read and decode images.", least=0)
     engine: str = setting("", "Share the images: local, among processes here; ray, over a cluster (RAY_ADDRESS).")
     shares: int = setting(2, "With --engine, among how many.", least=1)

@@ -12,6 +12,7 @@ from boxwright.checkpoints.store import CheckpointStore
 from boxwright.config import messages as m
 from boxwright.errors import CheckpointError
 from boxwright.evaluation.events import EventFile, evaluation_folder, write_evaluation_events
+from boxwright.evaluation.optimized import optimized
 from boxwright.evaluation.parts import EvaluationSet, check_reader, open_evaluation, reader_name
 from boxwright.evaluation.results import Evaluation
 from boxwright.evaluation.run import evaluate_detector
@@ -66,7 +67,9 @@ def watch(
             if newest > last and (found := _restore(Path(checkpoint_dir), config)):
                 detector, step = found
                 opened = opened or open_evaluation(config, settings, detector.categories)
-                seeing = at_scales(detector.to(device).optimize(), settings.multi_scale)
+                seeing = at_scales(
+                    optimized(detector.to(device), settings.precision, compile=settings.compile), settings.multi_scale
+                )
                 evaluation = evaluate_detector(seeing, opened.dataset, opened.plan, workers=settings.workers)
                 write_evaluation_events(events, step, evaluation.metrics, evaluation.pictures)
                 heard(step, evaluation, "")

@@ -9,6 +9,7 @@ from pathlib import Path
 from boxwright.checkpoints.restore import restore_detector
 from boxwright.config.load import dump_message, parse_message
 from boxwright.config.messages import TrainEvalPipelineConfig
+from boxwright.evaluation.optimized import optimized
 from boxwright.evaluation.parts import Part
 from boxwright.evaluation.results import Evaluation
 from boxwright.evaluation.run import evaluate_share, sum_shares
@@ -36,13 +37,13 @@ class Opened:
     step: int
 
 
-def open_for_evaluation(model: Path, config: TrainEvalPipelineConfig, device: str) -> Opened:
+def open_for_evaluation(model: Path, config: TrainEvalPipelineConfig, settings: EvaluationSettings) -> Opened:
     """Return what a run, a checkpoint or an exported file holds.
 
     Args:
         model: Where it is.
         config: The configuration; an exported file has its own network.
-        device: As `usable_device` takes it.
+        settings: Where and how it computes.
 
     Returns:
         The detector, in evaluation mode.
@@ -54,7 +55,8 @@ def open_for_evaluation(model: Path, config: TrainEvalPipelineConfig, device: st
         exported = open_export(model)
         return Opened(exported, exported.metadata.step)
     detector, _, step = restore_detector(model, config=config)
-    return Opened(detector.to(usable_device(device)).optimize(), step)
+    detector.to(usable_device(settings.device))
+    return Opened(optimized(detector, settings.precision, compile=settings.compile), step)
 
 
 def evaluate_in_shares(
@@ -82,5 +84,5 @@ def evaluate_in_shares(
 
 def _worker(model: Path, text: str, settings: EvaluationSettings) -> partial[list[Part]]:
     config = parse_message(text, TrainEvalPipelineConfig)
-    detector = open_for_evaluation(model, config, settings.device).detector
+    detector = open_for_evaluation(model, config, settings).detector
     return partial(evaluate_share, config, detector, settings)

@@ -113,8 +113,11 @@ def open_export(path: Path, threads: int = 0) -> ExportedDetector:
 
 
 def _exported(model: Model, threads: int) -> OpenModel:
-    if model.config or model.label_map or model.changes or model.settings.multi_scale:
+    settings = model.settings
+    if model.config or model.label_map or model.changes or settings.multi_scale:
         raise ExportError(f"{model.path} is exported: its configuration, classes and scales are fixed; export it anew")
+    if settings.precision != "float32" or settings.compile:
+        raise ExportError(f"{model.path} is exported: its precision is fixed, and it is compiled; export it anew")
     detector = open_export(model.path, threads)
     about = detector.metadata
     return OpenModel(detector.detect, detector.categories, f"{about.weights_sha256} {about.format} {about.precision}")
@@ -127,6 +130,7 @@ def _trained(model: Model, threads: int) -> OpenModel:
     from boxwright.config.load import load_config
     from boxwright.config.overrides import apply_override
     from boxwright.data.label_map import load_label_map
+    from boxwright.evaluation.optimized import optimized
     from boxwright.exporters.describe import weights_sha256
     from boxwright.models.detector import usable_device
     from boxwright.models.multi_scale import at_scales
@@ -141,6 +145,7 @@ def _trained(model: Model, threads: int) -> OpenModel:
     names = load_label_map(model.label_map) if model.label_map else None
     detector, _, _ = restore_detector(model.path, config=config, categories=names)
     digest = weights_sha256(detector)
-    detector.to(usable_device(model.settings.device)).optimize()
+    detector.to(usable_device(model.settings.device))
+    detector = optimized(detector, model.settings.precision, compile=model.settings.compile)
     seeing = at_scales(detector, model.settings.multi_scale)
     return OpenModel(lambda images: [found.arrays() for found in seeing.detect(images)], detector.categories, digest)

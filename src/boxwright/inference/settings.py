@@ -22,6 +22,8 @@ class PredictionSettings:
     max_boxes: int = setting(100, "The most boxes that are drawn in a picture.", least=0)
     multi_scale: str = setting("", "Look at many sizes and mirror images, and vote: as refinedet320-voc.")
     device: str = setting("auto", "cpu, cuda, or auto for a GPU where there is one.")
+    precision: str = setting("float32", "float32, bfloat16, or fastest: whichever is measured to be.")
+    compile: bool = setting(False, "Compile the network; a minute or more first.")
     profile: bool = setting(False, "Print how busy reading, network, drawing and writing were.")
     pictures: bool = setting(True, "Draw a picture of each image file.", _FILES)
     json: bool = setting(False, "detections.json, a row an object; so it is where nothing else is asked for.", _FILES)

@@ -73,11 +73,14 @@ class WinogradConv2d(nn.Module):
 
 @torch.no_grad()
 def replace_by_winograd(network: nn.Module, run: Callable[[], object]) -> int:
-    """Replace the convolutions that gain from it, for good; return how many.
+    """Replace the convolutions that gain from it, for good.
 
     Args:
         network: In evaluation mode, float32, on a CPU.
         run: Runs it, at inputs of the usual size.
+
+    Returns:
+        How many there are.
     """
     found: dict[nn.Module, nn.Module] = {}
 

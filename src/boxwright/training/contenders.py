@@ -6,6 +6,7 @@ Dimensions: B batch, H W image.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,12 +50,27 @@ class Facts:
 def facts(network: nn.Module, run: Run, look: Run) -> Facts:
     """Count a network's parameters, the memory of one run, and the operations of one inference.
 
-    PyTorch counts too many operations in the gradients of convolutions channel by channel.
+    Operations are those of the definition: with channels first no convolution takes a shorter way.
+
+    Args:
+        network: As it was built, not optimized.
+        run: Whose memory is measured.
+        look: An inference by the network.
+
+    Returns:
+        The three.
     """
     peak = _peak_mib(run)
-    with FlopCounterMode(display=False) as counter:
+    with ExitStack() as hooks, FlopCounterMode(display=False) as counter:
+        for module in network.modules():
+            if isinstance(module, nn.Conv2d):
+                hooks.enter_context(module.register_forward_pre_hook(_channels_first))
         look()
     return Facts(sum(parameter.numel() for parameter in network.parameters()), counter.get_total_flops() / 1e9, peak)
+
+
+def _channels_first(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return (inputs[0].contiguous(), *inputs[1:])
 
 
 def _peak_mib(run: Run) -> float:
@@ -93,7 +109,7 @@ def our_step(detector: Detector, pictures: Pictures) -> Run:
     Returns:
         What takes a step.
     """
-    detector.train()
+    detector.train().to(memory_format=torch.channels_last)
     with torch.no_grad():
         inputs, sizes = detector.preprocess(torch.from_numpy(np.stack(pictures)))
     ones = torch.ones(len(pictures), _OBJECTS)

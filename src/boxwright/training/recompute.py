@@ -14,12 +14,15 @@ __all__ = ["recompute_blocks"]
 
 
 def recompute_blocks(backbone: nn.Module) -> int:
-    """Let each block of a backbone keep what it is given alone, while it learns; return how many blocks there are.
+    """Let each block of a backbone keep what it is given alone, while it learns.
 
     Losses, gradients and statistics are the same to the last bit: the second computation does not move statistics.
 
     Args:
         backbone: Its blocks' `forward` is replaced.
+
+    Returns:
+        How many blocks there are.
     """
     found = _blocks(backbone)
     for block in found:
