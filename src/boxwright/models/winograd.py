@@ -26,13 +26,13 @@ _LEAST_TILES, _LEAST_TILES_TRANSFORMED = 100, 16
 def gains_from_winograd(conv: nn.Conv2d, inputs: Tensor) -> bool:
     """Return whether `conv_3x3` may stand for a convolution of these inputs, and is faster."""
     return (
-        _tiles(inputs) >= _LEAST_TILES
+        not torch.compiler.is_compiling()  # before any look at sizes, which a graph may leave open
         and _has_the_shape(conv)
+        and _tiles(inputs) >= _LEAST_TILES
         and inputs.device.type == "cpu"
         and inputs.dtype == conv.weight.dtype == torch.float32
         and not torch.is_autocast_enabled("cpu")
         and inputs.is_contiguous(memory_format=torch.channels_last)
-        and not torch.compiler.is_compiling()
     )
 
 

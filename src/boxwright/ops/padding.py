@@ -28,9 +28,11 @@ def same_padding(input: Tensor, kernel_size: tuple[int, ...], stride: int) -> Si
 
 def zero_padded(input: Tensor, sides: Sides) -> Tensor:
     """Put zeros around maps [B, C, H, W]; without any to put, return the input itself."""
+    if torch.compiler.is_compiling():  # before any look at sizes, which a graph may leave open
+        return F.pad(input, sides)
     if not any(sides):
         return input
-    if torch.compiler.is_compiling() or input.is_meta:
+    if input.is_meta:
         return F.pad(input, sides)
     padded: Tensor = _ZeroPad.apply(input, sides)
     return padded

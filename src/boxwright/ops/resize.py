@@ -32,7 +32,8 @@ def resize_bilinear(image: Tensor, height: int, width: int, *, align_corners: bo
     Returns:
         float32 [..., height, width, C].
     """
-    if image.shape[-3:-1] == (height, width):
+    # A graph is of any size.
+    if not torch.compiler.is_compiling() and image.shape[-3:-1] == (height, width):
         return image.float()
     pixels = image.float().movedim(-1, -3)
     whole = pixels.reshape(-1, *pixels.shape[-3:])

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -33,14 +32,13 @@ _MOST_NUMBERS = 2**24
 def _matrices() -> tuple[Tensor, Tensor, Tensor]:
     """Return what evaluates a tile [36, 36] and a kernel [36, 9] at all pairs of points, and reads off [16, 36]."""
 
-    def powers(count: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+    def powers(count: int) -> Tensor:
         """Evaluate polynomials of so many coefficients, which at infinity is the last one."""
-        finite = np.vander(np.array(_POINTS), count, increasing=True)
-        return np.vstack([finite, np.eye(count)[-1:]])
+        finite = torch.vander(torch.tensor(_POINTS, dtype=torch.float64), count, increasing=True)
+        return torch.cat([finite, torch.eye(count, dtype=torch.float64)[-1:]])
 
-    tile = np.linalg.inv(powers(_IN)).T
-    both_ways = (np.kron(one, one) for one in (tile, powers(_SIDE), powers(_OUT).T))
-    at_tile, at_kernel, outputs = (torch.from_numpy(one).float() for one in both_ways)
+    tile = torch.linalg.inv(powers(_IN)).T
+    at_tile, at_kernel, outputs = (torch.kron(one, one).float() for one in (tile, powers(_SIDE), powers(_OUT).T))
     return at_tile, at_kernel, outputs
 
 
