@@ -238,7 +238,7 @@ def _measure_torchvision(model: torch.nn.Module, dataset: VocDataset) -> dict[st
         image = torch.nn.functional.interpolate(image, SIZE, mode="bilinear", antialias=True)[0]
         (found,) = model([image])
         boxes = found["boxes"] * torch.tensor([width / SIZE[1], height / SIZE[0]] * 2)
-        metrics.add(sample, Detections(boxes, found["scores"], found["labels"] - 1, (height, width)))
+        metrics.add(sample, Detections(boxes, found["scores"], found["labels"] - 1, (height, width)).arrays())
     return metrics.compute().values
 
 

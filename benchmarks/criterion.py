@@ -81,7 +81,7 @@ def main() -> None:
         show(name, timings)
     for count in (1917, 8732):
         boxes, scores = boxes_of(count), torch.rand(8, count)
-        both = {
+        both: dict[str, Callable[[], object]] = {
             "all compared": partial(one_by_one, boxes, scores),
             "near ones": partial(suppress_batch, boxes, scores, 0.99, 3000),
         }

@@ -114,7 +114,8 @@ def our_runs(name: str, device: str) -> dict[str, Run]:
     @torch.no_grad()
     def found(inputs: Tensor, windows: Tensor) -> Tensor:
         raw = post.decode(detector.predict(inputs))
-        return post.nms(raw.boxes, raw.scores[..., post.background :], windows).boxes
+        boxes: Tensor = post.nms(raw.boxes, raw.scores[..., post.background :], windows).boxes
+        return boxes
 
     def step(loss: Callable[[Tensor, Targets], Tensor]) -> Run:
         images, targets = samples(train_batch, size, device)

@@ -60,7 +60,10 @@ def of_config(name: str) -> str:
     """Return the model of one of our configurations, as text."""
     from boxwright.config.load import dump_message
 
-    return dump_message(load_config(HERE.parent / "configs" / name).model)
+    model = load_config(HERE.parent / "configs" / name).model
+    if model is None:
+        raise ValueError(f"{name} has no model")
+    return dump_message(model)
 
 
 MODELS: dict[str, Callable[[], str]] = {

@@ -32,7 +32,7 @@ def maps(channels: int, side: int) -> Tensor:
     return torch.randn(BATCH, channels, side, side).to(memory_format=torch.channels_last)
 
 
-def both_ways(layer: Callable[[Tensor], Tensor], given: Tensor, weights: list[nn.Parameter]) -> Callable[[], object]:
+def both_ways(layer: Callable[[Tensor], Tensor], given: Tensor, weights: list[Tensor]) -> Callable[[], object]:
     """Return what computes a layer and its gradients; what is given may be changed in place."""
     leaf = given.requires_grad_()
     with torch.no_grad():

@@ -17,6 +17,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -175,7 +176,7 @@ def detection(batch: int, device: str, repeats: int) -> dict[str, float]:
         runs |= {name: whole, f"{name} network": network, f"{name} decoding, suppression": rest}
         if name == "RefineDet320":
             theirs = port(detector)
-            runs["port's structure"] = lambda theirs=theirs, inputs=inputs: theirs(inputs)
+            runs["port's structure"] = partial(theirs, inputs)
     return measure(runs, device, repeats)
 
 

@@ -63,7 +63,7 @@ def work(row: str, arguments: argparse.Namespace) -> dict[str, Callable[[], None
     def step() -> None:
         detector.train()
         losses = detector.criterion(detector.predict(image, sizes), targets)
-        torch.stack([term.value for term in losses.values()]).sum().backward()
+        torch.autograd.backward(torch.stack([term.value for term in losses.values()]).sum())
         detector.zero_grad(set_to_none=True)
 
     return {"inference": inference, "step": step}
@@ -125,9 +125,9 @@ def main() -> None:
     del runs
     found: dict[str, dict[str, float]] = {}
     print(f"{'':24}{'inference ms':>14}{'share':>8}{'step ms':>10}{'share':>8}{'MiB inf.':>10}{'MiB step':>10}")
-    for row, parts in times.items():
+    for row, taken_ms in times.items():
         cells: dict[str, float] = {}
-        for what, values in parts.items():
+        for what, values in taken_ms.items():
             shares = [1 - base / value for base, value in zip(times["none"][what], values, strict=True)]
             cells |= {f"{what} ms": min(values), f"{what} median ms": statistics.median(values)}
             cells |= {f"{what} share": statistics.median(shares), f"{what} MiB": memory(row, what, arguments)}

@@ -34,7 +34,8 @@ from boxwright.data.coco import CocoDataset
 from boxwright.data.convert import write_coco
 from boxwright.data.shapes import ShapesDataset
 from boxwright.runtime.allocator import keep_freed_memory
-from boxwright.training.settings import RunSettings, Silent
+from boxwright.training.log import Scalars
+from boxwright.training.settings import RunSettings
 from boxwright.training.train import train
 
 HERE = Path(__file__).parent
@@ -68,27 +69,21 @@ train_input_reader { coco_input_reader { annotations: "DATA/instances.json" imag
 """
 
 
-class Speedometer(Silent):
-    """Notes the speed of the run."""
+class Speedometer:
+    """Notes when each step of a run was done."""
 
     def __init__(self, batch: int) -> None:
-        """Start.
+        """Start, for so many images a step."""
+        self.batch = batch
+        self.at: dict[int, float] = {}
 
-        Args:
-            batch: Images a step.
-        """
-        self.batch, self.at = batch, {}
+    def hear(self, step: int, event: object) -> None:
+        """Take in that a step's numbers are there."""
+        if isinstance(event, Scalars):
+            self.at[step] = time.perf_counter()
 
-    def step(self, step: int, total: int, values: dict[str, float], images_per_second: float) -> None:
-        """Hear of a step.
-
-        Args:
-            step: Steps done.
-            total: Steps in all.
-            values: Loss terms and learning rate.
-            images_per_second: Lately.
-        """
-        self.at[step] = time.perf_counter()
+    def close(self) -> None:
+        """Hear the end."""
 
     def speed(self) -> float:
         """Compute images a second, over all steps but the first quarter."""
@@ -123,7 +118,7 @@ def run_ours(data: Path, batch: int, steps: int, arguments: argparse.Namespace) 
         device=arguments.device,
     )
     with tempfile.TemporaryDirectory() as model_dir:
-        train(load_config(path, changes), model_dir, settings, meter)
+        train(load_config(path, changes), model_dir, settings, {"speed": meter})
     return meter.speed()
 
 
@@ -188,7 +183,7 @@ def run_torchvision(data: Path, batch: int, steps: int, arguments: argparse.Name
             torch.autograd.backward(total)
             optimizer.step()
             step += 1
-            meter.step(step, steps, {}, 0.0)
+            meter.hear(step, Scalars({}))
             if step == steps:
                 break
     return meter.speed()

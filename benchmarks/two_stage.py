@@ -22,6 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torchvision
 from torch import Tensor, nn
@@ -37,10 +38,10 @@ from boxwright.config.load import parse_message
 from boxwright.criteria.terms import LossTerm
 from boxwright.models.detector import Detector
 from boxwright.models.region_crop import RoiAlign
-from boxwright.ops.masks import paste_masks
+from boxwright.ops.pasted_masks import whole_masks
 from boxwright.optimization.optimizers import Momentum, Optimizer
 from boxwright.runtime.allocator import keep_freed_memory
-from boxwright.types import Proposals, Targets, TwoStagePredictions
+from boxwright.types import FoundObjects, Proposals, Targets, TwoStagePredictions
 from boxwright.types.masks import InstanceMasks
 
 HERE = Path(__file__).parent
@@ -162,8 +163,8 @@ def pairs(size: int, device: str) -> dict[str, tuple[Run, Run]]:
             images, _, _ = scene(batch, size, device)
             plain, floats = list(images.permute(0, 3, 1, 2)), list(images.permute(0, 3, 1, 2).float() / 255)
             rows[f"{title}, infer {batch}"] = (
-                inference(lambda found, d=detector: d.eval() and d.detect(found), plain),
-                inference(lambda found, t=model: t.eval()(found), floats),
+                inference(detector.detect, plain),
+                inference(lambda found, t=model: t.eval()(found), floats),  # type: ignore[misc]
             )
         # Steps have copies of their own, so that inference sees the weights that both were given.
         for batch in batches:
@@ -198,13 +199,16 @@ def parts(size: int, device: str) -> dict[str, tuple[Run, Run]]:
     crop = RoiAlign(7, 2, aligned=False)
     masks, boxes = torch.rand(100, 28, 28, device=device), corners[:100] / size * 1000
     probe = masks[:, None]
+    found = FoundObjects(
+        boxes.cpu().numpy(), np.ones(100, np.float32), np.zeros(100, np.int64), (1000, 1000), masks=masks.cpu().numpy()
+    )
     return {
         "crop 1000 regions": (
             inference(lambda b: crop(maps, b[None], (size, size)), corners),
             inference(lambda b: pooler(named, [b], [(size, size)]), corners),
         ),
         "paste 100 masks of 1000 by 1000": (
-            inference(lambda b: paste_masks(masks, b, (1000, 1000)), boxes),
+            lambda: whole_masks(found),
             inference(lambda b: paste_masks_in_image(probe, b, (1000, 1000)) > 0.5, boxes),
         ),
     }

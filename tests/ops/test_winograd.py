@@ -88,6 +88,11 @@ def test_gradients_of_what_is_wanted_alone() -> None:
     assert torch.equal(alone, both[1])
 
 
+def test_no_images_give_none() -> None:
+    _, kernel, bias = given(8, 8)
+    assert conv_3x3_transformed(torch.zeros(0, 5, 8, 8), transformed_kernel(kernel), bias).shape == (0, 7, 8, 8)
+
+
 def test_what_is_not_finite_stays_near() -> None:
     """NaN spreads to the tiles that see it, not over the map."""
     inputs, kernel, _ = given(40, 40, batch=1)

@@ -16,12 +16,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from boxwright.models.batch_norm import BatchNorm2d
+from boxwright.ops.channel_sums import channel_sums
 
 __all__ = ["expand_normalized", "gains_from_covariance"]
 
 # From so many channels out for each channel in, this was faster or as fast (`benchmarks/layers.py`).
 _LEAST_EXPANSION = 4
-_MOST_CHANNELS_IN = 64
+_MOST_CHANNELS_IN = 32
 
 
 def gains_from_covariance(conv: nn.Conv2d, norm: BatchNorm2d, inputs: Tensor) -> bool:
@@ -30,7 +31,8 @@ def gains_from_covariance(conv: nn.Conv2d, norm: BatchNorm2d, inputs: Tensor) ->
     Where somebody looks at what single layers give, by hooks, they run one by one.
     """
     return (
-        norm.training
+        not torch.compiler.is_compiling()  # which fuses normalization into what is around it
+        and norm.training
         and type(norm) is BatchNorm2d
         and conv.kernel_size == conv.stride == (1, 1)
         and conv.groups == 1
@@ -60,7 +62,7 @@ def expand_normalized(inputs: Tensor, conv: nn.Conv2d, norm: BatchNorm2d) -> Ten
     """
     rows = inputs.permute(0, 2, 3, 1).flatten(0, 2)  # [BHW, C], a view
     count = len(rows)
-    mean_in = _column_sums(rows) / count
+    mean_in = channel_sums(inputs) / count
     centred = rows - mean_in
     covariance = centred.t() @ (centred / count)
     kernel = conv.weight.flatten(1)
@@ -88,9 +90,4 @@ class _Pointwise(torch.autograd.Function):
         to_inputs, to_weight, _ = torch.ops.aten.convolution_backward(
             gradient, inputs, weight, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, (wanted[0], wanted[1], False)
         )
-        return to_inputs, to_weight, _column_sums(gradient.permute(0, 2, 3, 1).flatten(0, 2)) if wanted[2] else None
-
-
-def _column_sums(rows: Tensor) -> Tensor:
-    """Return [C], the sums of [N, C] over N, as a matrix product, which is twice as fast as a sum."""
-    return (rows.new_ones(1, len(rows)) @ rows)[0]
+        return to_inputs, to_weight, channel_sums(gradient) if wanted[2] else None
