@@ -50,7 +50,7 @@ class RunSettings:
         _SPEED,
     )
     recompute: bool = setting(
-        False, "Compute the backbone's maps again in the backward pass: less memory, a third more time.", _SPEED
+        False, "Compute the backbone's maps again in the backward pass: less memory, a fifth more time.", _SPEED
     )
     tf32: bool = setting(False, "Let a GPU round factors of float32 products to 10 bits.", _SPEED)
     profile: bool = setting(False, "Measure ten steps, say where their time goes, write a trace, end.", _SPEED)
