@@ -18,11 +18,11 @@ pytestmark = [
 
 def test_cuda_graphs_give_the_same_losses(small_config: Path) -> None:
     from boxwright.training.graphs import GraphedLosses
-    from tests.training.test_step import learner
+    from tests.training.test_step import FROZEN, learner
 
     found = []
     for graphed in (False, True):
-        one, batch = learner(small_config)
+        one, batch = learner(small_config, FROZEN)
         one.state.detector.to("cuda")
         if graphed:
             one.module = GraphedLosses(one.losses)

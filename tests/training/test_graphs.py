@@ -11,7 +11,7 @@ import torch
 import boxwright as bw
 from boxwright.training.graphs import GraphedLosses, in_bucket
 from boxwright.types import Targets
-from tests.training.test_step import gradients, learner
+from tests.training.test_step import FROZEN, gradients, learner
 
 
 def targets(objects: int) -> Targets:
@@ -41,19 +41,21 @@ def test_what_fits_is_not_copied() -> None:
 
 
 def test_steps_are_those_of_the_plain_module(small_config: Path) -> None:
-    """The whole is captured without a break; losses and gradients are the plain ones', to rounding, which steps add to."""
+    """The whole is captured without a break; losses and gradients are the plain ones', step by step.
+
+    With statistics frozen: normalization over the few values of a small batch makes much of rounding.
+    """
     torch._dynamo.reset()
-    plain, batch = learner(small_config)
-    graphed, _ = learner(small_config)
+    plain, batch = learner(small_config, FROZEN)
+    graphed, _ = learner(small_config, FROZEN)
     graphed.module = GraphedLosses(graphed.losses, backend="eager")
-    assert graphed.learn(batch).losses == pytest.approx(plain.learn(batch).losses, rel=1e-4)
+    for _ in range(3):
+        assert graphed.learn(batch).losses == pytest.approx(plain.learn(batch).losses, rel=1e-4)
     first, second = gradients(plain), gradients(graphed)
     assert first.keys() == second.keys()
     assert len(first) > 50
     for name, gradient in first.items():
         assert torch.allclose(gradient, second[name], rtol=1e-2, atol=1e-3 * float(gradient.abs().max()) + 1e-6), name
-    for _ in range(2):
-        assert graphed.learn(batch).losses == pytest.approx(plain.learn(batch).losses, rel=1e-2)
 
 
 def test_numbers_of_objects_in_one_bucket_share_a_graph(small_config: Path) -> None:
