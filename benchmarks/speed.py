@@ -39,7 +39,7 @@ from boxwright.data.shapes import ShapesDataset
 from boxwright.models.detector import Detector
 from boxwright.runtime.allocator import keep_freed_memory
 from boxwright.runtime.measure import Timing, load, measure
-from boxwright.training.contenders import our_step, their_detection, their_step, torchvision_detector
+from boxwright.training.contenders import channels_first, our_step, their_detection, their_step, torchvision_detector
 from boxwright.types import AnchorPredictions, Targets
 
 HERE = Path(__file__).parent
@@ -195,11 +195,6 @@ def row_h(*, compile: bool) -> dict[str, Run]:
         "forward of a step": lambda: learning.predict(inputs, sizes),
         "whole step": step,
     }
-
-
-def channels_first(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Let a network begin in PyTorch's usual layout, which its layers then keep."""
-    return (inputs[0].contiguous(), *inputs[1:])
 
 
 def row_layouts(*, compile: bool) -> dict[str, Run]:

@@ -94,6 +94,9 @@ def test_inspecting_and_predicting_without_pytorch(file: Path, project: Path, tm
         "predict", project / "photos", "--model_dir", file, "--out", tmp_path / "c", "--set", "x=1", fails=True
     )
     assert "is exported: its configuration" in changed
+    for words in (["predict", project / "photos", "--out", tmp_path / "c"], ["evaluate", "--compile"]):
+        refused = run(*words, "--model_dir", file, "--precision", "bfloat16", fails=True)
+        assert "is exported: its precision is fixed" in refused
 
 
 def test_very_many_pictures_films_and_tiles_without_pytorch(file: Path, project: Path, tmp_path: Path) -> None:

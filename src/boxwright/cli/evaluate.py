@@ -91,9 +91,11 @@ def _evaluate(
 ) -> None:
     """Evaluate once; write and print what was found."""
     require_checkpoint(model_dir)
-    if model_dir.suffix in EXPORTS and (settings.precision != "float32" or settings.compile):
-        raise ConfigError(f"{model_dir} is exported: its precision is fixed, and it is compiled; export it anew")
     from boxwright.evaluation.results import write_evaluation
+    from boxwright.inference.finders import check_fixed
+
+    if model_dir.suffix in EXPORTS:
+        check_fixed(model_dir, settings)
 
     evaluation, step = (
         _evaluate_without_pytorch(model_dir, config_path, changes, settings)

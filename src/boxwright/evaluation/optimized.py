@@ -12,9 +12,9 @@ from boxwright.errors import ConfigError
 from boxwright.models.detector import Detector
 from boxwright.runtime.measure import measure
 
-__all__ = ["PRECISIONS", "optimized"]
+__all__ = ["optimized"]
 
-PRECISIONS = ("float32", "bfloat16", "fastest")
+_PRECISIONS = ("float32", "bfloat16", "fastest")
 
 _LOG = logging.getLogger("boxwright")
 _ROUNDS = 5
@@ -38,8 +38,8 @@ def optimized(detector: Detector, precision: str, *, compile: bool) -> Detector:
     Raises:
         ConfigError: For another precision.
     """
-    if precision not in PRECISIONS:
-        raise ConfigError(f"--precision {precision}: expected {', '.join(PRECISIONS)}")
+    if precision not in _PRECISIONS:
+        raise ConfigError(f"--precision {precision}: expected {', '.join(_PRECISIONS)}")
     if precision == "bfloat16":
         return detector.optimize(compile=compile, dtype=torch.bfloat16)
     if precision == "float32":

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.errors import ConfigError, ExportError
+from boxwright.evaluation.settings import EvaluationSettings
 from boxwright.inference.merging import MERGES
 from boxwright.inference.settings import PredictionSettings
 from boxwright.inference.tiles import in_tiles
@@ -18,7 +19,7 @@ from boxwright.runtime.exported import ExportedDetector, open_exported
 from boxwright.runtime.formats import EXPORTS, RUNTIMES
 from boxwright.types import Categories, Finder, FoundObjects
 
-__all__ = ["Model", "OpenModel", "looking", "open_export"]
+__all__ = ["Model", "OpenModel", "check_fixed", "looking", "open_export"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,12 +113,17 @@ def open_export(path: Path, threads: int = 0) -> ExportedDetector:
     return ExportedDetector(open_session_of(path))
 
 
+def check_fixed(path: Path, settings: PredictionSettings | EvaluationSettings) -> None:
+    """Raise an ExportError where an exported file is asked for another precision, or to be compiled."""
+    if settings.precision != "float32" or settings.compile:
+        raise ExportError(f"{path} is exported: its precision is fixed, and it is compiled; export it anew")
+
+
 def _exported(model: Model, threads: int) -> OpenModel:
     settings = model.settings
     if model.config or model.label_map or model.changes or settings.multi_scale:
         raise ExportError(f"{model.path} is exported: its configuration, classes and scales are fixed; export it anew")
-    if settings.precision != "float32" or settings.compile:
-        raise ExportError(f"{model.path} is exported: its precision is fixed, and it is compiled; export it anew")
+    check_fixed(model.path, settings)
     detector = open_export(model.path, threads)
     about = detector.metadata
     return OpenModel(detector.detect, detector.categories, f"{about.weights_sha256} {about.format} {about.precision}")

@@ -6,8 +6,8 @@ summed over channels, and outputs are read off the product. The evaluations are 
 multiplications are 36 products of matrices [tiles, channels in] and [channels in, channels out], in which nearly all of
 the time is spent.
 
-The points decide how much is lost in rounding. With 0, ±2/3, ±3/2 and infinity it is as much as in the direct way;
-with the usual 0, ±1, ±2 and infinity it is four times as much (`tests/ops/test_winograd.py`).
+The points decide how much is lost in rounding. With 0, ±2/3, ±3/2 and infinity it is as much as in the direct way
+(`tests/ops/test_winograd.py`); with the usual 0, ±1, ±2 and infinity it is four times as much.
 
 Dimensions: B batch, C channels in, D channels out, H W grid, T tiles, h w tiles below and beside each other.
 """

@@ -22,7 +22,7 @@ from boxwright.errors import ConfigError
 from boxwright.models.detector import Detector
 from boxwright.types import Targets
 
-__all__ = ["Facts", "facts", "our_step", "their_detection", "their_step", "torchvision_detector"]
+__all__ = ["Facts", "channels_first", "facts", "our_step", "their_detection", "their_step", "torchvision_detector"]
 
 Pictures = Sequence[NDArray[np.uint8]]
 Run = Callable[[], Any]
@@ -64,12 +64,13 @@ def facts(network: nn.Module, run: Run, look: Run) -> Facts:
     with ExitStack() as hooks, FlopCounterMode(display=False) as counter:
         for module in network.modules():
             if isinstance(module, nn.Conv2d):
-                hooks.enter_context(module.register_forward_pre_hook(_channels_first))
+                hooks.enter_context(module.register_forward_pre_hook(channels_first))
         look()
     return Facts(sum(parameter.numel() for parameter in network.parameters()), counter.get_total_flops() / 1e9, peak)
 
 
-def _channels_first(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def channels_first(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return inputs in PyTorch's usual layout, which layers then keep; a forward pre-hook."""
     return (inputs[0].contiguous(), *inputs[1:])
 
 
