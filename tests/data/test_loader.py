@@ -191,3 +191,32 @@ def test_it_says_how_many_batches_lie_ready() -> None:
     without = stream(lambda: None, workers=0)
     assert next(without.polled()) is not None
     assert (without.ready, without.most_ready) == (0, 0)
+
+
+ORPHANED = """
+import multiprocessing, os, signal
+import numpy as np
+from boxwright.data.loader import samples_in_order
+from boxwright.types import Sample
+
+class Large:
+    name = "large"
+    def __len__(self):
+        return 100
+    def __getitem__(self, index):
+        return Sample(np.zeros((500, 500, 3), np.uint8), np.zeros((0, 4), np.float32), np.zeros(0, np.int64))
+
+samples = samples_in_order(Large(), range(100), workers=1)
+next(samples)
+(worker,) = multiprocessing.active_children()
+print(worker.pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_workers_end_when_whoever_started_them_is_killed() -> None:
+    """What a worker has made, and nobody reads, is more than a pipe holds: to wait for its reader would be for ever."""
+    # The pipe is at its end when the worker, which inherits it, has ended too.
+    ended = subprocess.run([sys.executable, "-c", ORPHANED], stdout=subprocess.PIPE, timeout=120)
+    assert ended.returncode == -signal.SIGKILL
+    assert int(ended.stdout) > 0, "there was a worker"

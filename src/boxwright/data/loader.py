@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import multiprocessing
 import multiprocessing.util
+import os
 import shutil
 import signal
 import threading
@@ -122,13 +123,23 @@ def _no_shared_memory(problem: Exception) -> TrainingError:
     )
 
 
-def _leave_signals_to_the_parent(_: int) -> None:
-    """Ctrl-C reaches all processes of a terminal, torchrun's SIGTERM all of a group; the parent saves first.
+def _live_as_long_as_the_parent(_: int) -> None:
+    """Let this worker end when its parent ends it or is gone, and at no signal.
 
-    It ends its workers itself; they end by themselves where it is gone.
+    Ctrl-C reaches all processes of a terminal, torchrun's SIGTERM all of a group; the parent saves first.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_with, args=(parent.pid,), daemon=True).start()
+
+
+def _end_with(parent: int | None) -> None:
+    # torch's own watch ends in a wait for the queue to be read, for ever where what is in it fills the pipe.
+    while os.getppid() == parent:
+        time.sleep(_POLL_SECONDS)
+    os._exit(1)
 
 
 class _Batches:
@@ -301,7 +312,7 @@ def training_batches(
         num_workers=settings.workers,
         # Of its own, so that starting a loader draws nothing from the process's generator.
         generator=torch.Generator(),
-        worker_init_fn=_leave_signals_to_the_parent,
+        worker_init_fn=_live_as_long_as_the_parent,
         pin_memory=torch.cuda.is_available(),
         prefetch_factor=3 if settings.workers else None,
         timeout=_POLL_SECONDS if settings.workers else 0,
@@ -358,7 +369,7 @@ def samples_or_errors(
         collate_fn=_unchanged,
         num_workers=workers,
         generator=torch.Generator(),
-        worker_init_fn=_leave_signals_to_the_parent,
+        worker_init_fn=_live_as_long_as_the_parent,
         prefetch_factor=8,
         timeout=_POLL_SECONDS,
     )
