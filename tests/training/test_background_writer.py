@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from boxwright.errors import CheckpointError
-from boxwright.training.background_writer import BackgroundWriter
+from boxwright.training.background_writer import BackgroundWriter, copied
 
 
 def test_content_may_change_while_it_is_written_and_errors_come_once(tmp_path: Path) -> None:
@@ -24,7 +24,7 @@ def test_content_may_change_while_it_is_written_and_errors_come_once(tmp_path: P
     weights = torch.zeros(3)
     content = {"network": OrderedDict(a=weights, tied=weights), "slots": [{"m": weights[1:]}], "step": 3}
     with BackgroundWriter(said.append) as writer:
-        writer.write(save, content, "saved {path}")
+        writer.write(save, copied(content), "saved {path}")
         weights += 1
         content["step"] = 4
         writer.look()
@@ -73,6 +73,6 @@ def test_what_a_network_says_of_its_state_besides_tensors_stays() -> None:
 
     state = nn.BatchNorm2d(2).state_dict()
     with BackgroundWriter(print) as writer:
-        writer.write(save, {"network": state})
+        writer.write(save, copied({"network": state}))
     assert found[0]["network"]._metadata == state._metadata  # type: ignore[attr-defined]
     assert found[0]["network"] is not state

@@ -10,7 +10,7 @@ from functools import partial
 from boxwright.config import messages as m
 from boxwright.data.dataset import Dataset
 from boxwright.errors import ConfigError
-from boxwright.evaluation.parts import Look, Progress, look_at, open_evaluation, silent, sum_up
+from boxwright.evaluation.parts import Look, Progress, categories_of, look_at, open_evaluation, silent, sum_up
 from boxwright.evaluation.results import Evaluation
 from boxwright.evaluation.settings import EvaluationSettings
 from boxwright.runtime.exported import ExportedDetector
@@ -41,7 +41,8 @@ def evaluate_exported(
     """
     data = open_evaluation(config, settings, detector.categories)
     read = partial(samples_by_threads, workers=settings.workers)
-    return sum_up(look_at(look_of_export(detector, settings), data, read, progress), data)
+    parts = look_at(look_of_export(detector, settings), data, read, progress)
+    return sum_up(parts, data.plan, categories_of(data))
 
 
 def look_of_export(detector: ExportedDetector, settings: EvaluationSettings) -> Look:

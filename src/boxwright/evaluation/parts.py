@@ -179,17 +179,17 @@ def _one_class(sample: Sample, found: FoundObjects) -> tuple[Sample, FoundObject
     return truth, replace(found, labels=np.zeros_like(found.labels), categories=one)
 
 
-def sum_up(parts: Iterable[Part], data: EvaluationSet) -> Evaluation:
+def sum_up(parts: Iterable[Part], plan: EvaluationPlan, categories: Categories) -> Evaluation:
     """Return metrics, detections and pictures.
 
     Args:
         parts: Of all images, in any order.
-        data: What was looked at.
+        plan: How was looked at them.
+        categories: The classes that are counted, as `categories_of` says.
 
     Returns:
         The same, whoever looked at which image.
     """
-    categories, plan = categories_of(data), data.plan
     metrics = [make(categories) for make in plan.metrics]
     rows: list[dict[str, Any]] = []
     pictures: dict[str, NDArray[np.uint8]] = {}

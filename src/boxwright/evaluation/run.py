@@ -26,6 +26,7 @@ from boxwright.evaluation.parts import (
     Part,
     Progress,
     Read,
+    categories_of,
     look_at,
     open_evaluation,
     silent,
@@ -38,7 +39,7 @@ from boxwright.models.multi_scale import MultiScaleDetector, at_scales
 from boxwright.runtime.exported import ExportedDetector
 from boxwright.types import Categories, FoundObjects, Sample
 
-__all__ = ["evaluate", "evaluate_detector", "evaluate_share", "run_evaluation", "sum_shares"]
+__all__ = ["evaluate", "evaluate_detector", "evaluate_share", "find_parts", "run_evaluation", "sum_shares"]
 
 _DEFAULTS = EvaluationSettings(workers=0)
 
@@ -65,15 +66,37 @@ def evaluate_detector(
         Metrics, detections and pictures, the same in every process, whatever their number. Pictures are
         of images spread evenly over the data.
     """
+    data = EvaluationSet("", dataset, plan)
+    return sum_up(find_parts(detector, data, progress, processes, workers), plan, categories_of(data))
+
+
+def find_parts(
+    detector: Detector | MultiScaleDetector,
+    data: EvaluationSet,
+    progress: Progress = silent,
+    processes: Processes = ALONE,
+    workers: int = 0,
+) -> list[Part]:
+    """Return what a detector finds in the images of a data set, which the processes share.
+
+    Args:
+        detector: The detector; in each process the same.
+        data: The data, and how.
+        progress: Wraps the indices and takes a title, to show how far it is.
+        processes: Those that evaluate; each image is seen by one of them.
+        workers: Processes that read and decode.
+
+    Returns:
+        A part an image, the same in every process; `sum_up` makes an evaluation of them.
+    """
     training = detector.training
     detector.eval()
-    data = EvaluationSet("", dataset, plan)
     try:
-        look, read = partial(_looked_at, detector, plan), partial(samples_in_order, workers=workers)
+        look, read = partial(_looked_at, detector, data.plan), partial(samples_in_order, workers=workers)
         parts = look_at(look, data, read, progress, processes.share)
     finally:
         detector.train(training)
-    return sum_up([part for some in processes.gather(parts) for part in some], data)
+    return [part for some in processes.gather(parts) for part in some]
 
 
 def evaluate_share(
@@ -125,7 +148,8 @@ def sum_shares(
     Raises:
         ConfigError: As `run_evaluation`.
     """
-    return sum_up(parts, open_evaluation(config, settings, trained))
+    data = open_evaluation(config, settings, trained)
+    return sum_up(parts, data.plan, categories_of(data))
 
 
 def _looked_at(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,7 +93,7 @@ OPEN_IMAGES_CHALLENGE_MASKS = PascalRules(
 def precision_at_recall(low: float, high: float) -> PascalRules:
     """Take only the part of the curve between two recalls."""
     suffix = f"@[{low:.1f},{high:.1f}]Recall" if low > 0 or high < 1 else ""
-    return PascalRules("PrecisionAtRecallBoxes", suffix, lambda p, r: all_points(p, r, low, high))
+    return PascalRules("PrecisionAtRecallBoxes", suffix, partial(all_points, low=low, high=high))
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,7 @@ class PascalMetrics:
             ranked = mine[np.argsort(-scores[mine], kind="stable")]
             chosen = np.flatnonzero(sample.labels == label)
             seen = truth[chosen].areas > 0
-            if self.rules.kind is BOXES or seen.all():
+            if self.rules.kind == BOXES or seen.all():
                 self._judge(label, ranked, scores[ranked], sample, chosen, _Overlaps.of(found[ranked], truth[chosen]))
             else:
                 by_box = Boxes(boxes[ranked]), Boxes(sample.boxes[chosen].astype(np.float64))

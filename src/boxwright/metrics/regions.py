@@ -127,6 +127,7 @@ class Kind(Protocol):
         ...
 
 
+@dataclass(frozen=True)
 class _OfBoxes:
     name = "Boxes"
 
@@ -135,6 +136,7 @@ class _OfBoxes:
         return Boxes(sample.boxes.astype(np.float64)), Boxes(found.boxes.astype(np.float64))
 
 
+@dataclass(frozen=True)
 class _OfMasks:
     name = "Masks"
 

@@ -1,4 +1,4 @@
-"""Checkpoints written while the run goes on: a copy first, then a thread."""
+"""Checkpoints written while the run goes on, from a copy of its state, by a thread."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from typing import Any
 
 from torch import Tensor
 
-__all__ = ["BackgroundWriter"]
+__all__ = ["BackgroundWriter", "Content", "copied"]
 
+Content = dict[str, Any]
 Key = tuple[Any, ...]
 
 
@@ -31,15 +32,15 @@ class BackgroundWriter:
 
     def write(
         self,
-        save: Callable[[dict[str, Any]], Path],
-        content: dict[str, Any],
+        save: Callable[[Content], Path],
+        content: Content,
         told: str = "",
     ) -> None:
-        """Copy content and let it be written.
+        """Let content be written.
 
         Args:
             save: Writes it whole or not at all, and returns its path.
-            content: Tensors and plain data; they may change when this returns.
+            content: Tensors and plain data that nobody changes any more, as `copied` returns.
             told: What is said when it is there, `{path}` in it; empty for nothing.
 
         Raises:
@@ -47,7 +48,7 @@ class BackgroundWriter:
         """
         self.wait()
         self._told = told
-        self._writing = self._thread.submit(save, _copied(content, {}))
+        self._writing = self._thread.submit(save, content)
 
     def look(self) -> None:
         """Say that a checkpoint is there, where it is by now; raise CheckpointError where it could not be written."""
@@ -72,6 +73,12 @@ class BackgroundWriter:
         self._thread.shutdown(wait=True)
         if error is None:
             self.wait()
+
+
+def copied(content: Content) -> Content:
+    """Return content as it is now, in memory of the CPU; what changes later does not change it."""
+    taken: Content = _copied(content, {})
+    return taken
 
 
 def _copied(value: Any, known: dict[Key, Tensor]) -> Any:

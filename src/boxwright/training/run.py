@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,15 +19,15 @@ from boxwright.criteria.terms import TOTAL
 from boxwright.data.batch import Batch
 from boxwright.data.loader import BatchStream
 from boxwright.distributed import Processes
-from boxwright.errors import TrainingError
-from boxwright.evaluation.parts import EvaluationSet
-from boxwright.evaluation.run import evaluate_detector
-from boxwright.training.background_writer import BackgroundWriter
+from boxwright.errors import BoxwrightError, TrainingError
+from boxwright.training.background_writer import BackgroundWriter, copied
+from boxwright.training.evaluations import Evaluations
 from boxwright.training.forensics import written_down
 from boxwright.training.graphs import GraphedLosses
-from boxwright.training.log import Described, Evaluated, Gradients, Inputs, Scalars, TrainingLog
+from boxwright.training.log import Described, Gradients, Inputs, Scalars, TrainingLog
 from boxwright.training.performance_summary import write_performance_summary
 from boxwright.training.profile import described, profile_steps
+from boxwright.training.selection import Selection
 from boxwright.training.settings import RunSettings
 from boxwright.training.state import TrainingState
 from boxwright.training.step import Learner, NotFiniteError, StepResult
@@ -69,7 +67,7 @@ class Run:
     store: CheckpointStore
     batches: BatchStream
     log: TrainingLog | None
-    evaluations: tuple[EvaluationSet, ...]
+    evaluations: Evaluations
     processes: Processes
     stop_requested: Callable[[], bool]
     writer: BackgroundWriter
@@ -88,12 +86,14 @@ class Run:
             self.processes.log.info(f"already trained for {state.step} of {total} steps")
             if state.selection.evaluated < state.step:
                 self._evaluate()  # which a kill, or Ctrl-C, prevented
+                self._settle()
             return
         self._start()
         with closing(self._incoming()) as batches:
             while not (state.step >= total or state.selection.exhausted) and (batch := next(batches, None)):
                 result = self._learn(batch)
                 self.writer.look()
+                self._take_in_when_ready()
                 self._log(result, batch)
                 if self._is_due(self.settings.checkpoint_every_n):
                     self._save()
@@ -117,9 +117,13 @@ class Run:
         """Keep the steps since the last checkpoint when an error ends the run; weights are those before it."""
         self.writer.wait()
         path = self.store.folder / f"ckpt-{self.state.step}.pt"
-        if self.learner.settle() and self.processes.leads and self.state.step and not path.exists():
-            self._save()
-            self.writer.wait()
+        if not self.processes.leads:
+            return
+        with suppress(BoxwrightError):  # the error at hand is the one to tell
+            self._take_in()
+        if self.learner.settle() and self.state.step and not path.exists():
+            self._save_newest()
+        self.writer.wait()
 
     def _start(self) -> None:
         """Do the evaluation that a kill prevented; say what learns."""
@@ -252,65 +256,48 @@ class Run:
         self.progress.clock += time.monotonic() - left
 
     def _save(self) -> None:
+        """Have the state of this step written, which knows of all evaluations before it, while the run goes on."""
         if self.progress.saved != self.state.step:
-            self._save_newest("saved {path}")
+            self._settle()
+            if self.processes.leads:
+                self._save_newest()
         self.progress.saved = self.state.step
 
-    def _save_newest(self, told: str = "") -> None:
-        self._write(partial(self.store.save, began=self.state.began), told)
-
-    def _write(self, save: Callable[[int, dict[str, Any]], Path], told: str) -> None:
-        """Have the state of this step written while the run goes on."""
-        if self.processes.leads:
-            content = self.state.content(dump_message(self.config))
-            with self._off_the_clock():
-                self.writer.write(partial(save, self.state.step), content, told)
+    def _save_newest(self) -> None:
+        save = partial(self.store.save, self.state.step, began=self.state.began)
+        with self._off_the_clock():
+            self.writer.write(save, copied(self.state.content(dump_message(self.config))), "saved {path}")
 
     def _evaluate(self) -> None:
-        """Evaluate on every reader; the first decides which checkpoint is best."""
-        if not self.evaluations:
+        """Let the network look at the data of every reader; what its metrics say is taken in when they are there."""
+        if not self.evaluations.sets:
             return
-        state = self.state
+        self._settle()
         with self._off_the_clock():
-            # Without synchronised normalization each process has statistics of its own; the leader's are kept.
-            self.processes.copy_from_leader(state.detector.network.buffers())
-            with self._averaged_weights():
-                for number in range(len(self.evaluations)):
-                    if self.processes.largest(int(self.stop_requested())):
-                        break
-                    self._evaluate_on(number)
-            if state.selection.evaluated == state.selection.best_step == state.step and self.processes.leads:
-                best = f"best so far: {state.selection.metric} {state.selection.best:.4f}: {{path}}"
-                self._write(self.store.save_best, best)
-        if self.progress.saved == state.step:
-            self._save_newest()  # it knows of its evaluation from now on
+            self.evaluations.look(dump_message(self.config), self.stop_requested)
+        self._take_in_when_ready()
+        if self.settings.patience:  # which must end the run at the same step whatever the metrics take
+            self._settle()
 
-    def _evaluate_on(self, number: int) -> None:
-        state, step = self.state, self.state.step
-        opened, workers = self.evaluations[number], self.settings.workers
-        evaluation = evaluate_detector(
-            state.detector, opened.dataset, opened.plan, processes=self.processes, workers=workers
-        )
-        if self.log is not None:
-            self.log.tell(
-                step, Evaluated(evaluation.metrics, evaluation.pictures, opened.name, tuple(evaluation.notes))
-            )
-        if number == 0:
-            state.selection = state.selection.after(step, evaluation.metrics)
+    def _take_in_when_ready(self) -> None:
+        if self.evaluations.ready:
+            self._take_in()
 
-    @contextmanager
-    def _averaged_weights(self) -> Iterator[None]:
-        """Evaluate the moving average where that is asked for; the weights are the same afterwards."""
-        network, average = self.state.detector.network, self.state.average
-        if average is None or not self.evaluations[0].plan.use_average:
-            yield
-            return
-        own = {name: p.detach().clone() for name, p in network.named_parameters()}
-        network.load_state_dict(average.shadow, strict=False)
-        try:
-            yield
-        finally:
-            network.load_state_dict(own, strict=False)
+    def _take_in(self) -> Selection:
+        """Take in the pending evaluation: its step's checkpoint gets to know of it, and the best one is written."""
+        with self._off_the_clock():
+            taken, chosen = self.evaluations.take_in(), self.state.selection
+            if taken is not None and taken.best:
+                told = f"best so far: {chosen.metric} {chosen.best:.4f}: {{path}}"
+                self.writer.write(partial(self.store.save_best, taken.step), taken.content, told)
+            if taken is not None and self.progress.saved == taken.step:
+                self.writer.write(partial(self.store.save, taken.step, began=self.state.began), taken.content)
+        return self.state.selection
+
+    def _settle(self) -> None:
+        """Let all processes know what the pending evaluation makes of the selection."""
+        if self.evaluations.sets:
+            self.state.selection = self.processes.from_leader(self._take_in)
 
     def _finish(self) -> None:
         """Log, save and evaluate what the loop has not; say why it ended, and how fast it was."""
@@ -325,6 +312,7 @@ class Run:
         self._save()
         if progress.ending is not Ending.INTERRUPTED and state.selection.evaluated < state.step:
             self._evaluate()
+        self._settle()
         self.writer.wait()
         self._summarize_performance()
         why = _REASONS.get(progress.ending, "")

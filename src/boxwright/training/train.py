@@ -35,6 +35,7 @@ from boxwright.preflight.examine import examine_quickly
 from boxwright.runtime.allocator import keep_freed_memory
 from boxwright.tensorflow.checkpoint import find_training
 from boxwright.training.background_writer import BackgroundWriter
+from boxwright.training.evaluations import Evaluations
 from boxwright.training.examples import training_examples
 from boxwright.training.lock import run_lock
 from boxwright.training.log import JsonLines, Listener, TensorBoard, Tracked, TrainingLog
@@ -177,7 +178,7 @@ def _prepare(
         store=store,
         batches=_batches(config, plan, settings, state, dataset, processes),
         log=log,
-        evaluations=evaluations,
+        evaluations=Evaluations(evaluations, state, processes, log, settings.workers),
         processes=processes,
         stop_requested=held.enter_context(stop_requests()),
         writer=held.enter_context(BackgroundWriter(processes.log.info)),

@@ -1,0 +1,98 @@
+"""Metrics computed in a process of their own, while the one that found the objects does something else.
+
+A thread would not do: metrics are Python, as is what sends work to a device, and only one thread of a process runs
+Python at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+
+from boxwright.builders.evaluation import EvaluationPlan
+from boxwright.errors import BoxwrightError
+from boxwright.evaluation.parts import Part, sum_up
+from boxwright.evaluation.results import Evaluation
+from boxwright.types import Categories
+
+__all__ = ["WORTH_A_PROCESS", "sum_up_beside"]
+
+# Images. The metrics of fewer are there before a process has started.
+WORTH_A_PROCESS = 500
+
+_LOG = logging.getLogger("boxwright.run")
+
+
+def sum_up_beside(parts: Sequence[Part], plan: EvaluationPlan, categories: Categories) -> Future[Evaluation]:
+    """Return what will be the evaluation: its metrics, notes and pictures, without rows and curves.
+
+    Args:
+        parts: Of all images, in any order.
+        plan: How was looked at them.
+        categories: The classes that are counted.
+
+    Returns:
+        Done already where there are few images. Where the other process fails, it says so and computes here.
+    """
+    if len(parts) < WORTH_A_PROCESS:
+        future: Future[Evaluation] = Future()
+        try:
+            future.set_result(_without_rows(sum_up(parts, plan, categories)))
+        except BoxwrightError as error:
+            future.set_exception(error)
+        return future
+    thread = ThreadPoolExecutor(1, thread_name_prefix="metrics")  # it waits for the process
+    try:
+        return thread.submit(_ask_process, pickle.dumps((list(parts), plan, categories)))
+    finally:
+        thread.shutdown(wait=False)
+
+
+def _ask_process(question: bytes) -> Evaluation:
+    # The child finds this package where this process found it, and is none of Ctrl-C's concern.
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    command = [sys.executable, "-m", __name__]
+    try:
+        done = subprocess.run(
+            command, input=question, capture_output=True, env=environment, start_new_session=True, check=True
+        )
+        answer = pickle.loads(done.stdout)  # of our own child
+    except (OSError, subprocess.CalledProcessError, pickle.UnpicklingError, EOFError) as error:
+        said = (getattr(error, "stderr", None) or b"").decode(errors="replace").strip().splitlines()
+        reason = said[-1] if said else str(error)
+        _LOG.warning(
+            "the process that computes metrics failed (%s): they are computed here, which takes longer", reason
+        )
+        return _without_rows(sum_up(*pickle.loads(question)))  # our own
+    if isinstance(answer, BoxwrightError):
+        raise answer
+    evaluation: Evaluation = answer
+    return evaluation
+
+
+def _without_rows(evaluation: Evaluation) -> Evaluation:
+    """Leave out what a training run has no use for, and what would take long to send."""
+    return replace(evaluation, rows=[], results=[])
+
+
+def _answer() -> None:
+    """Read parts from standard input, write their evaluation to standard output."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever a library prints is not part of the answer
+    answer: Evaluation | BoxwrightError
+    try:
+        answer = _without_rows(sum_up(*pickle.load(sys.stdin.buffer)))  # of our own parent
+    except BoxwrightError as error:
+        answer = error
+    with answers:
+        pickle.dump(answer, answers)
+
+
+if __name__ == "__main__":
+    _answer()

@@ -1,0 +1,136 @@
+"""The evaluations of a run: the network looks at the data, and the metrics are known some steps later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from boxwright.distributed import Processes
+from boxwright.evaluation.metrics_process import sum_up_beside
+from boxwright.evaluation.parts import EvaluationSet, categories_of
+from boxwright.evaluation.results import Evaluation
+from boxwright.evaluation.run import find_parts
+from boxwright.training.background_writer import Content, copied
+from boxwright.training.log import Evaluated, TrainingLog
+from boxwright.training.state import TrainingState
+
+__all__ = ["Evaluations", "TakenIn"]
+
+
+@dataclass(frozen=True)
+class TakenIn:
+    """What an evaluation made of the run.
+
+    Attributes:
+        step: Where the network looked at the data.
+        content: What a checkpoint of that step holds, its selection included; on the CPU.
+        best: Whether it is the best yet.
+    """
+
+    step: int
+    content: Content
+    best: bool
+
+
+@dataclass(frozen=True)
+class _Pending:
+    """An evaluation whose metrics are being computed."""
+
+    step: int
+    content: Content
+    found: list[Future[Evaluation]]
+
+
+class Evaluations:
+    """Evaluates a state on every reader, the processes together; the one that leads hears of the metrics.
+
+    One evaluation at a time is pending. Whoever needs the selection takes it in first.
+    """
+
+    def __init__(
+        self,
+        sets: Sequence[EvaluationSet],
+        state: TrainingState,
+        processes: Processes,
+        log: TrainingLog | None,
+        workers: int,
+    ) -> None:
+        """Remember what is evaluated.
+
+        Args:
+            sets: The data of each reader, and how; the first decides which checkpoint is best.
+            state: The run's; its selection follows what is taken in.
+            processes: Those of the run.
+            log: Hears of metrics and pictures.
+            workers: Processes that read and decode.
+        """
+        self.sets, self._state, self._processes, self._log, self._workers = sets, state, processes, log, workers
+        self._pending: _Pending | None = None
+
+    def look(self, config_text: str, stop_requested: Callable[[], bool]) -> None:
+        """Let the network look at the data, as the state is now; whatever was pending has been taken in.
+
+        Args:
+            config_text: The configuration as run, for the checkpoint of this step.
+            stop_requested: Asked before each reader; the others are left out then.
+        """
+        state, processes, found = self._state, self._processes, []
+        # Without synchronised normalization each process has statistics of its own; the leader's are kept.
+        processes.copy_from_leader(state.detector.network.buffers())
+        with self._averaged_weights():
+            for data in self.sets:
+                if processes.largest(int(stop_requested())):
+                    break
+                parts = find_parts(state.detector, data, processes=processes, workers=self._workers)
+                if processes.leads:
+                    found.append(sum_up_beside(parts, data.plan, categories_of(data)))
+        if found:
+            self._pending = _Pending(state.step, copied(state.content(config_text)), found)
+
+    @property
+    def ready(self) -> bool:
+        """Whether an evaluation can be taken in without waiting."""
+        return self._pending is not None and all(one.done() for one in self._pending.found)
+
+    def take_in(self) -> TakenIn | None:
+        """Wait for the metrics of the pending evaluation; log them, and choose by them.
+
+        Returns:
+            What became of it; None where none is pending.
+
+        Raises:
+            BoxwrightError: Where metrics cannot be computed of this data, or the one to choose by is not computed.
+        """
+        if self._pending is None:
+            return None
+        pending, self._pending = self._pending, None
+        step, state = pending.step, self._state
+        for number, (data, coming) in enumerate(zip(self.sets, pending.found, strict=False)):
+            found = coming.result()
+            if self._log is not None:
+                self._log.tell(step, Evaluated(found.metrics, found.pictures, data.name, tuple(found.notes)))
+            if number == 0:
+                state.selection = state.selection.after(step, found.metrics)
+        content: dict[str, Any] = {**pending.content, "selection": state.selection.content()}
+        return TakenIn(step, content, best=state.selection.best_step == step)
+
+    def agree(self) -> None:
+        """Let every process know the selection of the one that leads, which has taken in what was pending."""
+        self._state.selection = self._processes.from_leader(lambda: self._state.selection)
+
+    @contextmanager
+    def _averaged_weights(self) -> Iterator[None]:
+        """Evaluate the moving average where that is asked for; the weights are the same afterwards."""
+        network, average = self._state.detector.network, self._state.average
+        if average is None or not self.sets[0].plan.use_average:
+            yield
+            return
+        own = {name: p.detach().clone() for name, p in network.named_parameters()}
+        network.load_state_dict(average.shadow, strict=False)
+        try:
+            yield
+        finally:
+            network.load_state_dict(own, strict=False)

@@ -1,0 +1,166 @@
+"""Metrics that are known some steps after the network looked: the run is the one that waits for them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import boxwright as bw
+from boxwright.checkpoints.store import CheckpointStore, read_checkpoint
+from boxwright.errors import DataError
+from boxwright.evaluation import metrics_process
+from boxwright.evaluation.metrics_process import sum_up_beside
+from boxwright.evaluation.results import Evaluation
+from boxwright.training import evaluations
+from boxwright.training.log import Evaluated, Event
+
+SETTINGS: dict[str, Any] = {"workers": 0, "log_every_n": 1, "best_metric": "Loss/total_loss", "max_to_keep": 99}
+
+
+class Late(Future[Evaluation]):
+    """Known only to who waits for it."""
+
+    def __init__(self, known: Future[Evaluation]) -> None:
+        super().__init__()
+        self.known = known
+
+    def done(self) -> bool:
+        return False
+
+    def result(self, timeout: float | None = None) -> Evaluation:
+        del timeout
+        return self.known.result()
+
+
+@pytest.fixture
+def late(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluations, "sum_up_beside", lambda *given: Late(sum_up_beside(*given)))
+
+
+class Heard:
+    """What a run's listener hears of evaluations, and how many steps were logged before."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.evaluated: list[tuple[int, int]] = []
+
+    def hear(self, step: int, event: Event) -> None:
+        self.steps = max(self.steps, step)
+        if isinstance(event, Evaluated):
+            self.evaluated.append((step, self.steps))
+
+    def close(self) -> None:
+        pass
+
+
+def run(config: Path, folder: Path, **settings: Any) -> Heard:
+    heard = Heard()
+    bw.train(bw.load_config(config), folder, bw.RunSettings(**SETTINGS | settings), {"heard": heard})
+    return heard
+
+
+def everything(folder: Path) -> dict[str, Any]:
+    """All checkpoints of a run, without the time of day; and its log in the order of steps."""
+    kept = {path.name: read_checkpoint(path) for path in [*CheckpointStore(folder).paths(), folder / "best.pt"]}
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for content in kept.values():
+        del content["began"]
+    for line in lines:
+        line.pop("steps_per_sec", None)
+    return kept | {"log": sorted(lines, key=lambda line: (line["step"], "evaluation" in line))}
+
+
+def same(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[name], other[name]) for name in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return bool(one == other)
+
+
+@pytest.mark.parametrize(
+    ("every", "heard"),
+    [
+        # Evaluated at step 2, and not asked before the checkpoint of step 4 is to know of it.
+        ({"checkpoint_every_n": 4, "evaluate_every_n": 2}, [(2, 4), (4, 6), (6, 6)]),
+        ({"checkpoint_every_n": 2, "evaluate_every_n": 2}, [(2, 4), (4, 6), (6, 6)]),
+        ({"checkpoint_every_n": 1, "evaluate_every_n": 3}, [(3, 4), (6, 6)]),
+        ({"checkpoint_every_n": 6, "evaluate_every_n": 2, "patience": 1}, [(2, 2), (4, 4), (6, 6)]),
+    ],
+)
+def test_nothing_but_the_time_differs(
+    small_config: Path,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    every: dict[str, int],
+    heard: list[tuple[int, int]],
+) -> None:
+    """All checkpoints, the best among them, and all of the log are those of a run whose metrics are known at once."""
+    at_once = run(small_config, tmp_path / "at once", **every)
+    assert [step for step, _ in at_once.evaluated] == [then for _, then in at_once.evaluated]
+    request.getfixturevalue("late")
+    assert run(small_config, tmp_path / "late", **every).evaluated == heard
+    assert same(everything(tmp_path / "at once"), everything(tmp_path / "late"))
+
+
+def test_another_process_while_the_run_goes_on(
+    small_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    every = {"checkpoint_every_n": 4, "evaluate_every_n": 2}
+    run(small_config, tmp_path / "here", **every)
+    monkeypatch.setattr(metrics_process, "WORTH_A_PROCESS", 1)
+    run(small_config, tmp_path / "beside", **every)
+    assert same(everything(tmp_path / "here"), everything(tmp_path / "beside"))
+    assert "computed here" not in caplog.text
+
+
+@pytest.mark.usefixtures("late")
+def test_an_error_keeps_the_evaluation_before_it(
+    small_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What ends the run comes before the metrics are asked for: the checkpoint that is saved then knows of them."""
+    learn = evaluations_end(monkeypatch, 4)
+    with pytest.raises(MemoryError):
+        run(small_config, tmp_path, checkpoint_every_n=6, evaluate_every_n=2)
+    assert learn == [0, 1, 2, 3]
+    assert read_checkpoint(tmp_path / "ckpt-3.pt")["selection"]["evaluated"] == 2
+    assert read_checkpoint(tmp_path / "best.pt")["step"] == 2
+
+
+def evaluations_end(monkeypatch: pytest.MonkeyPatch, step: int) -> list[int]:
+    """Let the step fail; return those that are begun."""
+    from boxwright.training.step import Learner
+
+    begun: list[int] = []
+    learn: Callable[..., Any] = Learner.learn
+
+    def fail(self: Learner, *given: Any, **named: Any) -> Any:
+        begun.append(self.state.step)
+        if len(begun) == step:
+            raise MemoryError
+        return learn(self, *given, **named)
+
+    monkeypatch.setattr(Learner, "learn", fail)
+    return begun
+
+
+def test_metrics_that_cannot_be_computed_end_the_run_with_its_steps_saved(
+    small_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: Any) -> Future[Evaluation]:
+        future: Future[Evaluation] = Future()
+        future.set_exception(DataError("no masks"))
+        return Late(future)
+
+    monkeypatch.setattr(evaluations, "sum_up_beside", refused)
+    with pytest.raises(DataError, match="no masks"):
+        run(small_config, tmp_path, checkpoint_every_n=4, evaluate_every_n=2)
+    assert [path.name for path in CheckpointStore(tmp_path).paths()] == ["ckpt-4.pt"]
