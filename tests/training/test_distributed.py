@@ -57,6 +57,13 @@ def finish(process: subprocess.Popen[str]) -> str:
     return output
 
 
+def kill_all(process: subprocess.Popen[str], model_dir: Path) -> None:
+    """Kill torchrun and, as they would go on without it, the processes that it started."""
+    os.killpg(process.pid, signal.SIGKILL)
+    subprocess.run(["pkill", "-9", "-f", str(model_dir)], check=False)
+    process.communicate()
+
+
 def lines(model_dir: Path) -> list[dict[str, Any]]:
     """Read the log, without what depends on the clock."""
     rows = [json.loads(line) for line in (model_dir / "metrics.jsonl").read_text().splitlines()]
@@ -132,10 +139,8 @@ def test_sigkill_of_two_leaves_a_run_that_goes_on_exactly(small_config: Path, tm
         assert process.poll() is None, process.communicate()[0]
         assert time.monotonic() < deadline
         time.sleep(0.005)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
-    time.sleep(0.5)
-    subprocess.run(["pkill", "-9", "-f", str(tmp_path / "killed")], check=False)
+    kill_all(process, tmp_path / "killed")
+    assert not (tmp_path / "killed" / "ckpt-7.pt").exists(), "killed on its way"
     finish(torchrun(2, config, tmp_path / "killed", "--no-evaluate", "--checkpoint_every_n", "1"))
     whole, killed = (read_checkpoint(tmp_path / name / "ckpt-7.pt") for name in ("whole", "killed"))
     for part in ("network", "average"):

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
-from torch import Tensor
+from boxwright.training.content import Content
 
-__all__ = ["BackgroundWriter", "Content", "copied"]
-
-Content = dict[str, Any]
-Key = tuple[Any, ...]
+__all__ = ["BackgroundWriter"]
 
 
 class BackgroundWriter:
@@ -73,26 +68,3 @@ class BackgroundWriter:
         self._thread.shutdown(wait=True)
         if error is None:
             self.wait()
-
-
-def copied(content: Content) -> Content:
-    """Return content as it is now, in memory of the CPU; what changes later does not change it."""
-    taken: Content = _copied(content, {})
-    return taken
-
-
-def _copied(value: Any, known: dict[Key, Tensor]) -> Any:
-    """Copy tensors into memory of the CPU; those that are one, as shared weights are, stay one."""
-    if isinstance(value, Tensor):
-        key = (value.device, value.data_ptr(), value.dtype, value.shape, value.stride())
-        if key not in known or not value.numel():
-            known[key] = value.detach().to("cpu", copy=True)
-        return known[key]
-    if isinstance(value, dict):
-        # A shallow copy keeps what a network's state has besides its items: its modules' versions.
-        made = copy.copy(value)
-        made.update((name, _copied(one, known)) for name, one in value.items())
-        return made
-    if isinstance(value, list | tuple):
-        return type(value)(_copied(one, known) for one in value)
-    return value

@@ -8,13 +8,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from torch import nn
+
 from boxwright.distributed import Processes
 from boxwright.evaluation.metrics_process import sum_up_beside
 from boxwright.evaluation.parts import EvaluationSet, categories_of
 from boxwright.evaluation.results import Evaluation
 from boxwright.evaluation.run import find_parts
-from boxwright.training.background_writer import Content, copied
+from boxwright.training.content import Content
 from boxwright.training.log import Evaluated, TrainingLog
+from boxwright.training.sharding import whole_weights
 from boxwright.training.state import TrainingState
 
 __all__ = ["Evaluations", "TakenIn"]
@@ -70,25 +73,27 @@ class Evaluations:
         self.sets, self._state, self._processes, self._log, self._workers = sets, state, processes, log, workers
         self._pending: _Pending | None = None
 
-    def look(self, config_text: str, stop_requested: Callable[[], bool]) -> None:
+    def look(self, losses: nn.Module, content: Callable[[], Content], stop_requested: Callable[[], bool]) -> None:
         """Let the network look at the data, as the state is now; whatever was pending has been taken in.
 
         Args:
-            config_text: The configuration as run, for the checkpoint of this step.
+            losses: Has the state's network, and its whole weights where they are spread over the processes.
+            content: Makes what a checkpoint of this step holds.
             stop_requested: Asked before each reader; the others are left out then.
         """
         state, processes, found = self._state, self._processes, []
         # Without synchronised normalization each process has statistics of its own; the leader's are kept.
         processes.copy_from_leader(state.detector.network.buffers())
-        with self._averaged_weights():
+        with self._averaged_weights(), whole_weights(losses):
             for data in self.sets:
                 if processes.largest(int(stop_requested())):
                     break
                 parts = find_parts(state.detector, data, processes=processes, workers=self._workers)
                 if processes.leads:
                     found.append(sum_up_beside(parts, data.plan, categories_of(data)))
+        kept = content()
         if found:
-            self._pending = _Pending(state.step, copied(state.content(config_text)), found)
+            self._pending = _Pending(state.step, kept, found)
 
     @property
     def ready(self) -> bool:

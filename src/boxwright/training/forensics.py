@@ -30,9 +30,11 @@ from boxwright.files import make_folder, unfinished, unique_stem, write_whole
 from boxwright.metrics.metric import without_nan
 from boxwright.models.batch_norm import SyncBatchNorm2d
 from boxwright.models.detector import Detector
+from boxwright.training.content import Content
 from boxwright.training.log import draw_inputs
+from boxwright.training.losses import LossModule
 from boxwright.training.state import TrainingState, seed_step
-from boxwright.training.step import LossModule, NotFiniteError
+from boxwright.training.step import NotFiniteError
 from boxwright.types import Categories, Targets
 
 __all__ = ["Replay", "replay_step", "write_step", "written_down"]
@@ -46,6 +48,7 @@ Replay = dict[str, Any]
 def written_down(
     run_folder: Path,
     state: TrainingState,
+    content: Content,
     batches: list[Batch],
     config: m.TrainEvalPipelineConfig,
     error: NotFiniteError,
@@ -55,6 +58,7 @@ def written_down(
     Args:
         run_folder: The run's folder.
         state: The run before the step.
+        content: What a checkpoint of it holds.
         batches: What each process was to learn from.
         config: The configuration as run.
         error: What was found.
@@ -67,20 +71,26 @@ def written_down(
     if len(list(run_folder.glob("not-finite-*"))) >= _MOST_FOLDERS and not folder.exists():
         return f"{error}; images {images}; not written down: there are {_MOST_FOLDERS} such folders already"
     try:
-        first = write_step(folder, state, batches, config, error)["first"]
+        first = write_step(folder, state, content, batches, config, error)["first"]
     except (CheckpointError, OSError) as problem:
         return f"{error}; images {images}; it could not be written down: {problem}"
     return f"{error}; images {images}; first: {first}; all of it: {folder}; again: boxwright replay {folder}"
 
 
 def write_step(
-    folder: Path, state: TrainingState, batches: list[Batch], config: m.TrainEvalPipelineConfig, error: NotFiniteError
+    folder: Path,
+    state: TrainingState,
+    content: Content,
+    batches: list[Batch],
+    config: m.TrainEvalPipelineConfig,
+    error: NotFiniteError,
 ) -> Replay:
     """Write down a step that was not finite.
 
     Args:
         folder: Where to; it is made.
         state: The run before the step.
+        content: What a checkpoint of it holds.
         batches: What each process was to learn from.
         config: The configuration as run.
         error: What was found.
@@ -89,14 +99,20 @@ def write_step(
         What `replay_step` returns, which is also written to `report.json`.
     """
     with unfinished(folder, "a step that was not finite"):
-        return _write_step(folder, state, batches, config, error)
+        return _write_step(folder, state, content, batches, config, error)
 
 
 def _write_step(
-    folder: Path, state: TrainingState, batches: list[Batch], config: m.TrainEvalPipelineConfig, error: NotFiniteError
+    folder: Path,
+    state: TrainingState,
+    content: Content,
+    batches: list[Batch],
+    config: m.TrainEvalPipelineConfig,
+    error: NotFiniteError,
 ) -> Replay:
-    content = {"step": state.step, **state.content(dump_message(config))}
-    write_checkpoint({**content, "batches": [_plain(batch) for batch in batches]}, folder / "step.pt")
+    write_checkpoint(
+        {"step": state.step, **content, "batches": [_plain(batch) for batch in batches]}, folder / "step.pt"
+    )
     pictures, taken = make_folder(folder / "images"), set[str]()
     for rank, batch in enumerate(batches):
         for row, picture in enumerate(draw_inputs(batch, state.detector.categories, _MOST_IMAGES)):

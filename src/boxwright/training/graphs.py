@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from boxwright.errors import TrainingError
-from boxwright.training.step import Forward, LossModule
+from boxwright.training.losses import Forward, LossModule
 from boxwright.types import Targets
 
 __all__ = ["GraphedLosses", "in_bucket"]

@@ -20,7 +20,8 @@ from boxwright.data.batch import Batch
 from boxwright.data.loader import BatchStream
 from boxwright.distributed import Processes
 from boxwright.errors import BoxwrightError, TrainingError
-from boxwright.training.background_writer import BackgroundWriter, copied
+from boxwright.training.background_writer import BackgroundWriter
+from boxwright.training.content import Content, copied
 from boxwright.training.evaluations import Evaluations
 from boxwright.training.forensics import written_down
 from boxwright.training.graphs import GraphedLosses
@@ -74,6 +75,8 @@ class Run:
 
     def __post_init__(self) -> None:
         self.learner = Learner(self.state, self.plan, self.processes)
+        if self.settings.shard:
+            self.learner.shard()
         if self.settings.cuda_graphs:
             self.learner.module = GraphedLosses(self.learner.losses)
         self.device = next(self.state.detector.parameters()).device
@@ -121,8 +124,8 @@ class Run:
             return
         with suppress(BoxwrightError):  # the error at hand is the one to tell
             self._take_in()
-        if self.learner.settle() and self.state.step and not path.exists():
-            self._save_newest()
+        if self.learner.settle() and self.state.step and not path.exists() and not self.settings.shard:
+            self._save_newest()  # of weights that are spread the others, which may be gone, have a part
         self.writer.wait()
 
     def _start(self) -> None:
@@ -190,8 +193,8 @@ class Run:
             self._save()
         batches = self.processes.gather(error.batch.to("cpu"))
         # The others wait, so that nothing ends the one that writes before it is done.
-        folder = self.store.folder
-        where = self.processes.from_leader(lambda: written_down(folder, self.state, batches, self.config, error))
+        given = self.store.folder, self.state, self._content(), batches, self.config, error
+        where = self.processes.from_leader(lambda: written_down(*given))
         self.progress.skipped_in_a_row += 1
         if not self.settings.skip_not_finite:
             raise TrainingError(where) from None
@@ -259,14 +262,21 @@ class Run:
         """Have the state of this step written, which knows of all evaluations before it, while the run goes on."""
         if self.progress.saved != self.state.step:
             self._settle()
-            if self.processes.leads:
-                self._save_newest()
+            self._save_newest()
         self.progress.saved = self.state.step
 
     def _save_newest(self) -> None:
         save = partial(self.store.save, self.state.step, began=self.state.began)
         with self._off_the_clock():
-            self.writer.write(save, copied(self.state.content(dump_message(self.config))), "saved {path}")
+            content = self._content()
+            if self.processes.leads:
+                self.writer.write(save, content, "saved {path}")
+
+    def _content(self) -> Content:
+        """Return what a checkpoint of this step holds, on the CPU; nothing where nobody asks this process for it."""
+        if not (self.processes.leads or self.settings.shard):
+            return {}
+        return copied(self.state.content(dump_message(self.config)))
 
     def _evaluate(self) -> None:
         """Let the network look at the data of every reader; what its metrics say is taken in when they are there."""
@@ -274,7 +284,7 @@ class Run:
             return
         self._settle()
         with self._off_the_clock():
-            self.evaluations.look(dump_message(self.config), self.stop_requested)
+            self.evaluations.look(self.learner.losses, self._content, self.stop_requested)
         self._take_in_when_ready()
         if self.settings.patience:  # which must end the run at the same step whatever the metrics take
             self._settle()

@@ -49,6 +49,11 @@ class RunSettings:
         "Compile network and losses into one graph that the GPU replays: one GPU, one stage, inputs of one size.",
         _SPEED,
     )
+    shard: bool = setting(
+        False,
+        "Spread weights, gradients, averages and the optimizer over torchrun's processes (FSDP2): less memory in each.",
+        _SPEED,
+    )
     recompute: bool = setting(
         False, "Compute the backbone's maps again in the backward pass: less memory, a fifth more time.", _SPEED
     )
@@ -78,5 +83,7 @@ class RunSettings:
                 raise TrainingError(f"{name}: expected 0 or more, found {getattr(self, name)}")
         if self.recompute and (self.compile or self.cuda_graphs):
             raise TrainingError("--recompute: a network that is compiled chooses itself what it computes again")
+        if self.shard and (self.compile or self.cuda_graphs):
+            raise TrainingError("--shard: a network that is compiled cannot gather its weights")
         if self.seed is not None and not 0 <= self.seed < _SEEDS:
             raise TrainingError(f"seed: expected 0 to {_SEEDS - 1}, found {self.seed}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from boxwright.training.sharding import local
 from boxwright.training.state import TrainingState
 
 __all__ = ["Snapshot", "copied_into"]
@@ -42,6 +43,7 @@ class Snapshot:
         changing = [*weights, *(value for one in weights for value in slots.get(one, {}).values())]
         if state.average is not None:
             changing += state.average.shadow.values()
+        changing = [local(one) for one in changing]
         self._places = [*changing, *state.detector.network.buffers()]
         self._values = copied_into(self._values, [*changing, *statistics])
         self._count = state.optimizer.param_groups[0]["count"]

@@ -8,14 +8,15 @@ memory is learnt from in parts: their gradients are summed.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import record_function
 
@@ -25,16 +26,16 @@ from boxwright.criteria.terms import REGULARIZATION, TOTAL, LossTerm
 from boxwright.data.batch import Batch
 from boxwright.distributed import Processes
 from boxwright.errors import TrainingError
-from boxwright.models.detector import Detector
 from boxwright.optimization.trainable import Trainable
 from boxwright.tensorflow.variables import names_of
+from boxwright.training.losses import Forward, LossModule
+from boxwright.training.sharding import gathered, learn_as_their_rows, shard_state
 from boxwright.training.snapshot import Snapshot, copied_into
 from boxwright.training.state import TrainingState, seed_step
 from boxwright.types import Targets
 
-__all__ = ["Forward", "Learner", "LossModule", "NotFiniteError", "StepResult", "is_out_of_memory"]
+__all__ = ["Learner", "NotFiniteError", "StepResult", "is_out_of_memory"]
 
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 # Below this scale float16 gradients do not overflow for their size: they are not finite.
 _LEAST_SCALE = 2.0**-10
 
@@ -103,51 +104,6 @@ class NotFiniteError(TrainingError):
         self.losses, self.gradient_norm, self.batch = found.losses, found.gradient_norm, batch
 
 
-@dataclass(frozen=True)
-class Forward:
-    """What a forward pass of a batch, or of a part of one, gives.
-
-    Attributes:
-        terms: Loss name to term.
-        penalty: On the weights, a scalar; None where it is not part of the loss.
-        predictions: What the network said.
-    """
-
-    terms: dict[str, LossTerm]
-    penalty: Tensor | None
-    predictions: Any
-
-    def losses(self) -> dict[str, Tensor]:
-        """Return all losses by name, where this batch is all there is."""
-        return LossTerm.values(self.terms) | ({} if self.penalty is None else {REGULARIZATION: self.penalty})
-
-
-class LossModule(nn.Module):
-    """Images in, losses out: what is wrapped for many processes."""
-
-    def __init__(self, detector: Detector, plan: TrainingPlan) -> None:
-        """Remember the parts.
-
-        Args:
-            detector: The detector.
-            plan: For the precision in which the network computes, and whether weights are penalized.
-        """
-        super().__init__()
-        self.detector, self.precision, self.regularize = detector, plan.precision, plan.regularize
-
-    def forward(self, images: Tensor, true_sizes: Tensor, targets: Targets) -> Forward:
-        """Return the losses of a batch, or of a part of one."""
-        detector = self.detector
-        with record_function("forward"):
-            inputs = detector.preprocessor.normalize(images, true_sizes)
-            with torch.autocast(images.device.type, _DTYPES[self.precision], enabled=self.precision != "float32"):
-                predictions = detector.predict(inputs, true_sizes, targets)
-        with record_function("criterion"):
-            terms = detector.criterion(predictions, targets)
-            penalty = detector.regularization().to(images.device) if self.regularize else None
-        return Forward(terms, penalty, predictions)
-
-
 class Learner:
     """Takes the steps of a run."""
 
@@ -165,7 +121,7 @@ class Learner:
             processes: Those of the run.
         """
         self.state, self.plan, self.processes = state, plan, processes
-        self.trainable = Trainable(state.detector.network, plan.freezing, names_of(state.detector.network))
+        self.trainable = self._trainable()
         self.losses = LossModule(state.detector, plan)
         self.module: nn.Module = self.losses
         self._wrapped_for: frozenset[str] | None = None
@@ -175,6 +131,11 @@ class Learner:
         # The step before, where it was not waited for, and how to undo it.
         self._unread: tuple[StepResult, Batch] | None = None
         self._before = Snapshot()
+
+    def shard(self) -> None:
+        """Spread weights, averages and slots over the processes; no step has been taken yet."""
+        shard_state(self.losses, self.state, self.processes.count)
+        self.trainable = self._trainable()
 
     def learn(self, batch: Batch, *, describe: bool = False, wait: bool = True) -> StepResult:
         """Learn from a batch.
@@ -267,13 +228,19 @@ class Learner:
         self._statistics = copied_into(self._statistics, list(self.state.detector.network.buffers()))
         self._under_way = True
 
+    def _trainable(self) -> Trainable:
+        network = self.state.detector.network
+        return Trainable(network, self.plan.freezing, names_of(network))
+
     def _thaw(self) -> None:
         """Let learn what may at this step; processes are tied anew where that changed."""
         names = self.trainable.apply(self.state.step)
         if names == self._wrapped_for:
             return
         self._wrapped_for = names
-        if self.processes.count > 1:
+        if isinstance(self.losses, FSDPModule):
+            learn_as_their_rows(self.losses)
+        elif self.processes.count > 1:
             # Depthwise kernels lie in memory the same under two strides; nothing is copied.
             warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
             device = next(self.state.detector.network.parameters()).device
@@ -297,7 +264,7 @@ class Learner:
 
     def _split_further(self, batch: Batch, problem: str) -> None:
         parts = self._parts(batch)
-        if parts >= len(batch) or self.module is not self.losses:
+        if parts >= len(batch) or self.module is not self.losses or self.processes.count > 1:
             how = "one image is too much"
             if parts < len(batch) and self.processes.count == 1:
                 how = "CUDA graphs learn from a batch at once; a smaller batch_size needs less"
@@ -322,8 +289,7 @@ class Learner:
         divisors: list[Tensor] = []
         for number, piece in enumerate(pieces):
             last = number == len(pieces) - 1
-            tied = isinstance(self.module, DistributedDataParallel) and not last
-            with self.module.no_sync() if tied else nullcontext():  # type: ignore[operator]
+            with _summed_over_processes(self.module) if last else _summed_here(self.module):
                 found: Forward = self.module(piece.images, piece.true_sizes, piece.targets)
                 counts.append(_stacked(LossTerm.distinct_counts(found.terms)))
                 if number == 0:
@@ -395,7 +361,7 @@ class Learner:
         if self.plan.bias_multiplier != 1:
             torch._foreach_mul_(self.trainable.bias_gradients(), self.plan.bias_multiplier)
         gradients = self._present_gradients()
-        return gradients, torch.nn.utils.get_total_norm(gradients)
+        return gradients, gathered(torch.nn.utils.get_total_norm(gradients))
 
     def _overflowed(self, found: StepResult) -> bool:
         """Tell gradients too large for float16, which a smaller scale cures, from what is not finite at all."""
@@ -404,6 +370,23 @@ class Learner:
             and not _finite(found.gradient_norm)
             and self.state.scaler.get_scale() > _LEAST_SCALE
         )
+
+
+@contextmanager
+def _summed_here(module: nn.Module) -> Iterator[None]:
+    """Keep gradients in this process, which adds more to them."""
+    if isinstance(module, FSDPModule):
+        module.set_requires_gradient_sync(False)
+    with module.no_sync() if isinstance(module, DistributedDataParallel) else nullcontext():
+        yield
+
+
+@contextmanager
+def _summed_over_processes(module: nn.Module) -> Iterator[None]:
+    """Share gradients, and what was added up before, as wrapped modules do."""
+    if isinstance(module, FSDPModule):
+        module.set_requires_gradient_sync(True)
+    yield
 
 
 def _arriving(losses: dict[str, Tensor], norm: Tensor, rate: float) -> StepResult:

@@ -251,9 +251,21 @@ def _change_execution(state: TrainingState, plan: TrainingPlan, settings: RunSet
         _check_graphs(state, plan, processes)
     elif settings.compile:
         network.compile()
-    elif settings.recompute:
+    if settings.shard:
+        _check_shards(plan, processes)
+    if settings.recompute:
         blocks = recompute_blocks(network.get_submodule("backbone"))
         processes.log.info(f"the maps of {blocks} blocks of the backbone are computed again in the backward pass")
+
+
+def _check_shards(plan: TrainingPlan, processes: Processes) -> None:
+    for wrong, why in (
+        (processes.count == 1, "one process has nobody to share with; torchrun starts more"),
+        (plan.precision == "float16", "the scale of float16's gradients is not shared; bfloat16 needs none"),
+        (plan.summarize_gradients, "no process has whole gradients for train_config.summarize_gradients"),
+    ):
+        if wrong:
+            raise TrainingError(f"--shard: {why}")
 
 
 def _check_graphs(state: TrainingState, plan: TrainingPlan, processes: Processes) -> None:

@@ -1,0 +1,44 @@
+"""What a checkpoint holds, copied, so that the run can go on while it is written."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from boxwright.training.sharding import gathered
+
+__all__ = ["Content", "copied"]
+
+Content = dict[str, Any]
+_Key = tuple[Any, ...]
+
+
+def copied(content: Content) -> Content:
+    """Return content as it is now, in memory of the CPU; what changes later does not change it.
+
+    Where its tensors are spread over processes, all of them call this together.
+    """
+    taken: Content = _copied(content, {})
+    return taken
+
+
+def _copied(value: Any, known: dict[_Key, Tensor]) -> Any:
+    """Copy tensors into memory of the CPU; those that are one, as shared weights are, stay one."""
+    if isinstance(value, DTensor):
+        return gathered(value.detach()).cpu()
+    if isinstance(value, Tensor):
+        key = (value.device, value.data_ptr(), value.dtype, value.shape, value.stride())
+        if key not in known or not value.numel():
+            known[key] = value.detach().to("cpu", copy=True)
+        return known[key]
+    if isinstance(value, dict):
+        # A shallow copy keeps what a network's state has besides its items: its modules' versions.
+        made = copy.copy(value)
+        made.update((name, _copied(one, known)) for name, one in value.items())
+        return made
+    if isinstance(value, list | tuple):
+        return type(value)(_copied(one, known) for one in value)
+    return value

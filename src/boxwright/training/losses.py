@@ -1,0 +1,64 @@
+"""From images to losses: what a step differentiates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.profiler import record_function
+
+from boxwright.builders.training import TrainingPlan
+from boxwright.criteria.terms import REGULARIZATION, LossTerm
+from boxwright.models.detector import Detector
+from boxwright.types import Targets
+
+__all__ = ["Forward", "LossModule"]
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Forward:
+    """What a forward pass of a batch, or of a part of one, gives.
+
+    Attributes:
+        terms: Loss name to term.
+        penalty: On the weights, a scalar; None where it is not part of the loss.
+        predictions: What the network said.
+    """
+
+    terms: dict[str, LossTerm]
+    penalty: Tensor | None
+    predictions: Any
+
+    def losses(self) -> dict[str, Tensor]:
+        """Return all losses by name, where this batch is all there is."""
+        return LossTerm.values(self.terms) | ({} if self.penalty is None else {REGULARIZATION: self.penalty})
+
+
+class LossModule(nn.Module):
+    """Images in, losses out: what is wrapped for many processes."""
+
+    def __init__(self, detector: Detector, plan: TrainingPlan) -> None:
+        """Remember the parts.
+
+        Args:
+            detector: The detector.
+            plan: For the precision in which the network computes, and whether weights are penalized.
+        """
+        super().__init__()
+        self.detector, self.precision, self.regularize = detector, plan.precision, plan.regularize
+
+    def forward(self, images: Tensor, true_sizes: Tensor, targets: Targets) -> Forward:
+        """Return the losses of a batch, or of a part of one."""
+        detector = self.detector
+        with record_function("forward"):
+            inputs = detector.preprocessor.normalize(images, true_sizes)
+            with torch.autocast(images.device.type, _DTYPES[self.precision], enabled=self.precision != "float32"):
+                predictions = detector.predict(inputs, true_sizes, targets)
+        with record_function("criterion"):
+            terms = detector.criterion(predictions, targets)
+            penalty = detector.regularization().to(images.device) if self.regularize else None
+        return Forward(terms, penalty, predictions)

@@ -1,0 +1,97 @@
+"""Weights, gradients, averages and what the optimizer remembers, spread over the processes (PyTorch's FSDP2).
+
+At rest each process holds its rows of every weight. A step gathers the weights of all, runs forward and backward, and
+leaves each process with its rows of the averaged gradients. Updates are made row by row, so nothing else has to know.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from boxwright.criteria.terms import LossTerm
+from boxwright.training.losses import Forward, LossModule
+from boxwright.training.state import TrainingState
+
+__all__ = ["gathered", "learn_as_their_rows", "local", "shard_state", "whole_weights"]
+
+# So that torch finds, in what a forward pass returns, the tensors from which gradients will come.
+for _kind in (LossTerm, Forward):
+    torch.export.register_dataclass(_kind)
+
+
+def shard_state(losses: LossModule, state: TrainingState, count: int) -> None:
+    """Leave in this process its rows of a state that is the same in all.
+
+    Weights are one group, gathered and freed together: what a network computes with a weight need not know its module.
+
+    Args:
+        losses: Runs the state's network; weights are gathered when it is called.
+        state: Its weights, averages and slots become sharded.
+        count: How many processes there are.
+    """
+    # Predictions are among what is returned, some of them views; nobody changes them in place.
+    warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
+    network = state.detector.network
+    device = next(network.parameters()).device.type
+    network.to(memory_format=torch.contiguous_format)
+    before = dict(network.named_parameters())
+    mesh = init_device_mesh(device, (count,))
+    fully_shard(losses, mesh=mesh)
+    after = dict(network.named_parameters())
+    replaced: dict[Tensor, nn.Parameter] = {before[name]: after[name] for name in before}
+
+    def rows_of(value: Tensor, like: nn.Parameter) -> Tensor:
+        if not isinstance(like, DTensor) or value.shape != like.shape:
+            return value
+        return distribute_tensor(value.contiguous(), mesh, like.placements, src_data_rank=None)
+
+    optimizer = state.optimizer
+    for group in optimizer.param_groups:
+        group["params"] = [replaced[one] for one in group["params"]]
+    for old in list(optimizer.state):
+        slots = optimizer.state.pop(old)
+        optimizer.state[replaced[old]] = {name: rows_of(value, replaced[old]) for name, value in slots.items()}
+    if state.average is not None:
+        state.average.shadow = {name: rows_of(value, after[name]) for name, value in state.average.shadow.items()}
+
+
+@contextmanager
+def whole_weights(module: nn.Module) -> Iterator[None]:
+    """Let a module have its whole weights here, however often it is called; all processes enter and leave together.
+
+    They are read and not changed.
+    """
+    if not isinstance(module, FSDPModule):
+        yield
+        return
+    module.unshard()
+    try:
+        yield
+    finally:
+        module.reshard()
+
+
+def learn_as_their_rows(module: nn.Module) -> None:
+    """Let whole weights, which are other tensors, learn where their rows do; all processes call this together."""
+    learning = {name for name, rows in module.named_parameters() if rows.requires_grad}
+    with whole_weights(module):
+        for name, weight in module.named_parameters():
+            weight.requires_grad_(name in learning)
+
+
+def gathered(value: Tensor) -> Tensor:
+    """Return a tensor whole; where it is spread over processes, all of them call this together."""
+    return value.full_tensor() if isinstance(value, DTensor) else value
+
+
+def local(value: Tensor) -> Tensor:
+    """Return the rows of a tensor that this process has, in the same memory; all of them where it is not spread."""
+    return value.to_local() if isinstance(value, DTensor) else value
