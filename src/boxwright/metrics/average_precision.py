@@ -17,14 +17,14 @@ def precision_and_recall(gains: Floats, losses: Floats, count: float) -> tuple[F
     """Compute both after each detection.
 
     Args:
-        gains: float64 [N]; what each detection adds to those that are right.
-        losses: float64 [N]; what each adds to those that are wrong.
+        gains: float64 […, N]; what each detection adds to those that are right.
+        losses: float64 […, N]; what each adds to those that are wrong.
         count: Objects to be found.
 
     Returns:
-        Precision and recall, float64 [N] each.
+        Precision and recall, float64 […, N] each.
     """
-    right, wrong = np.cumsum(gains), np.cumsum(losses)
+    right, wrong = np.cumsum(gains, axis=-1), np.cumsum(losses, axis=-1)
     return right / np.maximum(right + wrong, np.spacing(1)), right / count
 
 

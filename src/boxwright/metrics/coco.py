@@ -6,8 +6,8 @@ Dimensions: T overlap thresholds, S ranges of size, R = S × T, D detections of 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,23 +30,37 @@ _LIMITS = (1, 10, 100)
 
 @dataclass(frozen=True)
 class _Judged:
-    """The detections of one class in one image, best first, under every rule.
+    """Detections under every rule: those of an image, class by class and best first, or of many images.
 
     Attributes:
+        labels: int64 [D].
+        ranks: int64 [D]; how many of its class in its image are better.
         scores: float64 [D].
         right: bool [S, T, D]; whether each found an object that counts.
         ignored: bool [S, T, D]; whether each counts neither way.
-        image: Which image, in the order in which they were added.
+        images: int64 [D]; which image, in the order in which they were added.
         detections: int64 [D]; which of the image's detections each is.
-        objects: int64 [T, D]; which of the image's objects each found where all sizes count; -1 for none.
+        objects: int32 [T, D]; which of the image's objects each found where all sizes count; -1 for none.
     """
 
+    labels: NDArray[np.int64]
+    ranks: NDArray[np.int64]
     scores: NDArray[np.float64]
     right: NDArray[np.bool_]
     ignored: NDArray[np.bool_]
-    image: int
+    images: NDArray[np.int64]
     detections: NDArray[np.int64]
-    objects: NDArray[np.int64]
+    objects: NDArray[np.int32]
+
+    def select(self, chosen: NDArray[np.int64]) -> _Judged:
+        """Return some of them, in the order of the indices `chosen`."""
+        return _Judged(**{f.name: getattr(self, f.name)[..., chosen] for f in fields(self)})
+
+    @staticmethod
+    def join(parts: Sequence[_Judged]) -> _Judged:
+        """Return those of several images, one after another."""
+        names = [f.name for f in fields(_Judged)]
+        return _Judged(**{name: np.concatenate([getattr(one, name) for one in parts], axis=-1) for name in names})
 
 
 class CocoMetrics:
@@ -63,7 +77,8 @@ class CocoMetrics:
         self.categories, self.per_category, self.kind = categories, per_category, kind
         self._prefix = f"Detection{kind.name}"
         self._map = f"{self._prefix}_Precision/mAP"
-        self._judged: dict[int, list[_Judged]] = defaultdict(list)
+        self._known = np.array(sorted(category.label for category in categories), np.int64)
+        self._judged: list[_Judged] = []
         self._objects: dict[int, NDArray[np.int64]] = defaultdict(lambda: np.zeros(len(_RANGES), np.int64))
         self._images = self._truths = self._found = 0
         self._best = 0.0
@@ -77,63 +92,68 @@ class CocoMetrics:
             masks: Of both, where masks are compared.
         """
         truth, found = self.kind.of(sample, detections, masks)
-        found_labels = detections.labels
-        found_scores = detections.scores.astype(np.float64)
+        labels, scores = detections.labels, detections.scores.astype(np.float64)
         self._images += 1
         self._truths += len(sample.labels)
-        self._found += len(found_labels)
-        self._best = max(self._best, float(found_scores.max(initial=0.0)))
-        known = {category.label for category in self.categories}
-        for label in sorted(known & {*sample.labels.tolist(), *found_labels.tolist()}):
-            mine = np.flatnonzero(found_labels == label)
-            best = mine[np.argsort(-found_scores[mine], kind="stable")[: _LIMITS[-1]]]
-            self._judge(label, best, found[best], found_scores[best], sample, truth)
+        self._found += len(labels)
+        self._best = max(self._best, float(scores.max(initial=0.0)))
+        # Class by class, best first; of equals the first is the better.
+        order = np.lexsort((-scores, labels))
+        ranks = np.arange(len(order)) - np.searchsorted(labels[order], labels[order])
+        counted = (ranks < _LIMITS[-1]) & np.isin(labels[order], self._known)
+        order, ranks = order[counted], ranks[counted]
+        judged = self._nothing_found(labels[order], ranks, scores[order], order, found[order].areas)
+        for label in np.intersect1d(sample.labels, self._known).tolist():
+            self._judge(label, judged, found, truth, sample)
+        self._judged.append(judged)
 
-    def _judge(
+    def _nothing_found(
         self,
-        label: int,
-        detections: NDArray[np.int64],
-        found: Regions,
+        labels: NDArray[np.int64],
+        ranks: NDArray[np.int64],
         scores: NDArray[np.float64],
-        sample: Sample,
-        objects: Regions,
-    ) -> None:
+        detections: NDArray[np.int64],
+        areas: NDArray[np.float64],
+    ) -> _Judged:
+        """Return an image's detections as they are where none finds anything: those outside a range count not."""
+        shape = (len(_RANGES), len(_THRESHOLDS), len(labels))
+        return _Judged(
+            labels,
+            ranks,
+            scores,
+            right=np.zeros(shape, np.bool_),
+            ignored=np.repeat(_outside(areas)[:, None], len(_THRESHOLDS), axis=1),
+            images=np.full(len(labels), self._images - 1),
+            detections=detections,
+            objects=np.full(shape[1:], NOBODY, np.int32),
+        )
+
+    def _judge(self, label: int, judged: _Judged, found: Regions, objects: Regions, sample: Sample) -> None:
+        """Let the detections of a class claim its objects; what they find is written to `judged`."""
         chosen = np.flatnonzero(sample.labels == label)
-        shape = (len(_RANGES), len(_THRESHOLDS), len(scores))
-        outside = np.broadcast_to(_outside(found.areas)[:, None], shape)
-        image = self._images - 1
-        if not len(chosen):  # most classes of an image: nothing can be claimed
-            wrong = np.broadcast_to(np.False_, shape)
-            nobody = np.broadcast_to(np.int64(NOBODY), shape[1:])
-            self._judged[label].append(_Judged(scores, wrong, outside, image, detections, nobody))
-            return
         truth, crowd = objects[chosen], sample.is_crowd[chosen]
         ignored = crowd | _outside(sample.areas[chosen].astype(np.float64))
         self._objects[label] += (~ignored).sum(1)
-        overlap = found.overlaps(truth)
+        own = slice(*np.searchsorted(judged.labels, [label, label + 1]).tolist())
+        regions = found[judged.detections[own]]
+        overlap = regions.overlaps(truth)
         if crowd.any():
-            overlap = np.where(crowd, found.overlaps_of_crowds(truth), overlap)
+            overlap = np.where(crowd, regions.overlaps_of_crowds(truth), overlap)
         rules = np.repeat(ignored, len(_THRESHOLDS), axis=0)
-        claims = claim_best_free(overlap, np.tile(_THRESHOLDS, len(_RANGES)), rules, crowd).reshape(shape)
+        claims = claim_best_free(overlap, np.tile(_THRESHOLDS, len(_RANGES)), rules, crowd)
+        claims = claims.reshape(judged.right[..., own].shape)
         taken = claims != NOBODY
         of_ignored = np.zeros_like(taken)
         for size, row in enumerate(ignored):
             of_ignored[size] = taken[size] & np.append(row, False)[claims[size]]
-        self._judged[label].append(
-            _Judged(
-                scores,
-                right=taken & ~of_ignored,
-                ignored=of_ignored | (~taken & outside),
-                image=image,
-                detections=detections,
-                objects=np.append(chosen, NOBODY)[claims[0]],
-            )
-        )
+        judged.right[..., own] = taken & ~of_ignored
+        judged.ignored[..., own] = np.where(taken, of_ignored, judged.ignored[..., own])
+        judged.objects[:, own] = np.append(chosen, NOBODY)[claims[0]]
 
     def compute(self) -> MetricResult:
         """Return the metrics; -1 where there is no truth that the metric is about."""
-        by_limit = {limit: {label: self._curves(label, limit) for label in sorted(self._judged)} for limit in _LIMITS}
-        curves = by_limit[_LIMITS[-1]]
+        judged = self._by_class()
+        curves = {label: self._sampled(label, own) for label, own in judged.items()}
         precision = [curve[0] for curve in curves.values()]
         values = {
             self._map: _mean(p[0] for p in precision),
@@ -142,7 +162,8 @@ class CocoMetrics:
         }
         values |= {f"{self._map}{_SIZES[size]}": _mean(p[size] for p in precision) for size in (1, 2, 3)}
         for limit in _LIMITS:
-            values[f"{self._prefix}_Recall/AR@{limit}"] = _mean(curve[1][0] for curve in by_limit[limit].values())
+            recalls = (self._recall(label, own, limit)[0] for label, own in judged.items())
+            values[f"{self._prefix}_Recall/AR@{limit}"] = _mean(recalls)
         recall = [curve[1] for curve in curves.values()]
         values |= {f"{self._prefix}_Recall/AR@100{_SIZES[size]}": _mean(r[size] for r in recall) for size in (1, 2, 3)}
         if self.per_category:
@@ -150,48 +171,49 @@ class CocoMetrics:
                 own = [curves[category.label][0][0]] if category.label in curves else []
                 values[f"{self._prefix}_PerformanceByCategory/mAP/{category.name}"] = _mean(own)
         names = {category.label: category.name for category in self.categories}
-        drawn = [curve for label in curves for curve in self._drawn(label, names[label])]
+        drawn = [curve for label, own in judged.items() for curve in self._drawn(label, names[label], own)]
         return MetricResult(values, drawn, self._notes(values))
 
-    def _drawn(self, label: int, name: str) -> list[Curve]:
+    def _by_class(self) -> dict[int, _Judged]:
+        """Return the detections of each class that has objects, image by image."""
+        if not self._judged:
+            return {}
+        every = _Judged.join(self._judged)
+        return {label: every.select(np.flatnonzero(every.labels == label)) for label in sorted(self._objects)}
+
+    def _drawn(self, label: int, name: str, judged: _Judged) -> list[Curve]:
         """Return the curves of a class at every overlap, for objects of all sizes; none where it has no object."""
         objects = float(self._objects[label][0])
         if not objects:
             return []
-        judged = self._judged[label]
-        scores = np.concatenate([image.scores for image in judged])
-        right = np.concatenate([image.right[0] for image in judged], axis=-1)
-        counted = ~np.concatenate([image.ignored[0] for image in judged], axis=-1)
-        images = np.repeat([image.image for image in judged], [len(image.scores) for image in judged])
-        detections = np.concatenate([image.detections for image in judged])
-        claimed = np.concatenate([image.objects for image in judged], axis=-1)
+        order = np.argsort(-judged.scores, kind="stable")
         found = []
         for number, threshold in enumerate(_THRESHOLDS):
-            counts = np.flatnonzero(counted[number])
-            order = counts[np.argsort(-scores[counts], kind="stable")]
-            gains = right[number][order].astype(np.float64)
+            best = judged.select(order[~judged.ignored[0, number, order]])
+            gains = best.right[0, number].astype(np.float64)
             precision, recall = precision_and_recall(gains, 1 - gains, objects)
-            matches = Matches(images, detections, claimed[number]).select(order)
-            found.append(Curve(name, float(threshold), scores[order], gains, objects, precision, recall, matches))
+            matches = Matches(best.images, best.detections, best.objects[number].astype(np.int64))
+            found.append(Curve(name, float(threshold), best.scores, gains, objects, precision, recall, matches))
         return found
 
-    def _curves(self, label: int, limit: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def _sampled(self, label: int, judged: _Judged) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return precision [S, T, 101] and the last recall [S, T] of a class; -1 where it has no object."""
-        judged, counts = self._judged[label], self._objects[label]
         precision = np.full((len(_RANGES), len(_THRESHOLDS), len(_RECALLS)), -1.0)
-        recall = np.full((len(_RANGES), len(_THRESHOLDS)), -1.0)
-        order = np.argsort(-np.concatenate([image.scores[:limit] for image in judged]), kind="stable")
-        right = np.concatenate([image.right[..., :limit] for image in judged], axis=-1)[..., order]
-        ignored = np.concatenate([image.ignored[..., :limit] for image in judged], axis=-1)[..., order]
-        for size in np.flatnonzero(counts):
-            for threshold in range(len(_THRESHOLDS)):
-                gains, counted = right[size, threshold], ~ignored[size, threshold]
-                p, r = precision_and_recall(
-                    (gains & counted).astype(np.float64), (~gains & counted).astype(np.float64), float(counts[size])
-                )
-                precision[size, threshold] = sampled(p, r, _RECALLS)
-                recall[size, threshold] = r[-1] if len(r) else 0.0
-        return precision, recall
+        best = judged.select(np.argsort(-judged.scores, kind="stable"))
+        for size in np.flatnonzero(self._objects[label]):
+            counted = ~best.ignored[size]
+            gains, losses = (best.right[size] & counted), (~best.right[size] & counted)
+            curves = precision_and_recall(
+                gains.astype(np.float64), losses.astype(np.float64), float(self._objects[label][size])
+            )
+            precision[size] = [sampled(p, r, _RECALLS) for p, r in zip(*curves, strict=True)]
+        return precision, self._recall(label, judged, _LIMITS[-1])
+
+    def _recall(self, label: int, judged: _Judged, limit: int) -> NDArray[np.float64]:
+        """Return what share [S, T] of a class's objects was found by the best of each image; -1 where it has none."""
+        counts = self._objects[label][:, None]
+        found = (judged.right & ~judged.ignored & (judged.ranks < limit)).sum(-1)
+        return np.where(counts > 0, found / np.maximum(counts, 1), -1.0)
 
     def _notes(self, metrics: dict[str, float]) -> list[str]:
         """Say why a metric is 0 or -1."""
