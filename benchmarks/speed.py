@@ -34,12 +34,14 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from boxwright.benchmarking.facts import channels_first
+from boxwright.benchmarking.steps import our_step, their_step
+from boxwright.benchmarking.torchvision_detectors import their_detection, torchvision_detector
 from boxwright.criteria.terms import LossTerm
 from boxwright.data.shapes import ShapesDataset
 from boxwright.models.detector import Detector
 from boxwright.runtime.allocator import keep_freed_memory
 from boxwright.runtime.measure import Timing, load, measure
-from boxwright.training.contenders import channels_first, our_step, their_detection, their_step, torchvision_detector
 from boxwright.types import AnchorPredictions, Targets
 
 HERE = Path(__file__).parent

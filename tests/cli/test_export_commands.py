@@ -182,6 +182,9 @@ def test_verifying_and_measuring(file: Path, project: Path, tmp_path: Path) -> N
         assert len(one["samples_ms"]) == 3
         assert one["least_ms"] == min(one["samples_ms"]) <= one["median_ms"] <= one["p95_ms"] <= max(one["samples_ms"])
     assert timings[0]["ratio"] == 1
+    words = ["benchmark", file, "--batch", 1, "--rounds", 3, "--json", tmp_path / "c.json"]
+    assert "ratio" in run(*words, code=WITHOUT_TORCH)
+    assert json.loads((tmp_path / "c.json").read_text())["facts"] == {}, "counted in networks that PyTorch runs"
 
 
 def test_measuring_against_torchvision(project: Path, tmp_path: Path) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from boxwright.benchmarking.facts import facts
 from boxwright.models.layers import Conv2d
 from boxwright.models.winograd import gains_from_winograd
-from boxwright.training.contenders import facts
 
 
 def test_operations_are_those_of_the_definition_whatever_way_is_taken() -> None:

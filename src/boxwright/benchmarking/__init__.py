@@ -1,0 +1,1 @@
+"""Measuring detectors beside each other."""

@@ -1,0 +1,104 @@
+"""What is measured, by name; without PyTorch where all of it is exported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boxwright.benchmarking.settings import BenchmarkSettings
+from boxwright.errors import ConfigError
+from boxwright.inference.finders import open_export
+from boxwright.runtime.formats import EXPORTS
+from boxwright.runtime.measure import Timing, measure
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from boxwright.benchmarking.facts import Facts
+
+__all__ = ["Contender", "open_contenders", "time_contenders"]
+
+Pictures = Sequence[NDArray[np.uint8]]
+# From pictures to what is called once a round.
+Prepare = Callable[[Pictures], Callable[[], Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class Contender:
+    """What is measured.
+
+    Attributes:
+        prepare: Makes of pictures what is called once a round.
+        network: What PyTorch runs, whose operations and memory can be counted; None for an exported file, and for other
+            ways of running what is counted already.
+        look: Makes of pictures an inference by it, in which operations are counted.
+    """
+
+    prepare: Prepare
+    network: nn.Module | None = None
+    look: Prepare | None = None
+
+
+def open_contenders(names: Sequence[str], settings: BenchmarkSettings) -> dict[str, Contender]:
+    """Open models, and make of each what is measured.
+
+    Args:
+        names: Runs' folders, checkpoints, exported files, configurations, and torchvision's as `torchvision:NAME`.
+        settings: How.
+
+    Returns:
+        Contenders by name; compiled ones, and those in bfloat16, have that in theirs.
+
+    Raises:
+        BoxwrightError: Where one cannot be opened, or not be trained.
+    """
+    found: dict[str, Contender] = {}
+    for name in names:
+        if Path(name).suffix in EXPORTS:
+            found[name] = _exported(name, settings)
+        else:
+            from boxwright.benchmarking.networks import open_network
+
+            found |= open_network(name, settings)
+    return found
+
+
+def time_contenders(
+    contenders: dict[str, Contender], pictures: Pictures, sizes: Iterable[int], rounds: int
+) -> tuple[list[Timing], dict[str, Facts]]:
+    """Time all contenders at all batch sizes, one call of each a round.
+
+    Args:
+        contenders: By name; the first is what others are compared with.
+        pictures: Are repeated where a batch has more.
+        sizes: Of batches.
+        rounds: How many.
+
+    Returns:
+        Timings, and what the first batch costs of networks that can be counted, by name.
+    """
+    timings: list[Timing] = []
+    counted: dict[str, Facts] = {}
+    for size in sizes:
+        given = [pictures[number % len(pictures)] for number in range(size)]
+        calls = {name: one.prepare(given) for name, one in contenders.items()}
+        timings += measure(calls, size, rounds)
+        for name, one in contenders.items():
+            if one.network is not None and name not in counted:
+                from boxwright.benchmarking.facts import facts
+
+                counted[name] = facts(one.network, calls[name], (one.look or one.prepare)(given))
+    return timings, counted
+
+
+def _exported(name: str, settings: BenchmarkSettings) -> Contender:
+    if settings.train:
+        raise ConfigError(f"{name} is exported, and cannot be trained; without --train it is measured")
+    find = open_export(Path(name), settings.threads).detect
+    return Contender(lambda given: partial(find, given))

@@ -1,0 +1,28 @@
+"""How detectors are measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from boxwright.errors import ConfigError
+from boxwright.settings import setting
+
+__all__ = ["BenchmarkSettings"]
+
+_PRECISIONS = ("float32", "bfloat16")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchmarkSettings:
+    """How contenders are measured; `boxwright benchmark` has an option for each."""
+
+    device: str = setting("auto", "Where PyTorch's models run: cpu, cuda, or auto for a GPU where there is one.")
+    threads: int = setting(0, "Threads of every backend; 0 for its own choice.", least=0)
+    rounds: int = setting(15, "Calls of each, one a round, in turn.", least=3)
+    train: bool = setting(False, "Measure training steps, on pictures with eight made-up boxes each.")
+    compile: bool = setting(False, "Measure PyTorch's networks compiled, too; a minute or more each.")
+    precision: str = setting("float32", "With bfloat16, measure PyTorch's networks in that, too.")
+
+    def __post_init__(self) -> None:
+        if self.precision not in _PRECISIONS:
+            raise ConfigError(f"--precision {self.precision}: expected {' or '.join(_PRECISIONS)}")

@@ -1,0 +1,79 @@
+"""Training steps of detectors, ours or torchvision's, on made-up groundtruth.
+
+Dimensions: B batch, H W image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from boxwright.criteria.terms import LossTerm
+from boxwright.models.detector import Detector
+from boxwright.types import Targets
+
+__all__ = ["our_step", "their_step"]
+
+Pictures = Sequence[NDArray[np.uint8]]
+Run = Callable[[], Any]
+_OBJECTS = 8
+# Weights must stay as they are: a step whose numbers leave the usual range is slower.
+_RATE = 1e-12
+
+
+def our_step(detector: Detector, pictures: Pictures) -> Run:
+    """Return a training step of one of ours: forward, losses, backward, update; the pictures are resized already.
+
+    Args:
+        detector: Is put into training mode, and its weights do not change to speak of.
+        pictures: uint8 [H, W, 3], of one size.
+
+    Returns:
+        What takes a step.
+    """
+    detector.train().to(memory_format=torch.channels_last)
+    with torch.no_grad():
+        inputs, sizes = detector.preprocess(torch.from_numpy(np.stack(pictures)))
+    ones = torch.ones(len(pictures), _OBJECTS)
+    labels = torch.zeros(ones.shape, dtype=torch.int64)
+    device = next(detector.parameters()).device
+    targets = Targets(_boxes(len(pictures), *inputs.shape[-2:]), labels, ones, ones > 0).to(device)
+    inputs, sizes = inputs.to(device), sizes.to(device)
+    update = _update(detector)
+    return lambda: update(lambda: LossTerm.sum(detector.criterion(detector.predict(inputs, sizes, targets), targets)))
+
+
+def their_step(model: nn.Module, pictures: Pictures) -> Run:
+    """Return a training step of one of torchvision's on the same objects; its own transform is part of it."""
+    device = next(model.parameters()).device
+    images = [torch.from_numpy(one).to(device).permute(2, 0, 1).float() / 255 for one in pictures]
+    boxes = _boxes(len(images), *images[0].shape[-2:]).to(device)
+    targets = [{"boxes": one, "labels": torch.ones(_OBJECTS, dtype=torch.int64, device=device)} for one in boxes]
+    update = _update(model.train())
+    return lambda: update(lambda: torch.stack(list(model(images, targets).values())).sum())
+
+
+def _boxes(count: int, height: int, width: int) -> Tensor:
+    """Return made-up boxes of objects, float [count, 8, 4], xyxy in pixels, always the same."""
+    generator = torch.Generator().manual_seed(0)
+    corners = torch.rand(count, _OBJECTS, 2, 2, generator=generator).sort(dim=2).values
+    corners[:, :, 1] += 0.05
+    return corners.flatten(2) * torch.tensor([width, height, width, height]) / 1.05
+
+
+def _update(network: nn.Module) -> Callable[[Callable[[], Tensor]], None]:
+    optimizer = torch.optim.SGD([one for one in network.parameters() if one.requires_grad], _RATE, momentum=0.9)
+
+    def update(loss: Callable[[], Tensor]) -> None:
+        optimizer.zero_grad(set_to_none=True)
+        torch.autograd.backward(loss())
+        optimizer.step()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+
+    return update
