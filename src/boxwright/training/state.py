@@ -149,4 +149,4 @@ def seed_step(seed: int, step: int, rank: int) -> None:
         step: Steps done.
         rank: The process; each draws its own.
     """
-    torch.manual_seed(int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)[0] >> 1))
+    torch.manual_seed(int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)[0]) >> 1)
