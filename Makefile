@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all parity fuzz check clean
+.PHONY: help install demo test test-all test-oldest parity fuzz check clean
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1\t/' | expand -t 14
@@ -30,6 +30,16 @@ test: install    ## the tests, without those marked slow
 test-all: install ## every test
 	$(BIN)/python -m pytest
 
+# Of what the package itself needs; its extras have newer friends.
+OLDEST := .venv-oldest
+test-oldest:     ## tests of training and the commands, with the oldest releases that pyproject.toml allows
+	$(PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/python -m pip install --quiet uv
+	VIRTUAL_ENV=$(OLDEST) $(OLDEST)/bin/uv pip install --quiet --resolution lowest-direct --editable .
+	VIRTUAL_ENV=$(OLDEST) $(OLDEST)/bin/uv pip install --quiet pytest hypothesis scipy filelock httpx
+	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -m "not slow" tests/training tests/preflight tests/cli/test_commands.py \
+	  tests/cli/test_strangers.py tests/test_package.py
+
 parity: install  ## every recording in the folder that BOXWRIGHT_GOLDEN names, or in the one shipped
 	$(BIN)/python -m pytest tests/parity
 
@@ -44,4 +54,4 @@ check: install   ## lint, types, layers, docstrings
 	$(BIN)/pydoclint --quiet src
 
 clean:           ## remove what the targets made
-	rm -rf $(VENV) demo findings .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) $(OLDEST) demo findings .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import boxwright as bw
 from boxwright.checkpoints.store import CheckpointStore, read_checkpoint
@@ -19,6 +18,7 @@ from boxwright.evaluation.metrics_process import sum_up_beside
 from boxwright.evaluation.results import Evaluation
 from boxwright.training import evaluations
 from boxwright.training.log import Evaluated, Event
+from tests.training.checkpoints import same
 
 SETTINGS: dict[str, Any] = {"workers": 0, "log_every_n": 1, "best_metric": "Loss/total_loss", "max_to_keep": 99}
 
@@ -74,16 +74,6 @@ def everything(folder: Path) -> dict[str, Any]:
     for line in lines:
         line.pop("steps_per_sec", None)
     return kept | {"log": sorted(lines, key=lambda line: (line["step"], "evaluation" in line))}
-
-
-def same(one: Any, other: Any) -> bool:
-    if isinstance(one, torch.Tensor):
-        return torch.equal(one, other)
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(one[name], other[name]) for name in one)
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(same, one, other))
-    return bool(one == other)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -30,21 +29,12 @@ from boxwright.training.train import _check_shards
 from boxwright.types import Targets
 from boxwright.types.masks import InstanceMasks
 from tests.exporters.small_detectors import FAMILIES, build
+from tests.training.checkpoints import same
 from tests.training.test_distributed import finish, kill_all, lines, smooth_config, torchrun
 
 # Unclipped: the norm of all gradients is summed in another order.
 EXACT = ("train_config.optimizer.use_moving_average=true", "train_config.gradient_clipping_by_norm=0")
 PARTS = ("network", "optimizer", "average", "selection")
-
-
-def same(one: Any, other: Any) -> bool:
-    if isinstance(one, torch.Tensor):
-        return torch.equal(one, other)
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(one[name], other[name]) for name in one)
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(same, one, other))
-    return bool(one == other)
 
 
 def test_the_run_is_that_of_whole_weights(small_config: Path, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import torch
 import boxwright as bw
 from boxwright.checkpoints.store import CheckpointStore, read_checkpoint
 from tests.conftest import Silent, small_config_text
+from tests.training.checkpoints import same
 
 QUIET = {"evaluate": False, "workers": 0}
 
@@ -26,10 +27,6 @@ def weights(model_dir: Path) -> dict[str, torch.Tensor]:
     found = CheckpointStore(model_dir).latest()
     assert found is not None
     return dict(found[1]["network"])
-
-
-def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
-    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
 def test_resumed_run_ends_with_the_same_bits(small_config: Path, tmp_path: Path) -> None:
