@@ -207,6 +207,10 @@ class Learner:
             self._under_way = self._updating = False
             raise NotFiniteError(self.state.step + 1, found, batch)
 
+    def untie(self) -> None:
+        """Let go of the other processes, so that their group can be ended: torch 2.8 waits for ever where not."""
+        self.module, self._wrapped_for = self.losses, None
+
     def settle(self) -> bool:
         """Go back to the last step that is known to be finite, and return whether the state is whole.
 

@@ -84,6 +84,7 @@ def train(
         check_tracker(name)
     with join_processes() as processes, ExitStack() as held:
         run = _prepare(config, Path(model_dir), settings, listeners or {}, processes, held)
+        held.callback(run.learner.untie)
         if settings.profile:
             run.profile()
         else:
