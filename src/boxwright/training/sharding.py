@@ -44,7 +44,8 @@ def shard_state(losses: LossModule, state: TrainingState, count: int) -> None:
     network.to(memory_format=torch.contiguous_format)
     before = dict(network.named_parameters())
     mesh = init_device_mesh(device, (count,))
-    fully_shard(losses, mesh=mesh)
+    # Sum, then divide: gloo of torch 2.8 takes an average that it is asked for as a sum, and says nothing.
+    fully_shard(losses, mesh=mesh).set_force_sum_reduction_for_comms(True)
     after = dict(network.named_parameters())
     replaced: dict[Tensor, nn.Parameter] = {before[name]: after[name] for name in before}
 
