@@ -37,7 +37,8 @@ test-oldest:     ## tests of training and the commands, with the oldest releases
 	$(OLDEST)/bin/python -m pip install --quiet uv
 	VIRTUAL_ENV=$(OLDEST) $(OLDEST)/bin/uv pip install --quiet --resolution lowest-direct --editable .
 	VIRTUAL_ENV=$(OLDEST) $(OLDEST)/bin/uv pip install --quiet pytest hypothesis scipy filelock httpx
-	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -m "not slow" tests/training tests/preflight tests/cli/test_commands.py \
+	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -m "not slow" \
+	  -W "ignore:<class 'torch.autograd.function.Function'> should not be instantiated:DeprecationWarning" tests/training tests/preflight tests/cli/test_commands.py \
 	  tests/cli/test_strangers.py tests/test_package.py
 
 parity: install  ## every recording in the folder that BOXWRIGHT_GOLDEN names, or in the one shipped

@@ -611,7 +611,7 @@ def test_thousands_of_equal_images_are_counted_not_listed() -> None:
     from boxwright.preflight.images import Fingerprints, check_duplicates
 
     count = 3000
-    hashes = {name: np.zeros((count, 4), np.uint64) for name in ("dhash", "phash")}
+    hashes = {name: np.zeros((count, 32), np.uint8) for name in ("dhash", "phash")}
     prints = Fingerprints(tuple(f"i{n}" for n in range(count)), (b"a",) * count, hashes, (), ())
     (finding,) = check_duplicates(prints, "the data")
     pairs = count * (count - 1) // 2
