@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -81,6 +82,17 @@ def test_every_metric_can_be_computed_there(caplog: pytest.LogCaptureFixture) ->
     assert len(here.metrics) > 40
     np.testing.assert_equal(beside.metrics, here.metrics)
     assert beside.notes == here.notes
+    assert not caplog.records
+
+
+def test_what_lies_in_the_working_folder_is_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("numpy", "boxwright", "random"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit(3)")
+    monkeypatch.chdir(tmp_path)
+    parts = found_all(8)
+    assert sum_up_beside(parts, plan_of("coco_detection_metrics"), CATEGORIES).result().metrics
     assert not caplog.records
 
 

@@ -55,9 +55,9 @@ def sum_up_beside(parts: Sequence[Part], plan: EvaluationPlan, categories: Categ
 
 
 def _ask_process(question: bytes) -> Evaluation:
-    # The child finds this package where this process found it, and is none of Ctrl-C's concern.
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    command = [sys.executable, "-m", __name__]
+    # The child imports from where this process does, whatever lies in the working folder, and hears no Ctrl-C.
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+    command = [sys.executable or "python3", "-P", "-m", __name__]
     try:
         done = subprocess.run(
             command, input=question, capture_output=True, env=environment, start_new_session=True, check=True
