@@ -12,6 +12,7 @@ import pytest
 
 import boxwright as bw
 from boxwright.checkpoints.store import CheckpointStore, read_checkpoint
+from boxwright.config.load import dump_message
 from boxwright.errors import DataError
 from boxwright.evaluation import metrics_process
 from boxwright.evaluation.metrics_process import sum_up_beside
@@ -19,6 +20,7 @@ from boxwright.evaluation.results import Evaluation
 from boxwright.training import evaluations
 from boxwright.training.log import Evaluated, Event
 from tests.training.checkpoints import same
+from tests.training.test_distributed import finish, lines, smooth_config, torchrun
 
 SETTINGS: dict[str, Any] = {"workers": 0, "log_every_n": 1, "best_metric": "Loss/total_loss", "max_to_keep": 99}
 
@@ -40,6 +42,7 @@ class Late(Future[Evaluation]):
 
 @pytest.fixture
 def late(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluations, "WORTH_A_PROCESS", 0)
     monkeypatch.setattr(evaluations, "sum_up_beside", lambda *given: Late(sum_up_beside(*given)))
 
 
@@ -106,7 +109,8 @@ def test_another_process_while_the_run_goes_on(
 ) -> None:
     every = {"checkpoint_every_n": 4, "evaluate_every_n": 2}
     run(small_config, tmp_path / "here", **every)
-    monkeypatch.setattr(metrics_process, "WORTH_A_PROCESS", 1)
+    for module in (evaluations, metrics_process):
+        monkeypatch.setattr(module, "WORTH_A_PROCESS", 1)
     run(small_config, tmp_path / "beside", **every)
     assert same(everything(tmp_path / "here"), everything(tmp_path / "beside"))
     assert "computed here" not in caplog.text
@@ -150,7 +154,47 @@ def test_metrics_that_cannot_be_computed_end_the_run_with_its_steps_saved(
         future.set_exception(DataError("no masks"))
         return Late(future)
 
+    monkeypatch.setattr(evaluations, "WORTH_A_PROCESS", 0)
     monkeypatch.setattr(evaluations, "sum_up_beside", refused)
     with pytest.raises(DataError, match="no masks"):
         run(small_config, tmp_path, checkpoint_every_n=4, evaluate_every_n=2)
     assert [path.name for path in CheckpointStore(tmp_path).paths()] == ["ckpt-4.pt"]
+
+
+@pytest.mark.usefixtures("late")
+def test_the_last_step_is_evaluated_once(small_config: Path, tmp_path: Path) -> None:
+    """The data ends right after a step that was evaluated, and whose metrics nobody has asked for."""
+    config = tmp_path / "once.config"
+    config.write_text(dump_message(bw.load_config(small_config, ["train_input_reader.num_epochs=1"])))
+    heard = run(config, tmp_path / "m", checkpoint_every_n=1)
+    steps = [step for step, _ in heard.evaluated]
+    assert steps == list(range(1, len(steps) + 1))
+    newest = read_checkpoint(CheckpointStore(tmp_path / "m").paths()[-1])
+    assert newest["selection"]["evaluated"] == newest["step"] == steps[-1] < 6
+
+
+def test_processes_end_together_after_an_evaluated_step(small_config: Path, tmp_path: Path) -> None:
+    config = smooth_config(small_config, tmp_path, "train_input_reader.num_epochs=1")
+    told = finish(torchrun(2, config, tmp_path / "m", "--checkpoint_every_n", "1"))
+    assert "the data is at its end" in told
+    evaluated = [row["step"] for row in lines(tmp_path / "m") if "evaluation" in row]
+    assert evaluated == list(range(1, len(evaluated) + 1))
+
+
+def test_ctrl_c_while_metrics_are_waited_for(
+    small_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: None
+) -> None:
+    """Nothing that lacks the evaluation is saved after it, so that the resumed run makes it again."""
+    every = {"checkpoint_every_n": 3, "evaluate_every_n": 2}
+    run(small_config, tmp_path / "whole", **every)
+    with monkeypatch.context() as patched:
+        patched.setattr(Late, "result", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run(small_config, tmp_path / "m", **every)
+    assert CheckpointStore(tmp_path / "m").paths() == []
+    run(small_config, tmp_path / "m", **every)
+    assert same(everything(tmp_path / "whole"), everything(tmp_path / "m"))
+
+
+def interrupted(*_: Any) -> Any:
+    raise KeyboardInterrupt

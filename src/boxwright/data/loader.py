@@ -130,12 +130,11 @@ def _live_as_long_as_the_parent(_: int) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        threading.Thread(target=_end_with, args=(parent.pid,), daemon=True).start()
+    # Where a server forks workers, it is that one that ends with the parent.
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
 
 
-def _end_with(parent: int | None) -> None:
+def _end_with(parent: int) -> None:
     # torch's own watch ends in a wait for the queue to be read, for ever where what is in it fills the pipe.
     while os.getppid() == parent:
         time.sleep(_POLL_SECONDS)

@@ -11,8 +11,9 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import replace
 
 from boxwright.builders.evaluation import EvaluationPlan
@@ -34,24 +35,30 @@ def sum_up_beside(parts: Sequence[Part], plan: EvaluationPlan, categories: Categ
 
     Args:
         parts: Of all images, in any order.
-        plan: How was looked at them.
+        plan: How they were looked at.
         categories: The classes that are counted.
 
     Returns:
         Done already where there are few images. Where the other process fails, it says so and computes here.
     """
+    future: Future[Evaluation] = Future()
     if len(parts) < WORTH_A_PROCESS:
-        future: Future[Evaluation] = Future()
         try:
             future.set_result(_without_rows(sum_up(parts, plan, categories)))
         except BoxwrightError as error:
             future.set_exception(error)
         return future
-    thread = ThreadPoolExecutor(1, thread_name_prefix="metrics")  # it waits for the process
+    question = pickle.dumps((list(parts), plan, categories))
+    # A daemon: a program that ends does not wait for it.
+    threading.Thread(target=_answered, args=(future, question), name="metrics", daemon=True).start()
+    return future
+
+
+def _answered(future: Future[Evaluation], question: bytes) -> None:
     try:
-        return thread.submit(_ask_process, pickle.dumps((list(parts), plan, categories)))
-    finally:
-        thread.shutdown(wait=False)
+        future.set_result(_ask_process(question))
+    except BaseException as error:  # noqa: BLE001  # whoever asks for the result hears of it
+        future.set_exception(error)
 
 
 def _ask_process(question: bytes) -> Evaluation:

@@ -184,7 +184,7 @@ def sum_up(parts: Iterable[Part], plan: EvaluationPlan, categories: Categories) 
 
     Args:
         parts: Of all images, in any order.
-        plan: How was looked at them.
+        plan: How they were looked at.
         categories: The classes that are counted, as `categories_of` says.
 
     Returns:

@@ -10,7 +10,7 @@ from torch.distributed.tensor import DTensor
 
 from boxwright.training.sharding import gathered
 
-__all__ = ["Content", "copied"]
+__all__ = ["Content", "contribute", "copied"]
 
 Content = dict[str, Any]
 _Key = tuple[Any, ...]
@@ -23,6 +23,19 @@ def copied(content: Content) -> Content:
     """
     taken: Content = _copied(content, {})
     return taken
+
+
+def contribute(content: Any) -> None:
+    """Hand this process's rows to the one that copies content, and keep nothing.
+
+    Args:
+        content: Of the same structure.
+    """
+    if isinstance(content, DTensor):
+        gathered(content.detach())
+    elif isinstance(content, dict | list | tuple):
+        for value in content.values() if isinstance(content, dict) else content:
+            contribute(value)
 
 
 def _copied(value: Any, known: dict[_Key, Tensor]) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from boxwright.distributed import Processes
-from boxwright.evaluation.metrics_process import sum_up_beside
+from boxwright.evaluation.metrics_process import WORTH_A_PROCESS, sum_up_beside
 from boxwright.evaluation.parts import EvaluationSet, categories_of
 from boxwright.evaluation.results import Evaluation
 from boxwright.evaluation.run import find_parts
@@ -73,15 +73,18 @@ class Evaluations:
         self.sets, self._state, self._processes, self._log, self._workers = sets, state, processes, log, workers
         self._pending: _Pending | None = None
 
-    def look(self, losses: nn.Module, content: Callable[[], Content], stop_requested: Callable[[], bool]) -> None:
+    def look(self, losses: nn.Module, content: Callable[[], Content], stop_requested: Callable[[], bool]) -> bool:
         """Let the network look at the data, as the state is now; whatever was pending has been taken in.
 
         Args:
             losses: Has the state's network, and its whole weights where they are spread over the processes.
             content: Makes what a checkpoint of this step holds.
             stop_requested: Asked before each reader; the others are left out then.
+
+        Returns:
+            Whether all metrics are known already, the same in every process.
         """
-        state, processes, found = self._state, self._processes, []
+        state, processes, found, known = self._state, self._processes, [], True
         # Without synchronised normalization each process has statistics of its own; the leader's are kept.
         processes.copy_from_leader(state.detector.network.buffers())
         with self._averaged_weights(), whole_weights(losses):
@@ -89,11 +92,18 @@ class Evaluations:
                 if processes.largest(int(stop_requested())):
                     break
                 parts = find_parts(state.detector, data, processes=processes, workers=self._workers)
+                known = known and len(parts) < WORTH_A_PROCESS
                 if processes.leads:
                     found.append(sum_up_beside(parts, data.plan, categories_of(data)))
         kept = content()
         if found:
             self._pending = _Pending(state.step, kept, found)
+        return known
+
+    @property
+    def pending(self) -> bool:
+        """Whether there is an evaluation that has not been taken in."""
+        return self._pending is not None
 
     @property
     def ready(self) -> bool:
@@ -101,7 +111,7 @@ class Evaluations:
         return self._pending is not None and all(one.done() for one in self._pending.found)
 
     def take_in(self) -> TakenIn | None:
-        """Wait for the metrics of the pending evaluation; log them, and choose by them.
+        """Wait for the metrics of the pending evaluation; log them, and choose by them. It stays pending at an error.
 
         Returns:
             What became of it; None where none is pending.
@@ -111,20 +121,15 @@ class Evaluations:
         """
         if self._pending is None:
             return None
-        pending, self._pending = self._pending, None
-        step, state = pending.step, self._state
-        for number, (data, coming) in enumerate(zip(self.sets, pending.found, strict=False)):
-            found = coming.result()
+        pending, state = self._pending, self._state
+        found = [one.result() for one in pending.found]
+        selection = state.selection.after(pending.step, found[0].metrics)
+        self._pending, state.selection, step = None, selection, pending.step
+        for data, one in zip(self.sets, found, strict=False):
             if self._log is not None:
-                self._log.tell(step, Evaluated(found.metrics, found.pictures, data.name, tuple(found.notes)))
-            if number == 0:
-                state.selection = state.selection.after(step, found.metrics)
+                self._log.tell(step, Evaluated(one.metrics, one.pictures, data.name, tuple(one.notes)))
         content: dict[str, Any] = {**pending.content, "selection": state.selection.content()}
         return TakenIn(step, content, best=state.selection.best_step == step)
-
-    def agree(self) -> None:
-        """Let every process know the selection of the one that leads, which has taken in what was pending."""
-        self._state.selection = self._processes.from_leader(lambda: self._state.selection)
 
     @contextmanager
     def _averaged_weights(self) -> Iterator[None]:

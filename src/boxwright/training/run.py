@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -19,9 +19,9 @@ from boxwright.criteria.terms import TOTAL
 from boxwright.data.batch import Batch
 from boxwright.data.loader import BatchStream
 from boxwright.distributed import Processes
-from boxwright.errors import BoxwrightError, TrainingError
+from boxwright.errors import BoxwrightError, CheckpointError, ConfigError, DataError, TrainingError
 from boxwright.training.background_writer import BackgroundWriter
-from boxwright.training.content import Content, copied
+from boxwright.training.content import Content, contribute, copied
 from boxwright.training.evaluations import Evaluations
 from boxwright.training.forensics import written_down
 from boxwright.training.graphs import GraphedLosses
@@ -116,14 +116,22 @@ class Run:
             self.processes.log.info(line)
         self.processes.log.info(f"trace: {folder / 'trace.json'}")
 
-    def save_before_stopping(self) -> None:
-        """Keep the steps since the last checkpoint when an error ends the run; weights are those before it."""
+    def save_before_stopping(self, *, at_once: bool) -> None:
+        """Keep the steps since the last checkpoint when an error ends the run; weights are those before it.
+
+        Args:
+            at_once: Whether the user waits no longer: not for metrics either.
+        """
         self.writer.wait()
         path = self.store.folder / f"ckpt-{self.state.step}.pt"
-        if not self.processes.leads:
-            return
-        with suppress(BoxwrightError):  # the error at hand is the one to tell
+        if not self.processes.leads or (at_once and self.evaluations.pending and not self.evaluations.ready):
+            return  # a checkpoint would have to know of the evaluation; the one before is resumed from
+        try:
             self._take_in()
+        except CheckpointError:
+            raise
+        except BoxwrightError:
+            pass  # the error at hand is the one to tell
         if self.learner.settle() and self.state.step and not path.exists() and not self.settings.shard:
             self._save_newest()  # of weights that are spread the others, which may be gone, have a part
         self.writer.wait()
@@ -274,9 +282,11 @@ class Run:
 
     def _content(self) -> Content:
         """Return what a checkpoint of this step holds, on the CPU; nothing where nobody asks this process for it."""
-        if not (self.processes.leads or self.settings.shard):
-            return {}
-        return copied(self.state.content(dump_message(self.config)))
+        if self.processes.leads:
+            return copied(self.state.content(dump_message(self.config)))
+        if self.settings.shard:
+            contribute(self.state.content(""))
+        return {}
 
     def _evaluate(self) -> None:
         """Let the network look at the data of every reader; what its metrics say is taken in when they are there."""
@@ -284,17 +294,18 @@ class Run:
             return
         self._settle()
         with self._off_the_clock():
-            self.evaluations.look(self.learner.losses, self._content, self.stop_requested)
-        self._take_in_when_ready()
-        if self.settings.patience:  # which must end the run at the same step whatever the metrics take
+            known = self.evaluations.look(self.learner.losses, self._content, self.stop_requested)
+        if known or self.settings.patience:  # patience must end the run at the same step whatever metrics take
             self._settle()
 
     def _take_in_when_ready(self) -> None:
+        """Take in a pending evaluation between two steps; several processes hear of its errors when they settle."""
         if self.evaluations.ready:
-            self._take_in()
+            with suppress(ConfigError, DataError) if self.processes.count > 1 else nullcontext():
+                self._take_in()
 
     def _take_in(self) -> Selection:
-        """Take in the pending evaluation: its step's checkpoint gets to know of it, and the best one is written."""
+        """Return the selection after the pending evaluation; write the best, and its step's checkpoint again."""
         with self._off_the_clock():
             taken, chosen = self.evaluations.take_in(), self.state.selection
             if taken is not None and taken.best:
@@ -320,6 +331,7 @@ class Run:
         if progress.last is not None:
             self._log_numbers(progress.last)
         self._save()
+        self._settle()
         if progress.ending is not Ending.INTERRUPTED and state.selection.evaluated < state.step:
             self._evaluate()
         self._settle()

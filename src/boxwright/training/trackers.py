@@ -46,9 +46,12 @@ class _WeightsAndBiases:
             dir=str(model_dir),
             config={"pipeline_config": config_text},
         )
+        # Its own count of steps never goes back, and evaluations may be known after later steps.
+        self._run.define_metric("step")
+        self._run.define_metric("*", step_metric="step")
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        self._run.log(dict(values), step=step)
+        self._run.log({**values, "step": step})
 
     def close(self) -> None:
         self._run.finish()

@@ -113,7 +113,7 @@ def _saving_before_stopping(run: Run, processes: Processes) -> Iterator[None]:
         raise
     except BaseException as error:
         with suppress(CheckpointError):  # the error at hand is the one to tell
-            run.save_before_stopping()
+            run.save_before_stopping(at_once=isinstance(error, KeyboardInterrupt))
         told = _translate_error(error, processes)
         if told is None:
             raise
