@@ -154,7 +154,9 @@ def test_a_tracker_that_fails_costs_no_run(
         pass
 
     wandb = ModuleType("wandb")
-    run = SimpleNamespace(log=fail if where == "hearing" else fine, finish=fail if where == "ending" else fine)
+    run = SimpleNamespace(
+        define_metric=fine, log=fail if where == "hearing" else fine, finish=fail if where == "ending" else fine
+    )
     wandb.init = fail if where == "opening" else lambda **_: run  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "wandb", wandb)
     heard = Heard()

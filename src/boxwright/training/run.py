@@ -337,17 +337,8 @@ class Run:
         self._settle()
         self.writer.wait()
         self._summarize_performance()
-        why = _REASONS.get(progress.ending, "")
-        if state.selection.exhausted:
-            chosen = state.selection
-            why = f"no better {chosen.metric} in {chosen.waited} evaluations, the best at step {chosen.best_step}"
         if state.step < self.plan.num_steps:
-            of_all = "" if self.plan.num_steps == ENDLESS else f" of {self.plan.num_steps}"
-            resumable = progress.ending in (Ending.TIME_UP, Ending.INTERRUPTED) and not state.selection.exhausted
-            self.processes.log.info(
-                f"{why}: stopped after {state.step}{of_all} steps"
-                + ("; run the same command again to resume" if resumable else "")
-            )
+            self.processes.log.info(_why_it_ended(progress.ending, state, self.plan.num_steps))
 
     def _summarize_performance(self) -> None:
         """Write what TF's `performance_summary_exporter` is given, and the peak memory."""
@@ -368,3 +359,14 @@ _REASONS = {
     Ending.TIME_UP: "the time is up",
     Ending.INTERRUPTED: "interrupted",
 }
+
+
+def _why_it_ended(ending: Ending, state: TrainingState, num_steps: int) -> str:
+    """Return why a run ended before its last step, and whether it can be resumed."""
+    chosen, why = state.selection, _REASONS.get(ending, "")
+    if chosen.exhausted:
+        why = f"no better {chosen.metric} in {chosen.waited} evaluations, the best at step {chosen.best_step}"
+    of_all = "" if num_steps == ENDLESS else f" of {num_steps}"
+    resumable = ending in (Ending.TIME_UP, Ending.INTERRUPTED) and not chosen.exhausted
+    more = "; run the same command again to resume" if resumable else ""
+    return f"{why}: stopped after {state.step}{of_all} steps{more}"
