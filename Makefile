@@ -36,7 +36,7 @@ test-oldest:     ## tests of training and the commands, with the oldest releases
 	$(PYTHON) -m venv $(OLDEST)
 	$(OLDEST)/bin/python -m pip install --quiet uv
 	VIRTUAL_ENV=$(OLDEST) $(OLDEST)/bin/uv pip install --quiet --resolution lowest-direct --editable .
-	VIRTUAL_ENV=$(OLDEST) $(OLDEST)/bin/uv pip install --quiet pytest hypothesis scipy filelock httpx
+	VIRTUAL_ENV=$(OLDEST) $(OLDEST)/bin/uv pip install --quiet pytest hypothesis scipy filelock httpx requests albumentations
 	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -m "not slow" \
 	  -W "ignore:<class 'torch.autograd.function.Function'> should not be instantiated:DeprecationWarning" tests/training tests/preflight tests/cli/test_commands.py \
 	  tests/cli/test_strangers.py tests/test_package.py
