@@ -99,41 +99,32 @@ def write_step(
         What `replay_step` returns, which is also written to `report.json`.
     """
     with unfinished(folder, "a step that was not finite"):
-        return _write_step(folder, state, content, batches, config, error)
-
-
-def _write_step(
-    folder: Path,
-    state: TrainingState,
-    content: Content,
-    batches: list[Batch],
-    config: m.TrainEvalPipelineConfig,
-    error: NotFiniteError,
-) -> Replay:
-    write_checkpoint(
-        {"step": state.step, **content, "batches": [_plain(batch) for batch in batches]}, folder / "step.pt"
-    )
-    pictures, taken = make_folder(folder / "images"), set[str]()
-    for rank, batch in enumerate(batches):
-        for row, picture in enumerate(draw_inputs(batch, state.detector.categories, _MOST_IMAGES)):
-            write_whole(pictures / f"{unique_stem(f'{rank}-{row}-{batch.ids[row]}', taken)}.png", encode_png(picture))
-    train = config.train_config
-    report = {
-        "step": state.step + 1,
-        "problem": str(error),
-        "losses": without_nan(error.losses),
-        "gradient_norm": without_nan({"norm": error.gradient_norm})["norm"],
-        "images": [
-            {"id": name, "epoch": key[0], "index": key[1], "process": rank}
-            for rank, batch in enumerate(batches)
-            for name, key in zip(batch.ids, batch.keys, strict=True)
-        ],
-        "augmentation": [dump_message(step).strip() for step in (train.data_augmentation_options if train else [])],
-        "replay": f"boxwright replay {folder}",
-        "found": replay_step(folder),
-    }
-    write_whole(folder / "report.json", json.dumps(report, indent=2) + "\n")
-    return dict(report["found"])  # type: ignore[call-overload, no-any-return]
+        write_checkpoint(
+            {"step": state.step, **content, "batches": [_plain(batch) for batch in batches]}, folder / "step.pt"
+        )
+        pictures, taken = make_folder(folder / "images"), set[str]()
+        for rank, batch in enumerate(batches):
+            for row, picture in enumerate(draw_inputs(batch, state.detector.categories, _MOST_IMAGES)):
+                write_whole(
+                    pictures / f"{unique_stem(f'{rank}-{row}-{batch.ids[row]}', taken)}.png", encode_png(picture)
+                )
+        train = config.train_config
+        report = {
+            "step": state.step + 1,
+            "problem": str(error),
+            "losses": without_nan(error.losses),
+            "gradient_norm": without_nan({"norm": error.gradient_norm})["norm"],
+            "images": [
+                {"id": name, "epoch": key[0], "index": key[1], "process": rank}
+                for rank, batch in enumerate(batches)
+                for name, key in zip(batch.ids, batch.keys, strict=True)
+            ],
+            "augmentation": [dump_message(step).strip() for step in (train.data_augmentation_options if train else [])],
+            "replay": f"boxwright replay {folder}",
+            "found": replay_step(folder),
+        }
+        write_whole(folder / "report.json", json.dumps(report, indent=2) + "\n")
+        return dict(report["found"])  # type: ignore[call-overload, no-any-return]
 
 
 def replay_step(folder: str | Path) -> Replay:

@@ -8,8 +8,8 @@ memory is learnt from in parts: their gradients are summed.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -293,7 +293,7 @@ class Learner:
         divisors: list[Tensor] = []
         for number, piece in enumerate(pieces):
             last = number == len(pieces) - 1
-            with _summed_over_processes(self.module) if last else _summed_here(self.module):
+            with _adding_up(self.module, last=last):
                 found: Forward = self.module(piece.images, piece.true_sizes, piece.targets)
                 counts.append(_stacked(LossTerm.distinct_counts(found.terms)))
                 if number == 0:
@@ -376,21 +376,11 @@ class Learner:
         )
 
 
-@contextmanager
-def _summed_here(module: nn.Module) -> Iterator[None]:
-    """Keep gradients in this process, which adds more to them."""
+def _adding_up(module: nn.Module, *, last: bool) -> AbstractContextManager[None]:
+    """Return what holds while a part is learnt from: before the last one gradients stay in this process, and add up."""
     if isinstance(module, FSDPModule):
-        module.set_requires_gradient_sync(False)
-    with module.no_sync() if isinstance(module, DistributedDataParallel) else nullcontext():
-        yield
-
-
-@contextmanager
-def _summed_over_processes(module: nn.Module) -> Iterator[None]:
-    """Share gradients, and what was added up before, as wrapped modules do."""
-    if isinstance(module, FSDPModule):
-        module.set_requires_gradient_sync(True)
-    yield
+        module.set_requires_gradient_sync(last)
+    return module.no_sync() if isinstance(module, DistributedDataParallel) and not last else nullcontext()
 
 
 def _arriving(losses: dict[str, Tensor], norm: Tensor, rate: float) -> StepResult:
