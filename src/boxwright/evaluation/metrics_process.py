@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from boxwright.builders.evaluation import EvaluationPlan
 from boxwright.errors import BoxwrightError
-from boxwright.evaluation.parts import Part, sum_up
+from boxwright.evaluation.parts import Part, without_rows
 from boxwright.evaluation.results import Evaluation
 from boxwright.types import Categories
 
@@ -44,7 +44,7 @@ def sum_up_beside(parts: Sequence[Part], plan: EvaluationPlan, categories: Categ
     future: Future[Evaluation] = Future()
     if len(parts) < WORTH_A_PROCESS:
         try:
-            future.set_result(_without_rows(sum_up(parts, plan, categories)))
+            future.set_result(_without_curves(without_rows(parts, plan, categories)))
         except BoxwrightError as error:
             future.set_exception(error)
         return future
@@ -76,16 +76,16 @@ def _ask_process(question: bytes) -> Evaluation:
         _LOG.warning(
             "the process that computes metrics failed (%s): they are computed here, which takes longer", reason
         )
-        return _without_rows(sum_up(*pickle.loads(question)))  # our own
+        return _without_curves(without_rows(*pickle.loads(question)))  # our own
     if isinstance(answer, BoxwrightError):
         raise answer
     evaluation: Evaluation = answer
     return evaluation
 
 
-def _without_rows(evaluation: Evaluation) -> Evaluation:
+def _without_curves(evaluation: Evaluation) -> Evaluation:
     """Leave out what a training run has no use for, and what would take long to send."""
-    return replace(evaluation, rows=[], results=[])
+    return replace(evaluation, results=[])
 
 
 def _answer() -> None:
@@ -94,7 +94,7 @@ def _answer() -> None:
     os.dup2(2, 1)  # whatever a library prints is not part of the answer
     answer: Evaluation | BoxwrightError
     try:
-        answer = _without_rows(sum_up(*pickle.load(sys.stdin.buffer)))  # of our own parent
+        answer = _without_curves(without_rows(*pickle.load(sys.stdin.buffer)))  # of our own parent
     except BoxwrightError as error:
         answer = error
     with answers:

@@ -28,7 +28,7 @@ from boxwright.types import Categories, Category, FoundObjects, Sample
 
 __all__ = [
     "EvaluationSet", "Look", "Part", "Progress", "Read", "Share", "categories_of", "check_reader", "check_same_classes",
-    "look_at", "open_evaluation", "reader_name", "silent", "sum_up",
+    "look_at", "open_evaluation", "reader_name", "silent", "sum_up", "without_rows",
 ]  # fmt: skip
 
 Progress = Callable[[Iterable[int], str], Iterable[int]]
@@ -190,16 +190,23 @@ def sum_up(parts: Iterable[Part], plan: EvaluationPlan, categories: Categories) 
     Returns:
         The same, whoever looked at which image.
     """
-    metrics = [make(categories) for make in plan.metrics]
+    parts = list(parts)
     rows: list[dict[str, Any]] = []
+    for part in sorted(parts, key=lambda part: part.index):
+        segmentations = None if part.masks is None else part.masks.found
+        rows += detection_rows(part.detections, part.sample.id, categories, segmentations)
+    return replace(without_rows(parts, plan, categories), rows=rows)
+
+
+def without_rows(parts: Iterable[Part], plan: EvaluationPlan, categories: Categories) -> Evaluation:
+    """Return metrics and pictures, as `sum_up` does, and not each detection as a row."""
+    metrics = [make(categories) for make in plan.metrics]
     pictures: dict[str, NDArray[np.uint8]] = {}
     sums: dict[str, float] = {}
     count = 0
     for part in sorted(parts, key=lambda part: part.index):
         for metric in metrics:
             metric.add(part.sample, part.detections, part.masks)
-        segmentations = None if part.masks is None else part.masks.found
-        rows += detection_rows(part.detections, part.sample.id, categories, segmentations)
         if part.picture is not None:
             name = part.sample.id or str(count)
             pictures[name if name not in pictures else f"{name} ({count})"] = part.picture
@@ -208,7 +215,7 @@ def sum_up(parts: Iterable[Part], plan: EvaluationPlan, categories: Categories) 
     results = [metric.compute() for metric in metrics]
     values = {name: value for result in results for name, value in result.values.items()}
     values |= {name: total / count for name, total in sums.items()}
-    return Evaluation(values, [note for result in results for note in result.notes], rows, pictures, results)
+    return Evaluation(values, [note for result in results for note in result.notes], [], pictures, results)
 
 
 def _batches(samples: Iterable[tuple[int, Sample]], size: int) -> Iterator[list[tuple[int, Sample]]]:
