@@ -13,7 +13,7 @@ from PIL import Image
 import boxwright as bw
 from boxwright.config import messages as m
 from boxwright.config import parse_message
-from boxwright.models.detector import usable_device
+from boxwright.device import usable_device
 from tests.conftest import SMALL_MODEL
 
 IMAGE = np.random.default_rng(0).integers(0, 255, (40, 50, 3), dtype=np.uint8)
@@ -94,7 +94,7 @@ def test_what_is_no_list_of_images(detector: bw.Detector, images: Any, wanted: s
         detector.detect(images)
 
 
-@pytest.mark.parametrize("name", ["meta", "warp", "", "cpu:x", "cuda:99", "a\0b"])
+@pytest.mark.parametrize("name", ["meta", "warp", "", "cpu:x", "cuda:99", "a\0b", "mps", "xpu", "xpu:0"])
 def test_devices_that_are_none(name: str) -> None:
-    with pytest.raises(bw.ConfigError, match="cannot be used"):
+    with pytest.raises(bw.ConfigError, match="cannot be used|is not supported: expected cpu, cuda"):
         usable_device(name)

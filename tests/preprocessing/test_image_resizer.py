@@ -8,7 +8,7 @@ from boxwright.config import messages as m
 from boxwright.config import parse_message
 from boxwright.errors import ConfigError
 from boxwright.preprocessing.image_resizer import ConditionalShapeResizer, KeepAspectRatioResizer, to_grayscale
-from boxwright.preprocessing.preprocessor import IMAGENET, MINUS_ONE_TO_ONE, VGG_MEAN, Preprocessor
+from boxwright.preprocessing.preprocessor import IMAGENET, MINUS_ONE_TO_ONE, VGG_MEAN, PixelScaling, Preprocessor
 
 
 @pytest.mark.parametrize(
@@ -67,11 +67,16 @@ def test_padding_is_not_scaled() -> None:
         assert again[0, 0, 0, 0].item() == pytest.approx(9 * 2 / 255 - 1)
 
 
+def scaled(scaling: PixelScaling, pixels: torch.Tensor) -> torch.Tensor:
+    scale, offset = scaling.constants(pixels.shape[1])
+    return pixels * scale + offset
+
+
 def test_scalings_by_hand() -> None:
     pixel = torch.tensor([[[[255.0]], [[0.0]], [[51.0]]]])
-    assert MINUS_ONE_TO_ONE(pixel).flatten().tolist() == pytest.approx([1, -1, -0.6])
-    assert VGG_MEAN(pixel).flatten().tolist() == pytest.approx([131.32, -116.779, -52.939], abs=1e-4)
-    assert IMAGENET(pixel).flatten().tolist() == pytest.approx(
+    assert scaled(MINUS_ONE_TO_ONE, pixel).flatten().tolist() == pytest.approx([1, -1, -0.6])
+    assert scaled(VGG_MEAN, pixel).flatten().tolist() == pytest.approx([131.32, -116.779, -52.939], abs=1e-4)
+    assert scaled(IMAGENET, pixel).flatten().tolist() == pytest.approx(
         [0.515 / 0.229, -0.456 / 0.224, -0.206 / 0.225], abs=1e-5
     )
 
@@ -81,8 +86,8 @@ def test_grey_is_made_of_what_scaling_gives() -> None:
     image = torch.rand(1, 3, 5, 5) * 255
     grey = to_grayscale(image[0].permute(1, 2, 0)).permute(2, 0, 1)[None]
     for scaling in (MINUS_ONE_TO_ONE, VGG_MEAN):
-        wanted = to_grayscale(scaling(image)[0].permute(1, 2, 0)).permute(2, 0, 1)[None]
-        torch.testing.assert_close(scaling(grey), wanted, atol=1e-4, rtol=1e-5)
+        wanted = to_grayscale(scaled(scaling, image)[0].permute(1, 2, 0)).permute(2, 0, 1)[None]
+        torch.testing.assert_close(scaled(scaling, grey), wanted, atol=1e-4, rtol=1e-5)
 
 
 def test_conditional_sizes() -> None:

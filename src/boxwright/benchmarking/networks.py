@@ -14,7 +14,8 @@ from boxwright.benchmarking.torchvision_detectors import their_detection, torchv
 from boxwright.builders.detector import build_detector
 from boxwright.checkpoints.restore import restore_detector
 from boxwright.config.load import load_config
-from boxwright.models.detector import Detector, usable_device
+from boxwright.device import open_device
+from boxwright.models.detector import Detector
 
 __all__ = ["open_network"]
 
@@ -42,7 +43,7 @@ def open_network(name: str, settings: BenchmarkSettings) -> dict[str, Contender]
 
 
 def _torchvision(name: str, settings: BenchmarkSettings) -> Contender:
-    model = torchvision_detector(name.removeprefix(_TORCHVISION)).to(usable_device(settings.device))
+    model = torchvision_detector(name.removeprefix(_TORCHVISION)).to(open_device(settings.device, tf32=settings.tf32))
     look = partial(their_detection, model)
     return Contender(partial(their_step, model) if settings.train else look, model, look)
 
@@ -84,4 +85,4 @@ def _detector(name: str, settings: BenchmarkSettings) -> Detector:
         detector = build_detector(load_config(path)).eval()
     else:
         detector, _, _ = restore_detector(path)
-    return detector.to(usable_device(settings.device))
+    return detector.to(open_device(settings.device, tf32=settings.tf32))

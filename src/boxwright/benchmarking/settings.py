@@ -16,7 +16,10 @@ _PRECISIONS = ("float32", "bfloat16")
 class BenchmarkSettings:
     """How contenders are measured; `boxwright benchmark` has an option for each."""
 
-    device: str = setting("auto", "Where PyTorch's models run: cpu, cuda, or auto for a GPU where there is one.")
+    device: str = setting(
+        "auto", "Where PyTorch's models run: cpu, cuda, cuda:1, or auto for a GPU where there is one."
+    )
+    tf32: bool = setting(False, "Let a GPU round factors of float32 products to 10 bits.")
     threads: int = setting(0, "Threads of every backend; 0 for its own choice.", least=0)
     rounds: int = setting(15, "Calls of each, one a round, in turn.", least=3)
     train: bool = setting(False, "Measure training steps, on pictures with eight made-up boxes each.")

@@ -37,13 +37,12 @@ def our_step(detector: Detector, pictures: Pictures) -> Run:
         What takes a step.
     """
     detector.train().to(memory_format=torch.channels_last)
+    device = next(detector.parameters()).device
     with torch.no_grad():
-        inputs, sizes = detector.preprocess(torch.from_numpy(np.stack(pictures)))
+        inputs, sizes = detector.preprocess(torch.from_numpy(np.stack(pictures)).to(device))
     ones = torch.ones(len(pictures), _OBJECTS)
     labels = torch.zeros(ones.shape, dtype=torch.int64)
-    device = next(detector.parameters()).device
     targets = Targets(_boxes(len(pictures), *inputs.shape[-2:]), labels, ones, ones > 0).to(device)
-    inputs, sizes = inputs.to(device), sizes.to(device)
     update = _update(detector)
     return lambda: update(lambda: LossTerm.sum(detector.criterion(detector.predict(inputs, sizes, targets), targets)))
 
@@ -67,13 +66,15 @@ def _boxes(count: int, height: int, width: int) -> Tensor:
 
 
 def _update(network: nn.Module) -> Callable[[Callable[[], Tensor]], None]:
-    optimizer = torch.optim.SGD([one for one in network.parameters() if one.requires_grad], _RATE, momentum=0.9)
+    learning = [one for one in network.parameters() if one.requires_grad]
+    device = learning[0].device
+    optimizer = torch.optim.SGD(learning, _RATE, momentum=0.9)
 
     def update(loss: Callable[[], Tensor]) -> None:
         optimizer.zero_grad(set_to_none=True)
         torch.autograd.backward(loss())
         optimizer.step()
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
 
     return update

@@ -30,6 +30,12 @@ def doctor_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list of findings instead of a table.")] = False,
     steps: Annotated[bool, typer.Option("--steps/--no_steps", help="Try training steps, for memory and speed.")] = True,
     workers: Annotated[int, typer.Option("--workers", min=0, help="Processes that are to prepare samples.")] = 1,
+    device: Annotated[
+        str,
+        typer.Option(
+            "--device", help="Where steps are tried: cpu, cuda, cuda:1, or auto for a GPU where there is one."
+        ),
+    ] = "auto",
     changes: Annotated[
         list[str] | None, typer.Option("--set", help="Change the configuration first, as train does.")
     ] = None,
@@ -56,7 +62,7 @@ def doctor_command(
     )
     readable = all(finding.check != "empty_images" or finding.verdict != "fatal" for finding in findings)
     if steps and buildable and readable:
-        findings += check_speed_and_memory(loaded, workers)
+        findings += check_speed_and_memory(loaded, workers, device)
     if as_json:
         console.print_json(json.dumps([_row(finding) for finding in findings]))
     else:

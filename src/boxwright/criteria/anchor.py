@@ -20,7 +20,7 @@ from boxwright.criteria.hard_example_miner import HardExampleMiner
 from boxwright.criteria.localization_losses import LocalizationLoss
 from boxwright.criteria.target_assigner import AnchorTargets, Assigner, ClassColumns
 from boxwright.criteria.terms import LossTerm
-from boxwright.ops.matcher import IGNORED, UNMATCHED
+from boxwright.ops.matcher import IGNORED, UNMATCHED, has_match
 from boxwright.types import AnchorPredictions, Targets
 
 __all__ = ["LossNormalizer", "AnchorCriterion"]
@@ -149,10 +149,7 @@ class AnchorCriterion:
         counted = weights.sum(-1) > 0
         positive, negative = match >= 0, match == UNMATCHED
         losses = self.classification(predictions.class_logits.float(), assigned.classes, weights)
-        # One column more, for anchors without a match: so there is one, however few objects there are.
-        count = targets.valid.shape[1]
-        taken = targets.valid.new_zeros(len(match), count + 1)
-        taken = taken.scatter_reduce_(1, torch.where(positive, match, count), positive, "amax")[:, :count]
+        taken = has_match(match, positive, targets.valid.shape[1])
         per_image = {
             "AvgNumGroundtruthBoxesPerImage": targets.valid,
             "AvgNumGroundtruthBoxesMatchedPerImage": taken & targets.valid,

@@ -22,7 +22,7 @@ from boxwright.criteria.target_assigner import AnchorTargets, Assigner, rows_of
 from boxwright.criteria.terms import LossTerm
 from boxwright.errors import DataError
 from boxwright.ops.masks import masks_of_classes
-from boxwright.ops.matcher import UNMATCHED
+from boxwright.ops.matcher import UNMATCHED, has_match
 from boxwright.types import AnchorPredictions, InstancePredictions, Proposals, RegionPredictions, Targets
 from boxwright.types.predictions import TwoStagePredictions
 
@@ -220,11 +220,8 @@ class TwoStageCriterion:
         scalars["RPN/anchor_recall"] = _share(positive & seen, positive)
         if self.second is not None and predictions.regions is not None:
             found = self.second.assigner(proposals.boxes, targets)
-            held = torch.zeros_like(valid[:, :1].expand(-1, valid.shape[1] + 1))
-            held = held.scatter_reduce(
-                1, torch.where(found.match >= 0, found.match, valid.shape[1]), proposals.valid, "amax"
-            )
-            scalars["RPN/recall"] = _share(held[:, :-1] & valid, valid)
+            held = has_match(found.match, proposals.valid, valid.shape[1])
+            scalars["RPN/recall"] = _share(held & valid, valid)
             scalars |= accuracies(predictions.regions.class_logits, found, proposals.valid)
         return Description(scalars=scalars, distributions={})
 

@@ -18,6 +18,7 @@ from boxwright.criteria.terms import REGULARIZATION, TOTAL, LossTerm
 from boxwright.data.batch import learnable, stack_targets
 from boxwright.data.dataset import Dataset
 from boxwright.data.loader import samples_in_order
+from boxwright.device import random_devices
 from boxwright.distributed import ALONE, Processes
 from boxwright.evaluation.exported import evaluate_exported, look_of_export, samples_by_threads
 from boxwright.evaluation.parts import (
@@ -156,13 +157,13 @@ def _looked_at(
     detector: Detector | MultiScaleDetector, plan: EvaluationPlan, samples: list[Sample], seed: int
 ) -> Iterator[tuple[FoundObjects, dict[str, float]]]:
     """Yield what a detector finds in each sample, and the losses of its run."""
-    start = 0
-    for found, predictions, sizes in detector.detect_runs([sample.image for sample in samples]):
-        run = samples[start : start + len(found)]
-        losses = _losses(detector, predictions, run, sizes, plan, seed=seed + start) if plan.losses else {}
+
+    def losses(predictions: Any, sizes: Tensor, start: int) -> dict[str, float]:
+        return _losses(detector, predictions, samples[start : start + len(sizes)], sizes, plan, seed=seed + start)
+
+    for found, values in detector.detect_runs([one.image for one in samples], losses if plan.losses else None):
         for one in found:
-            yield one.arrays(), losses
-        start += len(found)
+            yield one.arrays(), values or {}
 
 
 def _losses(
@@ -179,7 +180,7 @@ def _losses(
         samples = [replace(sample, masks=None) for sample in samples]
     objects = [learnable(sample, (h, w)) for sample, (h, w) in zip(samples, sizes.tolist(), strict=True)]
     largest = tuple(sizes.amax(0).tolist())
-    with torch.no_grad(), torch.random.fork_rng():
+    with torch.no_grad(), torch.random.fork_rng(random_devices(sizes.device)):
         torch.manual_seed(seed)
         losses = LossTerm.values(detector.criterion(predictions, stack_targets(objects, largest).to(sizes.device)))
         if plan.regularize:

@@ -24,7 +24,8 @@ class EvaluationSettings:
     eval_on_train_data: bool = setting(
         False, "Evaluate on the training data, every 5th image unless told otherwise: does it learn at all?"
     )
-    device: str = setting("auto", "cpu, cuda, or auto for a GPU where there is one.")
+    device: str = setting("auto", "cpu, cuda, one GPU as cuda:1, or auto for a GPU where there is one.")
+    tf32: bool = setting(False, "Let a GPU round factors of float32 products to 10 bits.")
     precision: str = setting("float32", "float32, bfloat16, or fastest: whichever is measured to be.")
     compile: bool = setting(False, "Compile the network; a minute or more first.")
     workers: int = setting(1, "Processes that read and decode images.", least=0)

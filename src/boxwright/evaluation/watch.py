@@ -10,6 +10,7 @@ from boxwright.checkpoints.restore import restore_detector
 from boxwright.checkpoints.sources import is_tensorflow
 from boxwright.checkpoints.store import CheckpointStore
 from boxwright.config import messages as m
+from boxwright.device import open_device
 from boxwright.errors import CheckpointError
 from boxwright.evaluation.events import EventFile, evaluation_folder, write_evaluation_events
 from boxwright.evaluation.optimized import optimized
@@ -17,7 +18,7 @@ from boxwright.evaluation.parts import EvaluationSet, check_reader, open_evaluat
 from boxwright.evaluation.results import Evaluation
 from boxwright.evaluation.run import evaluate_detector
 from boxwright.evaluation.settings import EvaluationSettings, WatchSettings
-from boxwright.models.detector import Detector, usable_device
+from boxwright.models.detector import Detector
 from boxwright.models.multi_scale import at_scales
 
 __all__ = ["watch"]
@@ -55,7 +56,7 @@ def watch(
         ConfigError: Where there is no such reader.
     """
     check_reader(config, settings)
-    device = usable_device(settings.device)
+    device = open_device(settings.device, tf32=settings.tf32)
     folder = evaluation_folder(Path(model_dir), reader_name(config, settings))
     last, count, since = -1, 0, time.monotonic()
     opened: EvaluationSet | None = None  # when the first checkpoint says of which classes

@@ -9,6 +9,7 @@ from pathlib import Path
 from boxwright.checkpoints.restore import restore_detector
 from boxwright.config.load import dump_message, parse_message
 from boxwright.config.messages import TrainEvalPipelineConfig
+from boxwright.device import open_device
 from boxwright.evaluation.optimized import optimized
 from boxwright.evaluation.parts import Part
 from boxwright.evaluation.results import Evaluation
@@ -16,7 +17,7 @@ from boxwright.evaluation.run import evaluate_share, sum_shares
 from boxwright.evaluation.settings import EvaluationSettings
 from boxwright.inference.engines import engine_of
 from boxwright.inference.finders import open_export
-from boxwright.models.detector import Detector, usable_device
+from boxwright.models.detector import Detector
 from boxwright.runtime.exported import ExportedDetector
 from boxwright.runtime.formats import EXPORTS
 from boxwright.types import Categories
@@ -55,7 +56,7 @@ def open_for_evaluation(model: Path, config: TrainEvalPipelineConfig, settings: 
         exported = open_export(model)
         return Opened(exported, exported.metadata.step)
     detector, _, step = restore_detector(model, config=config)
-    detector.to(usable_device(settings.device))
+    detector.to(open_device(settings.device, tf32=settings.tf32))
     return Opened(optimized(detector, settings.precision, compile=settings.compile), step)
 
 

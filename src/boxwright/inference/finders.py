@@ -136,9 +136,9 @@ def _trained(model: Model, threads: int) -> OpenModel:
     from boxwright.config.load import load_config
     from boxwright.config.overrides import apply_override
     from boxwright.data.label_map import load_label_map
+    from boxwright.device import open_device
     from boxwright.evaluation.optimized import optimized
     from boxwright.exporters.describe import weights_sha256
-    from boxwright.models.detector import usable_device
     from boxwright.models.multi_scale import at_scales
 
     if threads:
@@ -151,7 +151,7 @@ def _trained(model: Model, threads: int) -> OpenModel:
     names = load_label_map(model.label_map) if model.label_map else None
     detector, _, _ = restore_detector(model.path, config=config, categories=names)
     digest = weights_sha256(detector)
-    detector.to(usable_device(model.settings.device))
+    detector.to(open_device(model.settings.device, tf32=model.settings.tf32))
     detector = optimized(detector, model.settings.precision, compile=model.settings.compile)
     seeing = at_scales(detector, model.settings.multi_scale)
     return OpenModel(lambda images: [found.arrays() for found in seeing.detect(images)], detector.categories, digest)

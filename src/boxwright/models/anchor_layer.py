@@ -44,13 +44,14 @@ class AnchorLayer(nn.Module):
         self.register_buffer("anchors", torch.zeros(0, 4), persistent=False)
 
     def lay(self, grids: Sequence[Size], input_size: Size) -> None:
-        """Keep the anchors of one size of input.
+        """Keep the anchors of one size of input, on the device that the buffer has.
 
         Args:
             grids: (height, width) of each feature map.
             input_size: (height, width) of the network's input.
         """
-        self.anchors, self.level_sizes = self._generate(grids, input_size)
+        anchors, self.level_sizes = self.generate(grids, input_size)
+        self.anchors = anchors.to(self.anchors.device)
         self.laid_for = (tuple(grids), input_size)
 
     def forward(self, maps: Sequence[Tensor], input_size: Size) -> tuple[Tensor, tuple[int, ...]]:
@@ -58,10 +59,11 @@ class AnchorLayer(nn.Module):
         grids = tuple((level.shape[-2], level.shape[-1]) for level in maps)
         if self.laid_for == (grids, input_size):
             return self.anchors, self.level_sizes
-        anchors, sizes = self._generate(grids, input_size)
+        anchors, sizes = self.generate(grids, input_size)
         return anchors.to(maps[0].device), sizes
 
-    def _generate(self, grids: Sequence[Size], input_size: Size) -> tuple[Tensor, tuple[int, ...]]:
+    def generate(self, grids: Sequence[Size], input_size: Size) -> tuple[Tensor, tuple[int, ...]]:
+        """Return what `forward` returns, on the CPU; nothing is kept."""
         by_level = self.generator(grids, input_size)
         return torch.cat(by_level), tuple(len(anchors) for anchors in by_level)
 

@@ -5,7 +5,7 @@ Dimensions: B batch, H W image, C channels.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Self
 
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from boxwright.criteria.criterion import Criterion
+from boxwright.device import in_halves
 from boxwright.errors import ConfigError
 from boxwright.models.folding import fold_batch_norms
 from boxwright.models.network import Network
@@ -23,11 +24,8 @@ from boxwright.preprocessing.images import Images, image_tensors
 from boxwright.preprocessing.preprocessor import Preprocessor
 from boxwright.types import Categories, Detections, Targets
 
-__all__ = ["Detector", "usable_device"]
+__all__ = ["Detector"]
 
-
-# Others that torch knows compute nothing ("meta") or were never tried.
-_DEVICES = ("cpu", "cuda", "mps", "xpu")
 # Of a network that takes inputs of any size, what it is tried on.
 _TRIAL_SIZE = (256, 256)
 
@@ -64,6 +62,8 @@ class Detector(nn.Module):
         self.categories = categories
         self.optimized, self.dtype = False, torch.float32
         self._penalty: Tensor | None = None
+        # How many images fit into the memory together; None as long as all did.
+        self._at_once: int | None = None
 
     def forward(self, inputs: Tensor, true_sizes: Tensor | None = None, targets: Targets | None = None) -> Any:
         """Return the network's predictions for inputs float [B, C, H, W], before any decoding.
@@ -87,7 +87,8 @@ class Detector(nn.Module):
         Returns:
             Inputs float32 [B, C, H', W'], and true sizes int64 [B, 2].
         """
-        return self.preprocessor(images)
+        found: tuple[Tensor, Tensor] = self.preprocessor(images)
+        return found
 
     predict = forward
 
@@ -156,35 +157,51 @@ class Detector(nn.Module):
         training = self.training
         self.eval()
         try:
-            return [one for found, _, _ in self.detect_runs(images) for one in found]
+            return [one for found, _ in self.detect_runs(images) for one in found]
         finally:
             self.train(training)
 
     @torch.no_grad()
-    def detect_runs(self, images: Images) -> Iterator[tuple[list[Detections], Any, Tensor]]:
-        """Detect, and hand out the raw predictions too, which an evaluation's losses need.
+    def detect_runs(
+        self, images: Images, judge: Callable[[Any, Tensor, int], Any] | None = None
+    ) -> Iterator[tuple[list[Detections], Any]]:
+        """Detect, run by run; the mode is the caller's to choose.
 
-        The mode is the caller's to choose.
+        Where the memory is too small for all images, half of them are looked at at a time, and a log line says so;
+        later calls begin with as many as fitted.
 
         Args:
             images: As for `detect`.
+            judge: Is given the raw predictions of a run, its true sizes (int64 [B, 2]) and the number of its first
+                image, as an evaluation's losses need them.
 
         Yields:
-            For each run of images that have one size once resized: their detections, their predictions,
-            and their true sizes, int64 [B, 2].
+            For each run of images that have one size once resized: their detections, and what `judge` returned; None
+            without.
         """
+        tensors = list(image_tensors(images))
+
+        def look(start: int, stop: int) -> list[tuple[list[Detections], Any]]:
+            return list(self._look(tensors[start:stop], judge, start))
+
+        for most, found in in_halves(look, len(tensors), self._at_once):
+            if most < len(tensors):
+                self._at_once = most
+            yield from found
+
+    def _look(
+        self, images: list[Tensor], judge: Callable[[Any, Tensor, int], Any] | None, number: int
+    ) -> Iterator[tuple[list[Detections], Any]]:
+        """Yield as `detect_runs`, of images [H, W, 3] of which the first has a number."""
         device = next(self.parameters()).device
-        tensors = [image.to(device) for image in image_tensors(images)]
+        tensors = [image.to(device) for image in images]
         inputs = [self.preprocess(image[None]) for image in tensors]
         for start, stop in _runs([tuple(pixels.shape) for pixels, _ in inputs]):
             sizes = torch.cat([sizes for _, sizes in inputs[start:stop]])
             predictions = self.predict(torch.cat([pixels for pixels, _ in inputs[start:stop]]), sizes)
             found = self.postprocess(predictions, sizes)
-            yield (
-                [_to_image(one, image) for one, image in zip(found, tensors[start:stop], strict=True)],
-                predictions,
-                sizes,
-            )
+            judged = None if judge is None else judge(predictions, sizes, number + start)
+            yield [_to_image(one, image) for one, image in zip(found, tensors[start:stop], strict=True)], judged
 
 
 def _runs(shapes: list[tuple[int, ...]]) -> list[tuple[int, int]]:
@@ -200,28 +217,3 @@ def _to_image(found: Detections, image: Tensor) -> Detections:
     scale = torch.tensor([width / true_width, height / true_height] * 2, device=found.boxes.device)
     keypoints = None if found.keypoints is None else found.keypoints * scale[:2]
     return replace(found, boxes=found.boxes * scale, keypoints=keypoints, image_size=(height, width))
-
-
-def usable_device(name: str) -> torch.device:
-    """Name a device, and make sure that it can be used.
-
-    Args:
-        name: Such as "cpu" or "cuda:1", or "auto" for a GPU where there is one.
-
-    Returns:
-        The device.
-
-    Raises:
-        ConfigError: Where there is none of that name.
-    """
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, TypeError, ValueError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ConfigError(f"device {name!r} cannot be used: {reason}") from None
-    if device.type not in _DEVICES:
-        raise ConfigError(f"device {name!r} cannot be used: expected one of {', '.join(_DEVICES)}")
-    return device

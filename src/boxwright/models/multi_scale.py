@@ -275,21 +275,24 @@ class MultiScaleDetector:
         """Return one result an image, in pixels of that image; without anchors and scores of other classes."""
         return self._merged([image.permute(2, 0, 1) for image in image_tensors(images)])
 
-    def detect_runs(self, images: Images) -> Iterator[tuple[list[Detections], Any, Tensor]]:
-        """Detect, and hand out the raw predictions of one plain look, which an evaluation's losses need.
+    def detect_runs(
+        self, images: Images, judge: Callable[[Any, Tensor, int], Any] | None = None
+    ) -> Iterator[tuple[list[Detections], Any]]:
+        """Detect, run by run.
 
         Args:
             images: As for `Detector.detect`.
+            judge: As for `Detector.detect_runs`; it is given the predictions of one plain look.
 
         Yields:
             As `Detector.detect_runs`.
         """
         tensors = [image.permute(2, 0, 1) for image in image_tensors(images)]
         start = 0
-        for found, predictions, sizes in self.detector.detect_runs(tensors):
+        for found, judged in self.detector.detect_runs(tensors, judge):
             run = tensors[start : start + len(found)]
             start += len(found)
-            yield self._merged(run), predictions, sizes
+            yield self._merged(run), judged
 
     def _merged(self, images: list[Tensor]) -> list[Detections]:
         return [_vote([self._look(view) for view in self.rules.views(image)], image, self.rules) for image in images]
@@ -300,7 +303,7 @@ class MultiScaleDetector:
         if view.size is not None:
             height, width = view.size
             resizer = replace(preprocessor.resizer, height=height, width=width)  # type: ignore[type-var]
-            preprocessor = replace(preprocessor, resizer=resizer)
+            preprocessor = preprocessor.with_resizer(resizer)
         sized = Detector(
             preprocessor,
             plain.network,

@@ -87,6 +87,15 @@ class Network(nn.Module):
         """What the network is made of."""
         raise NotImplementedError
 
+    def statistics(self) -> list[Tensor]:
+        """Return the buffers that training changes; anchors and constants, which follow from the network, are none."""
+        return [
+            buffer
+            for module in self.modules()
+            for name, buffer in module._buffers.items()
+            if buffer is not None and name not in module._non_persistent_buffers_set
+        ]
+
     def lay_anchors(self, input_size: tuple[int, int], channels: int = 3) -> None:
         """Keep the anchors of a size of input as buffers; a network without anchors has none to keep.
 

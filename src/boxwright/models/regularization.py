@@ -36,7 +36,10 @@ def regularization_loss(network: nn.Module) -> Tensor:
             if isinstance(price, Regularizer) and price != Regularizer() and isinstance(value, Tensor):
                 priced[price].append(value)
     penalties: list[Tensor] = [_Penalty.apply(price.l1, price.l2, *values) for price, values in priced.items()]
-    return torch.stack(penalties).sum() if penalties else torch.zeros(())
+    if penalties:
+        return torch.stack(penalties).sum()
+    # Where the weights are: a zero of the CPU's would have to be copied at each step.
+    return torch.zeros((), device=next((one.device for one in network.parameters()), None))
 
 
 class _Penalty(torch.autograd.Function):

@@ -20,6 +20,7 @@ __all__ = [
     "LastLowQualityMatcher",
     "Matcher",
     "OwnLowQualityMatcher",
+    "has_match",
 ]
 
 UNMATCHED = -1
@@ -41,6 +42,23 @@ class Matcher(Protocol):
             int64 [B, A]: the index of the matched box, UNMATCHED or IGNORED.
         """
         ...
+
+
+def has_match(match: Tensor, among: Tensor, count: int) -> Tensor:
+    """Return which groundtruth boxes some anchor answers for.
+
+    Args:
+        match: int64 [B, A]: the index of the matched box, UNMATCHED or IGNORED.
+        among: bool [B, A]; the anchors that count.
+        count: Groundtruth boxes, G.
+
+    Returns:
+        bool [B, G].
+    """
+    # One column more, for anchors without a match: so there is one, however few objects there are. True is written as
+    # it is: a maximum of bools, which a CPU can scatter, is nothing that CUDA knows.
+    found = torch.zeros(len(match), count + 1, dtype=torch.bool, device=match.device)
+    return found.scatter_(1, torch.where(among & (match >= 0), match, count), True)[:, :count]
 
 
 @dataclass(frozen=True)

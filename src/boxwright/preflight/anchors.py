@@ -19,7 +19,7 @@ from boxwright.builders.anchor_generator import build_anchor_generator
 from boxwright.config import dump_message
 from boxwright.config import messages as m
 from boxwright.config.message import Message
-from boxwright.models.anchor_layer import AnchorLayer
+from boxwright.models.anchor_layer import AnchorLayer, grids_of
 from boxwright.models.detector import Detector
 from boxwright.ops.boxes import pairwise_iou
 from boxwright.preflight.finding import Finding, Verdict
@@ -174,26 +174,28 @@ def _thinned(boxes: Boxes, most: int) -> Boxes:
 
 
 class _Layers:
-    """The anchors of a detector for inputs of any size."""
+    """The anchors of a detector for inputs of any size, on the CPU; nothing of the detector changes."""
 
     def __init__(self, detector: Detector) -> None:
-        self._detector = detector
+        self._network, self._channels = detector.network, detector.preprocessor.resizer.channels
         self._layer = next(module for module in detector.network.modules() if isinstance(module, AnchorLayer))
+        self._grids: dict[Size, list[Size]] = {}
+        self._own: dict[Size, torch.Tensor] = {}
 
     def own(self, size: Size) -> torch.Tensor:
         """Return the detector's own, [A, 4]."""
-        self._grids(size)
-        return self._layer.anchors
+        if size not in self._own:
+            self._own[size], _ = self._layer.generate(self._grids_of(size), size)
+        return self._own[size]
 
     def laid(self, generator: AnchorGenerator, size: Size) -> torch.Tensor:
         """Return those of another generator over the same maps."""
-        return torch.cat(list(generator(self._grids(size), size)))
+        return torch.cat(list(generator(self._grids_of(size), size)))
 
-    def _grids(self, size: Size) -> tuple[Size, ...]:
-        if self._layer.laid_for is None or self._layer.laid_for[1] != size:
-            self._detector.network.lay_anchors(size, self._detector.preprocessor.resizer.channels)
-        laid = self._layer.laid_for
-        return laid[0] if laid is not None else ()
+    def _grids_of(self, size: Size) -> list[Size]:
+        if size not in self._grids:
+            self._grids[size] = grids_of(self._network, size, self._channels)
+        return self._grids[size]
 
 
 def suggest_anchors(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from boxwright.preprocessing.image_resizer import GRAY_WEIGHTS, FixedShapeResizer, ImageResizer
 
@@ -34,13 +34,12 @@ class PixelScaling:
         shift_red, shift_green, shift_blue = (-m / d for m, d in zip(mean, deviation, strict=True))
         return cls((red, green, blue), (shift_red, shift_green, shift_blue))
 
-    def __call__(self, pixels: Tensor) -> Tensor:
-        """Return float32 [B, C, H, W]."""
-        scale, offset = pixels.new_tensor(self.scale, dtype=torch.float32), torch.tensor(self.offset)
-        if pixels.shape[1] == 1:
-            # TF scales RGB, then makes it grey; both are linear.
+    def constants(self, channels: int) -> tuple[Tensor, Tensor]:
+        """Return scale and offset, float32 [C, 1, 1]; of one channel those of grey, as TF scales RGB and then mixes."""
+        scale, offset = torch.tensor(self.scale), torch.tensor(self.offset)
+        if channels == 1:  # both are linear
             scale, offset = scale[:1], (offset * torch.tensor(GRAY_WEIGHTS)).sum(0, keepdim=True)
-        return pixels.float() * scale[:, None, None] + offset.to(pixels.device)[:, None, None]
+        return scale[:, None, None], offset[:, None, None]
 
 
 MINUS_ONE_TO_ONE = PixelScaling((2 / 255, 2 / 255, 2 / 255), (-1.0, -1.0, -1.0))
@@ -49,9 +48,11 @@ CAFFE_MEAN = PixelScaling((1.0, 1.0, 1.0), (-123.0, -117.0, -104.0))
 IMAGENET = PixelScaling.standardize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
-@dataclass(frozen=True)
-class Preprocessor:
+class Preprocessor(nn.Module):
     """Bring images to the network's input.
+
+    What pixels are multiplied with lies in buffers, which move with the detector: made anew at each step it would have
+    to be copied to a GPU, and the program would wait for that.
 
     Attributes:
         resizer: Brings an image to size.
@@ -60,16 +61,39 @@ class Preprocessor:
             detectors it is not.
     """
 
-    resizer: ImageResizer
-    scaling: PixelScaling = MINUS_ONE_TO_ONE
-    scale_padding: bool = False
+    scale: Tensor
+    offset: Tensor
+    padding: Tensor
 
-    def __call__(self, images: Tensor) -> tuple[Tensor, Tensor]:
+    def __init__(
+        self, resizer: ImageResizer, scaling: PixelScaling = MINUS_ONE_TO_ONE, *, scale_padding: bool = False
+    ) -> None:
+        """Remember the parts.
+
+        Args:
+            resizer: As the attribute.
+            scaling: As the attribute.
+            scale_padding: As the attribute.
+        """
+        super().__init__()
+        self.resizer, self.scaling, self.scale_padding = resizer, scaling, scale_padding
+        scale, offset = scaling.constants(resizer.channels)
+        padding = torch.tensor(resizer.pad_value or (0.0,))[:, None, None]
+        if scale_padding:
+            padding = padding * scale + offset
+        for name, value in (("scale", scale), ("offset", offset), ("padding", padding)):
+            self.register_buffer(name, value, persistent=False)
+
+    def with_resizer(self, resizer: ImageResizer) -> Preprocessor:
+        """Return one with another resizer, on the same device."""
+        return Preprocessor(resizer, self.scaling, scale_padding=self.scale_padding).to(self.scale.device)
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return float32 [B, C, H', W'], and the (height, width) int64 [B, 2] of each without its padding."""
         resized = [self.resizer(image) for image in images]
         pixels = torch.stack([image for image, _ in resized])
-        sizes = torch.tensor([size for _, size in resized], dtype=torch.int64)
-        return self.normalize(pixels.permute(0, 3, 1, 2), sizes), sizes.to(images.device)
+        sizes = torch.tensor([size for _, size in resized], dtype=torch.int64).to(images.device)
+        return self.normalize(pixels.permute(0, 3, 1, 2), sizes), sizes
 
     def normalize(self, pixels: Tensor, true_sizes: Tensor) -> Tensor:
         """Scale pixel values of images that have their size already.
@@ -83,15 +107,11 @@ class Preprocessor:
         Returns:
             float32 [B, C, H, W], channels last in memory.
         """
-        scaled = self.scaling(pixels)
-        height, width = pixels.shape[-2:]
+        scaled = pixels.float() * self.scale + self.offset
         if not isinstance(self.resizer, FixedShapeResizer):
-            sizes = true_sizes.to(pixels.device)[:, :, None, None]
+            height, width = pixels.shape[-2:]
+            sizes = true_sizes[:, :, None, None]
             rows = torch.arange(height, device=pixels.device)[:, None] < sizes[:, 0]
             columns = torch.arange(width, device=pixels.device) < sizes[:, 1]
-            values = torch.tensor(self.resizer.pad_value or (0.0,), device=pixels.device)
-            colour = values[:, None, None]
-            if self.scale_padding:
-                colour = self.scaling(colour.expand(1, pixels.shape[1], 1, 1))[0]
-            scaled = torch.where((rows & columns)[:, None], scaled, colour)
+            scaled = torch.where((rows & columns)[:, None], scaled, self.padding)
         return scaled.contiguous(memory_format=torch.channels_last)

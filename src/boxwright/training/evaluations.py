@@ -86,7 +86,7 @@ class Evaluations:
         """
         state, processes, found, known = self._state, self._processes, [], True
         # Without synchronised normalization each process has statistics of its own; the leader's are kept.
-        processes.copy_from_leader(state.detector.network.buffers())
+        processes.copy_from_leader(state.detector.network.statistics())
         with self._averaged_weights(), whole_weights(losses):
             for data in self.sets:
                 if processes.largest(int(stop_requested())):

@@ -15,6 +15,8 @@ from boxwright.types import Targets
 __all__ = ["GraphedLosses", "in_bucket"]
 
 _LEAST_OBJECTS = 8
+# Of inputs of one size only the number of objects differs, up to 8 · 2¹⁵; torch.compile gives up after 8 by itself.
+_MOST_SHAPES = 16
 
 
 def in_bucket(targets: Targets) -> Targets:
@@ -34,14 +36,30 @@ class GraphedLosses(nn.Module):
             backend: What torch.compile compiles with; by itself, its own, with CUDA graphs.
         """
         super().__init__()
-        how: dict[str, Any] = {"mode": "reduce-overhead"} if backend is None else {"backend": backend}
+        # Else what cannot be captured runs without a graph, as slow as before, and nobody hears of it.
+        options = {"triton.cudagraphs": True, "triton.cudagraph_or_error": True}
+        how: dict[str, Any] = {"options": options} if backend is None else {"backend": backend}
         self._run: Callable[..., Forward] = torch.compile(losses, fullgraph=True, dynamic=False, **how)
 
     def forward(self, images: Tensor, true_sizes: Tensor, targets: Targets) -> Forward:
         """Return the losses of a batch; they and the gradients are gone when the next call begins."""
         torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]  # torch's
         try:
-            return self._run(images, true_sizes, in_bucket(targets))
+            with torch._dynamo.config.patch(recompile_limit=_MOST_SHAPES):
+                return self._run(images, true_sizes, in_bucket(targets))
+        except torch._dynamo.exc.FailOnRecompileLimitHit:
+            raise TrainingError(
+                f"--cuda_graphs: batches have more than {_MOST_SHAPES} shapes, each of which needs a graph of its own"
+            ) from None
         except torch._dynamo.exc.Unsupported as error:
-            reason = (str(error).splitlines() or [""])[0]
-            raise TrainingError(f"--cuda_graphs: this detector and its losses are not one graph: {reason}") from None
+            raise TrainingError(
+                f"--cuda_graphs: this detector and its losses are not one graph: {_first_line(error)}"
+            ) from None
+        except RuntimeError as error:
+            if "cudagraph" not in str(error):
+                raise
+            raise TrainingError(f"--cuda_graphs: nothing was captured: {_first_line(error)}") from None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 import torch
@@ -26,7 +26,7 @@ class Forward:
     Attributes:
         terms: Loss name to term.
         penalty: On the weights, a scalar; None where it is not part of the loss.
-        predictions: What the network said.
+        predictions: What the network said, without its graph.
     """
 
     terms: dict[str, LossTerm]
@@ -60,5 +60,16 @@ class LossModule(nn.Module):
                 predictions = detector.predict(inputs, true_sizes, targets)
         with record_function("criterion"):
             terms = detector.criterion(predictions, targets)
-            penalty = detector.regularization().to(images.device) if self.regularize else None
-        return Forward(terms, penalty, predictions)
+            penalty = detector.regularization() if self.regularize else None
+        return Forward(terms, penalty, detached(predictions))
+
+
+def detached(value: Any) -> Any:
+    """Return predictions without their graph: gradients come from the losses, and a compiled step has scalars alone."""
+    if isinstance(value, Tensor):
+        return value.detach()
+    if isinstance(value, tuple):
+        return tuple([detached(one) for one in value])
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{one.name: detached(getattr(value, one.name)) for one in fields(value)})
+    return value

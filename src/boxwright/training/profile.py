@@ -28,15 +28,21 @@ class Profile:
             work and waits; what the device does is in the trace.
         seconds: Of a step.
         ready: How many batches lay ready each time that one was wanted.
+        gpu_memory: The most bytes of the GPU that tensors took at a time; 0 on the CPU.
     """
 
     shares: dict[str, float]
     seconds: float
     ready: list[int]
+    gpu_memory: int = 0
 
 
 def profile_steps(
-    batches: Iterator[Batch], learn: Callable[[Batch], object], ready: Callable[[], int], folder: Path | None
+    batches: Iterator[Batch],
+    learn: Callable[[Batch], object],
+    ready: Callable[[], int],
+    folder: Path | None,
+    device: torch.device,
 ) -> Profile:
     """Take some steps, measure ten of them, write a trace.
 
@@ -45,6 +51,7 @@ def profile_steps(
         learn: Takes a step.
         ready: Tells how many batches lie ready.
         folder: Where `trace.json` goes (for chrome://tracing or Perfetto), if anywhere.
+        device: Where steps are taken.
 
     Returns:
         What was measured.
@@ -52,7 +59,7 @@ def profile_steps(
     Raises:
         TrainingError: Where the data end before the measurement does.
     """
-    cuda = torch.cuda.is_available()
+    cuda = device.type == "cuda"
     for _ in range(_WARM):
         learn(_next(batches))
     depths: list[int] = []
@@ -65,7 +72,7 @@ def profile_steps(
                 batch = _next(batches)
             learn(batch)
         if cuda:
-            torch.cuda.synchronize()
+            torch.cuda.synchronize(device)
         seconds = (time.perf_counter() - began) / _MEASURED
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -77,7 +84,7 @@ def profile_steps(
     # The criterion's range holds that of the assignment, and the penalties on kernels.
     shares["losses"] = max(spent.get("criterion", 0.0) / seconds - shares["assignment"], 0.0)
     shares["rest"] = max(1 - sum(shares.values()), 0.0)
-    return Profile(shares, seconds, depths)
+    return Profile(shares, seconds, depths, torch.cuda.max_memory_allocated(device) if cuda else 0)
 
 
 def described(found: Profile, batch_size: int, most_ready: int) -> list[str]:
@@ -94,8 +101,8 @@ def described(found: Profile, batch_size: int, most_ready: int) -> list[str]:
     lines = [f"{found.seconds * 1000:.0f} ms a step, {batch_size / found.seconds:.1f} images/s; of that"]
     lines += [f"  {name:<12}{found.shares[name]:6.1%}" for name in (*STAGES, "rest")]
     lines.append(_data_ahead(found.ready, most_ready))
-    if torch.cuda.is_available():
-        lines.append(f"peak memory of the GPU: {torch.cuda.max_memory_allocated() / 2**30:.2f} GiB")
+    if found.gpu_memory:
+        lines.append(f"peak memory of the GPU: {found.gpu_memory / 2**30:.2f} GiB")
     return lines
 
 

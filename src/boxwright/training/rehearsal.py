@@ -21,13 +21,15 @@ from boxwright.builders.input_reader import build_dataset
 from boxwright.builders.training import TrainingPlan, build_training
 from boxwright.config import dump_message, load_config
 from boxwright.config import messages as m
-from boxwright.data.batch import collate
+from boxwright.data.batch import Batch, collate
+from boxwright.data.loader import TrainingExamples
+from boxwright.device import open_device
 from boxwright.distributed import ALONE
 from boxwright.errors import TrainingError
 from boxwright.optimization.schedules import Constant
 from boxwright.preflight.finding import Finding
 from boxwright.training.examples import training_examples
-from boxwright.training.state import new_state
+from boxwright.training.state import new_state, placed
 from boxwright.training.step import Learner
 from boxwright.types import Sample
 
@@ -58,6 +60,7 @@ class Rehearsal:
         available: Bytes that there are for it.
         sample_seconds: One sample took to be read, augmented and resized by one process.
         killed: Whether the process was killed in the batch after the last.
+        split: The size of a batch that fitted in parts alone; 0 for none.
     """
 
     device: str
@@ -67,6 +70,7 @@ class Rehearsal:
     available: float
     sample_seconds: float
     killed: bool = False
+    split: int = 0
 
     def predicted(self, values: Sequence[float], batch_size: int) -> float:
         """Return a value for a batch size: measured, or along the line through the first two."""
@@ -76,12 +80,13 @@ class Rehearsal:
         return values[1] + slope * (batch_size - self.batches[1])
 
 
-def check_speed_and_memory(config: m.TrainEvalPipelineConfig, workers: int) -> Iterable[Finding]:
+def check_speed_and_memory(config: m.TrainEvalPipelineConfig, workers: int, device: str = "auto") -> Iterable[Finding]:
     """Yield whether a batch fits into the memory, and whether samples come as fast as they are learnt from.
 
     Args:
         config: The whole configuration; it can be built.
         workers: Processes that prepare samples.
+        device: On which it is tried, as for `usable_device`.
 
     Yields:
         Findings.
@@ -89,7 +94,7 @@ def check_speed_and_memory(config: m.TrainEvalPipelineConfig, workers: int) -> I
     plan = build_training(config)
     size = -(-plan.stream.batch_size // plan.accumulation)
     try:
-        found = rehearse(config)
+        found = rehearse(config, device)
     except OutOfMemoryError as error:
         yield Finding("memory", "fatal", str(error), "a smaller image_resizer or network needs less")
         return
@@ -100,7 +105,16 @@ def check_speed_and_memory(config: m.TrainEvalPipelineConfig, workers: int) -> I
     tried = "tried" if size in found.batches else "predicted from batches of 1 and 2"
     room = f"{memory / _GIB:.1f} of {found.available / _GIB:.1f} GiB on the {found.device}"
     text = f"a batch of {size} takes {room} ({tried})"
-    if found.killed:
+    if found.device == "CPU":
+        text += "; nothing was tried on a GPU"
+    if found.split:
+        yield Finding(
+            "memory",
+            "fatal",
+            f"a batch of {found.split} does not fit on the {found.device} at once",
+            _smaller(found, plan),
+        )
+    elif found.killed:
         yield Finding("memory", "fatal", f"the process was killed by a batch of {size}", _smaller(found, plan))
     elif memory > found.available:
         yield Finding("memory", "fatal", text, _smaller(found, plan))
@@ -131,11 +145,12 @@ def _smaller(found: Rehearsal, plan: TrainingPlan) -> str:
     return f"train_config.gradient_accumulation_steps: {parts} learns the same in parts of {fits}"
 
 
-def rehearse(config: m.TrainEvalPipelineConfig) -> Rehearsal:
+def rehearse(config: m.TrainEvalPipelineConfig, device: str = "auto") -> Rehearsal:
     """Take steps with batches of 1 and 2 and, where that is quick and fits, the whole batch, in a process of its own.
 
     Args:
         config: The whole configuration.
+        device: On which, as for `usable_device`.
 
     Returns:
         What they took.
@@ -147,7 +162,14 @@ def rehearse(config: m.TrainEvalPipelineConfig) -> Rehearsal:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "pipeline.config"
         path.write_text(dump_message(config), encoding="utf-8")
-        command = [sys.executable, "-P", "-m", "boxwright.training.rehearsal", str(path)]  # not the current folder
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "boxwright.training.rehearsal",
+            str(path),
+            device,
+        ]  # not the current folder
         try:
             done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_PATIENCE)
         except subprocess.TimeoutExpired:
@@ -164,56 +186,80 @@ def rehearse(config: m.TrainEvalPipelineConfig) -> Rehearsal:
     return Rehearsal(**json.loads(lines[-1]))
 
 
-def _measure(config: m.TrainEvalPipelineConfig) -> Iterator[Rehearsal]:
-    """Yield what is known after each batch from the second on."""
-    cuda = torch.cuda.is_available()
-    device = torch.device("cuda" if cuda else "cpu")
+def _measure(config: m.TrainEvalPipelineConfig, device: torch.device) -> Iterator[Rehearsal]:
+    """Yield what is known after each batch from the second on; steps are those of a run, snapshots and all."""
     plan = build_training(config)
     dataset = build_dataset(config.train_input_reader, "train_input_reader")
-    detector = build_detector(config, dataset.categories).to(device)
-    examples = training_examples(config, dataset, detector, 0, skip_bad=True)
-    available = (
-        torch.cuda.mem_get_info()[0]
-        if cuda
-        else min(_linux("/proc/meminfo", "MemAvailable") + _linux("/proc/self/status", "VmRSS"), _container())
-    )
+    detector = placed(build_detector(config, dataset.categories), device)
+    available = _available(device)
+    samples, read = _read(training_examples(config, dataset, detector, 0, skip_bad=True), len(dataset))
+    state = new_state(detector, plan)
+    detector.train()
+    # Weights stay, so that a rate that is too high does not end the trial.
+    still = replace(plan, accumulation=1, optimizer=replace(plan.optimizer, schedule=Constant(0.0)))
+    learner = Learner(state, still, ALONE)
+    found = Rehearsal(f"GPU ({device})" if device.type == "cuda" else "CPU", (), (), (), available, read)
+    size = -(-plan.stream.batch_size // plan.accumulation)
+    for count in dict.fromkeys((1, 2, size)):
+        if count > 2 and (
+            found.predicted(found.seconds, count) > _TRIED_SECONDS
+            or found.predicted(found.memory, count) > _FULL * available
+        ):
+            break
+        seconds = _take_steps(learner, collate(list(islice(_again(samples), count))), device)
+        if state.parts > 1:  # it was learned from in parts, which is another step than was asked for
+            if len(found.batches) < 2:
+                raise TrainingError(f"not enough memory for a batch of {count} at once")
+            yield replace(found, split=count)
+            return
+        found = replace(
+            found,
+            batches=(*found.batches, count),
+            seconds=(*found.seconds, seconds),
+            memory=(*found.memory, _most_memory(device)),
+        )
+        if len(found.batches) > 1:
+            yield found
+
+
+def _read(examples: TrainingExamples, count: int) -> tuple[list[Sample], float]:
+    """Return samples as they are learned from, for some seconds; and how long one took."""
     began, samples = time.perf_counter(), []
-    for index in range(len(dataset)):
+    for index in range(count):
         sample = examples[0, index]
         if not isinstance(sample, Sample):
             raise sample
         samples.append(sample)
         if time.perf_counter() - began > _READ_SECONDS:
             break
-    read = (time.perf_counter() - began) / len(samples)
-    state = new_state(detector, plan)
-    detector.train()
-    # Weights stay, so that a rate that is too high does not end the trial.
-    still = replace(plan, accumulation=1, optimizer=replace(plan.optimizer, schedule=Constant(0.0)))
-    learner = Learner(state, still, ALONE)
-    batches: list[int] = []
-    memory: list[int] = []
-    seconds: list[float] = []
-    size = -(-plan.stream.batch_size // plan.accumulation)
-    for count in (1, 2, size):
-        if count in batches:
-            continue
-        if count > 2 and (
-            seconds[1] + (seconds[1] - seconds[0]) * (count - 2) > _TRIED_SECONDS
-            or memory[1] + (memory[1] - memory[0]) * (count - 2) > _FULL * available
-        ):
-            break
-        batch = collate(list(islice(_again(samples), count))).to(device)
-        learner.learn(batch)
-        began = time.perf_counter()
-        learner.learn(batch)
-        if cuda:
-            torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - began)
-        memory.append(torch.cuda.max_memory_allocated() if cuda else _linux("/proc/self/status", "VmHWM"))
-        batches.append(count)
-        if len(batches) > 1:
-            yield Rehearsal("GPU" if cuda else "CPU", batches, memory, seconds, available, read)
+    return samples, (time.perf_counter() - began) / len(samples)
+
+
+def _take_steps(learner: Learner, batch: Batch, device: torch.device) -> float:
+    """Return the seconds of a step: of the third, as the first makes the slots, and the second a copy of them."""
+    batch, wait = batch.to(device), device.type == "cpu"  # as in a run, which on a GPU waits for few steps
+    for _ in range(2):
+        learner.learn(batch, wait=wait)
+    began = time.perf_counter()
+    learner.learn(batch, wait=wait)
+    learner.look_back()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - began
+
+
+def _available(device: torch.device) -> float:
+    """Return the bytes that there are on a device for a run."""
+    if device.type == "cuda":
+        return float(torch.cuda.mem_get_info(device)[0])
+    return min(_linux("/proc/meminfo", "MemAvailable") + _linux("/proc/self/status", "VmRSS"), _container())
+
+
+def _most_memory(device: torch.device) -> int:
+    """Return the most bytes that were held so far: by PyTorch on a GPU, else by the process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_reserved(device)
+    return _linux("/proc/self/status", "VmHWM")
 
 
 def _again(samples: list[Sample]) -> Iterator[Sample]:
@@ -236,5 +282,5 @@ def _linux(path: str, name: str) -> int:
 
 
 if __name__ == "__main__":
-    for measured in _measure(load_config(sys.argv[1])):
+    for measured in _measure(load_config(sys.argv[1]), open_device(sys.argv[2])):
         print(json.dumps(asdict(measured)), flush=True)  # noqa: T201  # its reader is `rehearse`

@@ -110,7 +110,11 @@ class Run:
         folder = self.store.folder / "profile"
         with closing(self._incoming()) as batches:
             found = profile_steps(
-                batches, self.learner.learn, lambda: self.batches.ready, folder if self.processes.leads else None
+                batches,
+                self.learner.learn,
+                lambda: self.batches.ready,
+                folder if self.processes.leads else None,
+                self.device,
             )
         for line in described(found, self.plan.stream.batch_size, self.batches.most_ready):
             self.processes.log.info(line)

@@ -59,7 +59,7 @@ class RunSettings:
     )
     tf32: bool = setting(False, "Let a GPU round factors of float32 products to 10 bits.", _SPEED)
     profile: bool = setting(False, "Measure ten steps, say where their time goes, write a trace, end.", _SPEED)
-    device: str = setting("auto", "cpu, cuda, or auto for a GPU where there is one.", _SPEED)
+    device: str = setting("auto", "cpu, cuda, one GPU as cuda:1, or auto for a GPU where there is one.", _SPEED)
     data_timeout: float = setting(
         600.0, "Seconds without a batch after which workers count as stuck: the run saves and ends.", _SAFETY, 1
     )

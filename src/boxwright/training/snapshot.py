@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from boxwright.training.sharding import local
 from boxwright.training.state import TrainingState
 
-__all__ = ["Snapshot", "copied_into"]
+__all__ = ["Snapshot", "copied_into", "copy_all"]
 
 
 def copied_into(memory: list[Tensor], values: list[Tensor]) -> list[Tensor]:
     """Return copies of values, in the memory of earlier ones where that fits."""
     if not values or [one.shape for one in values] != [one.shape for one in memory]:
         return [value.clone() for value in values]
-    torch._foreach_copy_(memory, values)
+    copy_all(memory, values)
     return memory
+
+
+def copy_all(places: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    """Copy many tensors into others; those of one type by one call, which a GPU does in a few launches.
+
+    A list of several types is copied tensor by tensor.
+    """
+    by_type: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
+    for place, value in zip(places, values, strict=True):
+        into, of = by_type.setdefault(place.dtype, ([], []))
+        into.append(place)
+        of.append(value)
+    for into, of in by_type.values():
+        torch._foreach_copy_(into, of)
 
 
 class Snapshot:
@@ -35,7 +51,7 @@ class Snapshot:
 
         Args:
             state: The state; the step's forward pass has changed its statistics.
-            statistics: Those before that pass, in the order of the network's buffers.
+            statistics: Those before that pass, in the order of `Network.statistics`.
         """
         weights = [one for group in state.optimizer.param_groups for one in group["params"] if one.grad is not None]
         slots = state.optimizer.state
@@ -44,7 +60,7 @@ class Snapshot:
         if state.average is not None:
             changing += state.average.shadow.values()
         changing = [local(one) for one in changing]
-        self._places = [*changing, *state.detector.network.buffers()]
+        self._places = [*changing, *state.detector.network.statistics()]
         self._values = copied_into(self._values, [*changing, *statistics])
         self._count = state.optimizer.param_groups[0]["count"]
         self._step, self._samples = state.step, state.samples
@@ -52,7 +68,7 @@ class Snapshot:
     @torch.no_grad()
     def restore(self, state: TrainingState) -> None:
         """Bring a state back to what it was when it was taken."""
-        torch._foreach_copy_(self._places, self._values)
+        copy_all(self._places, self._values)
         for one in self._without_slots:
             state.optimizer.state.pop(one, None)
         for group in state.optimizer.param_groups:

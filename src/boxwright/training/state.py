@@ -17,7 +17,7 @@ from boxwright.optimization.moving_average import MovingAverage
 from boxwright.optimization.optimizers import Optimizer
 from boxwright.training.selection import Selection
 
-__all__ = ["TrainingState", "new_state", "seed_step"]
+__all__ = ["TrainingState", "new_state", "placed", "seed_step"]
 
 
 @dataclass
@@ -113,6 +113,12 @@ def _check_slots(optimizer: Optimizer) -> None:
         for name, value in slots.items():
             if isinstance(value, Tensor) and value.ndim and value.shape != parameter.shape:
                 raise ValueError(f"optimizer: {name} has shape {list(value.shape)}, not {list(parameter.shape)}")
+
+
+def placed(detector: Detector, device: torch.device) -> Detector:
+    """Return a detector after moving it to where it is trained, with channels last in memory."""
+    detector.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs lack it
+    return detector
 
 
 def new_state(detector: Detector, plan: TrainingPlan, selection: Selection | None = None) -> TrainingState:

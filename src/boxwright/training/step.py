@@ -24,17 +24,18 @@ from boxwright.builders.training import TrainingPlan
 from boxwright.criteria.criterion import Description
 from boxwright.criteria.terms import REGULARIZATION, TOTAL, LossTerm
 from boxwright.data.batch import Batch
+from boxwright.device import free_cached_memory, is_out_of_memory, random_devices
 from boxwright.distributed import Processes
 from boxwright.errors import TrainingError
 from boxwright.optimization.trainable import Trainable
 from boxwright.tensorflow.variables import names_of
 from boxwright.training.losses import Forward, LossModule
 from boxwright.training.sharding import gathered, learn_as_their_rows, shard_state
-from boxwright.training.snapshot import Snapshot, copied_into
+from boxwright.training.snapshot import Snapshot, copied_into, copy_all
 from boxwright.training.state import TrainingState, seed_step
 from boxwright.types import Targets
 
-__all__ = ["Learner", "NotFiniteError", "StepResult", "is_out_of_memory"]
+__all__ = ["Learner", "NotFiniteError", "StepResult"]
 
 # Below this scale float16 gradients do not overflow for their size: they are not finite.
 _LEAST_SCALE = 2.0**-10
@@ -131,6 +132,7 @@ class Learner:
         # The step before, where it was not waited for, and how to undo it.
         self._unread: tuple[StepResult, Batch] | None = None
         self._before = Snapshot()
+        self._room_to_remember = True
 
     def shard(self) -> None:
         """Spread weights, averages and slots over the processes; no step has been taken yet."""
@@ -170,27 +172,60 @@ class Learner:
             found = _arriving(losses, norm, rate)
             self.look_back()
             overflow = state.scaler.is_enabled() and self._overflowed(found)
-            if state.scaler.is_enabled() or wait:
+            if state.scaler.is_enabled() or wait or not self._remember():
                 if not overflow and not found.finite:
                     self._undo_statistics()
                     state.scaler.update()  # a scaler that is not told of the end of a step refuses the next
                     raise NotFiniteError(state.step + 1, found, batch)
             else:
-                self._before.take(state, self._statistics)
                 self._unread = (found, batch)
             if plan.clip_norm > 0 and not overflow:
                 # As tf.clip_by_global_norm: no epsilon in the divisor.
                 torch._foreach_mul_(gradients, (plan.clip_norm / norm).clamp(max=1.0))
-            self._updating = True
-            state.scaler.step(state.optimizer)
-            state.scaler.update()
-            if state.average is not None and not overflow:
-                state.average.update(state.detector.network, state.step)
+            self._update(overflow)
         state.step += 1
         state.samples += plan.stream.batch_size
         self._under_way = self._updating = False
         description = state.detector.criterion.describe(predictions, targets) if describe else None
         return replace(found, description=description, skipped=overflow)
+
+    def _remember(self) -> bool:
+        """Keep what the update is about to change; return False where the memory has no room for it."""
+        if not self._room_to_remember:
+            return False
+        try:
+            self._before.take(self.state, self._statistics)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            self._before, self._room_to_remember = Snapshot(), False
+        if not self._room_to_remember:
+            free_cached_memory()
+            self.processes.log.info(
+                "not enough memory for a second copy of the weights: from here on each step is waited for"
+            )
+        return self._room_to_remember
+
+    def _update(self, overflow: bool) -> None:
+        """Change the weights, and let the average follow them."""
+        state = self.state
+        self._updating = True
+        try:
+            state.scaler.step(state.optimizer)
+            state.scaler.update()
+            if state.average is not None and not overflow:
+                state.average.update(state.detector.network, state.step)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            if self._unread is not None:  # the weights before it are at hand
+                self._before.restore(state)
+                self._unread, self._under_way, self._updating = None, False, False
+            problem = str(error).splitlines()[0]
+            raise TrainingError(
+                f"step {state.step + 1}: not enough memory to update the weights ({problem}); "
+                "a smaller network, or an optimizer that remembers less of each weight, needs less"
+            ) from None
 
     def look_back(self) -> None:
         """Find out whether the last step was finite, where it was not waited for.
@@ -225,11 +260,11 @@ class Learner:
 
     def _undo_statistics(self) -> None:
         if self._under_way and self._statistics:
-            torch._foreach_copy_(list(self.state.detector.network.buffers()), self._statistics)
+            copy_all(self.state.detector.network.statistics(), self._statistics)
 
     def _keep_statistics(self) -> None:
         """Remember what a step changes before its losses are known to be finite; in memory that is kept for it."""
-        self._statistics = copied_into(self._statistics, list(self.state.detector.network.buffers()))
+        self._statistics = copied_into(self._statistics, self.state.detector.network.statistics())
         self._under_way = True
 
     def _trainable(self) -> Trainable:
@@ -248,6 +283,11 @@ class Learner:
             # Depthwise kernels lie in memory the same under two strides; nothing is copied.
             warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
             device = next(self.state.detector.network.parameters()).device
+            # Each process computes them alone, and of several sizes.
+            computed = _computed(self.losses)
+            DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(  # type: ignore[no-untyped-call]  # torch's
+                self.losses, computed
+            )
             self.module = DistributedDataParallel(
                 self.losses, device_ids=[device.index] if device.type == "cuda" else None, gradient_as_bucket_view=True
             )
@@ -278,8 +318,7 @@ class Learner:
                 )
             raise TrainingError(f"step {self.state.step + 1}: not enough memory: {how} ({problem})")
         self.state.optimizer.zero_grad(set_to_none=True)
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        free_cached_memory()
         self.state.parts = min(parts * 2, len(batch))
         self.processes.log.info(
             f"not enough memory for a batch at once: learning from it in {self.state.parts} parts from here on"
@@ -342,7 +381,7 @@ class Learner:
         """Return the distinct counts of some parts of a batch, [n], and leave no trace of looking at them."""
         device = next(self.state.detector.network.parameters()).device
         found = []
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        with torch.random.fork_rng(random_devices(device)):
             for piece in pieces:
                 # Copies take the changes of normalization's statistics, which a backward pass to come still reads.
                 buffers = {name: buffer.clone() for name, buffer in self.losses.named_buffers()}
@@ -383,6 +422,12 @@ def _adding_up(module: nn.Module, *, last: bool) -> AbstractContextManager[None]
     return module.no_sync() if isinstance(module, DistributedDataParallel) and not last else nullcontext()
 
 
+def _computed(module: nn.Module) -> list[str]:
+    """Return the names of buffers that follow from the configuration: anchors and constants."""
+    parts = module.named_modules()
+    return [f"{prefix}.{name}" for prefix, part in parts for name in sorted(part._non_persistent_buffers_set)]
+
+
 def _arriving(losses: dict[str, Tensor], norm: Tensor, rate: float) -> StepResult:
     """Send a step's numbers to the CPU, waiting for nothing."""
     numbers, arrived = torch.stack([*losses.values(), norm]), None
@@ -409,11 +454,6 @@ def _divided(terms: dict[str, LossTerm], divisors: list[Tensor]) -> dict[str, Te
 
 def _finite(value: float) -> bool:
     return value - value == 0
-
-
-def is_out_of_memory(error: RuntimeError) -> bool:
-    """Return whether memory was too small, a GPU's or the machine's."""
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 def _not_finite_text(step: int, losses: dict[str, float], norm: float, rate: float) -> str:

@@ -25,12 +25,12 @@ from boxwright.config.load import dump_message
 from boxwright.config.support import refuse_unsupported, report
 from boxwright.data.dataset import Dataset
 from boxwright.data.loader import BatchStream, training_batches
+from boxwright.device import is_out_of_memory, open_device
 from boxwright.distributed import Processes, join_processes
 from boxwright.errors import BoxwrightError, CheckpointError, ConfigError, TrainingError
 from boxwright.evaluation.parts import EvaluationSet, open_evaluation
 from boxwright.evaluation.settings import EvaluationSettings
 from boxwright.files import write_whole
-from boxwright.models.detector import usable_device
 from boxwright.preflight.examine import examine_quickly
 from boxwright.runtime.allocator import keep_freed_memory
 from boxwright.tensorflow.checkpoint import find_training
@@ -44,8 +44,7 @@ from boxwright.training.resume_tensorflow import resume_tensorflow
 from boxwright.training.run import Run
 from boxwright.training.selection import Selection
 from boxwright.training.settings import RunSettings
-from boxwright.training.state import TrainingState, new_state
-from boxwright.training.step import is_out_of_memory
+from boxwright.training.state import TrainingState, new_state, placed
 from boxwright.training.stop import stop_requests
 from boxwright.training.trackers import check_tracker, open_tracker
 
@@ -309,8 +308,7 @@ def _restore(
 ) -> TrainingState:
     """Build the detector; restore the newest checkpoint, else the fine-tune checkpoint."""
     torch.manual_seed(plan.stream.seed)
-    detector = build_detector(config, dataset.categories)
-    detector.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs lack it
+    detector = placed(build_detector(config, dataset.categories), device)
     theirs = find_training(store.folder) if newest is None else None
     if newest is None and theirs is None and plan.fine_tune.source:
         start = plan.fine_tune
@@ -364,12 +362,10 @@ def _open_evaluations(
 def _device(settings: RunSettings, processes: Processes) -> torch.device:
     name = settings.device
     if name == "cuda" or (name == "auto" and torch.cuda.is_available()):
-        name = f"cuda:{processes.local_rank}"
-    device = usable_device(name)
+        name = f"cuda:{processes.local_rank}" if processes.count > 1 else "cuda"
+    elif processes.count > 1 and name.startswith("cuda:"):
+        raise TrainingError(f"--device {name}: {processes.count} processes cannot share a GPU; cuda gives each its own")
+    device = open_device(name, tf32=settings.tf32)
     if device.type == "cpu":
         keep_freed_memory()
-    else:
-        torch.cuda.set_device(device)
-        torch.set_float32_matmul_precision("high" if settings.tf32 else "highest")
-        torch.backends.cudnn.allow_tf32 = settings.tf32
     return device

@@ -1,0 +1,189 @@
+"""What a GPU would be told: each operation, each wait of the program for it, each type that it is asked to compute in."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+import boxwright
+
+__all__ = ["Ledger", "MixedDevicesError"]
+
+_PACKAGE = Path(boxwright.__file__).parent
+_TESTS = Path(__file__).parent.parent
+_COPIES = {"_to_copy", "copy_", "copy", "_foreach_copy_", "_foreach_copy"}
+# Of memory that is not written, or not of a GPU.
+_NO_KERNEL = {
+    "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_unsafe_view", "detach", "lift_fresh",
+    "_local_scalar_dense", "sym_size", "is_pinned", "record_stream",
+}  # fmt: skip
+aten = torch.ops.aten
+
+
+class MixedDevicesError(AssertionError):
+    """A tensor on the CPU takes part in an operation on the GPU."""
+
+
+class Ledger(TorchDispatchMode):
+    """Writes down the operations of fake tensors, and answers what only data could.
+
+    Attributes:
+        kernels: Operations on the GPU that are more than views: name to number.
+        waits: What makes the program wait for the GPU: (place in the package, operation) to number.
+        dtypes: (operation, variant, type) that a GPU was asked for.
+    """
+
+    def __init__(self, mode: FakeTensorMode) -> None:
+        super().__init__()
+        self.mode = mode
+        self.kernels: Counter[str] = Counter()
+        self.waits: Counter[tuple[str, str]] = Counter()
+        self.dtypes: set[tuple[str, str, torch.dtype]] = set()
+
+    def clear(self) -> None:
+        """Forget what was written down."""
+        for record in (self.kernels, self.waits, self.dtypes):
+            record.clear()
+
+    def wait(self, operation: str) -> None:
+        """Write down a wait."""
+        self.waits[_place(), operation] += 1
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
+        devices = {one.device.type for one in tensors}
+        name = func._schema.name.split("::")[1]
+        if func.namespace == "boxwright":
+            with self:  # what it does is written down, too; PyTorch would ask it for shapes alone
+                return _body(func)(*args, **kwargs)
+        if func.namespace == "prim":
+            return func(*args, **kwargs)
+        if name != "item" and torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
+            with self:  # within operators of ours such as `to` come whole
+                return func.decompose(*args, **kwargs)
+        if name in _COPIES:
+            self._copy(name, devices, tensors, kwargs)
+        elif devices == {"cuda", "cpu"}:
+            raise MixedDevicesError(f"{name} at {_place()}: {[(one.device.type, list(one.shape)) for one in tensors]}")
+        if "cuda" in devices or str(kwargs.get("device", "")).startswith("cuda"):
+            self._computed(func, name, args, kwargs)
+            answer = self._answer(func, name, args, tensors)
+            if answer is not None:
+                return answer
+        elif name in ("_local_scalar_dense", "item"):  # on the CPU: what has arrived there
+            return _scalar(args[0])
+        return func(*args, **kwargs)
+
+    def _computed(self, func: Any, name: str, args: Any, kwargs: Any) -> None:
+        if any(one.alias_info is not None and not one.alias_info.is_write for one in func._schema.returns):
+            return
+        if name in _NO_KERNEL:
+            return
+        self.kernels[name] += 1
+        values = [one for one in tree_leaves(args) if isinstance(one, Tensor)]
+        if name in ("where", "masked_fill", "masked_fill_"):
+            values = [one for one in values if one.dtype != torch.bool] or values
+        if not values:
+            dtype = kwargs.get("dtype") or torch.get_default_dtype()
+        elif torch.Tag.pointwise in func.tags:
+            dtype = values[0].dtype
+            for one in values[1:]:
+                dtype = torch.promote_types(dtype, one.dtype)
+        else:
+            dtype = values[0].dtype
+        reduce = kwargs.get("reduce") or next((one for one in args if isinstance(one, str)), "")
+        self.dtypes.add((name, reduce, dtype))
+
+    def _copy(self, name: str, devices: set[str], tensors: list[Tensor], kwargs: Any) -> None:
+        """Write down a copy from one device to another for which the program waits."""
+        into = kwargs.get("device")
+        target = torch.device(into).type if into is not None else tensors[0].device.type
+        sources = (
+            {one.device.type for one in tensors}
+            if into is not None or len(tensors) == 1
+            else {one.device.type for one in tensors[1:]}
+        )
+        if sources | {target} != {"cpu", "cuda"}:
+            return
+        if target == "cpu" and kwargs.get("non_blocking"):
+            return  # into pinned memory, and whoever reads it waits for an event
+        self.wait("copy from the CPU" if target == "cuda" else "copy to the CPU")
+
+    def _answer(self, func: Any, name: str, args: Any, tensors: list[Tensor]) -> Any:
+        """Return what data would have said, as if everything were true and chosen; None where data say nothing."""
+        if name in ("_local_scalar_dense", "item"):
+            self.wait("item")
+            return _scalar(args[0])
+        if name == "equal":
+            self.wait("equal")
+            return True
+        if name == "nonzero":
+            self.wait("nonzero")
+            return args[0].new_zeros(args[0].numel(), args[0].ndim, dtype=torch.int64)
+        if name == "nms":
+            self.wait("nms")
+            return torch.arange(len(args[0]), device=args[0].device)
+        if name in ("index", "index_put", "index_put_") and _has_mask(args[1]):
+            self.wait("boolean mask")
+            indices = _without_masks(args[1])
+            values = args[2:]
+            if name != "index" and values[0].ndim:  # as many as the mask chooses, which fake data cannot tell
+                values = (values[0].flatten()[:1].squeeze(), *values[1:])
+            return func(args[0], indices, *values)
+        if {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output} & set(func.tags) and name not in (
+            "index", "index_put", "index_put_",
+        ):  # fmt: skip
+            raise NotImplementedError(f"{func}: what would data say?")
+        return None
+
+
+def _scalar(value: Tensor) -> bool | int | float:
+    if value.dtype == torch.bool:
+        return True
+    return 1.0 if value.is_floating_point() else 1
+
+
+def _has_mask(indices: Any) -> bool:
+    return any(one is not None and one.dtype in (torch.bool, torch.uint8) for one in indices)
+
+
+def _without_masks(indices: Any) -> list[Tensor | None]:
+    """Return indices of whole numbers in place of masks that choose everything."""
+    found: list[Tensor | None] = []
+    for one in indices:
+        if one is None or one.dtype not in (torch.bool, torch.uint8):
+            found.append(one)
+        else:
+            found += [torch.zeros(one.numel(), dtype=torch.int64, device=one.device) for _ in range(one.ndim)]
+    return found
+
+
+def _body(func: Any) -> Any:
+    """Return the Python function behind an operator of ours."""
+    from torch._library.custom_ops import OPDEFS
+
+    return OPDEFS[func._schema.name]._init_fn
+
+
+def _place() -> str:
+    """Return the innermost function of the package that is running, as `room/file.py function`."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        path = Path(frame.f_code.co_filename)
+        if path.is_relative_to(_PACKAGE):
+            return f"{path.relative_to(_PACKAGE).as_posix()} {frame.f_code.co_name}"
+        if path.is_relative_to(_TESTS) and path.parent.name != "cuda":
+            break
+        if frame.f_code.co_name == "backward" and path.parent.name == "cuda":
+            return "autograd backward"
+        frame = frame.f_back  # type: ignore[assignment]
+    return "outside the package"
