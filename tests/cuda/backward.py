@@ -43,8 +43,9 @@ def _run(node: Any, given: list[Tensor | None]) -> list[Tensor | None]:
         return list(found) if isinstance(found, tuple | list) else [found]
     found = node.apply(*given)
     found = list(found) if isinstance(found, tuple | list) else [found]
-    # A function of ours answers for its plain arguments too, of which the graph does not know; they come first.
-    return found[len(found) - len(node.next_functions) :]
+    # It answers for its plain arguments too, of which the graph does not know.
+    needed = iter([one for one, wanted in zip(found, node.needs_input_grad, strict=True) if wanted])
+    return [None if following is None else next(needed) for following, _ in node.next_functions]
 
 
 def _dependencies(root: Any) -> dict[Any, int]:
@@ -62,8 +63,11 @@ def _dependencies(root: Any) -> dict[Any, int]:
 
 
 def _accumulate(leaf: Tensor, arrived: dict[int, Tensor]) -> None:
-    if arrived:
-        leaf.grad = arrived[0] if leaf.grad is None else leaf.grad + arrived[0]
+    """Add to a leaf's gradient, which lies in memory as the leaf does: the engine sees to that, too."""
+    if not arrived:
+        return
+    gradient = arrived[0] if leaf.grad is None else leaf.grad + arrived[0]
+    leaf.grad = gradient if gradient.stride() == leaf.stride() else torch.empty_like(leaf).copy_(gradient)
 
 
 def _add(into: dict[int, Tensor], number: int, gradient: Tensor) -> None:

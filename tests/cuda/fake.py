@@ -7,7 +7,7 @@ record; see `ledger`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 from unittest import mock
@@ -57,17 +57,19 @@ def fake_cuda() -> Iterator[Ledger]:
     Yields:
         What a GPU would have been told.
     """
-    mode = _Mode()
+    mode = _Mode(allow_non_fake_inputs=True)  # what is on the CPU may be real; the ledger sees where it goes
     ledger = Ledger(mode)
     event = type("Event", (_Event,), {"ledger": ledger})
     with (
         mode,  # first: it asks whether there is a GPU, to know whether it may talk to one
         ledger,
         mock.patch("torch.cuda.is_available", return_value=True),
+        mock.patch("torch.cuda.is_bf16_supported", return_value=True),
         mock.patch("torch._subclasses.fake_tensor.init_gpu_context"),
         mock.patch("torch.cuda.Event", event),
         mock.patch("torch.cuda.empty_cache"),
         mock.patch("torch.autograd.backward", backward),
+        mock.patch("torch.random.fork_rng", return_value=nullcontext()),
     ):
         yield ledger
 

@@ -39,6 +39,8 @@ class Ledger(TorchDispatchMode):
         kernels: Operations on the GPU that are more than views: name to number.
         waits: What makes the program wait for the GPU: (place in the package, operation) to number.
         dtypes: (operation, variant, type) that a GPU was asked for.
+        mixed_lists: Operations on lists whose tensors have several types, or lie in memory in several ways: a GPU does
+            them tensor by tensor.
     """
 
     def __init__(self, mode: FakeTensorMode) -> None:
@@ -47,10 +49,11 @@ class Ledger(TorchDispatchMode):
         self.kernels: Counter[str] = Counter()
         self.waits: Counter[tuple[str, str]] = Counter()
         self.dtypes: set[tuple[str, str, torch.dtype]] = set()
+        self.mixed_lists: Counter[tuple[str, str]] = Counter()
 
     def clear(self) -> None:
         """Forget what was written down."""
-        for record in (self.kernels, self.waits, self.dtypes):
+        for record in (self.kernels, self.waits, self.dtypes, self.mixed_lists):
             record.clear()
 
     def wait(self, operation: str) -> None:
@@ -89,6 +92,8 @@ class Ledger(TorchDispatchMode):
         if name in _NO_KERNEL:
             return
         self.kernels[name] += 1
+        if name.startswith("_foreach") and _mixed([one for one in args if isinstance(one, list | tuple)]):
+            self.mixed_lists[_place(), name] += 1
         values = [one for one in tree_leaves(args) if isinstance(one, Tensor)]
         if name in ("where", "masked_fill", "masked_fill_"):
             values = [one for one in values if one.dtype != torch.bool] or values
@@ -144,6 +149,14 @@ class Ledger(TorchDispatchMode):
         ):  # fmt: skip
             raise NotImplementedError(f"{func}: what would data say?")
         return None
+
+
+def _mixed(lists: list[Any]) -> bool:
+    """Return whether tensors of a list differ in type, or those in one place of several lists in layout."""
+    tensors = [[one for one in given if isinstance(one, Tensor)] for given in lists]
+    tensors = [given for given in tensors if given]
+    several = any(len({one.dtype for one in given}) > 1 for given in tensors)
+    return several or any(len({one.stride() for one in place}) > 1 for place in zip(*tensors, strict=True))
 
 
 def _scalar(value: Tensor) -> bool | int | float:

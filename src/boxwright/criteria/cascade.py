@@ -127,7 +127,7 @@ def _on_levels(
     """Return predictions, targets and anchors of some levels alone."""
     if levels is None:
         return predictions, assigned, anchors
-    index = predictions.on_levels(levels).nonzero().squeeze(1)
+    index = predictions.rows_of_levels(levels)
     part = replace(
         predictions,
         box_codes=predictions.box_codes[:, index],

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -58,6 +59,13 @@ class AnchorPredictions:
             raise ValueError("which feature map each anchor belongs to is not known")
         device = self.anchors.device
         parts = [torch.full((size,), n in levels, device=device) for n, size in enumerate(self.level_sizes)]
+        return torch.cat(parts)
+
+    def rows_of_levels(self, levels: Sequence[int]) -> Tensor:
+        """Return int64 [N], ascending: the anchors of some of the feature maps, by number from the finest."""
+        ends, device = list(accumulate(self.level_sizes)), self.anchors.device
+        # Laid out from sizes that the program knows: to look for them in a mask it would have to wait for a GPU.
+        parts = [torch.arange(ends[n] - self.level_sizes[n], ends[n], device=device) for n in sorted(levels)]
         return torch.cat(parts)
 
 

@@ -1,0 +1,87 @@
+"""Every family on a fake GPU: no tensor of another device, no wait that is not on the list, no type CUDA lacks."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from tests.cuda.dtypes import KNOWN_BETTER, UNKNOWN, unsupported
+from tests.cuda.families import ALL, ONE_OF_EACH, PRECISIONS, RESIZERS, fake_run
+from tests.cuda.inference import look
+from tests.cuda.waits import ALWAYS, DESCRIBED, REASONS, STEPS
+
+TWO_STAGE = tuple(family for family in ALL if family.startswith(("faster_rcnn", "mask_rcnn", "rfcn", "proposals")))
+# Two-stage detectors take two kinds of resizers alone, as in TF.
+_RESIZERS_OF_TWO_STAGE = ("own", "fixed_shape", "keep_aspect_ratio", "keep_aspect_ratio, padded")
+PRODUCT = [
+    (family, resizer, precision)
+    for family, resizer, precision in itertools.product(ALL, RESIZERS, PRECISIONS)
+    if family not in TWO_STAGE or resizer in _RESIZERS_OF_TWO_STAGE
+]
+
+
+def check(family: str, resizer: str, precision: str) -> None:
+    """Take a step, a described one, and look at pictures; a tensor of another device is an error of the ledger's."""
+    with fake_run(family, resizer, precision) as run:
+        ledger, network = run.ledger, run.detector.network
+        run.learner.learn(run.batch, wait=False)
+        waits = set(ledger.waits)
+        assert sum(ledger.kernels.values()) > 500
+        learning = [(name, one) for name, one in network.named_parameters() if one.requires_grad]
+        assert [name for name, one in learning if one.grad is None] == []
+        assert {one.grad.device.type for _, one in learning if one.grad is not None} == {"cuda"}
+        run.learner.learn(run.batch, wait=False, describe=True)
+        described = set(ledger.waits) - waits
+        found = look(run)
+        assert len(found) == 2
+        assert {one.boxes.device.type for one in found} == {"cuda"}
+    assert not ledger.mixed_lists
+    wrong, unknown = unsupported(ledger.dtypes)
+    assert waits == STEPS.get(family, set()) | ALWAYS
+    assert described <= DESCRIBED
+    assert wrong <= KNOWN_BETTER.keys()
+    assert unknown <= UNKNOWN.keys()
+
+
+@pytest.mark.parametrize("family", ONE_OF_EACH)
+def test_family(family: str) -> None:
+    check(family, "own", "float32")
+
+
+def test_half_precision() -> None:
+    check("ssd", "own", "bfloat16")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "resizer", "precision"), PRODUCT)
+def test_every_family_resizer_and_precision(family: str, resizer: str, precision: str) -> None:
+    check(family, resizer, precision)
+
+
+def test_the_product_is_whole() -> None:
+    assert len(ALL) == 20
+    assert len(PRODUCT) == (12 + 1) * 7 * 2 - 0 + 7 * 4 * 2
+    assert {family for family, _, _ in PRODUCT} == set(ALL)
+    assert {resizer for _, resizer, _ in PRODUCT} == set(RESIZERS)
+
+
+def test_float16_waits_for_its_scale_alone() -> None:
+    """Gradients that overflowed leave the step out, which PyTorch's scaler decides on the CPU."""
+    with fake_run("ssd", precision="use_float16: true") as run:
+        run.learner.learn(run.batch, wait=False)
+        assert set(run.ledger.waits) == ALWAYS | {("training/step.py _update", "item")}
+
+
+def test_each_wait_has_a_reason() -> None:
+    waits = set().union(ALWAYS, DESCRIBED, *STEPS.values())
+    assert waits == REASONS.keys()
+    assert STEPS.keys() <= set(ALL)
+    assert {family for family in STEPS if family not in TWO_STAGE} == {"ssd, mined"}, "steps of one stage do not wait"
+
+
+def test_random_numbers_of_an_evaluation_are_those_of_its_device() -> None:
+    with fake_run("ssd") as run:
+        look(run)
+        torch.random.fork_rng.assert_called_with([torch.device("cuda", 0)])  # type: ignore[attr-defined]

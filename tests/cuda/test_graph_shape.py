@@ -1,0 +1,70 @@
+"""A step compiled ahead of time: what its backward pass is given, and that nothing in it lives on the CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.aot_autograd import make_boxed_func
+from torch.fx import GraphModule, Node
+
+from boxwright.training.graphs import GraphedLosses
+from tests.cuda.families import learner_of
+
+ONE_STAGE = ("ssd", "ssd, softmax", "efficientdet", "refinedet", "srn", "align_det")
+
+
+class Kept:
+    """The graphs of forward and backward passes that are compiled; each runs as it is."""
+
+    def __init__(self) -> None:
+        self.forward: list[GraphModule] = []
+        self.backward: list[GraphModule] = []
+
+    def backend(self) -> Any:
+        def keep(into: list[GraphModule]) -> Any:
+            def compiler(graph: GraphModule, _: Any) -> Any:
+                into.append(graph)
+                return make_boxed_func(graph.forward)
+
+            return compiler
+
+        return aot_autograd(fw_compiler=keep(self.forward), bw_compiler=keep(self.backward))
+
+
+def constants(graph: GraphModule) -> list[str]:
+    """Return the tensors that a graph carries: lists of numbers that became tensors on the CPU as it was traced."""
+    return [str(node.target) for node in graph.graph.nodes if node.op == "get_attr"]
+
+
+def tangents(graph: GraphModule) -> list[Node]:
+    return [node for node in graph.graph.nodes if node.op == "placeholder" and "tangent" in node.name]
+
+
+@pytest.mark.parametrize("family", ["ssd", *(pytest.param(one, marks=pytest.mark.slow) for one in ONE_STAGE[1:])])
+def test_gradients_come_from_scalars_alone(family: str) -> None:
+    torch._dynamo.reset()
+    kept = Kept()
+    learner, batch, _ = learner_of(family)
+    learner.module = GraphedLosses(learner.losses, backend=kept.backend())
+    learner.learn(batch)
+    assert len(kept.forward) == len(kept.backward) == 1, "one graph, without a break"
+    (forward,), (backward,) = kept.forward, kept.backward
+    given = tangents(backward)
+    assert given
+    assert [node.meta["val"].shape for node in given] == [torch.Size([])] * len(given), "predictions leave detached"
+    assert constants(forward) == []
+    assert constants(backward) == []
+
+
+def test_a_constant_is_seen() -> None:
+    torch._dynamo.reset()
+    kept = Kept()
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        return (x * torch.tensor([1.0, 2.0])).sum()
+
+    torch.compile(step, backend=kept.backend())(torch.ones(2, requires_grad=True)).backward()
+    assert constants(kept.forward[0])

@@ -1,0 +1,121 @@
+"""The ledger sees what it is there for: each kind of wait, another device, a type that CUDA lacks; planted, and caught."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.cuda.dtypes import unsupported
+from tests.cuda.fake import CUDA, fake_cuda
+from tests.cuda.families import fake_run
+from tests.cuda.ledger import MixedDevicesError
+
+WAITS: dict[str, tuple[Callable[[Tensor], Any], str]] = {
+    "item": (lambda x: x.sum().item(), "item"),
+    "bool": (lambda x: bool((x > 0).any()), "item"),
+    "int": (lambda x: int(x.long().sum()), "item"),
+    "float": (lambda x: float(x.amax()), "item"),
+    "if": (lambda x: 1 if x.amax() > 0 else 0, "item"),
+    "tolist": (lambda x: x[:1].sum().tolist(), "item"),
+    "nonzero": (lambda x: x.nonzero(), "nonzero"),
+    "mask": (lambda x: x[x > 0], "boolean mask"),
+    "mask that is written": (lambda x: x.masked_fill_(x > 0, 1.0).index_put_((x > 0,), x.sum()), "boolean mask"),
+    "equal": (lambda x: torch.equal(x, x + 1), "equal"),
+    "to the CPU": (lambda x: x.cpu(), "copy to the CPU"),
+    "from the CPU": (lambda x: x + torch.ones(4).to(x.device), "copy from the CPU"),
+    "a list": (lambda x: x + torch.tensor([1.0, 2.0, 3.0, 4.0], device=x.device), "copy from the CPU"),
+    "a list of its type": (lambda x: x + x.new_tensor([1.0, 2.0, 3.0, 4.0]), "copy from the CPU"),
+    "a number": (lambda x: x + torch.tensor(2.0, device=x.device), "copy from the CPU"),
+    "an element": (lambda x: x.clone().copy_(torch.ones(4)), "copy from the CPU"),
+}
+FINE: dict[str, Callable[[Tensor], Any]] = {
+    "arithmetic": lambda x: (x * 2 + 1).clamp(min=0).sum(),
+    "where": lambda x: torch.where(x > 0, x, 0.0),
+    "full": lambda x: torch.full((4,), 3.0, device=x.device),
+    "sent on its way": lambda x: x.to("cpu", non_blocking=True),
+    "rows": lambda x: x[torch.arange(2, device=x.device)],
+}
+
+
+@pytest.mark.parametrize("name", WAITS)
+def test_waits_are_seen(name: str) -> None:
+    wait, operation = WAITS[name]
+    with fake_cuda() as ledger:
+        values = torch.rand(4, device=CUDA)
+        ledger.clear()
+        wait(values)
+        assert {what for _, what in ledger.waits} == {operation}
+
+
+@pytest.mark.parametrize("name", FINE)
+def test_what_does_not_wait_is_no_wait(name: str) -> None:
+    with fake_cuda() as ledger:
+        values = torch.rand(4, device=CUDA)
+        ledger.clear()
+        FINE[name](values)
+        assert not ledger.waits
+
+
+@pytest.mark.parametrize(
+    "mix", [lambda x: x + torch.ones(4), lambda x: x * torch.tensor(2.0), lambda x: x[torch.tensor([0])]]
+)
+def test_a_tensor_on_the_cpu_takes_no_part(mix: Callable[[Tensor], Tensor]) -> None:
+    """Nor a scalar or an index, which PyTorch takes to the GPU by itself, and waits."""
+    with fake_cuda():
+        values = torch.rand(4, device=CUDA)
+        with pytest.raises(MixedDevicesError):
+            mix(values)
+
+
+def test_types_that_cuda_lacks_are_seen() -> None:
+    """CPUs scatter maxima of bools; CUDA has no such kernel."""
+    with fake_cuda() as ledger:
+        index, flags = torch.zeros(4, dtype=torch.int64, device=CUDA), torch.ones(4, dtype=torch.bool, device=CUDA)
+        flags.scatter_reduce(0, index, flags, "amax")
+        (flags | flags).sum()
+    wrong, unknown = unsupported(ledger.dtypes)
+    assert wrong == {"scatter_reduce (amax) of torch.bool"}
+    assert unknown == set()
+
+
+def test_lists_of_several_types_are_seen() -> None:
+    with fake_cuda() as ledger:
+        whole, counts = torch.zeros(3, device=CUDA), torch.zeros(3, dtype=torch.int64, device=CUDA)
+        torch._foreach_add_([whole, whole], 1.0)
+        assert not ledger.mixed_lists
+        torch._foreach_add_([whole, counts], 1)
+        assert list(ledger.mixed_lists.values()) == [1]
+        square = torch.zeros(1, 3, 2, 2, device=CUDA)
+        torch._foreach_add_([square], [square.contiguous(memory_format=torch.channels_last)])
+        assert sum(ledger.mixed_lists.values()) == 2
+
+
+@pytest.mark.parametrize("planted", ["item", "constant", "bool amax"])
+def test_what_is_planted_in_a_step_is_caught(planted: str) -> None:
+    with fake_run("ssd") as run:
+        criterion = run.detector.criterion
+
+        def with_a_fault(predictions: Any, targets: Any) -> Any:
+            if planted == "item":
+                targets.weights.sum().item()
+            elif planted == "constant":
+                predictions.anchors + torch.ones(4)
+            else:
+                taken = targets.valid.long()
+                targets.valid.scatter_reduce(1, taken, targets.valid, "amax")
+            return criterion(predictions, targets)
+
+        run.detector.criterion = with_a_fault  # type: ignore[assignment]
+        if planted == "constant":
+            with pytest.raises(MixedDevicesError):
+                run.learner.learn(run.batch, wait=False)
+            return
+        run.learner.learn(run.batch, wait=False)
+    if planted == "item":
+        assert ("training/losses.py forward", "item") in run.ledger.waits
+    else:
+        assert unsupported(run.ledger.dtypes)[0] == {"scatter_reduce (amax) of torch.bool"}

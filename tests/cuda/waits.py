@@ -1,0 +1,79 @@
+"""Where a step makes the program wait for the GPU, and why it still does; nothing else may, and the list only shrinks.
+
+A wait is a place in the package and an operation. `items`, `nonzero` and boolean masks ask the GPU how many there are;
+a copy from the CPU of what a list of numbers says waits until the numbers have left.
+"""
+
+from __future__ import annotations
+
+__all__ = ["ALWAYS", "DESCRIBED", "REASONS", "STEPS", "Wait"]
+
+Wait = tuple[str, str]
+
+_ARRIVED: Wait = ("training/step.py _read", "Event.synchronize")
+_SUPPRESSED: set[Wait] = {
+    ("ops/suppression.py _candidates", "item"),
+    ("ops/suppression.py _candidates", "nonzero"),
+    ("ops/nms.py suppress_classes", "nms"),
+}
+_PICKED: Wait = ("ops/suppression.py __getitem__", "boolean mask")
+_FULL_CLASSES: Wait = ("ops/suppression.py _per_class", "boolean mask")
+_MINED: set[Wait] = {("ops/nms.py suppress_batch", "nonzero"), ("ops/nms.py suppress_batch", "nms")}
+_NEAR: set[Wait] = {
+    ("ops/nms.py _nearly_equal", "item"),
+    ("ops/nms.py _nearly_equal", "nonzero"),
+    ("ops/nms.py _nearly_equal", "boolean mask"),
+}
+_CROSSING: set[Wait] = {
+    ("models/faster_rcnn.py forward", "copy from the CPU"),
+    ("models/faster_rcnn.py forward", "boolean mask"),
+    ("models/faster_rcnn.py <genexpr>", "item"),
+    ("autograd backward", "boolean mask"),
+}
+_IMAGES: Wait = ("criteria/two_stage.py __call__", "copy from the CPU")
+_CROPPED: set[Wait] = {
+    ("ops/boxes.py normalized", "copy from the CPU"),
+    ("ops/roi.py map_sizes", "copy from the CPU"),
+    ("ops/roi.py weighted_gather", "copy from the CPU"),
+}
+_VALID: Wait = ("models/valid_rows.py of_valid_rows", "item")
+_BINS: set[Wait] = {
+    ("ops/position_sensitive.py position_sensitive_crop", "copy from the CPU"),
+    ("ops/position_sensitive.py bin_of", "copy from the CPU"),
+}
+_CLIPPED: Wait = ("ops/boxes.py clip_boxes", "copy from the CPU")
+
+# Of every family: the numbers of the step before, which were sent on their way when it ended.
+ALWAYS: set[Wait] = {_ARRIVED}
+
+# Of a step, by family.
+STEPS: dict[str, set[Wait]] = {
+    "ssd, mined": _MINED | _NEAR,
+    "faster_rcnn": _SUPPRESSED | {_PICKED} | _CROSSING | {_IMAGES} | _CROPPED,
+    "faster_rcnn, one map": _SUPPRESSED | {_PICKED} | _CROSSING | {_IMAGES} | _CROPPED,
+    "faster_rcnn, options": _SUPPRESSED | {_FULL_CLASSES, _CLIPPED, _IMAGES} | _CROPPED | _MINED,
+    "mask_rcnn": _SUPPRESSED | {_PICKED} | _CROSSING | {_IMAGES, _VALID} | _CROPPED,
+    "mask_rcnn, paper": _SUPPRESSED | {_PICKED, _FULL_CLASSES, _IMAGES, _VALID} | _CROPPED,
+    "rfcn": _SUPPRESSED | {_PICKED} | _CROSSING | {_IMAGES} | _CROPPED | _BINS,
+    "proposals": _SUPPRESSED | {_PICKED} | _CROSSING | {_IMAGES},
+}
+# What a step that is described for the log waits for, beside that: each hundredth.
+DESCRIBED: set[Wait] = {("criteria/anchor.py describe", "boolean mask")}
+
+REASONS: dict[Wait, str] = {
+    _ARRIVED: "losses of the step before are read while this one runs, so that one that is not finite can be undone",
+    **dict.fromkeys(
+        _SUPPRESSED, "greedy suppression looks at ever more of the best candidates until the image is full"
+    ),
+    _PICKED: "boxes that clipping leaves without area are dropped, not masked",
+    _FULL_CLASSES: "candidates of classes that are full are dropped, not masked",
+    **dict.fromkeys(_MINED, "hard examples are suppressed greedily, image by image"),
+    **dict.fromkeys(_NEAR, "near an overlap of 1 those that overlap at all are looked for first"),
+    **dict.fromkeys(_CROSSING, "anchors that cross the image's border are dropped, not masked, as in TF"),
+    _IMAGES: "the number of images is a tensor, so that processes can add it up",
+    **dict.fromkeys(_CROPPED, "sizes of maps and of the input are made tensors at each step; they are constants"),
+    _VALID: "padding is not shown to the mask head, where there is any",
+    **dict.fromkeys(_BINS, "the bins of a crop are made tensors at each step; they are constants"),
+    _CLIPPED: "the input's size is made a tensor at each step; it is a constant",
+    **dict.fromkeys(DESCRIBED, "distributions of losses are of some anchors; only each hundredth step is described"),
+}
