@@ -18,9 +18,12 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
+import boxwright as bw
+from boxwright.builders.input_reader import build_dataset
 from boxwright.builders.training import ENDLESS, build_training
 from boxwright.cli.main import app
-from boxwright.config import load_config
+from boxwright.config import load_config, parse_message
+from boxwright.config import messages as m
 from boxwright.data.convert import write_voc
 from boxwright.data.shapes import ShapesDataset
 from boxwright.errors import BoxwrightError
@@ -519,12 +522,58 @@ def test_a_configuration_that_cannot_be_built(planted: Planted) -> None:
     assert "ssd_mobilenet_v9" in rows[0]["found"]
 
 
+def test_looking_at_anchors_leaves_the_network_as_it_is(shapes_data: Path) -> None:
+    """On another device than the boxes: `meta` stands for a GPU, as nothing on it can be compared with what is not."""
+    from boxwright.models.anchor_layer import AnchorLayer
+    from boxwright.preflight.anchors import check_anchors
+    from boxwright.preflight.input_frame import InputFrame
+    from boxwright.preflight.records import read_records
+    from tests.conftest import SMALL_MODEL, small_config_text
+
+    config = parse_message(small_config_text(shapes_data), m.TrainEvalPipelineConfig)
+    assert config.train_input_reader is not None
+    assert config.model is not None
+    assert config.model.ssd is not None
+    assert config.model.ssd.anchor_generator is not None
+    dataset = build_dataset(config.train_input_reader, "train_input_reader")
+    records, _ = read_records(dataset, range(12), workers=0)
+    for resizer in ("fixed_shape_resizer { height: 64 width: 64 }", "keep_aspect_ratio_resizer { min_dimension: 48 }"):
+        text = SMALL_MODEL.replace("fixed_shape_resizer { height: 64 width: 64 }", resizer)
+        said = []
+        for device in ("cpu", "meta"):
+            detector = bw.build_detector(parse_message(text, m.TrainEvalPipelineConfig), dataset.categories).to(device)
+            (layer,) = (one for one in detector.modules() if isinstance(one, AnchorLayer))
+            before = {name: (one.device, one.shape, id(one)) for name, one in detector.named_buffers()}
+            laid, sizes = layer.laid_for, layer.level_sizes
+            said.append(
+                list(check_anchors(detector, config.model.ssd.anchor_generator, records, InputFrame(detector), 0.5))
+            )
+            assert {name: (one.device, one.shape, id(one)) for name, one in detector.named_buffers()} == before
+            assert (layer.laid_for, layer.level_sizes) == (laid, sizes)
+        assert said[0] == said[1]
+        assert len(said[0]) == 1
+
+
+def test_anchors_are_laid_where_their_buffer_is() -> None:
+    from tests.conftest import SMALL_MODEL
+
+    detector = bw.build_detector(parse_message(SMALL_MODEL, m.TrainEvalPipelineConfig)).to("meta")
+    detector.network.lay_anchors((96, 96))
+    anchors = {name: one for name, one in detector.named_buffers() if name.endswith("anchors")}
+    assert [(one.device.type, one.shape[1]) for one in anchors.values()] == [("meta", 4)]
+    assert next(iter(anchors.values())).shape[0] > 100
+
+
 def test_a_batch_that_does_not_fit(planted: Planted) -> None:
     planted.replace("batch_size: 4", "batch_size: 1000000")
     planted.replace("height: 96 width: 128", "height: 512 width: 512")
     rows = {row["check"]: row for row in json.loads(run("doctor", planted.config, "--json").output)}
     assert rows["memory"]["verdict"] == "fatal"
     assert "predicted from batches of 1 and 2" in rows["memory"]["found"]
+    if not torch.cuda.is_available():
+        assert rows["memory"]["found"].endswith(
+            "GiB on the CPU (predicted from batches of 1 and 2); nothing was tried on a GPU"
+        )
     assert "gradient_accumulation_steps" in rows["memory"]["remedy"]
 
 

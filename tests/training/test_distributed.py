@@ -17,8 +17,13 @@ import torch
 import boxwright as bw
 from boxwright.builders.training import build_training
 from boxwright.checkpoints.store import CheckpointStore, read_checkpoint
+from boxwright.config import dump_message
+from boxwright.data.convert import write_tfrecords
+from boxwright.data.shapes import ShapesDataset
 from boxwright.distributed import Processes
 from boxwright.training.train import _check_processes
+from boxwright.types import Sample
+from tests.training.every_resizer import RESIZERS
 
 SMOOTH = [
     # Smooth throughout, and normalized over all processes: what is left between runs is rounding.
@@ -89,6 +94,37 @@ def test_two_processes_are_one_with_the_whole_batch(small_config: Path, tmp_path
     # The same weights, evaluated by one process and by two: the same detections.
     metrics = bw.evaluate(bw.load_config(config), tmp_path / "two")
     assert metrics == pytest.approx({name: two[-1][name] for name in metrics}, rel=1e-5, abs=1e-6)
+
+
+class TwoSizes(ShapesDataset):
+    """Images of two sizes, two by two: the processes of a batch of four have inputs of other sizes than each other."""
+
+    def __getitem__(self, index: int) -> Sample:
+        size = (64, 80) if index // 2 % 2 else (112, 64)
+        return ShapesDataset(len(self), seed=7, size=size)[index]
+
+
+def test_two_processes_of_every_resizer_are_one(small_config: Path, tmp_path: Path) -> None:
+    """With the preflight, whose look at anchors of each size is the leader's alone; anchors are no part of the exchange."""
+    write_tfrecords(TwoSizes(12, seed=7), tmp_path / "two_sizes.record")
+    config = tmp_path / "two_sizes.config"
+    reader = f"train_input_reader.tf_record_input_reader.input_path={tmp_path}/two_sizes.record"
+    config.write_text(dump_message(bw.load_config(small_config, [reader, "train_input_reader.shuffle=false"])))
+    text = " ".join(config.read_text().split())
+    config.write_text(text)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command += ["-m", "tests.training.every_resizer", str(config), str(tmp_path)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found.keys() == RESIZERS.keys()
+    assert len(found) == 6
+    for name, result in found.items():
+        assert result["steps"] == 2
+        assert len(result["alone"]) > 60
+        assert result["together"] == pytest.approx(result["alone"], rel=1e-3, abs=1e-5), name
 
 
 def test_a_failure_of_one_stops_all(small_config: Path, shapes_data: Path, tmp_path: Path) -> None:

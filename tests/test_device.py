@@ -1,0 +1,256 @@
+"""Devices: which can be opened, how float32 is rounded on them, and what is done where their memory is too small."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+
+import boxwright as bw
+from boxwright.device import in_halves, is_out_of_memory, open_device, random_devices, usable_device
+
+CUDA_1 = torch.device("cuda", 1)
+# As PyTorch 2.8 to 2.15 word them.
+TOO_SMALL: list[BaseException] = [
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 14.75 GiB"),
+    RuntimeError(
+        "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported at some other API call"
+    ),
+    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+    RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"),
+    RuntimeError("GET was unable to find an engine to execute this computation"),
+    RuntimeError("FIND was unable to find an engine to execute this computation after trying all engines"),
+    RuntimeError("[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: you tried"),
+    RuntimeError("[enforce fail] data. DefaultCPUAllocator: not enough memory: you tried to allocate 400 bytes."),
+]
+ANOTHER: list[BaseException] = [
+    RuntimeError("CUDA error: device-side assert triggered"),
+    RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"),
+    RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"),
+    RuntimeError("The size of tensor a (3) must match the size of tensor b (4)"),
+    MemoryError("out of memory"),
+    bw.TrainingError("step 3: not enough memory: out of memory"),
+]
+
+
+@pytest.mark.parametrize("error", TOO_SMALL, ids=lambda error: str(error)[:30])
+def test_memory_that_is_too_small_is_known_by_each_of_its_texts(error: BaseException) -> None:
+    assert is_out_of_memory(error)
+
+
+@pytest.mark.parametrize("error", ANOTHER, ids=lambda error: str(error)[:30])
+def test_other_errors_are_other_errors(error: BaseException) -> None:
+    assert not is_out_of_memory(error)
+
+
+def test_an_error_of_the_accelerator_is_known_where_torch_has_its_type() -> None:
+    kind = getattr(torch, "AcceleratorError", RuntimeError)
+    assert is_out_of_memory(kind("CUDA error: out of memory"))
+    assert not is_out_of_memory(kind("CUDA error: an illegal memory access was encountered"))
+
+
+@pytest.mark.parametrize("name", ["mps", "xpu", "mps:0", "meta", "hpu"])
+def test_kinds_that_nobody_tried_are_refused(name: str) -> None:
+    with pytest.raises(bw.ConfigError, match=r"is not supported: expected cpu, cuda, a GPU such as cuda:1, or auto"):
+        usable_device(name)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("name", ["cuda", "cuda:1"])
+def test_a_gpu_that_is_not_there(name: str) -> None:
+    with pytest.raises(bw.ConfigError, match=f"device '{name}' cannot be used: "):
+        usable_device(name)
+
+
+def test_auto_without_a_gpu_is_the_cpu() -> None:
+    with mock.patch("torch.cuda.is_available", return_value=False):
+        assert usable_device("auto") == torch.device("cpu")
+
+
+@pytest.mark.parametrize(("name", "wanted"), [("cuda", torch.device("cuda", 0)), ("cuda:1", CUDA_1), ("auto", CUDA_1)])
+@pytest.mark.parametrize("tf32", [False, True])
+def test_a_gpu_is_made_the_current_one_and_rounds_as_asked(name: str, wanted: torch.device, tf32: bool) -> None:
+    """Two GPUs are made believe; what is asked of them is written down."""
+    current = 1 if name == "auto" else 0
+    matmul, convolution = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    try:
+        with (
+            mock.patch("torch.cuda.is_available", return_value=True),
+            mock.patch("torch.cuda.current_device", return_value=current),
+            mock.patch("torch.empty"),
+            mock.patch("torch.cuda.set_device") as chosen,
+        ):
+            assert open_device(name, tf32=tf32) == wanted
+        chosen.assert_called_once_with(wanted)
+        assert torch.backends.cudnn.allow_tf32 is tf32
+        assert torch.get_float32_matmul_precision() == ("high" if tf32 else "highest")
+    finally:
+        torch.set_float32_matmul_precision(matmul)
+        torch.backends.cudnn.allow_tf32 = convolution
+
+
+def test_random_numbers_of_one_device_are_saved() -> None:
+    assert random_devices(torch.device("cpu")) == []
+    assert random_devices(CUDA_1) == [CUDA_1]
+
+
+def test_one_place_decides_how_devices_round() -> None:
+    """Else an evaluation rounds otherwise than the run that it judges."""
+    package = Path(bw.__file__).parent
+    deciding = {"allow_tf32", "set_float32_matmul_precision", "cuda.set_device", "fp32_precision"}
+    found = {
+        path.relative_to(package).as_posix()
+        for path in package.rglob("*.py")
+        if any(word in path.read_text(encoding="utf-8") for word in deciding)
+    }
+    assert found == {"device.py"}
+
+
+def in_parts(count: int, fits: int, most: int | None = None) -> tuple[list[tuple[int, int]], list[int]]:
+    tried: list[tuple[int, int]] = []
+
+    def compute(start: int, stop: int) -> list[int]:
+        tried.append((start, stop))
+        if stop - start > fits:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return list(range(start, stop))
+
+    found = [number for _, some in in_halves(compute, count, most) for number in some]
+    return tried, found
+
+
+@pytest.mark.parametrize(
+    ("count", "fits", "most", "tried"),
+    [
+        (0, 1, None, []),
+        (5, 5, None, [(0, 5)]),
+        (5, 3, None, [(0, 5), (0, 3), (3, 5)]),
+        (5, 1, None, [(0, 5), (0, 3), (0, 2), (0, 1), (1, 2), (2, 3), (3, 4), (4, 5)]),
+        (5, 2, 2, [(0, 2), (2, 4), (4, 5)]),
+        (2, 5, 8, [(0, 2)]),
+    ],
+)
+def test_halves(count: int, fits: int, most: int | None, tried: list[tuple[int, int]]) -> None:
+    assert in_parts(count, fits, most) == (tried, list(range(count)))
+
+
+def test_one_item_that_is_too_large_is_an_error() -> None:
+    with pytest.raises(bw.BoxwrightError, match=r"not enough memory for one image \(CUDA out of memory"):
+        in_parts(4, 0)
+
+
+def test_another_error_is_passed_on() -> None:
+    def compute(start: int, stop: int) -> None:
+        raise RuntimeError("device-side assert triggered")
+
+    with pytest.raises(RuntimeError, match="device-side assert"):
+        list(in_halves(compute, 2))
+
+
+@pytest.fixture
+def little_memory(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Let a detector's network have no room for more than two images."""
+
+    def limit(detector: bw.Detector) -> list[int]:
+        seen: list[int] = []
+        forward = detector.network.forward
+
+        def limited(inputs: torch.Tensor, *others: Any) -> Any:
+            seen.append(len(inputs))
+            if len(inputs) > 2:
+                raise RuntimeError("CUDA error: out of memory")
+            return forward(inputs, *others)
+
+        monkeypatch.setattr(detector.network, "forward", limited)
+        return seen
+
+    return limit
+
+
+def test_detect_halves_what_does_not_fit_and_says_so(little_memory: Any, caplog: pytest.LogCaptureFixture) -> None:
+    from tests.exporters.small_detectors import FAMILIES, build, pictures
+
+    images = [picture for picture in pictures(8) if picture.shape == (96, 128, 3)]
+    detector = build(FAMILIES["ssd"])
+    whole = detector.detect(images)
+    assert len(images) > 4
+    seen = little_memory(detector)
+    with caplog.at_level(logging.WARNING, "boxwright"):
+        halved = detector.detect(images)
+    assert seen[0] == len(images)
+    assert caplog.messages[0].startswith(f"not enough memory for {len(images)} images at once: taking ")
+    for one, other in zip(whole, halved, strict=True):
+        torch.testing.assert_close(one.boxes, other.boxes, rtol=1e-3, atol=1e-2)
+        assert one.labels.tolist() == other.labels.tolist()
+    seen.clear()
+    caplog.clear()
+    detector.detect(images)
+    assert max(seen) <= 2, "later calls begin with what fitted"
+    assert not caplog.messages
+
+
+def test_one_image_that_does_not_fit_is_an_error_of_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.exporters.small_detectors import FAMILIES, build
+
+    detector = build(FAMILIES["ssd"])
+
+    def nothing_fits(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB\nmore lines")
+
+    monkeypatch.setattr(detector.network, "forward", nothing_fits)
+    with pytest.raises(bw.BoxwrightError, match="not enough memory for one image") as error:
+        detector.detect([np.zeros((64, 64, 3), np.uint8)] * 2)
+    assert "\n" not in str(error.value)
+
+
+def test_evaluation_halves_losses_and_all(small_config: Path, little_memory: Any) -> None:
+    """The criterion is part of what is halved; each image has the losses of its half."""
+    from boxwright.evaluation.run import run_evaluation
+    from boxwright.evaluation.settings import EvaluationSettings
+
+    config = bw.load_config(small_config, ["eval_config.batch_size=4"])
+    torch.manual_seed(0)
+    detector = bw.build_detector(config)
+    whole = run_evaluation(config, detector, EvaluationSettings(workers=0))
+    seen = little_memory(detector)
+    halved = run_evaluation(config, detector, EvaluationSettings(workers=0))
+    assert seen[0] == 4
+    assert max(seen[1:]) == 2
+    assert halved.metrics.keys() == whole.metrics.keys()
+    name = "DetectionBoxes_Precision/mAP"
+    assert halved.metrics[name] == pytest.approx(whole.metrics[name], abs=1e-3)
+    assert halved.metrics["Loss/total_loss"] > 0
+
+
+@pytest.mark.parametrize("command", ["train", "evaluate", "predict", "benchmark"])
+def test_commands_round_alike(command: str, small_config: Path, tmp_path: Path) -> None:
+    """PyTorch's default rounds convolutions to TF32 on a GPU; after each command nothing does."""
+    from typer.testing import CliRunner
+
+    from boxwright.cli.main import app
+
+    run, pictures = tmp_path / "run", tmp_path / "pictures"
+    pictures.mkdir()
+    from PIL import Image
+
+    Image.fromarray(np.zeros((64, 64, 3), np.uint8)).save(pictures / "one.png")
+    bw.train(bw.load_config(small_config, ["train_config.num_steps=1"]), run, bw.RunSettings(workers=0, evaluate=False))
+    arguments = {
+        "train": ["train", "--pipeline_config_path", str(small_config), "--model_dir", str(tmp_path / "other"),
+                  "--num_train_steps", "1", "--workers", "0", "--no-evaluate", "--no-preflight"],
+        "evaluate": ["evaluate", "--model_dir", str(run), "--workers", "0"],
+        "predict": ["predict", str(pictures), "--model_dir", str(run), "--out", str(tmp_path / "found")],
+        "benchmark": ["benchmark", str(run), "--rounds", "3", "--batch", "1"],
+    }[command]  # fmt: skip
+    torch.backends.cudnn.allow_tf32 = True
+    torch.set_float32_matmul_precision("high")
+    done = CliRunner().invoke(app, [*arguments, "--device", "cpu"], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    assert torch.backends.cudnn.allow_tf32 is False
+    assert torch.get_float32_matmul_precision() == "highest"
