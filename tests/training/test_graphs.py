@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -81,6 +82,57 @@ def test_what_is_no_graph_is_said(small_config: Path) -> None:
     one.losses.detector.criterion = looks_at_values  # type: ignore[assignment]
     with pytest.raises(bw.TrainingError, match="--cuda_graphs: this detector and its losses are not one graph"):
         GraphedLosses(one.losses, backend="eager")(batch.images, batch.true_sizes, batch.targets)
+
+
+class Sum(torch.nn.Module):
+    def forward(self, images: torch.Tensor, true_sizes: torch.Tensor, targets: Targets) -> torch.Tensor:
+        return images.sum() + true_sizes.sum() + targets.boxes.sum()
+
+
+def test_every_number_of_objects_up_to_thousands_has_its_graph() -> None:
+    """torch.compile by itself gives up after eight shapes; 12 powers of two from 8 on are 16384 objects an image."""
+    torch._dynamo.reset()
+    graphed = GraphedLosses(Sum(), backend="eager")  # type: ignore[arg-type]  # stands for a detector's losses
+    images, sizes = torch.ones(2, 3, 4, 4), torch.ones(2, 2)
+    for power in range(12):
+        given = targets(8 << power)
+        assert float(graphed(images, sizes, given)) == pytest.approx(float(Sum()(images, sizes, given)), rel=1e-5)
+
+
+def test_too_many_shapes_are_said() -> None:
+    torch._dynamo.reset()
+    graphed = GraphedLosses(Sum(), backend="eager")  # type: ignore[arg-type]
+    with pytest.raises(bw.TrainingError, match="--cuda_graphs: batches have more than 16 shapes"):
+        for side in range(2, 30):
+            graphed(torch.ones(2, 3, side, 4), torch.ones(2, 2), targets(8))
+
+
+@pytest.mark.parametrize("when", ["compiling", "running"])
+def test_a_capture_that_does_not_happen_is_an_error_with_its_reason(when: str) -> None:
+    """PyTorch's compiler says what it skips where it is asked to; on a CPU it never tries, so its words are called up."""
+    from torch._inductor.cudagraph_utils import log_cudagraph_skip_and_bump_counter
+
+    def skip(*_: Any) -> None:
+        with torch._inductor.config.patch({"triton.cudagraph_or_error": True}):
+            log_cudagraph_skip_and_bump_counter("skipping cudagraphs due to cpu device (arange)")
+
+    def backend(graph: Any, _: Any) -> Any:
+        if when == "compiling":
+            skip()
+        return skip
+
+    torch._dynamo.reset()
+    wanted = r"--cuda_graphs: nothing was captured: .*skipping cudagraphs due to cpu device \(arange\)"
+    with pytest.raises(bw.TrainingError, match=wanted):
+        GraphedLosses(Sum(), backend=backend)(torch.ones(2, 3, 4, 4), torch.ones(2, 2), targets(8))  # type: ignore[arg-type]
+
+
+def test_the_compiler_is_asked_to_say_what_it_skips() -> None:
+    with mock.patch("torch.compile") as compiles:
+        GraphedLosses(Sum())  # type: ignore[arg-type]
+    options = compiles.call_args.kwargs["options"]
+    assert options == {"triton.cudagraphs": True, "triton.cudagraph_or_error": True}
+    assert options.keys() <= set(torch._inductor.list_options())
 
 
 def test_memory_that_is_too_small_is_said_not_split(small_config: Path) -> None:

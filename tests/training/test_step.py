@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,11 @@ from boxwright.data.batch import Batch
 from boxwright.data.loader import TrainingExamples, training_batches
 from boxwright.distributed import ALONE
 from boxwright.training.state import new_state
-from boxwright.training.step import TOTAL, Learner
+from boxwright.training.step import TOTAL, Learner, NotFiniteError
 from tests.conftest import Silent
 
 FROZEN = "model.ssd.freeze_batchnorm=true"
+ADAM = "train_config.optimizer.adam_optimizer={learning_rate { constant_learning_rate { learning_rate: 0.01 } } epsilon: 1e-3}"
 
 
 def learner(config_path: Path, *overrides: str) -> tuple[Learner, Batch]:
@@ -81,6 +83,64 @@ def test_memory_that_is_too_small_splits_the_batch(small_config: Path, monkeypat
     assert all(torch.equal(a, b) for a, b in zip(statistics, small.state.detector.network.buffers(), strict=True))
     content = small.state.content("")
     assert content["parts"] == 4, "a resumed run learns in as many parts"
+
+
+def oom(*_: Any, **__: Any) -> Any:
+    raise RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be reported later")
+
+
+def weights(one: Learner) -> dict[str, torch.Tensor]:
+    return {name: p.detach().clone() for name, p in one.state.detector.network.named_parameters()}
+
+
+def test_no_room_for_a_second_copy_of_the_weights_makes_steps_wait(
+    small_config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The steps are the same; one that is not finite is found out before the update instead of being undone."""
+    heard: list[str] = []
+
+    class Listener(Silent):
+        def message(self, text: str) -> None:
+            heard.append(text)
+
+    Listener()
+    free, batch = learner(small_config, FROZEN)
+    short, _ = learner(small_config, FROZEN)
+    monkeypatch.setattr(short._before, "take", oom)
+    for _ in range(3):
+        assert short.learn(batch, wait=False).losses == free.learn(batch, wait=False).losses
+    assert heard == ["not enough memory for a second copy of the weights: from here on each step is waited for"]
+    free.look_back()
+    short.look_back()
+    assert all(torch.equal(one, weights(free)[name]) for name, one in weights(short).items())
+    before = weights(short)
+    bad = replace(batch, images=torch.full_like(batch.images.float(), torch.nan))
+    with pytest.raises(NotFiniteError):
+        short.learn(bad, wait=False)
+    assert all(torch.equal(before[name], one) for name, one in weights(short).items())
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_an_update_that_does_not_fit_is_said_and_leaves_no_half(
+    small_config: Path, monkeypatch: pytest.MonkeyPatch, wait: bool
+) -> None:
+    """Where there is a copy of the weights they are put back; where not the state counts as broken, and is not saved."""
+    one, batch = learner(small_config, ADAM, FROZEN)
+    one.learn(batch, wait=wait)
+    before = weights(one)
+    real = torch._foreach_addcdiv_
+
+    def half(parameters: list[torch.Tensor], *others: Any, **more: Any) -> None:
+        real([parameters[0]], [others[0][0]], [others[1][0]], **more)
+        oom()
+
+    monkeypatch.setattr(torch, "_foreach_addcdiv_", half)
+    with pytest.raises(bw.TrainingError, match=r"step 2: not enough memory to update the weights \(CUDA error: out of"):
+        one.learn(batch, wait=wait)
+    same = all(torch.equal(before[name], value) for name, value in weights(one).items())
+    assert same is not wait
+    assert one.settle() is not wait
+    assert one.state.step == 1
 
 
 def test_one_image_too_large_is_an_error(small_config: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ def in_bucket(targets: Targets) -> Targets:
 class GraphedLosses(nn.Module):
     """A loss module in one graph for each shape of its inputs."""
 
-    def __init__(self, losses: LossModule, backend: str | None = None) -> None:
+    def __init__(self, losses: LossModule, backend: str | Callable[..., Any] | None = None) -> None:
         """Compile at the first call.
 
         Args:
@@ -58,7 +58,8 @@ class GraphedLosses(nn.Module):
         except RuntimeError as error:
             if "cudagraph" not in str(error):
                 raise
-            raise TrainingError(f"--cuda_graphs: nothing was captured: {_first_line(error)}") from None
+            reason = next(line for line in str(error).splitlines() if "cudagraph" in line)
+            raise TrainingError(f"--cuda_graphs: nothing was captured: {reason}") from None
 
 
 def _first_line(error: Exception) -> str:

@@ -1,0 +1,106 @@
+"""The doctor's trial of a run's steps: they are the steps that training takes, and one in parts is not one that fits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+
+import boxwright as bw
+from boxwright.training import rehearsal
+from boxwright.training.losses import LossModule
+from boxwright.training.rehearsal import OutOfMemoryError, Rehearsal, _measure, _take_steps, check_speed_and_memory
+from boxwright.training.step import Learner
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def room_for(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Leave room for so many images."""
+    forward = LossModule.forward
+
+    def limit(most: int) -> None:
+        def limited(self: LossModule, images: torch.Tensor, *others: Any) -> Any:
+            if len(images) > most:
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+            return forward(self, images, *others)
+
+        monkeypatch.setattr(LossModule, "forward", limited)
+
+    return limit
+
+
+def test_what_fits_is_measured(small_config: Path) -> None:
+    *_, found = _measure(bw.load_config(small_config), CPU)
+    assert (found.batches, found.split, found.device) == ((1, 2, 4), 0, "CPU")
+    assert len(found.memory) == len(found.seconds) == 3
+    assert min(found.seconds) > 0
+    assert list(found.memory) == sorted(found.memory)
+
+
+def test_a_batch_that_fits_in_parts_alone_does_not_fit(small_config: Path, room_for: Any) -> None:
+    """A run would go on in parts, and be slower than the doctor said."""
+    room_for(2)
+    config = bw.load_config(small_config)
+    *_, found = _measure(config, CPU)
+    assert (found.batches, found.split) == ((1, 2), 4)
+    with mock.patch.object(rehearsal, "rehearse", return_value=found):
+        memory = next(one for one in check_speed_and_memory(config, 1) if one.check == "memory")
+    assert memory.verdict == "fatal"
+    assert memory.found == "a batch of 4 does not fit on the CPU at once"
+    assert "gradient_accumulation_steps" in memory.remedy
+
+
+def test_two_images_that_do_not_fit_are_out_of_memory(small_config: Path, room_for: Any) -> None:
+    room_for(1)
+    with pytest.raises(bw.TrainingError, match="not enough memory for a batch of 2 at once"):
+        list(_measure(bw.load_config(small_config), CPU))
+
+
+def test_steps_are_those_of_a_run(small_config: Path) -> None:
+    """Channels last, as a run places its network; on a GPU without waiting, so that there is a copy of the weights."""
+    placed = []
+    real = Learner.learn
+
+    def learn(self: Learner, batch: Any, **how: Any) -> Any:
+        kernels = [p for p in self.state.detector.network.parameters() if p.ndim == 4 and p.shape[1] > 1 < p.shape[2]]
+        placed.append(all(one.is_contiguous(memory_format=torch.channels_last) for one in kernels) and bool(kernels))
+        assert how == {"wait": True}, "a CPU waits"
+        return real(self, batch, **how)
+
+    with mock.patch.object(Learner, "learn", learn):
+        list(_measure(bw.load_config(small_config), CPU))
+    assert placed == [True] * 9
+
+
+def test_on_a_gpu_steps_are_not_waited_for() -> None:
+    learner, batch = mock.Mock(), mock.Mock()
+    with mock.patch("torch.cuda.synchronize") as synchronize:
+        assert _take_steps(learner, batch, torch.device("cuda", 1)) >= 0
+    batch.to.assert_called_once_with(torch.device("cuda", 1))
+    assert [one.kwargs for one in learner.learn.call_args_list] == [{"wait": False}] * 3
+    learner.look_back.assert_called_once_with()
+    synchronize.assert_called_once_with(torch.device("cuda", 1))
+
+
+def findings(found: Rehearsal | Exception, config: Path, device: str = "auto") -> Iterator[str]:
+    with mock.patch.object(rehearsal, "rehearse", side_effect=[found]) as tried:
+        yield from (f"{one.verdict}: {one.found}" for one in check_speed_and_memory(bw.load_config(config), 1, device))
+        assert tried.call_args.args[1] == device
+
+
+def test_nothing_is_said_of_a_gpu_where_none_was_tried(small_config: Path) -> None:
+    steps = Rehearsal("CPU", (1, 2, 4), (2**30, 2**30, 2**31), (0.1, 0.2, 0.4), 2.0**34, 0.01)
+    assert next(findings(steps, small_config)) == (
+        "fine: a batch of 4 takes 2.0 of 16.0 GiB on the CPU (tried); nothing was tried on a GPU"
+    )
+    there = Rehearsal("GPU (cuda:1)", (1, 2, 4), (2**30, 2**30, 2**31), (0.1, 0.2, 0.4), 2.0**34, 0.01)
+    assert next(findings(there, small_config, "cuda:1")) == (
+        "fine: a batch of 4 takes 2.0 of 16.0 GiB on the GPU (cuda:1) (tried)"
+    )
+    assert next(findings(OutOfMemoryError("one image is too much"), small_config)) == "fatal: one image is too much"
