@@ -10,15 +10,18 @@ import torch
 from tests.cuda.dtypes import KNOWN_BETTER, UNKNOWN, unsupported
 from tests.cuda.families import ALL, ONE_OF_EACH, PRECISIONS, RESIZERS, fake_run
 from tests.cuda.inference import look
-from tests.cuda.waits import ALWAYS, DESCRIBED, REASONS, STEPS
+from tests.cuda.waits import ALWAYS, DESCRIBED, REASONS, SEVERAL_SIZES, STEPS
 
 TWO_STAGE = tuple(family for family in ALL if family.startswith(("faster_rcnn", "mask_rcnn", "rfcn", "proposals")))
 # Two-stage detectors take two kinds of resizers alone, as in TF.
-_RESIZERS_OF_TWO_STAGE = ("own", "fixed_shape", "keep_aspect_ratio", "keep_aspect_ratio, padded")
+_NOT_OF_TWO_STAGE = {"identity", "conditional_shape", "pad_to_multiple"}
+# RefineDet adds a coarse map to the next finer one: its inputs have sides that all strides divide.
+_NOT_OF_REFINEDET = {"identity", "conditional_shape", "keep_aspect_ratio"}
 PRODUCT = [
     (family, resizer, precision)
     for family, resizer, precision in itertools.product(ALL, RESIZERS, PRECISIONS)
-    if family not in TWO_STAGE or resizer in _RESIZERS_OF_TWO_STAGE
+    if not (family in TWO_STAGE and resizer in _NOT_OF_TWO_STAGE)
+    and not (family.startswith("refinedet") and resizer in _NOT_OF_REFINEDET)
 ]
 
 
@@ -26,6 +29,7 @@ def check(family: str, resizer: str, precision: str) -> None:
     """Take a step, a described one, and look at pictures; a tensor of another device is an error of the ledger's."""
     with fake_run(family, resizer, precision) as run:
         ledger, network = run.ledger, run.detector.network
+        one_size = run.detector.preprocessor.resizer.output_size is not None
         run.learner.learn(run.batch, wait=False)
         waits = set(ledger.waits)
         assert sum(ledger.kernels.values()) > 500
@@ -39,7 +43,7 @@ def check(family: str, resizer: str, precision: str) -> None:
         assert {one.boxes.device.type for one in found} == {"cuda"}
     assert not ledger.mixed_lists
     wrong, unknown = unsupported(ledger.dtypes)
-    assert waits == STEPS.get(family, set()) | ALWAYS
+    assert waits == STEPS.get(family, set()) | ALWAYS | (set() if one_size else SEVERAL_SIZES)
     assert described <= DESCRIBED
     assert wrong <= KNOWN_BETTER.keys()
     assert unknown <= UNKNOWN.keys()
@@ -62,7 +66,7 @@ def test_every_family_resizer_and_precision(family: str, resizer: str, precision
 
 def test_the_product_is_whole() -> None:
     assert len(ALL) == 20
-    assert len(PRODUCT) == (12 + 1) * 7 * 2 - 0 + 7 * 4 * 2
+    assert len(PRODUCT) == (10 * 7 + 3 * 4 + 7 * 4) * 2 == 220
     assert {family for family, _, _ in PRODUCT} == set(ALL)
     assert {resizer for _, resizer, _ in PRODUCT} == set(RESIZERS)
 
@@ -75,7 +79,7 @@ def test_float16_waits_for_its_scale_alone() -> None:
 
 
 def test_each_wait_has_a_reason() -> None:
-    waits = set().union(ALWAYS, DESCRIBED, *STEPS.values())
+    waits = set().union(ALWAYS, DESCRIBED, SEVERAL_SIZES, *STEPS.values())
     assert waits == REASONS.keys()
     assert STEPS.keys() <= set(ALL)
     assert {family for family in STEPS if family not in TWO_STAGE} == {"ssd, mined"}, "steps of one stage do not wait"
