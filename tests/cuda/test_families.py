@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ import torch
 from tests.cuda.dtypes import KNOWN_BETTER, UNKNOWN, unsupported
 from tests.cuda.families import ALL, ONE_OF_EACH, PRECISIONS, RESIZERS, fake_run
 from tests.cuda.inference import look
+from tests.cuda.table import CONFIGURATIONS, row
 from tests.cuda.waits import ALWAYS, DESCRIBED, REASONS, SEVERAL_SIZES, STEPS
 
 TWO_STAGE = tuple(family for family in ALL if family.startswith(("faster_rcnn", "mask_rcnn", "rfcn", "proposals")))
@@ -89,3 +91,23 @@ def test_random_numbers_of_an_evaluation_are_those_of_its_device() -> None:
     with fake_run("ssd") as run:
         look(run)
         torch.random.fork_rng.assert_called_with([torch.device("cuda", 0)])  # type: ignore[attr-defined]
+
+
+DOCUMENTED = (Path(__file__).parents[2] / "docs" / "gpu.md").read_text(encoding="utf-8")
+
+
+def test_each_wait_is_documented() -> None:
+    rows = {f"| `{place}` | {operation} | {reason} |" for (place, operation), reason in REASONS.items()}
+    listed = DOCUMENTED[DOCUMENTED.index("| where | what | why |") :].splitlines()[2:]
+    assert set(listed) == rows
+    assert len(listed) == len(rows) > 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", CONFIGURATIONS)
+def test_the_documented_table_is_what_a_step_does(path: str) -> None:
+    """Its waits; operations are counted by the release of PyTorch that the text names."""
+    (documented,) = (line for line in DOCUMENTED.splitlines() if line.startswith(f"| `{path}` |"))
+    _, name, size, _, _, waits, _ = (cell.strip() for cell in documented.split("|"))
+    _, made, made_size, _, _, made_waits, _ = (cell.strip() for cell in row(path).split("|"))
+    assert (name, size, waits) == (made, made_size, made_waits)
