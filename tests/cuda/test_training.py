@@ -1,0 +1,111 @@
+"""What surrounds a step on a GPU: batches that arrive, states that are saved and restored, updates of every rule."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
+
+import boxwright as bw
+from boxwright.distributed import Processes
+from boxwright.optimization.optimizers import Adam, AdamW, Momentum, MomentumTF1, Optimizer, RMSProp, RMSPropTF1
+from boxwright.training.train import _device
+from boxwright.training.transfer import on_device
+from tests.cuda.dtypes import KNOWN_BETTER, unsupported
+from tests.cuda.fake import CUDA, fake_cuda
+from tests.cuda.families import fake_run, learner_of
+
+RULES = [Momentum(), MomentumTF1(), RMSProp(), RMSPropTF1(), Adam(), AdamW()]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
+def test_an_update_is_a_few_kernels_and_no_wait(rule: Any) -> None:
+    shapes = [(8, 3, 3, 3), (8,), (16, 8, 1, 1), (16,), (4, 16)]
+    with fake_cuda() as ledger:
+        weights = [torch.nn.Parameter(torch.rand(shape, device=CUDA)) for shape in shapes]
+        weights[0].data = weights[0].data.contiguous(memory_format=torch.channels_last)
+        optimizer = Optimizer(weights, rule)
+        optimizer.param_groups[0]["lr"] = 0.1
+        for step in range(2):
+            for weight in weights:
+                weight.grad = torch.ones_like(weight)
+            if step:
+                ledger.clear()
+            optimizer.step()
+        assert all(name.startswith(("_foreach", "ones_like")) for name in ledger.kernels), ledger.kernels
+        assert not ledger.waits
+        assert not ledger.mixed_lists
+    wrong, unknown = unsupported(ledger.dtypes)
+    assert wrong <= KNOWN_BETTER.keys()
+    assert not unknown
+
+
+def test_a_state_is_saved_from_a_gpu_and_restored_to_one() -> None:
+    """A checkpoint is on the CPU; what comes from it is on the GPU again, slots and averages too."""
+    with fake_run("ssd") as run:
+        run.learner.look_back()
+        # `copied` compares addresses, which fake memory has not.
+        content = tree_map(
+            lambda one: one.cpu() if isinstance(one, torch.Tensor) else one, run.learner.state.content("")
+        )
+        saved = [one for one in tree_leaves(content) if isinstance(one, torch.Tensor)]
+        assert len(saved) > 200
+        assert {one.device.type for one in saved} == {"cpu"}
+        run.learner.state.restore({**content, "step": 1})
+        state = run.learner.state
+        assert state.average is not None
+        slots = [value for some in state.optimizer.state.values() for value in some.values()]
+        assert {one.device.type for one in (*slots, *state.average.shadow.values())} == {"cuda"}
+        run.ledger.clear()
+        run.learner.learn(run.batch, wait=False)
+        assert {name for _, name in run.ledger.waits} <= {"Event.synchronize"}
+
+
+def test_batches_arrive_one_ahead_on_a_stream_of_their_own() -> None:
+    """All of a batch is copied on that stream; the one that computes waits for it, and remembers that it uses it."""
+    _, batch, _ = learner_of("ssd")
+    count = 2 + len(batch.targets.tensors())
+    events: list[str] = []
+    with (
+        fake_cuda(),
+        mock.patch("torch.cuda.Stream", return_value="copying"),
+        mock.patch("torch.cuda.stream") as entered,
+        mock.patch("torch.cuda.current_stream") as current,
+        mock.patch.object(torch.Tensor, "record_stream", create=True) as recorded,
+    ):
+        current.return_value.wait_stream.side_effect = lambda _: events.append("waits")
+        arrived = []
+        for one in on_device(iter([batch] * 3), CUDA):
+            events.append("computes")
+            arrived.append(one)
+        assert [one.args for one in entered.call_args_list] == [("copying",)] * 3
+        assert [one.args for one in current.return_value.wait_stream.call_args_list] == [("copying",)] * 3
+        assert recorded.call_count == 3 * count
+    assert events == ["waits", "computes", "waits", "computes", "waits", "computes"]
+    assert len(arrived) == 3
+    for one in arrived:
+        assert {value.device for value in (one.images, one.true_sizes, *one.targets.tensors())} == {CUDA}
+
+
+def test_each_process_has_a_gpu_of_its_own() -> None:
+    settings = bw.RunSettings(device="cuda:1")
+    with pytest.raises(
+        bw.TrainingError, match="--device cuda:1: 2 processes cannot share a GPU; cuda gives each its own"
+    ):
+        _device(settings, Processes(0, 2, 0))
+    opened = []
+    with mock.patch("boxwright.training.train.open_device", side_effect=lambda name, **_: opened.append(name) or CUDA):
+        for name, processes in (("cuda", Processes(3, 4, 1)), ("cuda", Processes()), ("cuda:1", Processes())):
+            _device(bw.RunSettings(device=name), processes)
+    assert opened == ["cuda:1", "cuda", "cuda:1"]
+
+
+def test_tests_for_a_gpu_are_still_there() -> None:
+    """They show what only a GPU can."""
+    root = Path(__file__).parents[2]
+    assert (root / "tests" / "training" / "test_gpu.py").is_file()
+    assert "tests/training/test_gpu.py" in (root / "benchmarks" / "gpu.sh").read_text(encoding="utf-8")
