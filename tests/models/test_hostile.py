@@ -98,3 +98,36 @@ def test_what_is_no_list_of_images(detector: bw.Detector, images: Any, wanted: s
 def test_devices_that_are_none(name: str) -> None:
     with pytest.raises(bw.ConfigError, match="cannot be used|is not supported: expected cpu, cuda"):
         usable_device(name)
+
+
+def test_floats_of_torchvision_are_refused_or_scaled() -> None:
+    """0..1 would look black to the network, which finds nothing and says nothing."""
+    from tests.exporters.small_detectors import FAMILIES, build, pictures
+
+    detector, picture = build(FAMILIES["ssd"]), pictures(1)[0]
+    whole = torch.from_numpy(picture).permute(2, 0, 1)
+    (expected,) = detector.detect([picture])
+    assert len(expected) > 3
+    with pytest.raises(bw.DataError, match=r"as if they were in 0\.\.1; expected uint8, or floats in 0\.\.255"):
+        detector.detect([whole.float() / 255])
+    with pytest.raises(bw.DataError, match=r'Say scale="unit"'):
+        detector.detect([np.float32(picture) / 255, np.float32(picture) / 300])
+    for image, scale in ((whole.float() / 255, "unit"), (whole.float(), "guess"), (whole, "unit"), (whole, "guess")):
+        (found,) = detector.detect([image], scale)  # type: ignore[arg-type]
+        torch.testing.assert_close(found.boxes, expected.boxes, rtol=1e-3, atol=1e-2)
+        assert found.labels.tolist() == expected.labels.tolist()
+
+
+def test_dark_floats_are_pixels_where_the_caller_says_so() -> None:
+    from boxwright.preprocessing.images import image_tensors
+
+    dark = np.full((4, 4, 3), 0.5, np.float32)
+    with pytest.raises(bw.DataError, match=r"floats of which none is above 0\.5"):
+        image_tensors([dark])
+    assert float(image_tensors([dark], "pixels")[0].amax()) == 0.5
+    assert float(image_tensors([dark * 0])[0].amax()) == 0.0, "black is black on either scale"
+    assert float(image_tensors([dark, dark * 200])[0].amax()) == 0.5, "of one call, one has the scale of all"
+    with pytest.raises(bw.DataError, match=r'scale="unit": expected floats in 0\.\.1, found 100'):
+        image_tensors([dark * 200], "unit")
+    with pytest.raises(bw.DataError, match="scale: expected guess or pixels or unit, found '255'"):
+        image_tensors([dark], "255")  # type: ignore[arg-type]

@@ -20,7 +20,7 @@ from boxwright.models.network import Network
 from boxwright.models.regularization import regularization_loss
 from boxwright.models.winograd import replace_by_winograd
 from boxwright.postprocessing.postprocessor import Postprocessor, detections_of
-from boxwright.preprocessing.images import Images, image_tensors
+from boxwright.preprocessing.images import Images, Scale, image_tensors
 from boxwright.preprocessing.preprocessor import Preprocessor
 from boxwright.types import Categories, Detections, Targets
 
@@ -137,33 +137,34 @@ class Detector(nn.Module):
         return super().train(mode)
 
     @torch.no_grad()
-    def detect(self, images: Images) -> list[Detections]:
+    def detect(self, images: Images, scale: Scale = "guess") -> list[Detections]:
         """Detect objects in images of any sizes.
 
         Images that have one size once resized share a batch; a mode of training is left for the
         time of the call.
 
         Args:
-            images: HWC arrays, CHW tensors or PIL images, in 0..255, RGB (or one channel, which is repeated); none
-                give none.
+            images: HWC arrays, CHW tensors or PIL images, RGB (or one channel, which is repeated); none give none.
+            scale: What floats are: "pixels" for 0..255, "unit" for 0..1, as torchvision has them. To "guess" takes
+                them for pixels, and refuses a call whose largest float is no more than 1.
 
         Returns:
             One result an image, in pixels of that image.
 
         Raises:
-            DataError: For what is no list of images, and for an image that has not three dimensions with 1, 3 or 4
-                channels, or no pixels.
+            DataError: For what is no list of images, for an image that has not three dimensions with 1, 3 or 4
+                channels, or no pixels, and for floats on another scale.
         """
         training = self.training
         self.eval()
         try:
-            return [one for found, _ in self.detect_runs(images) for one in found]
+            return [one for found, _ in self.detect_runs(images, scale=scale) for one in found]
         finally:
             self.train(training)
 
     @torch.no_grad()
     def detect_runs(
-        self, images: Images, judge: Callable[[Any, Tensor, int], Any] | None = None
+        self, images: Images, judge: Callable[[Any, Tensor, int], Any] | None = None, scale: Scale = "guess"
     ) -> Iterator[tuple[list[Detections], Any]]:
         """Detect, run by run; the mode is the caller's to choose.
 
@@ -174,12 +175,13 @@ class Detector(nn.Module):
             images: As for `detect`.
             judge: Is given the raw predictions of a run, its true sizes (int64 [B, 2]) and the number of its first
                 image, as an evaluation's losses need them.
+            scale: As for `detect`.
 
         Yields:
             For each run of images that have one size once resized: their detections, and what `judge` returned; None
             without.
         """
-        tensors = list(image_tensors(images))
+        tensors = image_tensors(images, scale)
 
         def look(start: int, stop: int) -> list[tuple[list[Detections], Any]]:
             return list(self._look(tensors[start:stop], judge, start))

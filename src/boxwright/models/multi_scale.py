@@ -21,7 +21,7 @@ from boxwright.models.network import Network
 from boxwright.ops.boxes import box_area, clip_boxes
 from boxwright.postprocessing.nms import Nms, SoftVoting, Voting, VotingOfSeveral
 from boxwright.preprocessing.image_resizer import FixedShapeResizer, IdentityResizer
-from boxwright.preprocessing.images import Images, image_tensors
+from boxwright.preprocessing.images import Images, Scale, image_tensors
 from boxwright.types import Categories, Detections
 
 __all__ = ["MULTI_SCALE", "Look", "MultiScale", "MultiScaleDetector", "ScalePyramid", "View", "at_scales"]
@@ -271,25 +271,26 @@ class MultiScaleDetector:
         """Set the detector to inference."""
         self.detector.eval()
 
-    def detect(self, images: Images) -> list[Detections]:
+    def detect(self, images: Images, scale: Scale = "guess") -> list[Detections]:
         """Return one result an image, in pixels of that image; without anchors and scores of other classes."""
-        return self._merged([image.permute(2, 0, 1) for image in image_tensors(images)])
+        return self._merged([image.permute(2, 0, 1) for image in image_tensors(images, scale)])
 
     def detect_runs(
-        self, images: Images, judge: Callable[[Any, Tensor, int], Any] | None = None
+        self, images: Images, judge: Callable[[Any, Tensor, int], Any] | None = None, scale: Scale = "guess"
     ) -> Iterator[tuple[list[Detections], Any]]:
         """Detect, run by run.
 
         Args:
             images: As for `Detector.detect`.
             judge: As for `Detector.detect_runs`; it is given the predictions of one plain look.
+            scale: As for `Detector.detect`.
 
         Yields:
             As `Detector.detect_runs`.
         """
-        tensors = [image.permute(2, 0, 1) for image in image_tensors(images)]
+        tensors = [image.permute(2, 0, 1) for image in image_tensors(images, scale)]
         start = 0
-        for found, judged in self.detector.detect_runs(tensors, judge):
+        for found, judged in self.detector.detect_runs(tensors, judge, "pixels"):
             run = tensors[start : start + len(found)]
             start += len(found)
             yield self._merged(run), judged
@@ -312,7 +313,7 @@ class MultiScaleDetector:
             num_classes=plain.num_classes,
             categories=plain.categories,
         )
-        (found,) = sized.train(plain.training).detect([view.image])
+        (found,) = sized.train(plain.training).detect([view.image], "pixels")
         boxes = view.back(found.boxes)
         kept = view.believes(boxes)
         return Detections(boxes[kept], found.scores[kept], found.labels[kept], found.image_size, found.categories)

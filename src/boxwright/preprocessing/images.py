@@ -6,6 +6,7 @@ Dimensions: B batch, H W image, C channels.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
 import numpy as np
 import torch
@@ -15,26 +16,45 @@ from torch import Tensor
 
 from boxwright.errors import DataError
 
-__all__ = ["Images", "image_tensors"]
+__all__ = ["Images", "Scale", "image_tensors"]
 
 Images = Sequence[NDArray[np.uint8] | Tensor | Image.Image] | NDArray[np.uint8] | Tensor
+Scale = Literal["guess", "pixels", "unit"]
+_SCALES = ("guess", "pixels", "unit")
 _IMAGE, _BATCH = 3, 4
 
 
-def image_tensors(images: Images) -> Iterator[Tensor]:
-    """Yield each image as a tensor [H, W, 3].
+def image_tensors(images: Images, scale: Scale = "guess") -> list[Tensor]:
+    """Return each image as a tensor [H, W, 3] in 0..255.
 
     Args:
-        images: HWC arrays, CHW tensors or PIL images, in 0..255, RGB, or of one channel, which is repeated; alpha is
-            left out. An array or tensor of four dimensions is a list, too.
+        images: HWC arrays, CHW tensors or PIL images, RGB, or of one channel, which is repeated; alpha is left out. An
+            array or tensor of four dimensions is a list, too.
+        scale: What floats are: "pixels" for 0..255, "unit" for 0..1, as torchvision has them, which are multiplied. To
+            "guess" takes them for pixels, and refuses a call whose largest float is no more than 1.
 
-    Yields:
+    Returns:
         The images, of their own dtype.
 
     Raises:
-        DataError: For what is no list of images, and for an image that has not three dimensions with 1, 3 or 4
-            channels, or no pixels.
+        DataError: For what is no list of images, for an image that has not three dimensions with 1, 3 or 4 channels,
+            or no pixels, and for floats on another scale.
     """
+    if scale not in _SCALES:
+        raise DataError(f"scale: expected {' or '.join(_SCALES)}, found {scale!r}")
+    tensors = list(_tensors(images))
+    largest = max((float(one.amax()) for one in tensors if one.is_floating_point()), default=0.0)
+    if scale == "unit" and largest > 1:
+        raise DataError(f'scale="unit": expected floats in 0..1, found {largest:g}; without, floats are in 0..255')
+    if scale == "guess" and 0 < largest <= 1:
+        raise DataError(
+            f"the images are floats of which none is above {largest:g}, as if they were in 0..1; expected uint8, or "
+            'floats in 0..255. Say scale="unit" where they are in 0..1, and scale="pixels" where they are so dark'
+        )
+    return [one * 255 if scale == "unit" and one.is_floating_point() else one for one in tensors]
+
+
+def _tensors(images: Images) -> Iterator[Tensor]:
     if isinstance(images, np.ndarray | Tensor):
         if images.ndim != _BATCH:
             raise DataError(f"expected a list of images, found one of shape {tuple(images.shape)}; write [image]")
