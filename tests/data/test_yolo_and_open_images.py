@@ -14,7 +14,7 @@ from boxwright.cli.main import app
 from boxwright.config import messages as m
 from boxwright.config import parse_message
 from boxwright.data.coco import CocoDataset
-from boxwright.data.convert import open_dataset
+from boxwright.data.convert import open_dataset, write_yolo
 from boxwright.data.open_images import OpenImagesDataset
 from boxwright.data.yolo import YoloDataset
 from boxwright.errors import DataError
@@ -178,7 +178,7 @@ def test_bad_labels(tmp_path: Path, label: str, wanted: str) -> None:
         ("train: images\nnames: [cat, no]\n", "names: expected a list"),
         ("train: elsewhere\nnames: [a]\n", "no such folder or list"),
         ("train: labels\nnames: [a]\n", "no images in labels"),
-        ("train: ../images\nnames: [a]\n", "allow_paths_outside"),
+        ("train: ../elsewhere\nnames: [a]\n", "allow_paths_outside"),
         ("names: [a]\n", "no 'train'; there are: none"),
         ("- a\n", "expected names and lists"),
         ("a: [\n", "not YAML"),
@@ -238,3 +238,102 @@ def test_training_reads_them(shapes_data: Path) -> None:
     ):
         dataset = build_dataset(parse_message(text, m.InputReader), "train_input_reader")
         assert sum(len(dataset[index].boxes) for index in range(len(dataset))) > 12
+
+
+def roboflow(shapes_data: Path, folder: Path, **changes: Any) -> Path:
+    """Lay out data as Roboflow's YOLO exports do: folders beside data.yaml, which says `../`."""
+    import shutil
+
+    import yaml
+
+    own = YoloDataset(yolo_of(shapes_data))
+    for split in ("train", "valid"):
+        for kind in ("images", "labels"):
+            shutil.copytree(shapes_data / "yolo" / kind / "train", folder / split / kind)
+    content = {"train": "../train/images", "val": "../valid/images", "nc": 4, "names": [c.name for c in own.categories]}
+    (folder / "data.yaml").write_text(yaml.safe_dump({**content, **changes}))
+    return folder / "data.yaml"
+
+
+def test_roboflow_exports_are_read_as_their_users_expect(shapes_data: Path, tmp_path: Path) -> None:
+    path = roboflow(shapes_data, tmp_path / "export")
+    for split in ("train", "val", "valid"):
+        compare(YoloDataset(path, split), shapes_data)
+    (tmp_path / "export" / "train" / "labels" / f"{YoloDataset(path).images[0].stem}.txt").write_text("")
+    assert len(YoloDataset(path)[0].boxes) == 0, "an empty label file is an image without objects"
+    # What really lies outside stays refused, also where nothing of that name lies inside.
+    (tmp_path / "export" / "data.yaml").write_text("train: ../elsewhere/images\nnames: [a]\n")
+    (tmp_path / "elsewhere" / "images").mkdir(parents=True)
+    with pytest.raises(DataError, match="lies outside"):
+        YoloDataset(path)
+
+
+def test_a_valid_list_is_found_by_either_name(shapes_data: Path, tmp_path: Path) -> None:
+    path = roboflow(shapes_data, tmp_path / "export")
+    path.write_text(path.read_text().replace("val: ", "valid: "))
+    assert len(YoloDataset(path, "val")) == len(YoloDataset(path, "valid")) == 12
+    with pytest.raises(DataError, match="no 'test'; there are: train, valid"):
+        YoloDataset(path, "test")
+
+
+def test_numbers_of_classes_that_contradict_are_named(shapes_data: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="nc is 3, but names has 4; correct one of the two"):
+        YoloDataset(roboflow(shapes_data, tmp_path / "export", nc=3))
+
+
+def test_roboflow_coco_leaves_out_the_class_above(
+    shapes_data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    import json
+    import shutil
+
+    folder = tmp_path / "train"
+    shutil.copytree(shapes_data / "coco" / "images", folder)
+    content = json.loads((shapes_data / "coco" / "instances.json").read_text())
+    for row in content["categories"]:
+        row["supercategory"] = "shapes"
+    content["categories"].insert(0, {"id": 0, "name": "shapes", "supercategory": "none"})
+    (folder / "_annotations.coco.json").write_text(json.dumps(content))
+    with caplog.at_level("WARNING", "boxwright"):
+        dataset = open_dataset(folder)
+    compare(dataset, shapes_data)
+    assert [category.id for category in dataset.categories] == [1, 2, 3, 4]
+    assert caplog.messages == [
+        f"{folder}/_annotations.coco.json: category 0, 'shapes', is left out: it stands above the others, and no object has it"
+    ]
+    # One that objects have is a class.
+    content["annotations"][0]["category_id"] = 0
+    (folder / "_annotations.coco.json").write_text(json.dumps(content))
+    assert [category.id for category in open_dataset(folder).categories] == [0, 1, 2, 3, 4]
+
+
+def test_yolo_is_written_and_read_again(shapes_data: Path, tmp_path: Path) -> None:
+    source, target = str(shapes_data / "voc"), str(tmp_path / "yolo" / "data.yaml")
+    done = CliRunner().invoke(app, ["convert", source, target])
+    assert done.exit_code == 0, done.output
+    compare(YoloDataset(target), shapes_data)
+    assert len(list((tmp_path / "yolo" / "labels" / "train").glob("*.txt"))) == 12
+    yolo = yolo_of(shapes_data)
+    done = CliRunner().invoke(app, ["convert", str(yolo), target])
+    assert done.exit_code == 0, done.output
+    done = CliRunner().invoke(app, ["convert", target, str(tmp_path / "again" / "data.yaml"), "--image_set", "train"])
+    assert done.exit_code == 0, done.output
+    compare(YoloDataset(tmp_path / "again"), shapes_data)
+
+
+def test_lists_of_one_yolo_add_up(shapes_data: Path, tmp_path: Path) -> None:
+    source, target = open_dataset(shapes_data / "voc"), tmp_path / "data.yaml"
+    write_yolo(source, target, "train")
+    write_yolo(source, target, "val")
+    assert [len(YoloDataset(target, split)) for split in ("train", "val")] == [12, 12]
+    target.write_text(target.read_text().replace(source.categories.by_label(0).name, "other"))
+    with pytest.raises(DataError, match="is there already and has other classes"):
+        write_yolo(source, target, "test")
+
+
+@pytest.mark.parametrize("name", ["labels.txt", "data.csv", "x.xml"])
+def test_what_cannot_be_written_is_refused(shapes_data: Path, tmp_path: Path, name: str) -> None:
+    done = CliRunner().invoke(app, ["convert", str(shapes_data / "voc"), str(tmp_path / name)])
+    assert done.exit_code != 0
+    assert "cannot be written; expected *.json" in str(done.exception)
+    assert not (tmp_path / name).exists()

@@ -24,7 +24,9 @@ def convert_command(  # the flags of the command
     ],
     target: Annotated[
         Path,
-        typer.Argument(help="What to write: *.json for COCO, *.record or *.tfrecord for TFRecord, else a VOC folder."),
+        typer.Argument(
+            help="What to write: *.json for COCO, *.record or *.tfrecord for TFRecord, data.yaml for YOLO, else a VOC folder."
+        ),
     ],
     label_map: Annotated[
         Path | None,
@@ -35,7 +37,10 @@ def convert_command(  # the flags of the command
     ] = None,
     image_set: Annotated[
         str,
-        typer.Option("--image_set", help="For VOC: a list in ImageSets/Main, such as trainval; for YOLO: val or test."),
+        typer.Option(
+            "--image_set",
+            help="For VOC: a list in ImageSets/Main, such as trainval; for YOLO: val or test. A data.yaml that is written names it so.",
+        ),
     ] = "",
     image_folder: Annotated[
         Path | None,
@@ -47,7 +52,7 @@ def convert_command(  # the flags of the command
         bool, typer.Option("--allow_paths_outside", help="Let annotations name files outside their folder.")
     ] = False,
 ) -> None:
-    """Convert data to Pascal VOC, COCO or TFRecord: images are copied byte for byte, boxes exactly.
+    """Convert data to Pascal VOC, COCO, YOLO or TFRecord: images are copied byte for byte, boxes exactly.
 
     Weights are written by boxwright export.
     """
@@ -55,7 +60,7 @@ def convert_command(  # the flags of the command
     if path.suffix in (".pt", ".index", ".safetensors") or any(path.glob("ckpt-*.pt")):
         raise DataError(f"{path}: weights, not data; write them by boxwright export")
     require_data(source)
-    from boxwright.data.convert import open_dataset, write_coco, write_tfrecords, write_voc
+    from boxwright.data.convert import open_dataset, write_coco, write_tfrecords, write_voc, write_yolo
 
     dataset = open_dataset(
         source,
@@ -70,6 +75,13 @@ def convert_command(  # the flags of the command
         write_coco(dataset, target, progress=progress)
     elif "record" in target.suffix or ".record" in target.name:
         write_tfrecords(dataset, target, num_shards=num_shards, progress=progress)
+    elif target.suffix in (".yaml", ".yml"):
+        split = image_set.replace("valid", "val")
+        write_yolo(dataset, target, split if split in ("train", "val", "test") else "train", progress=progress)
+    elif target.suffix in (".txt", ".csv", ".xml", ".zip", ".pbtxt"):
+        raise DataError(
+            f"{target}: cannot be written; expected *.json, *.record, *.tfrecord, data.yaml, or a VOC folder"
+        )
     else:
         write_voc(dataset, target, progress=progress)
     console.print(f"{len(dataset)} images, {len(dataset.categories)} classes: {target}", markup=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections import defaultdict
 from pathlib import Path
@@ -21,6 +22,7 @@ from boxwright.types import Categories, Category, Sample
 
 __all__ = ["CocoDataset", "coco_annotation"]
 
+_LOG = logging.getLogger("boxwright")
 _DIGITS = re.compile("[0-9]{1,18}")
 
 
@@ -62,7 +64,7 @@ class CocoDataset:
         if not self._images:
             raise DataError(f"{self.path}: no images")
         self.folder = Path(image_folder) if image_folder else self._default_folder()
-        rows = _list(content, "categories", self.path)
+        rows = _without_superclass(_list(content, "categories", self.path), content.get("annotations"), self.path)
         self.categories = categories or _categories(rows, self.path)
         self._label_of = self._map_categories(rows)
         self._annotations: dict[Any, list[dict[str, Any]]] = defaultdict(list)
@@ -242,6 +244,19 @@ def _list(content: dict[str, Any], key: str, path: Path) -> list[dict[str, Any]]
     if key == "images" and len({row["id"] for row in rows}) < len(rows):
         raise DataError(f"{path}: two images have the same id")
     return rows
+
+
+def _without_superclass(rows: list[dict[str, Any]], annotations: Any, path: Path) -> list[dict[str, Any]]:
+    """Leave out the category 0 that Roboflow's exports begin with: the name of the others together, without objects."""
+    objects = annotations if isinstance(annotations, list) else []
+    used = any(isinstance(one, dict) and one.get("category_id") == 0 for one in objects)
+    above = [row.get("supercategory") for row in rows if row.get("id") != 0]
+    kept = [row for row in rows if used or row.get("id") != 0 or row.get("name") not in above]
+    for row in (row for row in rows if row not in kept):
+        _LOG.warning(
+            "%s: category 0, %r, is left out: it stands above the others, and no object has it", path, row["name"]
+        )
+    return kept
 
 
 def _categories(rows: list[dict[str, Any]], path: Path) -> Categories:

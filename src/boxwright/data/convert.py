@@ -24,14 +24,16 @@ from boxwright.data.tfrecord_dataset import TFRecordDataset
 from boxwright.data.voc import VocDataset, write_voc_annotation
 from boxwright.data.wider_face import WiderFaceDataset, is_wider_face
 from boxwright.data.yolo import YoloDataset, find_yolo
+from boxwright.data.yolo_writer import write_yolo_labels, write_yolo_yaml
 from boxwright.errors import DataError
 from boxwright.files import is_file, is_folder, make_folder, open_whole, read_file, unfinished, write_whole
 from boxwright.types import Categories, Sample
 
-__all__ = ["DataFormat", "detect_format", "open_dataset", "write_coco", "write_tfrecords", "write_voc"]
+__all__ = ["DataFormat", "detect_format", "open_dataset", "write_coco", "write_tfrecords", "write_voc", "write_yolo"]
 
 DataFormat = Literal["voc", "coco", "tfrecord", "yolo", "open_images", "wider_face", "fddb"]
 _BY_ENDING: dict[str, DataFormat] = {".json": "coco", ".csv": "open_images", ".yaml": "yolo", ".yml": "yolo"}
+_ROBOFLOW = "_annotations.coco.json"
 Progress = Callable[[Iterable[int]], Iterable[int]]
 # So that a name with an ending and a number stays below the 255 bytes of common file systems.
 _LONGEST_STEM, _LONGEST_SUFFIX = 180, 16
@@ -45,8 +47,9 @@ def detect_format(path: str | Path) -> DataFormat:
         path: The path.
 
     Returns:
-        YOLO for a .yaml and for a folder with a data.yaml, VOC for any other folder, COCO for .json, Open Images for
-        .csv, WIDER FACE and FDDB for a .txt that starts as theirs do, TFRecord for all else.
+        YOLO for a .yaml and for a folder with a data.yaml, COCO for .json and for a folder with Roboflow's
+        `_annotations.coco.json`, VOC for any other folder, Open Images for .csv, WIDER FACE and FDDB for a .txt that
+        starts as theirs do, TFRecord for all else.
     """
     if is_wider_face(path):
         return "wider_face"
@@ -54,6 +57,8 @@ def detect_format(path: str | Path) -> DataFormat:
         return "fddb"
     if find_yolo(path) is not None:
         return "yolo"
+    if is_file(Path(path) / _ROBOFLOW):
+        return "coco"
     if is_folder(path):
         return "voc"
     return _BY_ENDING.get(Path(path).suffix, "tfrecord")
@@ -87,6 +92,8 @@ def open_dataset(
         DataError: Where the data cannot be opened, or nothing names the classes.
     """
     kind = detect_format(path)
+    if kind == "coco" and is_folder(path):
+        path = Path(path) / _ROBOFLOW
     beside = (Path(path) if kind == "voc" else Path(path).parent) / "label_map.pbtxt"
     if label_map is None and kind in ("voc", "tfrecord") and is_file(beside):
         label_map = beside
@@ -229,9 +236,46 @@ def write_voc(dataset: Dataset, path: str | Path, *, progress: Progress = _all) 
     return Path(path)
 
 
+def write_yolo(dataset: Dataset, path: str | Path, split: str = "train", *, progress: Progress = _all) -> Path:
+    """Write a data set as a list of YOLO's: `images/SPLIT`, `labels/SPLIT`, and `data.yaml`, which names it.
+
+    Lists that a `data.yaml` of the same classes has already stay in it.
+
+    Args:
+        dataset: The data.
+        path: The `data.yaml`.
+        split: The list's name: train, val or test.
+        progress: Wraps the indices, to show how far it is.
+
+    Returns:
+        The `data.yaml`, which is written last.
+
+    Raises:
+        DataError: Where a `data.yaml` of other classes lies there already.
+        OutputError: Where the disk is full or the folder cannot be written.
+    """
+    path, taken = Path(path), set[str]()
+    images, labels = (make_folder(path.parent / kind / split) for kind in ("images", "labels"))
+    with write_yolo_yaml(path, split, [item.name for item in dataset.categories]):
+        for index in progress(range(len(dataset))):
+            sample, (data, name) = dataset[index], dataset.encoded(index)
+            name = _write_image(images, name, data, taken, by_stem=True)
+            _warn_of_loss(
+                sample,
+                {
+                    "masks": sample.masks is not None,
+                    "keypoints": sample.keypoints is not None,
+                    "crowds": bool(sample.is_crowd.any()),
+                },
+                "YOLO",
+            )
+            write_yolo_labels(sample.keep(~sample.is_crowd), labels / f"{Path(name).stem}.txt")
+    return path
+
+
 def _warn_of_loss(sample: Sample, kinds: dict[str, bool], target: str) -> None:
     """Warn of what a format cannot hold; Python shows each text once."""
-    kinds |= {"attributes": sample.attributes is not None and target == "VOC"}
+    kinds |= {"attributes": sample.attributes is not None and target in ("VOC", "YOLO")}
     kinds |= {"weights": bool((sample.weights != 1).any()), "group_of marks": bool(sample.group_of.any())}
     for kind in (kind for kind, present in kinds.items() if present):
         warnings.warn(f"{kind} are left out: {target} has no place for them", stacklevel=3)

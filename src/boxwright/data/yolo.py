@@ -25,6 +25,8 @@ __all__ = ["YoloDataset", "find_yolo"]
 _SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff"})
 _LARGEST = 2**20  # bytes of a data.yaml
 _BOX = 4
+# Two names of one list.
+_VALIDATION = {"val": "valid", "valid": "val"}
 _FARTHEST = 1e6  # units of the image
 
 
@@ -51,7 +53,7 @@ class YoloDataset:
 
         Args:
             data: A `data.yaml`, or the folder that holds it.
-            split: Which of its lists: train, val or test.
+            split: Which of its lists: train, val (or valid) or test.
             categories: The classes, by name; without, those of `data.yaml`, with ids from 1.
             load_masks: Whether outlines become masks; boxes alone have none.
             allow_paths_outside: Whether `data.yaml` may name folders outside its own.
@@ -66,13 +68,16 @@ class YoloDataset:
         self.name = f"{found} ({split})"
         content = _read_yaml(found)
         names = _names(content.get("names"), found)
+        if content.get("nc", len(names)) != len(names):
+            raise DataError(f"{found}: nc is {content['nc']}, but names has {len(names)}; correct one of the two")
         if content.get("kpt_shape") is not None:
             raise DataError(f"{found}: kpt_shape: YOLO's keypoints are not read; convert them to TFRecords")
         own = Categories(tuple(Category(label, label + 1, name) for label, name in enumerate(names)))
         self.categories = categories or own
         self._labels = [self._label(name) for name in names]
+        split = _VALIDATION.get(split, split) if split not in content else split
         if split not in content:
-            given = ", ".join(name for name in ("train", "val", "test") if name in content)
+            given = ", ".join(name for name in ("train", "val", "valid", "test") if name in content)
             raise DataError(f"{found}: no {split!r}; there are: {given or 'none'}")
         root = self._below(found.parent, str(content.get("path") or "."), allow_paths_outside)
         listed = content[split] if isinstance(content[split], list) else [content[split]]
@@ -94,7 +99,8 @@ class YoloDataset:
 
     def _listed(self, root: Path, item: Any, *, allow_outside: bool) -> list[Path]:
         """Return the images of a folder, or of a text file that lists them."""
-        path = self._below(root, str(item), allow_outside)
+        name = _within_export(root, str(item))
+        path = self._below(root, name, allow_outside)
         if is_folder(path):
             return sorted(image for image in path.rglob("*") if image.suffix.lower() in _SUFFIXES)
         if not is_file(path):
@@ -149,6 +155,14 @@ class YoloDataset:
     def encoded(self, index: int) -> tuple[bytes, str]:
         """Return the image file's bytes and its name."""
         return read_file(self.images[index]), self.images[index].name
+
+
+def _within_export(root: Path, name: str) -> str:
+    """Return a name as Roboflow's exports mean it: `../train/images` is the export's own `train/images`."""
+    own = name
+    while own.startswith("../"):
+        own = own.removeprefix("../")
+    return own if own != name and (is_folder(root / own) or is_file(root / own)) else name
 
 
 def _label_path(image: Path) -> Path:

@@ -1,0 +1,55 @@
+"""Writing YOLO's text labels, and the `data.yaml` that names lists of images and classes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import yaml
+
+from boxwright.errors import DataError
+from boxwright.files import is_file, read_file, write_whole
+from boxwright.types import Sample
+
+__all__ = ["write_yolo_labels", "write_yolo_yaml"]
+
+
+def write_yolo_labels(sample: Sample, path: Path) -> None:
+    """Write the objects of a sample: class from 0, center, width and height; an empty file where there are none.
+
+    Args:
+        sample: The sample.
+        path: The text file.
+    """
+    height, width = sample.image.shape[:2]
+    lines = []
+    for label, (x1, y1, x2, y2) in zip(sample.labels.tolist(), sample.boxes.astype(float).tolist(), strict=True):
+        # Digits enough for float32 to come back as it was.
+        place = ((x1 + x2) / 2 / width, (y1 + y2) / 2 / height, (x2 - x1) / width, (y2 - y1) / height)
+        lines.append(" ".join([str(label), *(f"{number:.10g}" for number in place)]) + "\n")
+    write_whole(path, "".join(lines))
+
+
+@contextmanager
+def write_yolo_yaml(path: Path, split: str, names: Sequence[str]) -> Iterator[None]:
+    """Write a `data.yaml` with one more list once what it names is there.
+
+    Args:
+        path: The file; lists that it has already stay.
+        split: The list's name.
+        names: Of the classes, in order.
+
+    Yields:
+        Control, while images and labels are written.
+
+    Raises:
+        DataError: Where the file is there with other classes.
+    """
+    there = yaml.safe_load(read_file(path)) if is_file(path) else {}
+    if not isinstance(there, dict) or there.get("names", list(names)) != list(names):
+        raise DataError(f"{path} is there already and has other classes; write to another folder")
+    yield
+    lists = {name: there[name] for name in ("train", "val", "test") if name in there} | {split: f"images/{split}"}
+    content = {"path": ".", **lists, "nc": len(names), "names": list(names)}
+    write_whole(path, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
