@@ -280,17 +280,7 @@ class Learner:
         if isinstance(self.losses, FSDPModule):
             learn_as_their_rows(self.losses)
         elif self.processes.count > 1:
-            # Depthwise kernels lie in memory the same under two strides; nothing is copied.
-            warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
-            device = next(self.state.detector.network.parameters()).device
-            # Each process computes them alone, and of several sizes.
-            computed = _computed(self.losses)
-            DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(  # type: ignore[no-untyped-call]  # torch's
-                self.losses, computed
-            )
-            self.module = DistributedDataParallel(
-                self.losses, device_ids=[device.index] if device.type == "cuda" else None, gradient_as_bucket_view=True
-            )
+            self.module = _tied(self.losses)
 
     def _gradients(self, batch: Batch) -> tuple[dict[str, Tensor], Any, Targets]:
         """Compute losses and gradients, in more parts where the memory is too small."""
@@ -422,10 +412,18 @@ def _adding_up(module: nn.Module, *, last: bool) -> AbstractContextManager[None]
     return module.no_sync() if isinstance(module, DistributedDataParallel) and not last else nullcontext()
 
 
-def _computed(module: nn.Module) -> list[str]:
-    """Return the names of buffers that follow from the configuration: anchors and constants."""
-    parts = module.named_modules()
-    return [f"{prefix}.{name}" for prefix, part in parts for name in sorted(part._non_persistent_buffers_set)]
+def _tied(losses: LossModule) -> DistributedDataParallel:
+    """Return losses whose gradients are averaged over the processes."""
+    # Depthwise kernels lie in memory the same under two strides; nothing is copied.
+    warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
+    # Each process computes anchors and constants alone, and of several sizes.
+    parts = losses.named_modules()
+    computed = [f"{prefix}.{name}" for prefix, part in parts for name in sorted(part._non_persistent_buffers_set)]
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(losses, computed)  # type: ignore[no-untyped-call]  # torch's
+    device = next(losses.parameters()).device
+    return DistributedDataParallel(
+        losses, device_ids=[device.index] if device.type == "cuda" else None, gradient_as_bucket_view=True
+    )
 
 
 def _arriving(losses: dict[str, Tensor], norm: Tensor, rate: float) -> StepResult:
