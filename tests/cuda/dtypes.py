@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
-import warnings
-from typing import Any
+import json
+import subprocess
+import sys
 
 import torch
 
@@ -45,18 +46,27 @@ KNOWN_BETTER = {
 }
 
 
-@functools.cache
-def _tables() -> dict[str, list[Any]]:
-    """Return the entries of PyTorch's tables by the operation's name."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of libraries that the tables' own imports find missing
-        from torch.testing._internal import common_methods_invocations as tables
+# In a process of its own: what the tables import changes how PyTorch behaves, for tests of its own.
+_READ = """
+import json, warnings
+warnings.simplefilter("ignore")
+from torch.testing._internal import common_methods_invocations as tables
+some = [getattr(tables, name) for name in dir(tables) if name.startswith("foreach_")]
+entries = [one for part in [tables.op_db, *some] if isinstance(part, list) for one in part]
+found = {}
+for one in (one for one in entries if isinstance(one, tables.OpInfo)):
+    types, backward = ([str(t) for t in s] for s in (one.dtypesIfCUDA, one.supported_backward_dtypes("cuda")))
+    for name in {one.aten_name, one.name.split(".")[-1]} - {None}:
+        found.setdefault(name, []).append([one.variant_test_name, types, backward])
+print(json.dumps(found))
+"""
 
-    lists = [tables.op_db, *(getattr(tables, name) for name in dir(tables) if name.startswith("foreach_"))]
-    found: dict[str, list[Any]] = {}
-    for entry in (one for some in lists if isinstance(some, list) for one in some if isinstance(one, tables.OpInfo)):
-        for name in {entry.aten_name, entry.name.split(".")[-1]}:
-            found.setdefault(name or entry.name, []).append(entry)
+
+@functools.cache
+def _tables() -> dict[str, list[tuple[str, list[str], list[str]]]]:
+    """Return what PyTorch's tables have of an operation: variant, types, types of its backward pass."""
+    done = subprocess.run([sys.executable, "-c", _READ], capture_output=True, text=True, check=True)
+    found: dict[str, list[tuple[str, list[str], list[str]]]] = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
@@ -70,15 +80,15 @@ def unsupported(asked: set[tuple[str, str, torch.dtype]]) -> tuple[set[str], set
         Operations in a type that CUDA does not compute them in; and operations that the tables do not know.
     """
     wrong, unknown = set(), set()
+    assert len(_tables()) > 500
     for operation, variant, dtype in asked:
         name = operation.removesuffix("_")
         backward = name.endswith("_backward")
         name = name.removesuffix("_backward")
         entries = _tables().get(_CALLED.get(name, name), [])
-        entries = [one for one in entries if one.variant_test_name == variant] or entries
+        entries = [one for one in entries if one[0] == variant] or entries
         if not entries:
             unknown.add(operation)
-        types = [one.supported_backward_dtypes("cuda") if backward else one.dtypesIfCUDA for one in entries]
-        if entries and not any(dtype in some for some in types):
+        elif not any(str(dtype) in one[2 if backward else 1] for one in entries):
             wrong.add(f"{operation}{f' ({variant})' if variant else ''} of {dtype}")
     return wrong, unknown
