@@ -23,6 +23,13 @@ def test_exported_names_are_sorted_and_there() -> None:
     assert wanted <= set(bw.__all__)
 
 
+def test_completion_shows_what_is_public() -> None:
+    assert dir(bw) == sorted([*bw.__all__, "__version__"])
+    assert bw.__version__.split(".")[0].isdigit()
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        bw.nothing  # noqa: B018
+
+
 def test_there_are_sources() -> None:
     assert len(SOURCES) > 100
 

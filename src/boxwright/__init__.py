@@ -1,6 +1,7 @@
 """Boxwright: object detectors described by one pipeline.config, on PyTorch."""
 
 from importlib import import_module
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -77,7 +78,13 @@ _HOMES = {
 }
 
 
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]
+
+
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return version("boxwright")
     for module, names in _HOMES.items():
         if name in names:
             return getattr(import_module(module), name)

@@ -231,3 +231,11 @@ def test_torch_reads_what_is_sealed(whole: Path) -> None:
     with zipfile.ZipFile(whole) as archive:
         assert archive.testzip() is None
         assert archive.comment.startswith(b"boxwright sha256 ")
+
+
+@pytest.mark.parametrize("suffix", [".onnx", ".pt2", ".xml", ".tflite"])
+def test_an_exported_file_is_named_as_what_it_is(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"detector{suffix}"
+    path.write_bytes(b"something")
+    with pytest.raises(bw.CheckpointError, match=r"is exported: it detects .* name the run, or its checkpoint"):
+        bw.restore_detector(path)

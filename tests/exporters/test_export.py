@@ -385,3 +385,17 @@ def test_a_pytorch_program_needs_pytorch_alone(detector: bw.Detector, tmp_path: 
         open_session_of(path)
     with pytest.raises(ExportError):
         read_metadata(path)
+
+
+@pytest.mark.parametrize(
+    ("image", "found"),
+    [
+        ("a.png", "str"),
+        (np.zeros((4, 4, 3), np.float32), r"float32 \(4, 4, 3\)"),
+        (np.zeros((4, 4), np.uint8), r"uint8 \(4, 4\)"),
+    ],
+)
+def test_what_is_no_picture_is_named(tmp_path: Path, image: Any, found: str) -> None:
+    wanted = rf"images\[0\]: expected a picture, uint8 \[height, width, 3\], found {found}; .*read_image reads a file"
+    with pytest.raises(bw.ExportError, match=wanted):
+        bw.export(build(FEW_LAYERS), tmp_path / "x.onnx", images=[image])

@@ -108,5 +108,17 @@ def test_a_file_system_that_cannot_lock(tmp_path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(fcntl, "flock", refuse)
     with run_lock(tmp_path) as said:
-        assert "warning: " in said
+        assert not said.startswith("warning: "), "who says it marks it"
         assert "nothing keeps a second run out" in said
+
+
+def test_a_failed_start_leaves_no_name(small_config: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """An error ends a run in order: the next start has nobody to take the place of."""
+    settings = bw.RunSettings(evaluate=False, workers=0, preflight=False)
+    bad = bw.load_config(small_config, ["train_config.num_steps=1", "train_config.fine_tune_checkpoint=none"])
+    with pytest.raises(bw.BoxwrightError):
+        bw.train(bad, tmp_path / "m", settings)
+    assert (tmp_path / "m" / LOCK).read_text() == ""
+    with caplog.at_level("INFO", "boxwright"):
+        bw.train(bw.load_config(small_config, ["train_config.num_steps=1"]), tmp_path / "m", settings)
+    assert not [text for text in caplog.messages if "taking the place" in text]

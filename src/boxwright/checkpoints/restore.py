@@ -18,6 +18,7 @@ from boxwright.data.label_map import load_label_map
 from boxwright.errors import CheckpointError
 from boxwright.files import as_here, is_file, shown
 from boxwright.models.detector import Detector
+from boxwright.runtime.formats import EXPORTS
 from boxwright.tensorflow.checkpoint import open_tensorflow, step_of
 from boxwright.types import Categories
 
@@ -52,6 +53,11 @@ def restore_detector(
     Raises:
         CheckpointError: Where there is no checkpoint, or no average in it.
     """
+    if Path(checkpoint).suffix in EXPORTS and os.path.isfile(checkpoint):
+        raise CheckpointError(
+            f"{shown(checkpoint)} is exported: it detects (boxwright predict, or runtime.exported.open_exported), "
+            "and nothing is restored from it; name the run, or its checkpoint"
+        )
     with unpacked(checkpoint) as path:
         return _restore(path, config, use_average, categories)
 

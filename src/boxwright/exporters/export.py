@@ -257,8 +257,18 @@ def _check(path: Path, kind: _Kind, images: Pictures) -> None:
         raise ExportError(f"{path}: expected a name that ends in {kind.suffix}")
     if path.is_dir():
         raise ExportError(f"{path} is a folder; name a file in it")
+    for number, image in enumerate(images):
+        if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim != 3:
+            raise ExportError(
+                f"images[{number}]: expected a picture, uint8 [height, width, 3], found {_kind_of(image)}; "
+                "boxwright.data.image_io.read_image reads a file"
+            )
     if not len(images):
         raise ExportError("there is no picture to compare on: what is exported is compared with the detector")
+
+
+def _kind_of(image: object) -> str:
+    return f"{image.dtype} {image.shape}" if isinstance(image, np.ndarray) else type(image).__name__
 
 
 def _compared(detector: Detector, session: Session, file: Path, images: Pictures, source: str = "") -> Report:

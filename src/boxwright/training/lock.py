@@ -60,8 +60,10 @@ def run_lock(folder: str | Path) -> Iterator[str]:
         _write(descriptor, {"process": os.getpid(), "host": socket.gethostname(), "since": since})
         if fcntl is not None:
             os.register_at_fork(after_in_child=close_in_child)
-        yield unlocked or (f"taking the place of {_named(left)}, which ended without a word" if left else "")
-        os.ftruncate(descriptor, 0)
+        try:
+            yield unlocked or (f"taking the place of {_named(left)}, which was killed" if left else "")
+        finally:  # an error ends a run in order, too: only what is killed leaves its name
+            os.ftruncate(descriptor, 0)
     finally:
         held = False  # the number may be another file's from now on
         os.close(descriptor)
@@ -82,12 +84,12 @@ def _acquire(descriptor: int, path: Path) -> str:
             time.sleep(_POLL_SECONDS)
         except OSError as error:
             return (
-                f"warning: {path.parent}: this file system cannot lock files ({cause(error)}): nothing keeps a second "
+                f"{path.parent}: this file system cannot lock files ({cause(error)}): nothing keeps a second "
                 "run out of the folder, and two would spoil each other's checkpoints"
             )
         else:
             return ""
-    return "warning: this system cannot lock files: nothing keeps a second run out of the folder"
+    return "this system cannot lock files: nothing keeps a second run out of the folder"
 
 
 def _holder(descriptor: int) -> dict[str, object]:

@@ -97,7 +97,7 @@ def _take_folder(folder: Path, processes: Processes, lock: ExitStack) -> None:
 
     def take() -> None:
         if taken_over := lock.enter_context(run_lock(folder)):
-            processes.log.info(taken_over)
+            processes.log.warning(taken_over)
         CheckpointStore(folder).tidy()
 
     processes.from_leader(take)
