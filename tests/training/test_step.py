@@ -15,7 +15,7 @@ from boxwright.builders.training import build_training
 from boxwright.data.augmentation.transform import Chain
 from boxwright.data.batch import Batch
 from boxwright.data.loader import TrainingExamples, training_batches
-from boxwright.distributed import ALONE
+from boxwright.distributed import ALONE, Processes
 from boxwright.training.state import new_state
 from boxwright.training.step import TOTAL, Learner, NotFiniteError
 from tests.conftest import Silent
@@ -118,6 +118,15 @@ def test_no_room_for_a_second_copy_of_the_weights_makes_steps_wait(
     with pytest.raises(NotFiniteError):
         short.learn(bad, wait=False)
     assert all(torch.equal(before[name], one) for name, one in weights(short).items())
+
+
+def test_one_of_several_processes_does_not_wait_alone(small_config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would end a step that is not finite before the others do, which then wait for it forever."""
+    one, batch = learner(small_config, FROZEN)
+    monkeypatch.setattr(one._before, "take", oom)
+    one.processes = Processes(1, 2)
+    with pytest.raises(bw.TrainingError, match="step 1: not enough memory for a second copy of the weights; a smaller"):
+        one._remember()
 
 
 @pytest.mark.parametrize("wait", [True, False])

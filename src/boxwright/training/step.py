@@ -199,6 +199,9 @@ class Learner:
             if not is_out_of_memory(error):
                 raise
             self._before, self._room_to_remember = Snapshot(), False
+            if self.processes.count > 1:  # one that waits would leave a step that the others still take
+                text = "not enough memory for a second copy of the weights; a smaller batch_size needs less"
+                raise TrainingError(f"step {self.state.step + 1}: {text}") from None
         if not self._room_to_remember:
             free_cached_memory()
             self.processes.log.info(
