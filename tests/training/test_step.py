@@ -122,7 +122,7 @@ def test_no_room_for_a_second_copy_of_the_weights_makes_steps_wait(
 
 def test_one_of_several_processes_does_not_wait_alone(small_config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would end a step that is not finite before the others do, which then wait for it forever."""
-    one, batch = learner(small_config, FROZEN)
+    one, _ = learner(small_config, FROZEN)
     monkeypatch.setattr(one._before, "take", oom)
     one.processes = Processes(1, 2)
     with pytest.raises(bw.TrainingError, match="step 1: not enough memory for a second copy of the weights; a smaller"):
