@@ -228,29 +228,27 @@ def test_evaluation_halves_losses_and_all(small_config: Path, little_memory: Any
     assert halved.metrics["Loss/total_loss"] > 0
 
 
-@pytest.mark.parametrize("command", ["train", "evaluate", "predict", "benchmark"])
-def test_commands_round_alike(command: str, small_config: Path, tmp_path: Path) -> None:
+def test_commands_round_alike(small_config: Path, tmp_path: Path) -> None:
     """PyTorch's default rounds convolutions to TF32 on a GPU; after each command nothing does."""
+    from PIL import Image
     from typer.testing import CliRunner
 
     from boxwright.cli.main import app
 
     run, pictures = tmp_path / "run", tmp_path / "pictures"
     pictures.mkdir()
-    from PIL import Image
-
     Image.fromarray(np.zeros((64, 64, 3), np.uint8)).save(pictures / "one.png")
-    bw.train(bw.load_config(small_config, ["train_config.num_steps=1"]), run, bw.RunSettings(workers=0, evaluate=False))
-    arguments = {
-        "train": ["train", "--pipeline_config_path", str(small_config), "--model_dir", str(tmp_path / "other"),
-                  "--num_train_steps", "1", "--workers", "0", "--no-evaluate", "--no-preflight"],
-        "evaluate": ["evaluate", "--model_dir", str(run), "--workers", "0"],
-        "predict": ["predict", str(pictures), "--model_dir", str(run), "--out", str(tmp_path / "found")],
-        "benchmark": ["benchmark", str(run), "--rounds", "3", "--batch", "1"],
-    }[command]  # fmt: skip
-    torch.backends.cudnn.allow_tf32 = True
-    torch.set_float32_matmul_precision("high")
-    done = CliRunner().invoke(app, [*arguments, "--device", "cpu"], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    assert torch.backends.cudnn.allow_tf32 is False
-    assert torch.get_float32_matmul_precision() == "highest"
+    commands = [
+        ["train", "--pipeline_config_path", str(small_config), "--model_dir", str(run),
+         "--num_train_steps", "1", "--workers", "0", "--no-evaluate", "--no-preflight"],
+        ["evaluate", "--model_dir", str(run), "--workers", "0"],
+        ["predict", str(pictures), "--model_dir", str(run), "--out", str(tmp_path / "found")],
+        ["benchmark", str(run), "--rounds", "3", "--batch", "1"],
+    ]  # fmt: skip
+    for arguments in commands:
+        torch.backends.cudnn.allow_tf32 = True
+        torch.set_float32_matmul_precision("high")
+        done = CliRunner().invoke(app, [*arguments, "--device", "cpu"], catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        assert torch.backends.cudnn.allow_tf32 is False, arguments[0]
+        assert torch.get_float32_matmul_precision() == "highest", arguments[0]
