@@ -10,7 +10,15 @@ import torch
 
 from boxwright.errors import BoxwrightError, ConfigError
 
-__all__ = ["free_cached_memory", "in_halves", "is_out_of_memory", "open_device", "random_devices", "usable_device"]
+__all__ = [
+    "first_line",
+    "free_cached_memory",
+    "in_halves",
+    "is_out_of_memory",
+    "open_device",
+    "random_devices",
+    "usable_device",
+]
 
 T = TypeVar("T")
 _LOG = logging.getLogger("boxwright")
@@ -59,8 +67,7 @@ def usable_device(name: str) -> torch.device:
 
 
 def _unusable(name: str, error: Exception) -> ConfigError:
-    reason = (str(error).splitlines() or [type(error).__name__])[0]
-    return ConfigError(f"device {name!r} cannot be used: {reason}")
+    return ConfigError(f"device {name!r} cannot be used: {first_line(error)}")
 
 
 def open_device(name: str, *, tf32: bool = False) -> torch.device:
@@ -91,6 +98,11 @@ def open_device(name: str, *, tf32: bool = False) -> torch.device:
 def random_devices(device: torch.device) -> list[torch.device]:
     """Return what `torch.random.fork_rng` has to save for a computation on a device: without, it visits every GPU."""
     return [device] if device.type == "cuda" else []
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of what an error says; of one that says nothing, its type."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -129,7 +141,7 @@ def in_halves(compute: Callable[[int, int], T], count: int, most: int | None = N
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
-            problem = str(error).splitlines()[0]
+            problem = first_line(error)
         else:
             yield most, found
             start = stop

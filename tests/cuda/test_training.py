@@ -94,7 +94,8 @@ def test_batches_arrive_one_ahead_on_a_stream_of_their_own() -> None:
 def test_each_process_has_a_gpu_of_its_own() -> None:
     settings = bw.RunSettings(device="cuda:1")
     with pytest.raises(
-        bw.TrainingError, match="--device cuda:1: 2 processes cannot share a GPU; cuda gives each its own"
+        bw.TrainingError,
+        match="--device cuda:1: one GPU is for one process; of 2, cuda gives each that of its local rank",
     ):
         _device(settings, Processes(0, 2, 0))
     opened = []

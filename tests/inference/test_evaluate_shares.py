@@ -39,3 +39,11 @@ def test_workers_make_the_evaluation_of_one(engine: str, small_config: Path, tmp
     assert list(shared.pictures) == list(alone.pictures)
     for name, picture in alone.pictures.items():
         np.testing.assert_array_equal(shared.pictures[name], picture)
+
+
+def test_a_gpu_by_its_number_is_not_for_ray() -> None:
+    from boxwright.inference.engines import engine_of
+
+    with pytest.raises(bw.ConfigError, match="--engine ray --device cuda:1: Ray gives each worker a GPU of its own"):
+        engine_of("ray", "cuda:1")
+    assert engine_of("ray", "cuda") is engine_of("ray")

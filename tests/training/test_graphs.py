@@ -127,9 +127,24 @@ def test_a_capture_that_does_not_happen_is_an_error_with_its_reason(when: str) -
         GraphedLosses(Sum(), backend=backend)(torch.ones(2, 3, 4, 4), torch.ones(2, 2), targets(8))  # type: ignore[arg-type]
 
 
+def test_a_backward_pass_that_is_not_captured_is_an_error_too(small_config: Path) -> None:
+    """It is compiled when it first runs, outside of the call that is watched."""
+    one, batch = learner(small_config)
+    with (
+        mock.patch(
+            "torch.autograd.backward", side_effect=RuntimeError("skipping cudagraphs due to mutated inputs (2)")
+        ),
+        pytest.raises(
+            bw.TrainingError, match="--cuda_graphs: nothing was captured: skipping cudagraphs due to mutated"
+        ),
+    ):
+        one.learn(batch)
+
+
 def test_the_compiler_is_asked_to_say_what_it_skips() -> None:
-    with mock.patch("torch.compile") as compiles:
+    with mock.patch("torch.compile") as compiles, torch._inductor.config.patch({"triton.cudagraph_or_error": False}):
         GraphedLosses(Sum())  # type: ignore[arg-type]
+        assert torch._inductor.config.triton.cudagraph_or_error, "what is skipped at a replay asks the process"
     options = compiles.call_args.kwargs["options"]
     assert options == {"triton.cudagraphs": True, "triton.cudagraph_or_error": True}
     assert options.keys() <= set(torch._inductor.list_options())

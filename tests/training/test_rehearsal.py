@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -40,12 +41,29 @@ def test_a_batch_that_fits_in_parts_alone_does_not_fit(small_config: Path, room_
     room_for(2)
     config = bw.load_config(small_config)
     *_, found = _measure(config, CPU)
-    assert (found.batches, found.split) == ((1, 2), 4)
+    assert (found.batches, found.split, found.parts) == ((1, 2), 4, 2)
     with mock.patch.object(rehearsal, "rehearse", return_value=found):
         memory = next(one for one in check_speed_and_memory(config, 1) if one.check == "memory")
     assert memory.verdict == "fatal"
     assert memory.found == "a batch of 4 does not fit on the CPU at once"
-    assert "gradient_accumulation_steps" in memory.remedy
+    assert memory.remedy == "train_config.gradient_accumulation_steps: 2 learns the same in parts of 2"
+
+
+def test_advice_is_below_what_failed(small_config: Path) -> None:
+    """Whatever the line through two small batches says of it."""
+    small = Rehearsal("GPU (cuda:0)", (1, 2), (2**30, 3 * 2**29), (0.1, 0.2), 2.0**34, 0.01)
+    config = bw.load_config(small_config, ["train_config.batch_size=8"])
+    for failed, wanted in ((replace(small, split=8, parts=4), "4 learns the same in parts of 2"),
+                           (replace(small, killed=True), "2 learns the same in parts of 4")):  # fmt: skip
+        with mock.patch.object(rehearsal, "rehearse", return_value=failed):
+            memory = next(one for one in check_speed_and_memory(config, 1) if one.check == "memory")
+        assert (memory.verdict, memory.remedy) == ("fatal", f"train_config.gradient_accumulation_steps: {wanted}")
+
+
+def test_a_batch_that_was_tried_fits(small_config: Path) -> None:
+    """What PyTorch reserves on a GPU may come near all that there is; the step was taken nevertheless."""
+    tried = Rehearsal("GPU (cuda:0)", (1, 2, 4), (2**30, 2**30, 2**33), (0.1, 0.2, 0.4), 2.0**32, 0.01)
+    assert next(findings(tried, small_config)).startswith("warning: a batch of 4 takes 8.0 of 4.0 GiB")
 
 
 def test_two_images_that_do_not_fit_are_out_of_memory(small_config: Path, room_for: Any) -> None:

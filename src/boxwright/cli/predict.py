@@ -136,7 +136,7 @@ def _predict_many(words: list[str], model: Model, out: str, many: ManySettings) 
     from boxwright.inference.stores import require_pyarrow
 
     require_pyarrow()
-    spread = engine_of(many.engine)
+    spread = engine_of(many.engine, model.settings.device)
     threads = max((os.cpu_count() or 1) // many.workers, 1) if many.workers > 1 else 0
     job = Job(model, out, many.part_size, many.batch_size, many.column, threads)
     units = units_of(words, many.part_size)

@@ -125,18 +125,21 @@ class RayWorker:
 ENGINES: dict[str, Engine] = {"local": over_processes, "ray": over_ray}
 
 
-def engine_of(name: str) -> Engine:
+def engine_of(name: str, device: str = "auto") -> Engine:
     """Return the engine of a name.
 
     Args:
         name: As `--engine` has it.
+        device: Where its workers are to compute.
 
     Returns:
         What spreads work.
 
     Raises:
-        ConfigError: For another name.
+        ConfigError: For another name, and for a GPU's number with Ray.
     """
     if name not in ENGINES:
         raise ConfigError(f"--engine {name}: expected {' or '.join(ENGINES)}")
+    if name == "ray" and device.startswith("cuda:"):
+        raise ConfigError(f"--engine ray --device {device}: Ray gives each worker a GPU of its own, which is cuda")
     return ENGINES[name]

@@ -79,7 +79,7 @@ def evaluate_in_shares(
     """
     make = partial(_worker, model, dump_message(config), settings)
     shares = [(number, settings.shares) for number in range(settings.shares)]
-    found = engine_of(settings.engine)(make, shares, settings.shares)
+    found = engine_of(settings.engine, settings.device)(make, shares, settings.shares)
     return sum_shares(config, settings, trained, [part for parts in found for part in parts])
 
 

@@ -211,5 +211,5 @@ def soft_suppress_classes(
         left *= torch.exp(-0.5 / sigma * overlap.square())
         left[classes, index] = -torch.inf
     lowered = torch.stack(chosen, dim=1) if chosen else scores.new_zeros(len(scores), 0)
-    places = torch.stack(indices, dim=1) if indices else torch.zeros(len(scores), 0, dtype=torch.int64)
+    places = torch.stack(indices, dim=1) if indices else classes.new_zeros(len(scores), 0)
     return SoftChoice(places, lowered, lowered > score_threshold)

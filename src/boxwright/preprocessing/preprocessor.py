@@ -89,7 +89,11 @@ class Preprocessor(nn.Module):
         return Preprocessor(resizer, self.scaling, scale_padding=self.scale_padding).to(self.scale.device)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Return float32 [B, C, H', W'], and the (height, width) int64 [B, 2] of each without its padding."""
+        """Return float32 [B, C, H', W'], and the (height, width) int64 [B, 2] of each without its padding.
+
+        Images [B, H, W, C] are moved to the preprocessor's device first.
+        """
+        images = images.to(self.scale.device)
         resized = [self.resizer(image) for image in images]
         pixels = torch.stack([image for image, _ in resized])
         sizes = torch.tensor([size for _, size in resized], dtype=torch.int64).to(images.device)

@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from boxwright.device import first_line
 from boxwright.errors import TrainingError
 from boxwright.training.losses import Forward, LossModule
 from boxwright.types import Targets
 
-__all__ = ["GraphedLosses", "in_bucket"]
+__all__ = ["GraphedLosses", "check_capture", "in_bucket"]
 
 _LEAST_OBJECTS = 8
 # Of inputs of one size only the number of objects differs, up to 8 · 2¹⁵; torch.compile gives up after 8 by itself.
@@ -39,6 +40,8 @@ class GraphedLosses(nn.Module):
         # Else what cannot be captured runs without a graph, as slow as before, and nobody hears of it.
         options = {"triton.cudagraphs": True, "triton.cudagraph_or_error": True}
         how: dict[str, Any] = {"options": options} if backend is None else {"backend": backend}
+        if backend is None:  # what is skipped at a replay reads the process's own setting
+            torch._inductor.config.triton.cudagraph_or_error = True
         self._run: Callable[..., Forward] = torch.compile(losses, fullgraph=True, dynamic=False, **how)
 
     def forward(self, images: Tensor, true_sizes: Tensor, targets: Targets) -> Forward:
@@ -53,14 +56,15 @@ class GraphedLosses(nn.Module):
             ) from None
         except torch._dynamo.exc.Unsupported as error:
             raise TrainingError(
-                f"--cuda_graphs: this detector and its losses are not one graph: {_first_line(error)}"
+                f"--cuda_graphs: this detector and its losses are not one graph: {first_line(error)}"
             ) from None
         except RuntimeError as error:
-            if "cudagraph" not in str(error):
-                raise
-            reason = next(line for line in str(error).splitlines() if "cudagraph" in line)
-            raise TrainingError(f"--cuda_graphs: nothing was captured: {reason}") from None
+            check_capture(error)
+            raise
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+def check_capture(error: RuntimeError) -> None:
+    """Raise TrainingError where an error says why PyTorch's compiler captured nothing."""
+    reason = next((line for line in str(error).splitlines() if "skipping cudagraph" in line), None)
+    if reason is not None:
+        raise TrainingError(f"--cuda_graphs: nothing was captured: {reason}") from None

@@ -23,7 +23,7 @@ from boxwright.config import dump_message, load_config
 from boxwright.config import messages as m
 from boxwright.data.batch import Batch, collate
 from boxwright.data.loader import TrainingExamples
-from boxwright.device import open_device
+from boxwright.device import first_line, is_out_of_memory, open_device
 from boxwright.distributed import ALONE
 from boxwright.errors import TrainingError
 from boxwright.optimization.schedules import Constant
@@ -61,6 +61,7 @@ class Rehearsal:
         sample_seconds: One sample took to be read, augmented and resized by one process.
         killed: Whether the process was killed in the batch after the last.
         split: The size of a batch that fitted in parts alone; 0 for none.
+        parts: In how many.
     """
 
     device: str
@@ -71,6 +72,7 @@ class Rehearsal:
     sample_seconds: float
     killed: bool = False
     split: int = 0
+    parts: int = 1
 
     def predicted(self, values: Sequence[float], batch_size: int) -> float:
         """Return a value for a batch size: measured, or along the line through the first two."""
@@ -108,18 +110,15 @@ def check_speed_and_memory(config: m.TrainEvalPipelineConfig, workers: int, devi
     if found.device == "CPU":
         text += "; nothing was tried on a GPU"
     if found.split:
-        yield Finding(
-            "memory",
-            "fatal",
-            f"a batch of {found.split} does not fit on the {found.device} at once",
-            _smaller(found, plan),
-        )
+        text = f"a batch of {found.split} does not fit on the {found.device} at once"
+        yield Finding("memory", "fatal", text, _in_parts_of(-(-found.split // found.parts), plan))
     elif found.killed:
-        yield Finding("memory", "fatal", f"the process was killed by a batch of {size}", _smaller(found, plan))
-    elif memory > found.available:
-        yield Finding("memory", "fatal", text, _smaller(found, plan))
+        text = f"the process was killed by a batch of {size}, or ran out of memory"
+        yield Finding("memory", "fatal", text, _smaller(found, plan, size // 2))
+    elif memory > found.available and size not in found.batches:
+        yield Finding("memory", "fatal", text, _smaller(found, plan, size - 1))
     elif memory > _FULL * found.available:
-        yield Finding("memory", "warning", text, _smaller(found, plan))
+        yield Finding("memory", "warning", text, _smaller(found, plan, size - 1))
     else:
         yield Finding("memory", "fine", text)
     step = found.predicted(found.seconds, size) * plan.accumulation
@@ -136,11 +135,15 @@ def check_speed_and_memory(config: m.TrainEvalPipelineConfig, workers: int, devi
         yield Finding("input_speed", "fine", text)
 
 
-def _smaller(found: Rehearsal, plan: TrainingPlan) -> str:
-    """Return what to do where a batch is too large."""
+def _smaller(found: Rehearsal, plan: TrainingPlan, most: int) -> str:
+    """Return what to do where a batch is too large, with parts of no more than so many images."""
     fits = 1
-    while fits < plan.stream.batch_size and found.predicted(found.memory, fits + 1) <= _FULL * found.available:
+    while fits < most and found.predicted(found.memory, fits + 1) <= _FULL * found.available:
         fits += 1
+    return _in_parts_of(fits, plan)
+
+
+def _in_parts_of(fits: int, plan: TrainingPlan) -> str:
     parts = -(-plan.stream.batch_size // fits)
     return f"train_config.gradient_accumulation_steps: {parts} learns the same in parts of {fits}"
 
@@ -182,6 +185,8 @@ def rehearse(config: m.TrainEvalPipelineConfig, device: str = "auto") -> Rehears
     if done.returncode:
         why = (done.stderr.strip().splitlines() or ["it said nothing"])[-1][:300]
         kind = OutOfMemoryError if "not enough memory" in why else TrainingError
+        if lines and kind is OutOfMemoryError:  # smaller batches were measured
+            return replace(Rehearsal(**json.loads(lines[-1])), killed=True)
         raise kind(f"a step could not be tried: {_ERROR.sub('', why)}")
     return Rehearsal(**json.loads(lines[-1]))
 
@@ -210,7 +215,7 @@ def _measure(config: m.TrainEvalPipelineConfig, device: torch.device) -> Iterato
         if state.parts > 1:  # it was learned from in parts, which is another step than was asked for
             if len(found.batches) < 2:
                 raise TrainingError(f"not enough memory for a batch of {count} at once")
-            yield replace(found, split=count)
+            yield replace(found, split=count, parts=state.parts)
             return
         found = replace(
             found,
@@ -249,9 +254,9 @@ def _take_steps(learner: Learner, batch: Batch, device: torch.device) -> float:
 
 
 def _available(device: torch.device) -> float:
-    """Return the bytes that there are on a device for a run."""
+    """Return the bytes that there are on a device for a run, the network that lies there already included."""
     if device.type == "cuda":
-        return float(torch.cuda.mem_get_info(device)[0])
+        return float(torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device))
     return min(_linux("/proc/meminfo", "MemAvailable") + _linux("/proc/self/status", "VmRSS"), _container())
 
 
@@ -282,5 +287,10 @@ def _linux(path: str, name: str) -> int:
 
 
 if __name__ == "__main__":
-    for measured in _measure(load_config(sys.argv[1]), open_device(sys.argv[2])):
-        print(json.dumps(asdict(measured)), flush=True)  # noqa: T201  # its reader is `rehearse`
+    try:
+        for measured in _measure(load_config(sys.argv[1]), open_device(sys.argv[2])):
+            print(json.dumps(asdict(measured)), flush=True)  # noqa: T201  # its reader is `rehearse`
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        raise TrainingError(f"not enough memory: {first_line(error)}") from None

@@ -24,11 +24,12 @@ from boxwright.builders.training import TrainingPlan
 from boxwright.criteria.criterion import Description
 from boxwright.criteria.terms import REGULARIZATION, TOTAL, LossTerm
 from boxwright.data.batch import Batch
-from boxwright.device import free_cached_memory, is_out_of_memory, random_devices
+from boxwright.device import first_line, free_cached_memory, is_out_of_memory, random_devices
 from boxwright.distributed import Processes
 from boxwright.errors import TrainingError
 from boxwright.optimization.trainable import Trainable
 from boxwright.tensorflow.variables import names_of
+from boxwright.training.graphs import check_capture
 from boxwright.training.losses import Forward, LossModule
 from boxwright.training.sharding import gathered, learn_as_their_rows, shard_state
 from boxwright.training.snapshot import Snapshot, copied_into, copy_all
@@ -191,23 +192,22 @@ class Learner:
 
     def _remember(self) -> bool:
         """Keep what the update is about to change; return False where the memory has no room for it."""
-        if not self._room_to_remember:
-            return False
-        try:
-            self._before.take(self.state, self._statistics)
-        except RuntimeError as error:
-            if not is_out_of_memory(error):
-                raise
-            self._before, self._room_to_remember = Snapshot(), False
-            if self.processes.count > 1:  # one that waits would leave a step that the others still take
-                text = "not enough memory for a second copy of the weights; a smaller batch_size needs less"
-                raise TrainingError(f"step {self.state.step + 1}: {text}") from None
-        if not self._room_to_remember:
-            free_cached_memory()
-            self.processes.log.info(
-                "not enough memory for a second copy of the weights: from here on each step is waited for"
-            )
+        if self._room_to_remember:
+            try:
+                self._before.take(self.state, self._statistics)
+            except RuntimeError as error:
+                if not is_out_of_memory(error):
+                    raise
+                self._before, self._room_to_remember = Snapshot(), False
+                self._say_no_room()
         return self._room_to_remember
+
+    def _say_no_room(self) -> None:
+        free_cached_memory()
+        text = "not enough memory for a second copy of the weights"
+        if self.processes.count > 1:  # one that waits would leave a step that the others still take
+            raise TrainingError(f"step {self.state.step + 1}: {text}; a smaller batch_size needs less") from None
+        self.processes.log.info(f"{text}: from here on each step is waited for")
 
     def _update(self, overflow: bool) -> None:
         """Change the weights, and let the average follow them."""
@@ -224,9 +224,8 @@ class Learner:
             if self._unread is not None:  # the weights before it are at hand
                 self._before.restore(state)
                 self._unread, self._under_way, self._updating = None, False, False
-            problem = str(error).splitlines()[0]
             raise TrainingError(
-                f"step {state.step + 1}: not enough memory to update the weights ({problem}); "
+                f"step {state.step + 1}: not enough memory to update the weights ({first_line(error)}); "
                 "a smaller network, or an optimizer that remembers less of each weight, needs less"
             ) from None
 
@@ -294,8 +293,9 @@ class Learner:
                 return self._gradients_in_parts(batch)
             except RuntimeError as error:
                 if not is_out_of_memory(error):
+                    check_capture(error)  # a backward pass is compiled when it first runs
                     raise
-                problem = str(error).splitlines()[0]
+                problem = first_line(error)
             self._split_further(batch, problem)
             self._undo_statistics()
 

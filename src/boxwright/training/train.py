@@ -364,7 +364,9 @@ def _device(settings: RunSettings, processes: Processes) -> torch.device:
     if name == "cuda" or (name == "auto" and torch.cuda.is_available()):
         name = f"cuda:{processes.local_rank}" if processes.count > 1 else "cuda"
     elif processes.count > 1 and name.startswith("cuda:"):
-        raise TrainingError(f"--device {name}: {processes.count} processes cannot share a GPU; cuda gives each its own")
+        raise TrainingError(
+            f"--device {name}: one GPU is for one process; of {processes.count}, cuda gives each that of its local rank"
+        )
     device = open_device(name, tf32=settings.tf32)
     if device.type == "cpu":
         keep_freed_memory()

@@ -62,7 +62,7 @@ class AnchorPredictions:
         return torch.cat(parts)
 
     def rows_of_levels(self, levels: Sequence[int]) -> Tensor:
-        """Return int64 [N], ascending: the anchors of some of the feature maps, by number from the finest."""
+        """Return int64 [N], ascending: the anchors of one or more of the feature maps, by number from the finest."""
         ends, device = list(accumulate(self.level_sizes)), self.anchors.device
         # Laid out from sizes that the program knows: to look for them in a mask it would have to wait for a GPU.
         parts = [torch.arange(ends[n] - self.level_sizes[n], ends[n], device=device) for n in sorted(levels)]
