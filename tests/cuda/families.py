@@ -18,11 +18,22 @@ from boxwright.data.shapes import ShapesDataset
 from boxwright.distributed import ALONE
 from boxwright.training.state import new_state, placed
 from boxwright.training.step import Learner
+from boxwright.types import Categories
 from tests.cuda.fake import fake_batch, fake_cuda, to_fake
 from tests.cuda.ledger import Ledger
 from tests.exporters.small_detectors import CATEGORIES, FAMILIES
 
-__all__ = ["ALL", "ONE_OF_EACH", "PRECISIONS", "RESIZERS", "FakeRun", "fake_run", "learner_of"]
+__all__ = [
+    "ALL",
+    "ONE_OF_EACH",
+    "PRECISIONS",
+    "RESIZERS",
+    "FakeRun",
+    "fake_run",
+    "learner_from",
+    "learner_of",
+    "on_fake_gpu",
+]
 
 # SSD's own mining (SSD, section 2.2), which no other small detector has.
 _FAMILIES = FAMILIES | {
@@ -77,9 +88,16 @@ def learner_of(family: str, resizer: str = "own", precision: str = "float32") ->
     """Return what takes the steps of a small detector, on the CPU, and a batch of pictures of shapes."""
     torch.manual_seed(0)
     config = configuration(family, resizer, precision)
-    detector = placed(bw.build_detector(config, CATEGORIES), torch.device("cpu")).train()
+    return learner_from(config, CATEGORIES, (96, 128))
+
+
+def learner_from(
+    config: m.TrainEvalPipelineConfig, categories: Categories, size: tuple[int, int]
+) -> tuple[Learner, Batch, TrainingPlan]:
+    """Return what takes the steps of a configuration, on the CPU, and a batch of two pictures (height, width)."""
+    detector = placed(bw.build_detector(config, categories), torch.device("cpu")).train()
     plan = build_training(config, workers=0)
-    dataset = ShapesDataset(2, seed=0, size=(96, 128))
+    dataset = ShapesDataset(2, seed=0, size=size)
     samples = [to_input(dataset[number], detector.preprocessor.resizer) for number in range(2)]
     return Learner(new_state(detector, plan), plan, ALONE), collate(samples), plan
 
@@ -107,12 +125,19 @@ class FakeRun:
 @contextmanager
 def fake_run(family: str, resizer: str = "own", precision: str = "float32") -> Iterator[FakeRun]:
     """Put a run on a fake GPU, after a step: the optimizer has its slots, and there is a step to look back to."""
-    whole, batch, plan = learner_of(family, resizer, precision)
+    with on_fake_gpu(*learner_of(family, resizer, precision), steps=1) as run:
+        yield run
+
+
+@contextmanager
+def on_fake_gpu(whole: Learner, batch: Batch, plan: TrainingPlan, *, steps: int) -> Iterator[FakeRun]:
+    """Put a run on a fake GPU, after some steps, of which the ledger says nothing."""
     detector = whole.state.detector
     with fake_cuda() as ledger:
         to_fake(detector, ledger.mode)
         there = fake_batch(batch, ledger.mode)
         run = FakeRun(ledger, Learner(new_state(detector, plan), plan, ALONE), there)
-        run.learner.learn(there, wait=False)
+        for _ in range(steps):
+            run.learner.learn(there, wait=False)
         ledger.clear()
         yield run

@@ -7,17 +7,9 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-import torch
-
 import boxwright as bw
-from boxwright.builders.training import build_training
-from boxwright.data.batch import collate, to_input
-from boxwright.data.shapes import ShapesDataset
-from boxwright.distributed import ALONE
-from boxwright.training.state import new_state, placed
-from boxwright.training.step import Learner
 from boxwright.types import Categories, Category
-from tests.cuda.fake import fake_batch, fake_cuda, to_fake
+from tests.cuda.families import learner_from, on_fake_gpu
 from tests.cuda.waits import ALWAYS
 
 ROOT = Path(__file__).parents[2]
@@ -38,18 +30,10 @@ def step(path: str, precision: str) -> tuple[str, int, Counter[str]]:
     """Return the input's size, the operations and the waits of a step of two images of 480 × 640."""
     config = bw.load_config(ROOT / path, [f"train_config.use_bfloat16={str(precision == 'bfloat16').lower()}"])
     classes = Categories(tuple(Category(n, n + 1, str(n)) for n in range(_classes(config))))
-    detector = placed(bw.build_detector(config, classes), torch.device("cpu")).train()
-    plan = build_training(config, workers=0)
-    dataset = ShapesDataset(2, seed=0, size=(480, 640))
-    batch = collate([to_input(dataset[number], detector.preprocessor.resizer) for number in range(2)])
-    with fake_cuda() as ledger:
-        to_fake(detector, ledger.mode)
-        there = fake_batch(batch, ledger.mode)
-        learner = Learner(new_state(detector, plan), plan, ALONE)
-        for _ in range(_STEADY):
-            learner.learn(there, wait=False)
-        ledger.clear()
-        learner.learn(there, wait=False)
+    learner, batch, plan = learner_from(config, classes, (480, 640))
+    with on_fake_gpu(learner, batch, plan, steps=_STEADY) as run:
+        run.learner.learn(run.batch, wait=False)
+    ledger = run.ledger
     waits: Counter[str] = Counter()
     for (place, operation), count in ledger.waits.items():
         if (place, operation) not in ALWAYS:

@@ -39,7 +39,7 @@ def our_step(detector: Detector, pictures: Pictures) -> Run:
     detector.train().to(memory_format=torch.channels_last)
     device = next(detector.parameters()).device
     with torch.no_grad():
-        inputs, sizes = detector.preprocess(torch.from_numpy(np.stack(pictures)).to(device))
+        inputs, sizes = detector.preprocess(torch.from_numpy(np.stack(pictures)))
     ones = torch.ones(len(pictures), _OBJECTS)
     labels = torch.zeros(ones.shape, dtype=torch.int64)
     targets = Targets(_boxes(len(pictures), *inputs.shape[-2:]), labels, ones, ones > 0).to(device)

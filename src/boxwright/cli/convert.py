@@ -76,7 +76,7 @@ def convert_command(  # the flags of the command
     elif "record" in target.suffix or ".record" in target.name:
         write_tfrecords(dataset, target, num_shards=num_shards, progress=progress)
     elif target.suffix in (".yaml", ".yml"):
-        split = image_set.replace("valid", "val")
+        split = "val" if image_set == "valid" else image_set
         write_yolo(dataset, target, split if split in ("train", "val", "test") else "train", progress=progress)
     elif target.suffix in (".txt", ".csv", ".xml", ".zip", ".pbtxt"):
         raise DataError(

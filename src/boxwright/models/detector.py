@@ -168,8 +168,8 @@ class Detector(nn.Module):
     ) -> Iterator[tuple[list[Detections], Any]]:
         """Detect, run by run; the mode is the caller's to choose.
 
-        Where the memory is too small for all images, half of them are looked at at a time, and a log line says so;
-        later calls begin with as many as fitted.
+        Where the memory is too small for all images, they are processed in halves, and a log line says so; later calls
+        begin with as many as fitted.
 
         Args:
             images: As for `detect`.
@@ -195,15 +195,13 @@ class Detector(nn.Module):
         self, images: list[Tensor], judge: Callable[[Any, Tensor, int], Any] | None, number: int
     ) -> Iterator[tuple[list[Detections], Any]]:
         """Yield as `detect_runs`, of images [H, W, 3] of which the first has a number."""
-        device = next(self.parameters()).device
-        tensors = [image.to(device) for image in images]
-        inputs = [self.preprocess(image[None]) for image in tensors]
+        inputs = [self.preprocess(image[None]) for image in images]
         for start, stop in _runs([tuple(pixels.shape) for pixels, _ in inputs]):
             sizes = torch.cat([sizes for _, sizes in inputs[start:stop]])
             predictions = self.predict(torch.cat([pixels for pixels, _ in inputs[start:stop]]), sizes)
             found = self.postprocess(predictions, sizes)
             judged = None if judge is None else judge(predictions, sizes, number + start)
-            yield [_to_image(one, image) for one, image in zip(found, tensors[start:stop], strict=True)], judged
+            yield [_to_image(one, image) for one, image in zip(found, images[start:stop], strict=True)], judged
 
 
 def _runs(shapes: list[tuple[int, ...]]) -> list[tuple[int, int]]:
