@@ -5,6 +5,11 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from boxwright.api.evaluate import evaluate
+    from boxwright.api.model import Model, load
+    from boxwright.api.result import FoundObject, Result
+    from boxwright.api.run import Run
+    from boxwright.api.train import train
     from boxwright.builders.detector import build_detector
     from boxwright.checkpoints.load_weights import LoadReport, load_weights
     from boxwright.checkpoints.restore import restore_detector
@@ -18,11 +23,10 @@ if TYPE_CHECKING:
         OutputError,
         TrainingError,
     )
-    from boxwright.evaluation.run import evaluate
     from boxwright.exporters.export import export
     from boxwright.models.detector import Detector
     from boxwright.postprocessing.masks import instance_masks
-    from boxwright.training.train import RunSettings, train
+    from boxwright.training.settings import RunSettings
     from boxwright.types import AnchorPredictions, Categories, Category, Detections, Sample, Targets
 
 __all__ = [
@@ -36,9 +40,13 @@ __all__ = [
     "Detections",
     "Detector",
     "ExportError",
+    "FoundObject",
     "LoadReport",
+    "Model",
     "OutputError",
     "Pipeline",
+    "Result",
+    "Run",
     "RunSettings",
     "Sample",
     "Targets",
@@ -47,6 +55,7 @@ __all__ = [
     "evaluate",
     "export",
     "instance_masks",
+    "load",
     "load_config",
     "load_weights",
     "restore_detector",
@@ -56,6 +65,11 @@ __all__ = [
 # Where each name lives. A name is imported when it is first asked for: torch and its libraries take
 # seconds, and reading a configuration needs none of them.
 _HOMES = {
+    "boxwright.api.evaluate": ("evaluate",),
+    "boxwright.api.model": ("Model", "load"),
+    "boxwright.api.result": ("FoundObject", "Result"),
+    "boxwright.api.run": ("Run",),
+    "boxwright.api.train": ("train",),
     "boxwright.builders.detector": ("build_detector",),
     "boxwright.checkpoints.load_weights": ("LoadReport", "load_weights"),
     "boxwright.config": ("Pipeline", "load_config"),
@@ -69,11 +83,10 @@ _HOMES = {
         "TrainingError",
     ),
     "boxwright.checkpoints.restore": ("restore_detector",),
-    "boxwright.evaluation.run": ("evaluate",),
     "boxwright.exporters.export": ("export",),
     "boxwright.models.detector": ("Detector",),
     "boxwright.postprocessing.masks": ("instance_masks",),
-    "boxwright.training.train": ("RunSettings", "train"),
+    "boxwright.training.settings": ("RunSettings",),
     "boxwright.types": ("Categories", "Category", "Detections", "AnchorPredictions", "Sample", "Targets"),
 }
 

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+import difflib
+from collections.abc import Mapping, Sequence
 from dataclasses import field
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-__all__ = ["setting"]
+from boxwright.errors import ConfigError
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+__all__ = ["setting", "with_options"]
+
+S = TypeVar("S", bound="DataclassInstance")
 
 
 def setting(
@@ -31,3 +41,28 @@ def setting(
     """
     told = {"help": help, "panel": panel or None, "least": least, "most": most, "flags": flags}
     return field(default=default, metadata=told)
+
+
+def with_options(settings: S, options: Mapping[str, Any], what: str, others: Sequence[str] = ()) -> S:
+    """Return settings with other values of some fields.
+
+    Args:
+        settings: An instance of a dataclass of settings.
+        options: Values by field.
+        what: The function that takes the options, for errors.
+        others: What else that function takes, for the closest name.
+
+    Returns:
+        The settings.
+
+    Raises:
+        ConfigError: For an option that there is not, with the closest one.
+    """
+    names = [spec.name for spec in dataclasses.fields(settings)]
+    known = [*names, *others]
+    for name in options:
+        if name not in names:
+            close = difflib.get_close_matches(name, known, 1)
+            meant = f"; did you mean {close[0]}?" if close else f"; it has {', '.join(known)}"
+            raise ConfigError(f"{what} has no option {name!r}{meant}")
+    return dataclasses.replace(settings, **options)

@@ -135,7 +135,7 @@ def test_a_run_keeps_its_meaning(tmp_path: Path, small_config: Path) -> None:
     assert detector.network.get_submodule("neck").hand_down is smoothed
     again, _, _ = bw.restore_detector(path, config=config)
     assert again.network.get_submodule("neck").hand_down is smoothed
-    assert bw.train(config, tmp_path / "m", settings) == 6
+    assert bw.train(config, tmp_path / "m", settings).step == 6
     assert tensorflow_version(bw.load_config(tmp_path / "m" / "pipeline.config").model) == 2
     assert tensorflow_version(config.model) == 1, "left as it was"
 

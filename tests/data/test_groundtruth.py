@@ -114,4 +114,6 @@ def test_all_of_it_trains(small_config: Path, tmp_path: Path) -> None:
         "train_input_reader.class_weight={name: 'star' weight: 2}",
         "train_input_reader.group_by_aspect_ratio=true",
     ]
-    assert bw.train(bw.load_config(small_config, overrides), tmp_path, bw.RunSettings(evaluate=False, workers=0)) == 1
+    assert (
+        bw.train(bw.load_config(small_config, overrides), tmp_path, bw.RunSettings(evaluate=False, workers=0)).step == 1
+    )

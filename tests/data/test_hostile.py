@@ -304,7 +304,7 @@ def test_bad_samples_are_left_out_whatever_the_source(
             heard.append(text)
 
     settings = bw.RunSettings(evaluate=False, workers=0, skip_bad_records=True, log_every_n=1)
-    assert bw.train(config, tmp_path / "m", settings, {"test": Listener()}) == 3
+    assert bw.train(config, tmp_path / "m", settings, {"test": Listener()}).step == 3
     assert sum(text.startswith("left out (") for text in heard) == 2, heard
 
 

@@ -67,7 +67,7 @@ def main(config_path: str, folder: str) -> None:
             config = bw.load_config(path, ["train_config.num_steps=2", "model.ssd.freeze_batchnorm=true"])
             settings = bw.RunSettings(workers=0, evaluate=False, log_every_n=1)
             assert settings.preflight
-            steps = bw.train(config, Path(folder) / name, settings)
+            steps = bw.train(config, Path(folder) / name, settings).step
             together = one_step(config, processes.count, processes.rank, processes)
             found[name] = {"steps": steps, "together": together, "alone": one_step(config, 1, 0, ALONE)}
         if processes.leads:

@@ -40,11 +40,11 @@ def test_trained_resumed_evaluated_and_used(name: str, shapes_data: Path, tmp_pa
     """Four steps at once are the same as two and two; what comes out can be evaluated and used."""
     settings = bw.RunSettings(evaluate=False, workers=0, device="cpu", summarize_every_n=2)
     whole, halves = configuration(name, shapes_data), configuration(name, shapes_data)
-    assert bw.train(whole, tmp_path / "whole", settings) == 4
+    assert bw.train(whole, tmp_path / "whole", settings).step == 4
     assert halves.train_config is not None
     halves.train_config.num_steps = 2
-    assert bw.train(halves, tmp_path / "halves", settings) == 2
-    assert bw.train(configuration(name, shapes_data), tmp_path / "halves", settings) == 4
+    assert bw.train(halves, tmp_path / "halves", settings).step == 2
+    assert bw.train(configuration(name, shapes_data), tmp_path / "halves", settings).step == 4
     detectors = []
     for folder in ("whole", "halves"):
         detector = bw.build_detector(whole)

@@ -14,7 +14,7 @@ import boxwright as bw
 from boxwright.checkpoints.store import CheckpointStore, read_checkpoint, write_checkpoint
 from boxwright.models.layers import Conv2d
 from boxwright.training.forensics import replay_step
-from boxwright.training.run import Run
+from boxwright.training.loop import Loop
 from boxwright.training.step import LossModule
 
 MIDDLE = "backbone.blocks.3.depthwise.0"
@@ -73,14 +73,14 @@ def test_run_stops_with_a_folder_and_the_weights_of_before(small_config: Path, t
 def test_a_step_can_be_left_out(small_config: Path, tmp_path: Path, poisoned: Any, change: str) -> None:
     config = bw.load_config(small_config, [change])
     settings = bw.RunSettings(workers=0, evaluate=False, skip_not_finite=True, log_every_n=1)
-    assert bw.train(config, tmp_path / "m", settings) == 6
+    assert bw.train(config, tmp_path / "m", settings).step == 6
     steps = [json.loads(line)["step"] for line in (tmp_path / "m" / "metrics.jsonl").read_text().splitlines()]
     assert steps == [1, 2, 4, 5, 6]
     network = read_checkpoint(tmp_path / "m" / "ckpt-6.pt")["network"]
     assert all(value.isfinite().all() for value in network.values())
 
 
-def looked_at_late(run: Run) -> bool:
+def looked_at_late(run: Loop) -> bool:
     """What a GPU waits for, on the CPU."""
     return run.progress.skipped_in_a_row > 0
 
@@ -101,7 +101,7 @@ def test_a_step_that_is_looked_at_late_is_undone(
     config = bw.load_config(small_config, [change])
     settings = bw.RunSettings(workers=0, evaluate=False, skip_not_finite=True)
     bw.train(config, tmp_path / "at once", settings)
-    monkeypatch.setattr(Run, "_waits", looked_at_late)
+    monkeypatch.setattr(Loop, "_waits", looked_at_late)
     bw.train(config, tmp_path / "late", settings)
     once, late = (read_checkpoint(tmp_path / name / "ckpt-6.pt") for name in ("at once", "late"))
     for part in ("network", "average"):
@@ -127,7 +127,7 @@ def test_a_step_that_is_looked_at_late_stops_the_run_too(
 ) -> None:
     poisoned["at"] = at
     (step,) = at
-    monkeypatch.setattr(Run, "_waits", looked_at_late)
+    monkeypatch.setattr(Loop, "_waits", looked_at_late)
     with pytest.raises(bw.TrainingError, match=f"step {step + 1}: the loss is not finite: .*boxwright replay"):
         bw.train(bw.load_config(small_config), tmp_path / "m", bw.RunSettings(workers=0, evaluate=False))
     poisoned["at"] = set()
@@ -144,7 +144,7 @@ def test_a_step_that_is_looked_at_late_stops_the_run_too(
 def test_weights_that_are_not_finite_explain_whatever_they_bring_about(
     small_config: Path, tmp_path: Path, poisoned: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Run, "_waits", looked_at_late)
+    monkeypatch.setattr(Loop, "_waits", looked_at_late)
     plain = LossModule.forward
 
     def strict(self: LossModule, *arguments: Any) -> Any:

@@ -37,9 +37,9 @@ def test_trains_saves_and_goes_on(small_config: Path, tmp_path: Path, change: st
     changes = [change] if change else []
     config = bw.load_config(small_config, changes)
     settings = bw.RunSettings(workers=1, device="cuda", log_every_n=1)
-    assert bw.train(config, tmp_path / "whole", settings) == 6
+    assert bw.train(config, tmp_path / "whole", settings).step == 6
     bw.train(bw.load_config(small_config, [*changes, "train_config.num_steps=3"]), tmp_path / "parts", settings)
-    assert bw.train(config, tmp_path / "parts", settings) == 6
+    assert bw.train(config, tmp_path / "parts", settings).step == 6
     whole, parts = (read_checkpoint(tmp_path / name / "ckpt-6.pt")["network"] for name in ("whole", "parts"))
     for name in whole:
         assert torch.allclose(whole[name], parts[name], rtol=1e-2, atol=1e-3), name

@@ -56,7 +56,7 @@ def test_batches_without_objects(family: str, small_config: Path, tmp_path: Path
         config.model = parse_message(refinedet(), m.TrainEvalPipelineConfig).model
     assert config.train_input_reader is not None
     config.train_input_reader.tf_record_input_reader.input_path = [str(tmp_path / "empty.record")]  # type: ignore[union-attr]
-    assert bw.train(config, tmp_path / "m", LOUD) == 3
+    assert bw.train(config, tmp_path / "m", LOUD).step == 3
     lines = [json.loads(line) for line in (tmp_path / "m" / "metrics.jsonl").read_text().splitlines()]
     losses = [line["Loss/total_loss"] for line in lines if "Loss/total_loss" in line and "evaluation" not in line]
     assert len(losses) == 3
@@ -163,7 +163,7 @@ def test_a_tracker_that_fails_costs_no_run(
     config = bw.load_config(small_config, ["train_config.num_steps=2"])
     from dataclasses import replace
 
-    assert bw.train(config, tmp_path / "m", replace(LOUD, track=("wandb",)), {"heard": heard}) == 2
+    assert bw.train(config, tmp_path / "m", replace(LOUD, track=("wandb",)), {"heard": heard}).step == 2
     named = [text for text in heard.texts if text.startswith("warning: wandb failed")]
     assert len(named) == 1
     assert "no network" in named[0]
@@ -181,7 +181,7 @@ def test_tensorboards_folder_goes(small_config: Path, tmp_path: Path, capfd: pyt
                 (tmp_path / "m" / "eval").write_text("in the way")
 
     config = bw.load_config(small_config, ["train_config.num_steps=3"])
-    assert bw.train(config, tmp_path / "m", LOUD, {"test": Remover()}) == 3
+    assert bw.train(config, tmp_path / "m", LOUD, {"test": Remover()}).step == 3
     named = [text for text in heard.texts if text.startswith("warning: TensorBoard failed at step 2")]
     assert len(named) == 1, heard.texts
     assert "Traceback" not in "".join(capfd.readouterr())

@@ -33,7 +33,7 @@ def test_training_takes_the_lock(small_config: Path, tmp_path: Path) -> None:
     with run_lock(tmp_path / "m"), pytest.raises(bw.TrainingError, match="another run is in this folder"):
         bw.train(config, tmp_path / "m", settings)
     assert not list((tmp_path / "m").glob("ckpt-*"))
-    assert bw.train(config, tmp_path / "m", settings) == 1
+    assert bw.train(config, tmp_path / "m", settings).step == 1
     assert (tmp_path / "m" / LOCK).read_text() == ""
 
 

@@ -74,7 +74,7 @@ def test_a_run_goes_on_in_tensorflows_folder(small_config: Path, tmp_path: Path)
     }
     counters = {f"step{ATTRIBUTE}": np.array(4, np.int64), f"optimizer/iter{ATTRIBUTE}": np.array(4, np.int64)}
     write_bundle(tmp_path / "n" / "ckpt-3", {**arrays, **counters}, {})
-    assert bw.train(fitting, tmp_path / "n", bw.RunSettings(evaluate=False, workers=0)) == 6
+    assert bw.train(fitting, tmp_path / "n", bw.RunSettings(evaluate=False, workers=0)).step == 6
     content = read_checkpoint(tmp_path / "n" / "ckpt-6.pt")
     assert content["step"] == 6
 

@@ -54,12 +54,12 @@ def test_best_checkpoint_and_early_stop(small_config: Path, tmp_path: Path) -> N
     settings = bw.RunSettings(
         workers=0, checkpoint_every_n=4, evaluate_every_n=2, patience=2, best_metric="Loss/total_loss"
     )
-    assert bw.train(config, tmp_path, settings) == 6
+    assert bw.train(config, tmp_path, settings).step == 6
     assert [path.name for path in CheckpointStore(tmp_path).paths()] == ["ckpt-4.pt", "ckpt-6.pt"]
     best = read_checkpoint(tmp_path / "best.pt")
     assert best["step"] == 2
     assert best["selection"]["metric"] == "Loss/total_loss"
-    assert bw.train(config, tmp_path, settings) == 6
+    assert bw.train(config, tmp_path, settings).step == 6
     detector, _, step = bw.restore_detector(tmp_path / "best.pt")
     assert step == 2
     assert detector.categories is not None
@@ -99,6 +99,6 @@ def test_an_evaluation_that_was_prevented_is_made_up_for(small_config: Path, tmp
     config = bw.load_config(small_config)
     bw.train(config, tmp_path, bw.RunSettings(workers=0, evaluate=False))
     assert not (tmp_path / "best.pt").exists()
-    assert bw.train(config, tmp_path, bw.RunSettings(workers=0)) == 6
+    assert bw.train(config, tmp_path, bw.RunSettings(workers=0)).step == 6
     assert read_checkpoint(tmp_path / "best.pt")["step"] == 6
     assert read_checkpoint(tmp_path / "ckpt-6.pt")["selection"]["evaluated"] == 6

@@ -32,7 +32,7 @@ def weights(model_dir: Path) -> dict[str, torch.Tensor]:
 def test_resumed_run_ends_with_the_same_bits(small_config: Path, tmp_path: Path) -> None:
     ema = ["train_config.optimizer.use_moving_average=true"]
     config = bw.load_config(small_config, ema)
-    assert bw.train(config, tmp_path / "whole", bw.RunSettings(**QUIET)) == 6
+    assert bw.train(config, tmp_path / "whole", bw.RunSettings(**QUIET)).step == 6
     part = bw.load_config(small_config, [*ema, "train_config.num_steps=2"])
     bw.train(part, tmp_path / "parts", bw.RunSettings(**QUIET))
     bw.train(config, tmp_path / "parts", bw.RunSettings(**QUIET, log_every_n=1))
@@ -210,7 +210,7 @@ def test_every_evaluation_reader_is_evaluated(small_config: Path, shapes_data: P
 
 def test_time_limit_saves_and_says_so(small_config: Path, tmp_path: Path) -> None:
     config = bw.load_config(small_config, ["train_config.num_steps=100000"])
-    done = bw.train(config, tmp_path / "m", bw.RunSettings(**QUIET, max_seconds=0.5))
+    done = bw.train(config, tmp_path / "m", bw.RunSettings(**QUIET, max_seconds=0.5)).step
     assert 0 < done < 100000
     assert (tmp_path / "m" / f"ckpt-{done}.pt").is_file()
 
@@ -312,7 +312,7 @@ def test_damaged_newest_checkpoint_falls_back(small_config: Path, tmp_path: Path
     newest = tmp_path / "m" / "ckpt-6.pt"
     newest.write_bytes(newest.read_bytes()[:5000])
     with pytest.warns(UserWarning, match="taking the one before"):
-        assert bw.train(config, tmp_path / "m", bw.RunSettings(**QUIET)) == 6
+        assert bw.train(config, tmp_path / "m", bw.RunSettings(**QUIET)).step == 6
     assert read_checkpoint(newest)["step"] == 6
 
 

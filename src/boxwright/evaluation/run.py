@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from boxwright.builders.evaluation import EvaluationPlan
-from boxwright.checkpoints.restore import restore_detector
 from boxwright.config import messages as m
 from boxwright.criteria.terms import REGULARIZATION, TOTAL, LossTerm
 from boxwright.data.batch import learnable, stack_targets
@@ -40,7 +38,7 @@ from boxwright.models.multi_scale import MultiScaleDetector, at_scales
 from boxwright.runtime.exported import ExportedDetector
 from boxwright.types import Categories, FoundObjects, Sample
 
-__all__ = ["evaluate", "evaluate_detector", "evaluate_share", "find_parts", "run_evaluation", "sum_shares"]
+__all__ = ["evaluate_detector", "evaluate_share", "find_parts", "run_evaluation", "sum_shares"]
 
 _DEFAULTS = EvaluationSettings(workers=0)
 
@@ -204,17 +202,3 @@ def run_evaluation(
     data = open_evaluation(config, settings, detector.categories)
     seeing = at_scales(detector, settings.multi_scale)
     return evaluate_detector(seeing, data.dataset, data.plan, progress, workers=settings.workers)
-
-
-def evaluate(config: m.TrainEvalPipelineConfig, model_dir: str | Path) -> dict[str, float]:
-    """Evaluate the newest checkpoint of a run on the first evaluation reader.
-
-    Args:
-        config: The configuration; its network must be the checkpoint's.
-        model_dir: The run's folder.
-
-    Returns:
-        TF's metric names to values.
-    """
-    detector, _, _ = restore_detector(model_dir, config=config)
-    return run_evaluation(config, detector).metrics

@@ -105,8 +105,20 @@ class Report:
         for stage in by_cause:
             if not stage.passed:
                 more = stage.problems[0] if stage.problems else f"{stage.largest:.3g} at {stage.where}"
-                return f"{stage.name}: {more} (allowed: {stage.allowed:g})"
+                return f"{stage.name}: {more} (allowed: {stage.allowed:g}){self._near_ties(stage)}"
         return "" if self.passed else str(self.accuracy.get("problem", "accuracy"))
+
+    def _near_ties(self, failed: Stage) -> str:
+        """Say what to do where the network's outputs agree, and what is kept of them does not."""
+        if any("nothing scores" in problem for problem in failed.problems):
+            return ""
+        raw = next((stage for stage in self.stages if stage.name == "raw outputs"), None)
+        if failed.name not in ("suppression", "detections") or raw is None or not raw.passed or _TOO_FEW in str(failed):
+            return ""
+        return (
+            "; the network's own outputs agree, so rounding decides between boxes that nearly tie, of which a detector "
+            "that was trained for a short time has many: train longer, or compare on other pictures"
+        )
 
     def to_json(self) -> str:
         """Return the whole, for people and programs."""
@@ -355,7 +367,10 @@ class _Detections:
             if share > 1:
                 problems = [f"{what} of the same detections differ by {share:.3g} times what is allowed", *problems]
         if not self.compared:
-            problems = [f"nothing scores {_LEAST_SCORE:g} or more in any picture: is the detector trained?", *problems]
+            problems = [
+                f"nothing scores {_LEAST_SCORE:g} or more in any picture: is the detector trained? train longer",
+                *problems,
+            ]
         return Stage(
             self.name,
             compared,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from boxwright.criteria.criterion import Description
 from boxwright.data.batch import Batch
 from boxwright.drawing import draw_boxes, draw_cumulative
+from boxwright.errors import TrainingError
 from boxwright.evaluation.events import EventFile, evaluation_folder, write_evaluation_events
 from boxwright.files import read_file, write_whole
 from boxwright.metrics.metric import without_nan
@@ -30,11 +31,15 @@ __all__ = [
     "Inputs",
     "JsonLines",
     "Listener",
+    "Listeners",
+    "PlainFunction",
     "Scalars",
     "TensorBoard",
     "Tracked",
     "TrainingLog",
     "draw_inputs",
+    "named_listeners",
+    "read_lines",
 ]
 
 _LINES = "metrics.jsonl"
@@ -86,6 +91,7 @@ class Inputs:
 Event = Scalars | Evaluated | Described | Gradients | Inputs
 
 
+@runtime_checkable
 class Listener(Protocol):
     """Hears what happens in a run; one that raises is named and dropped, and the run continues."""
 
@@ -101,6 +107,67 @@ class Listener(Protocol):
     def close(self) -> None:
         """Hear the end."""
         ...
+
+
+# What a plain function is told: the step, and numbers by name.
+Hearing = Callable[[int, Mapping[str, float]], object]
+Listeners = Mapping[str, "Listener | Hearing"] | Sequence["Listener | Hearing"] | Listener | Hearing
+
+
+class PlainFunction:
+    """Tells a function the step and the numbers of each line of the log and of each evaluation."""
+
+    def __init__(self, function: Hearing) -> None:
+        """Remember it.
+
+        Args:
+            function: Called with the step and numbers by name, as `print` can be.
+        """
+        self._function = function
+
+    def hear(self, step: int, event: Event) -> None:
+        """Hand numbers on."""
+        if isinstance(event, Scalars) and event.progress:
+            self._function(step, dict(event.values))
+        elif isinstance(event, Evaluated):
+            self._function(step, dict(event.metrics))
+
+    def close(self) -> None:
+        """Do nothing: a function hears of no end."""
+
+
+def named_listeners(listeners: Listeners | None) -> dict[str, Listener]:
+    """Return listeners by name: of one or several, each an object that hears or a plain function.
+
+    Args:
+        listeners: They; by name, in a list, or one alone.
+
+    Returns:
+        The listeners; those without a name have that of their function or class.
+
+    Raises:
+        TrainingError: For what can neither hear nor be called.
+    """
+    if listeners is None:
+        return {}
+    if not isinstance(listeners, Mapping):
+        several = listeners if isinstance(listeners, Sequence) else [listeners]
+        listeners = {
+            f"{getattr(one, '__name__', type(one).__name__)}" + (f" {number}" if number else ""): one
+            for number, one in enumerate(several)
+        }
+    named: dict[str, Listener] = {}
+    for name, one in listeners.items():
+        if isinstance(one, Listener):
+            named[name] = one
+        elif callable(one):
+            named[name] = PlainFunction(one)
+        else:
+            raise TrainingError(
+                f"listeners: expected a function of (step, numbers) or an object with hear and close, "
+                f"found {type(one).__name__}"
+            )
+    return named
 
 
 class TrainingLog:
@@ -291,6 +358,15 @@ def _forget_after(path: Path, step: int, evaluated: int) -> None:
         if isinstance(done, int) and done <= (evaluated if "evaluation" in values else step):
             kept.append(line + "\n")
     write_whole(path, "".join(kept))
+
+
+def read_lines(model_dir: Path) -> list[dict[str, object]]:
+    """Return the lines of a run's metrics.jsonl, in order; none where there is no such file."""
+    path = model_dir / _LINES
+    if not path.is_file():
+        return []
+    rows = [_parsed(line) for line in read_file(path).decode(errors="replace").splitlines()]
+    return [row for row in rows if isinstance(row.get("step"), int)]
 
 
 def _parsed(line: str) -> dict[str, object]:

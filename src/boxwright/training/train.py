@@ -39,9 +39,9 @@ from boxwright.training.evaluations import Evaluations
 from boxwright.training.examples import training_examples
 from boxwright.training.lock import run_lock
 from boxwright.training.log import JsonLines, Listener, TensorBoard, Tracked, TrainingLog
+from boxwright.training.loop import Loop
 from boxwright.training.recompute import recompute_blocks
 from boxwright.training.resume_tensorflow import resume_tensorflow
-from boxwright.training.run import Run
 from boxwright.training.selection import Selection
 from boxwright.training.settings import RunSettings
 from boxwright.training.state import TrainingState, new_state, placed
@@ -104,7 +104,7 @@ def _take_folder(folder: Path, processes: Processes, lock: ExitStack) -> None:
 
 
 @contextmanager
-def _saving_before_stopping(run: Run, processes: Processes) -> Iterator[None]:
+def _saving_before_stopping(run: Loop, processes: Processes) -> Iterator[None]:
     """Save when anything ends the run, unless saving is what failed; say in our words what happened."""
     try:
         yield
@@ -138,7 +138,7 @@ def _prepare(
     listeners: Mapping[str, Listener],
     processes: Processes,
     held: ExitStack,
-) -> Run:
+) -> Loop:
     """Load, build, restore. What must be let go at the end (the folder's lock, log, signals) goes to `held`."""
     refuse_unsupported(config, "")
     plan = build_training(config, workers=settings.workers, skip_bad=settings.skip_bad_records)
@@ -170,7 +170,7 @@ def _prepare(
         # An earlier one is replaced whole or not at all.
         write_whole(store.folder / "pipeline.config", text)
         log = held.enter_context(_open_log(store.folder, text, state, listeners, settings.track))
-    return Run(
+    return Loop(
         config=config,
         plan=plan,
         settings=settings,

@@ -35,7 +35,7 @@ from boxwright.training.step import Learner, NotFiniteError, StepResult
 from boxwright.training.stop import Ending, agreed_batches
 from boxwright.training.transfer import on_device
 
-__all__ = ["Run"]
+__all__ = ["Loop"]
 
 _MOST_SKIPPED_IN_A_ROW = 20
 
@@ -58,7 +58,7 @@ class _Progress:
 
 
 @dataclass
-class Run:
+class Loop:
     """A run under way."""
 
     config: m.TrainEvalPipelineConfig

@@ -1,0 +1,1 @@
+"""What `import boxwright` offers: models that take pictures, results, training and evaluation in one call."""

@@ -1,0 +1,92 @@
+"""`boxwright.evaluate`: the metrics of whatever detects."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from boxwright.api.model import Model, run_folder
+from boxwright.checkpoints.restore import stored_config
+from boxwright.checkpoints.zoo_archive import is_archive
+from boxwright.config.load import load_config, parse_message
+from boxwright.config.messages import TrainEvalPipelineConfig
+from boxwright.config.overrides import apply_override
+from boxwright.errors import ConfigError
+from boxwright.evaluation.run import run_evaluation
+from boxwright.evaluation.settings import EvaluationSettings
+from boxwright.files import is_file
+from boxwright.inference.evaluate_shares import open_for_evaluation
+from boxwright.runtime.formats import EXPORTS
+from boxwright.runtime.metadata_reader import read_metadata
+from boxwright.settings import with_options
+
+__all__ = ["evaluate"]
+
+# A process that reads images is worth its start for long evaluations alone.
+_DEFAULTS = EvaluationSettings(workers=0)
+
+
+def evaluate(
+    model: str | Path | Model | TrainEvalPipelineConfig,
+    model_dir: str | Path | None = None,
+    *,
+    config: str | Path | TrainEvalPipelineConfig | None = None,
+    overrides: Sequence[str] = (),
+    **settings: Any,
+) -> dict[str, float]:
+    """Evaluate a model on the data of an eval_input_reader.
+
+    `evaluate("model")` takes a run's folder, a checkpoint or an exported file; `evaluate(config, "model")`, the
+    configuration first, is understood as well.
+
+    Args:
+        model: A run's folder, a checkpoint, an exported file, or an opened `Model`; or a configuration.
+        model_dir: With a configuration first, the run's folder.
+        config: Whose eval_config and eval_input_reader are taken; without, the pipeline.config beside the checkpoint,
+            else what the checkpoint carries.
+        overrides: Changes of the configuration, such as "eval_config.metrics_set=pascal_voc_detection_metrics".
+        **settings: Of `EvaluationSettings`, such as device, eval_on_train_data, sample_1_of_n_eval_examples.
+
+    Returns:
+        TF's metric names to values.
+
+    Raises:
+        BoxwrightError: Where model, configuration or data cannot be used.
+    """
+    chosen = with_options(_DEFAULTS, settings, "evaluate")
+    if isinstance(model, TrainEvalPipelineConfig) or model_dir is not None:
+        if model_dir is None:
+            raise ConfigError("evaluate(config, model_dir): the run's folder is missing")
+        if isinstance(model, Model):
+            raise ConfigError("evaluate(model): a Model knows where it came from; leave model_dir out")
+        config, model = model, model_dir
+    if isinstance(model, Model):
+        plan = _with_overrides(model.config if config is None else _opened_config(config), overrides)
+        return run_evaluation(plan, model.opened, chosen).metrics
+    path = Path(model)
+    plan = _with_overrides(_configuration(path) if config is None else _opened_config(config), overrides)
+    return run_evaluation(plan, open_for_evaluation(path, plan, chosen).detector, chosen).metrics
+
+
+def _opened_config(config: str | Path | TrainEvalPipelineConfig) -> TrainEvalPipelineConfig:
+    return config if isinstance(config, TrainEvalPipelineConfig) else load_config(config)
+
+
+def _with_overrides(config: TrainEvalPipelineConfig, overrides: Sequence[str]) -> TrainEvalPipelineConfig:
+    """Return a configuration with changes; the one that is given stays as it is."""
+    if not overrides:
+        return config
+    changed = copy.deepcopy(config)
+    for override in overrides:
+        apply_override(changed, override)
+    return changed
+
+
+def _configuration(path: Path) -> TrainEvalPipelineConfig:
+    """Read the configuration that lies beside a checkpoint, else the one that it carries."""
+    if path.suffix in EXPORTS:
+        return parse_message(read_metadata(path).config, TrainEvalPipelineConfig, file=str(path))
+    beside = run_folder(path) / "pipeline.config"
+    return load_config(beside) if is_file(beside) and not is_archive(path) else stored_config(path)

@@ -1,0 +1,104 @@
+"""Writing a model for another runtime, compared on pictures of the run's own data where none are given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boxwright.api.model import Model, run_folder
+from boxwright.api.pictures import is_one, pictures_of
+from boxwright.builders.input_reader import build_dataset
+from boxwright.config.load import dump_message
+from boxwright.config.messages import TrainEvalPipelineConfig
+from boxwright.errors import ExportError
+from boxwright.exporters.export import FORMATS, About, export
+from boxwright.exporters.parity import Report
+from boxwright.exporters.pictures import varied
+from boxwright.models.detector import Detector
+
+__all__ = ["Exported", "export_model", "pictures_of_data"]
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written.
+
+    Attributes:
+        path: The file.
+        report: How it was compared with the detector.
+    """
+
+    path: Path
+    report: Report
+
+
+def export_model(
+    model: Model, format: str, path: str | Path | None, images: Any = None, options: dict[str, Any] | None = None
+) -> Exported:
+    """Write a model's detector for another runtime.
+
+    Args:
+        model: Not exported itself.
+        format: One of `exporters.export.FORMATS`.
+        path: The file; None for `export/detector` with the format's ending in the run's folder.
+        images: Pictures for the comparison, as a model takes them; None for those of the configuration's data.
+        options: `nms` and `allow_difference` of `exporters.export.export`.
+
+    Returns:
+        The file and its report.
+
+    Raises:
+        ExportError: Where it cannot be written so, or what was written differs from the detector.
+    """
+    if format not in FORMATS:
+        raise ExportError(f"format {format!r}: expected {', '.join(FORMATS)}")
+    unknown = next((name for name in options or {} if name not in ("nms", "allow_difference")), None)
+    if unknown is not None:
+        raise ExportError(f"export has no option {unknown!r}; it has nms and allow_difference")
+    detector = model.detector
+    file = run_folder(model.path) / "export" / f"detector{FORMATS[format].suffix}" if path is None else Path(path)
+    if images is None:
+        pictures, source = pictures_of_data(model.config, detector)
+    else:
+        given = [images] if is_one(images) else images
+        pictures = [picture.image for picture in pictures_of(given)]
+        source = "pictures of the caller"
+    report = export(
+        detector,
+        file,
+        images=pictures,
+        format=format,  # type: ignore[arg-type]  # a key of FORMATS
+        about=About(config=dump_message(model.config), step=model.step, source=source),
+        **(options or {}),
+    )
+    return Exported(file, report)
+
+
+def pictures_of_data(config: TrainEvalPipelineConfig, detector: Detector) -> tuple[Sequence[NDArray[np.uint8]], str]:
+    """Return pictures of the data that a configuration names, and which reader they are from.
+
+    Args:
+        config: The configuration.
+        detector: Has the classes.
+
+    Returns:
+        uint8 [H, W, 3] each, and the reader's name.
+
+    Raises:
+        ExportError: Where it names no data.
+    """
+    readers = [(reader, "eval_input_reader") for reader in config.eval_input_reader]
+    if config.train_input_reader is not None:
+        readers.append((config.train_input_reader, "train_input_reader"))
+    if not readers:
+        raise ExportError(
+            "the configuration names no data to compare the export on; give pictures: images=[…], or --images"
+        )
+    reader, name = readers[0]
+    dataset = build_dataset(reader, name, detector.categories)
+    return varied(lambda number: dataset[number].image, len(dataset)), name

@@ -1,0 +1,154 @@
+"""Pictures as people hold them: paths, addresses, bytes, PIL images, arrays, tensors; without PyTorch.
+
+Dimensions: H W image, C channels.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from boxwright.data.image_io import decode_image, read_image, to_rgb
+from boxwright.errors import DataError
+from boxwright.files import is_folder
+from boxwright.inference.fetch import fetch_image
+from boxwright.inference.files import FILMS, IMAGES, find_images
+
+__all__ = ["Picture", "is_one", "pictures_of"]
+
+_IMAGE, _BATCH = 3, 4
+_CHANNELS = (1, 3, 4)
+_SCALES = ("guess", "pixels", "unit")
+_KINDS = "a path, an address, bytes of an image file, a PIL image, an HWC array or a CHW tensor"
+
+
+@dataclass(frozen=True, eq=False)
+class Picture:
+    """A picture that was read.
+
+    Attributes:
+        image: uint8 [H, W, 3] in RGB.
+        source: Its path or address; empty where it had none.
+    """
+
+    image: NDArray[np.uint8]
+    source: str = ""
+
+
+def is_one(images: Any) -> bool:
+    """Tell whether what a caller gives is one picture, and not several: a folder and a pattern are several."""
+    if isinstance(images, str | os.PathLike):
+        return not _is_several(images)
+    if isinstance(images, bytes | bytearray | Image.Image):
+        return True
+    return hasattr(images, "ndim") and images.ndim < _BATCH
+
+
+def pictures_of(images: Any, scale: str = "guess") -> Iterator[Picture]:
+    """Yield each picture that a caller gives.
+
+    Args:
+        images: One of them, a list, an array or tensor of four dimensions, a folder, or a pattern such as
+            `shots/*.jpg`. Of a file an EXIF orientation is applied; floats are rounded to 8 bits.
+        scale: What floats are: "pixels" for 0..255, "unit" for 0..1. To "guess" takes them for pixels, and refuses a
+            call whose largest float is above 0 and no more than 1.
+
+    Yields:
+        The pictures, in order, each read when it is asked for.
+
+    Raises:
+        DataError: For what is no picture, a file or address that cannot be read, and floats on another scale.
+    """
+    if scale not in _SCALES:
+        raise DataError(f"scale: expected {', '.join(_SCALES)}, found {scale!r}")
+    if is_one(images):
+        images = [images]
+    elif isinstance(images, str | os.PathLike):
+        images = find_images([Path(images)])
+    elif not isinstance(images, Iterable):
+        raise DataError(f"expected {_KINDS}, or a list of such, found {type(images).__name__}")
+    images = list(images)
+    _check_floats(images, scale)
+    for number, image in enumerate(images):
+        yield _picture(image, f"image {number}", scale)
+
+
+def _check_floats(images: list[Any], scale: str) -> None:
+    """Refuse floats on another scale than the caller says, judged by the largest of the call."""
+    floats = [image.detach() if hasattr(image, "detach") else image for image in images if _is_float(image)]
+    largest = max((float(image.max()) for image in floats if 0 not in image.shape), default=0.0)
+    if scale == "unit" and largest > 1:
+        raise DataError(f'scale="unit": expected floats in 0..1, found {largest:g}; without, floats are in 0..255')
+    if scale == "guess" and 0 < largest <= 1:
+        raise DataError(
+            f"the images are floats of which none is above {largest:g}, as if they were in 0..1; expected uint8, or "
+            'floats in 0..255. Say scale="unit" where they are in 0..1, and scale="pixels" where they are so dark'
+        )
+
+
+def _is_float(image: Any) -> bool:
+    if hasattr(image, "is_floating_point"):
+        return bool(image.is_floating_point())
+    return isinstance(image, np.ndarray) and image.dtype.kind == "f"
+
+
+def _is_several(path: str | os.PathLike[str]) -> bool:
+    text = os.fspath(path)
+    return "://" not in text and (is_folder(text) or (not os.path.exists(text) and any(c in text for c in "*?[")))
+
+
+def _picture(image: Any, where: str, scale: str) -> Picture:
+    if isinstance(image, str) and image.startswith(("http://", "https://")):
+        return Picture(decode_image(fetch_image(image), image, upright=True), image)
+    if isinstance(image, str | os.PathLike):
+        path = Path(image)
+        if path.suffix.lower() in FILMS:
+            raise DataError(f"{path} is a video: boxwright predict {path} detects in its frames")
+        if not path.exists() and path.suffix.lower() not in IMAGES:
+            raise DataError(f"{path}: no such file; expected {_KINDS}")
+        return Picture(read_image(path, upright=True), str(path))
+    if isinstance(image, bytes | bytearray):
+        return Picture(decode_image(bytes(image), where, upright=True))
+    if isinstance(image, Image.Image):
+        return Picture(to_rgb(image), str(getattr(image, "filename", "") or ""))
+    return Picture(_pixels(_as_hwc(image, where), where, scale))
+
+
+def _as_hwc(image: Any, where: str) -> NDArray[Any]:
+    """Return an array or tensor as an array [H, W, C]; tensors have their channels first."""
+    is_tensor = hasattr(image, "detach")
+    if not is_tensor and not isinstance(image, np.ndarray):
+        raise DataError(f"{where}: expected {_KINDS}, found {type(image).__name__}")
+    if is_tensor:
+        tensor = image.detach().cpu()
+        image = (tensor.float() if _is_float(tensor) else tensor).numpy()
+    array: NDArray[Any] = image
+    if array.ndim == _IMAGE - 1:
+        array = array[None] if is_tensor else array[..., None]
+    if array.ndim != _IMAGE or array.shape[0 if is_tensor else 2] not in _CHANNELS or array.size == 0:
+        kind = "CHW tensor" if is_tensor else "HWC array"
+        raise DataError(
+            f"{where}: expected a {kind} with 1, 3 or 4 channels and some pixels, found shape {tuple(image.shape)}"
+        )
+    if array.dtype.kind not in "uif":
+        raise DataError(f"{where}: expected numbers in 0..255, found {array.dtype}")
+    return array.transpose(1, 2, 0) if is_tensor else array
+
+
+def _pixels(array: NDArray[Any], where: str, scale: str) -> NDArray[np.uint8]:
+    """Return an array [H, W, C] of numbers as uint8 [H, W, 3]."""
+    if array.dtype.kind == "f":
+        if not np.isfinite(array).all():
+            raise DataError(f"{where}: some of its pixels are not finite")
+        array = np.rint(array * 255 if scale == "unit" else array)
+    if array.min() < 0 or array.max() > 255:
+        raise DataError(f"{where}: expected numbers in 0..255, found {array.min():g} to {array.max():g}")
+    channels = array[..., :3].astype(np.uint8)
+    return np.repeat(channels, 3, axis=2) if channels.shape[2] == 1 else np.ascontiguousarray(channels)

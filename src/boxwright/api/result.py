@@ -1,0 +1,303 @@
+"""What a model found in one picture, with the picture.
+
+Dimensions: D detections, P keypoints, h w mask.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boxwright.data.image_io import encode_jpeg, encode_picture
+from boxwright.errors import DataError
+from boxwright.evaluation.pictures import draw_detections
+from boxwright.evaluation.results import detection_rows
+from boxwright.files import make_folder, write_whole
+from boxwright.ops.pasted_masks import mask_run_lengths, whole_masks
+from boxwright.types.found import FoundObjects, chosen
+
+if TYPE_CHECKING:
+    from PIL.Image import Image as PilImage
+
+    from boxwright.types.detections import Detections
+
+__all__ = ["DRAWN_FROM", "FoundObject", "Result"]
+
+# The least score that is drawn where the caller names none and has selected nothing.
+DRAWN_FROM = 0.5
+_MOST_BOXES = 100
+_PICTURES = (".jpg", ".jpeg", ".png")
+_ROWS_IN_HTML = 20
+
+
+@dataclass(frozen=True, eq=False)
+class FoundObject:
+    """One object; `box, score, name = found_object` unpacks it.
+
+    Attributes:
+        box: float32 [4], xyxy in pixels of the picture.
+        score: 0 to 1.
+        name: Its class.
+        label: The class's 0-based number.
+        mask: uint8 [H, W] of 0 and 1, as large as the picture; None where the model finds none, as what follows.
+        keypoints: float32 [P, 2], x and y in pixels.
+        track: The number that the object keeps through a video.
+    """
+
+    box: NDArray[np.float32]
+    score: float
+    name: str
+    label: int
+    mask: NDArray[np.uint8] | None = None
+    keypoints: NDArray[np.float32] | None = None
+    track: int | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self.box, self.score, self.name))
+
+    def __repr__(self) -> str:
+        corners = ", ".join(f"{value:.1f}" for value in self.box.tolist())
+        return f"<{self.name} {self.score:.2f} at {corners}>"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Result:
+    """What a model found in one picture, best first, with the picture.
+
+    `len(found)` counts the objects; `found[0]` is one of them; `found[found.scores > 0.3]`, `found[:10]` and
+    `found[[2, 5]]` are results of some of them; `for one in found` goes through them.
+
+    Attributes:
+        objects: What was found, as arrays.
+        image: uint8 [H, W, 3] in RGB.
+        source: The path or address of the picture; empty where it had none.
+        drawn_from: The least score that `plot` and `save` draw; 0 once objects were selected.
+    """
+
+    objects: FoundObjects
+    image: NDArray[np.uint8]
+    source: str = ""
+    drawn_from: float = DRAWN_FROM
+
+    @property
+    def boxes(self) -> NDArray[np.float32]:
+        """The boxes, float32 [D, 4], xyxy in pixels of the picture."""
+        return self.objects.boxes
+
+    @property
+    def scores(self) -> NDArray[np.float32]:
+        """The scores, float32 [D]."""
+        return self.objects.scores
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """The classes' 0-based numbers, int64 [D]."""
+        return self.objects.labels
+
+    @property
+    def masks(self) -> NDArray[np.uint8] | None:
+        """The masks, uint8 [D, H, W] of 0 and 1, as large as the picture; None where the model finds none."""
+        return None if self.objects.masks is None else whole_masks(self.objects)
+
+    @property
+    def keypoints(self) -> NDArray[np.float32] | None:
+        """The keypoints, float32 [D, P, 2], x and y in pixels; None where the model finds none."""
+        return self.objects.keypoints
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        """The picture's (height, width)."""
+        return self.objects.image_size
+
+    def names(self) -> list[str]:
+        """Return the objects' classes, by name."""
+        return self.objects.names()
+
+    def above(self, score: float) -> Result:
+        """Return the objects of at least a score."""
+        return self._selected(self.scores >= score)
+
+    def __len__(self) -> int:
+        return len(self.objects)
+
+    def __bool__(self) -> bool:
+        return True  # a result without objects is a result
+
+    @overload
+    def __getitem__(self, rows: int) -> FoundObject: ...
+    @overload
+    def __getitem__(self, rows: Any) -> Result: ...
+    def __getitem__(self, rows: Any) -> FoundObject | Result:
+        if isinstance(rows, int | np.integer):
+            number = int(rows)
+            if not -len(self) <= number < len(self):
+                raise IndexError(f"object {number} of {len(self)}")
+            return self._object(number % len(self))
+        if not isinstance(rows, slice):
+            rows = np.asarray(rows)
+            rows = rows.astype(np.int64) if rows.size == 0 and rows.dtype != np.bool_ else rows
+        return self._selected(rows)
+
+    def __iter__(self) -> Iterator[FoundObject]:
+        return (self._object(number) for number in range(len(self)))
+
+    def __repr__(self) -> str:
+        height, width = self.image_size
+        counts = Counter(self.above(self.drawn_from).names())
+        told = ", ".join(f"{count} {name}" for name, count in counts.most_common(5)) or "nothing"
+        more = f" and {len(counts) - 5} more classes" if len(counts) > 5 else ""
+        of = f" scores {self.drawn_from:g} or more, of {len(self)} objects" if self.drawn_from else ""
+        where = f" in {self.source}" if self.source else ""
+        return f"<Result {width}×{height}{where}: {told}{more}{of}>"
+
+    def _repr_html_(self) -> str:
+        """Return the picture with a table below it, as notebooks show them."""
+        data = base64.b64encode(encode_jpeg(self._drawn(None))).decode()
+        shown = self.above(self.drawn_from)
+        rows = "".join(
+            f"<tr><td>{escape(one.name)}</td><td>{one.score:.2f}</td>"
+            f"<td>{', '.join(f'{v:.0f}' for v in one.box)}</td></tr>"
+            for one in shown[:_ROWS_IN_HTML]
+        )
+        more = f"<p>and {len(shown) - _ROWS_IN_HTML} more</p>" if len(shown) > _ROWS_IN_HTML else ""
+        return (
+            f'<p>{escape(repr(self)[1:-1])}</p><img style="max-width:100%" src="data:image/jpeg;base64,{data}">'
+            f"<table><tr><th>class</th><th>score</th><th>x, y, x, y</th></tr>{rows}</table>{more}"
+        )
+
+    def plot(self, min_score: float | None = None) -> PilImage:
+        """Return the picture with the objects drawn into it; `.show()` opens it, a notebook displays it.
+
+        Args:
+            min_score: The least score that is drawn; without, 0.5, or all where objects were selected before.
+
+        Returns:
+            The picture, which is enlarged where it is small.
+        """
+        from PIL import Image
+
+        return Image.fromarray(self._drawn(min_score))
+
+    def save(self, path: str | Path, min_score: float | None = None) -> Path:
+        """Write the picture with the objects drawn into it.
+
+        Args:
+            path: The file, .jpg or .png.
+            min_score: As for `plot`.
+
+        Returns:
+            The file.
+
+        Raises:
+            DataError: For another ending.
+            OutputError: Where the disk is full or the folder cannot be written.
+        """
+        path = Path(path)
+        if path.suffix.lower() not in _PICTURES:
+            raise DataError(f"{path}: expected a name that ends in {', '.join(_PICTURES)}")
+        make_folder(path.parent)
+        return write_whole(path, encode_picture(self._drawn(min_score), path.suffix))
+
+    def numpy(self) -> FoundObjects:
+        """Return the objects as NumPy arrays, without the picture."""
+        return self.objects
+
+    def to(self, device: Any = "cpu") -> Detections:
+        """Return the objects as tensors on a device of PyTorch's."""
+        import torch
+
+        from boxwright.types.detections import Detections
+
+        found = self.objects
+        fields = ("anchor_indices", "multiclass_scores", "keypoints", "masks")
+
+        def tensor(value: NDArray[Any] | None) -> Any:
+            return None if value is None else torch.tensor(value, device=device)
+
+        return Detections(
+            tensor(found.boxes),
+            tensor(found.scores),
+            tensor(found.labels),
+            found.image_size,
+            found.categories,
+            **{name: tensor(getattr(found, name)) for name in fields},
+        )
+
+    def to_coco(self, image_id: int | str | None = None) -> list[dict[str, Any]]:
+        """Return the objects as rows of COCO's results file: image_id, category_id, bbox, score, segmentation.
+
+        Args:
+            image_id: The picture's id; without, its file's name without ending.
+
+        Returns:
+            A row an object.
+        """
+        identity = Path(self.source).stem if image_id is None else str(image_id)
+        masks = None if self.objects.masks is None else list(mask_run_lengths(self.objects))
+        return detection_rows(self.objects, identity, self.objects.categories, masks)
+
+    def to_pandas(self) -> Any:
+        """Return the objects as a pandas DataFrame with x_min, y_min, x_max, y_max, score, label and name.
+
+        Returns:
+            The table, a row an object.
+
+        Raises:
+            DataError: Where pandas is not installed.
+        """
+        try:
+            import pandas as pd  # type: ignore[import-untyped]  # its stubs are a package of their own
+        except ImportError:
+            raise DataError("to_pandas needs pandas: pip install pandas") from None
+        columns: dict[str, Any] = dict(zip(("x_min", "y_min", "x_max", "y_max"), self.boxes.T, strict=True))
+        return pd.DataFrame({**columns, "score": self.scores, "label": self.labels, "name": self.names()})
+
+    def to_supervision(self) -> Any:
+        """Return the objects as `supervision.Detections`, with the class names in its data.
+
+        Returns:
+            The detections.
+
+        Raises:
+            DataError: Where supervision is not installed.
+        """
+        try:
+            import supervision
+        except ImportError:
+            raise DataError("to_supervision needs supervision: pip install supervision") from None
+        masks = self.masks
+        return supervision.Detections(
+            xyxy=self.boxes.astype(np.float32),
+            confidence=self.scores.astype(np.float32),
+            class_id=self.labels.astype(np.int64),
+            mask=None if masks is None else masks.astype(np.bool_),
+            tracker_id=self.objects.tracks,
+            data={"class_name": np.array(self.names(), dtype=str)},
+        )
+
+    def _selected(self, rows: Any) -> Result:
+        return replace(self, objects=chosen(self.objects, rows), drawn_from=0.0)
+
+    def _object(self, number: int) -> FoundObject:
+        found = chosen(self.objects, slice(number, number + 1))
+        return FoundObject(
+            box=found.boxes[0],
+            score=float(found.scores[0]),
+            name=found.names()[0],
+            label=int(found.labels[0]),
+            mask=None if found.masks is None else whole_masks(found)[0],
+            keypoints=None if found.keypoints is None else found.keypoints[0],
+            track=None if found.tracks is None else int(found.tracks[0]),
+        )
+
+    def _drawn(self, min_score: float | None) -> NDArray[np.uint8]:
+        least = self.drawn_from if min_score is None else min_score
+        return draw_detections(self.image, self.objects, least, _MOST_BOXES)

@@ -1,0 +1,103 @@
+"""`boxwright.train`: a run of a configuration, or of data and a preset."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from boxwright.api.run import Run
+from boxwright.config.load import load_config
+from boxwright.config.messages import TrainEvalPipelineConfig
+from boxwright.config.overrides import apply_override
+from boxwright.errors import ConfigError
+from boxwright.settings import with_options
+from boxwright.training.length import steps_of_epochs
+from boxwright.training.log import Listeners, named_listeners
+from boxwright.training.settings import RunSettings
+from boxwright.training.train import train as train_run
+
+__all__ = ["train"]
+
+_OTHERS = ("config", "model_dir", "listeners", "data", "model", "out", "epochs", "overrides")
+
+
+def train(  # noqa: PLR0913  # two ways to say what is trained, each in its own words
+    config: str | Path | TrainEvalPipelineConfig | None = None,
+    model_dir: str | Path | None = None,
+    settings: RunSettings | None = None,
+    listeners: Listeners | None = None,
+    *,
+    data: str | Path | None = None,
+    model: str | None = None,
+    out: str | Path | None = None,
+    epochs: float | None = None,
+    overrides: Sequence[str] = (),
+    **options: Any,
+) -> Run:
+    """Train a detector, resuming where an earlier run in the same folder stopped.
+
+    Either a configuration and a folder, `train("pipeline.config", "model")`, or data and the name of a preset,
+    `train(data="yolo/data.yaml", model="ssd_mobilenet_v2_fpnlite_320", out="model")`, which writes the configuration
+    into the folder first, as `boxwright init` does. Under torchrun all processes call it alike.
+
+    Args:
+        config: The configuration: a file, "preset:NAME", or what `load_config` returned.
+        model_dir: The run's folder; it is made.
+        settings: What the configuration does not say; without, the defaults.
+        listeners: Hear what happens: a function of (step, numbers by name) such as `print`, an object with `hear` and
+            `close`, several in a list, or by name. One that fails is named and dropped.
+        data: A folder of pictures with their annotations, in any format that `boxwright init` recognizes.
+        model: With `data`, the preset; without, one that fits the data.
+        out: Another name of `model_dir`.
+        epochs: How often to go through the training data; in place of train_config.num_steps.
+        overrides: Changes of the configuration, such as "train_config.batch_size=8".
+        **options: Single fields of `RunSettings`, such as device="cpu", workers=0, seed=3.
+
+    Returns:
+        The run: its step, metrics, best checkpoint, model.
+
+    Raises:
+        BoxwrightError: Where configuration, data or checkpoints cannot be used, or the loss is not finite.
+    """
+    folder = _folder(model_dir, out)
+    chosen = with_options(settings or RunSettings(), options, "train", _OTHERS)
+    plan = _configuration(config, data, model, folder, overrides)
+    if epochs is not None:
+        plan.train_config.num_steps = steps_of_epochs(plan, epochs)  # type: ignore[union-attr]  # it has one, or that raised
+    step = train_run(plan, folder, chosen, named_listeners(listeners))
+    return Run(folder, step)
+
+
+def _folder(model_dir: str | Path | None, out: str | Path | None) -> Path:
+    if model_dir is not None and out is not None:
+        raise ConfigError("train: model_dir and out are two names of one folder; give one of them")
+    folder = out if model_dir is None else model_dir
+    if folder is None:
+        raise ConfigError('train: say where the run is to be: train("pipeline.config", "model"), or out="model"')
+    return Path(folder)
+
+
+def _configuration(
+    config: str | Path | TrainEvalPipelineConfig | None,
+    data: str | Path | None,
+    model: str | None,
+    folder: Path,
+    overrides: Sequence[str],
+) -> TrainEvalPipelineConfig:
+    """Return the configuration to train, which the caller may change."""
+    if (config is None) == (data is None):
+        raise ConfigError('train: give a configuration, train("pipeline.config", "model"), or data="folder"; not both')
+    if data is not None:
+        from boxwright.autoconfig.start import start_run
+
+        return load_config(start_run(data, folder, model), overrides)
+    if model is not None:
+        raise ConfigError(f"train: model={model!r} names a preset for data=…; a configuration has its own model")
+    if isinstance(config, TrainEvalPipelineConfig):
+        changed = copy.deepcopy(config)
+        for override in overrides:
+            apply_override(changed, override)
+        return changed
+    return load_config(config, overrides)  # type: ignore[arg-type]  # not None, as checked above

@@ -1,0 +1,32 @@
+"""How long a run is: steps, for so many times through the data."""
+
+from __future__ import annotations
+
+import math
+
+from boxwright.builders.input_reader import build_dataset
+from boxwright.config.messages import TrainEvalPipelineConfig
+from boxwright.errors import ConfigError
+
+__all__ = ["steps_of_epochs"]
+
+
+def steps_of_epochs(config: TrainEvalPipelineConfig, epochs: float) -> int:
+    """Return how many steps go through the training data so often.
+
+    Args:
+        config: Its train_config.batch_size and train_input_reader are read.
+        epochs: More than 0; a part of an epoch is a part of the data.
+
+    Returns:
+        The steps, at least 1: the last batch may begin another epoch.
+
+    Raises:
+        ConfigError: Where the configuration trains nothing, or epochs is not above 0.
+    """
+    if not epochs > 0 or not math.isfinite(epochs):
+        raise ConfigError(f"epochs: expected more than 0, found {epochs:g}")
+    if config.train_config is None:
+        raise ConfigError("train_config is not set; there is nothing to count epochs of")
+    images = len(build_dataset(config.train_input_reader, "train_input_reader"))
+    return max(math.ceil(epochs * images / max(config.train_config.batch_size, 1)), 1)

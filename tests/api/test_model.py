@@ -1,0 +1,231 @@
+"""Opening whatever detects, and what can be given to it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import boxwright as bw
+from tests.api.models import DATA, SmallRun, small_run
+
+
+@pytest.fixture(scope="module")
+def run() -> SmallRun:
+    return small_run()
+
+
+@pytest.fixture(scope="module", params=["folder", "best", "onnx"])
+def model(run: SmallRun, request: pytest.FixtureRequest) -> bw.Model:
+    return bw.load({"folder": run.folder, "best": run.folder / "best.pt", "onnx": run.onnx}[request.param])
+
+
+def forms(path: Path) -> dict[str, Any]:
+    """The same picture in every form that people hold one in."""
+    array = np.asarray(Image.open(path).convert("RGB"))
+    return {
+        "path": path,
+        "name": str(path),
+        "bytes": path.read_bytes(),
+        "bytearray": bytearray(path.read_bytes()),
+        "PIL image": Image.open(path),
+        "array": array,
+        "array with alpha": np.dstack([array, np.full(array.shape[:2], 9, np.uint8)]),
+        "array of other integers": array.astype(np.int64),
+        "floats": array.astype(np.float32),
+        "mirrored twice": array[:, ::-1][:, ::-1],
+        "tensor": torch.from_numpy(array.copy()).permute(2, 0, 1),
+        "float tensor": torch.from_numpy(array.copy()).permute(2, 0, 1).double(),
+        "tensor that learns": torch.from_numpy(array.copy()).permute(2, 0, 1).float().requires_grad_(),
+    }
+
+
+def same(one: bw.Result, other: bw.Result) -> None:
+    np.testing.assert_allclose(one.boxes, other.boxes, atol=1e-3)
+    np.testing.assert_allclose(one.scores, other.scores, atol=1e-5)
+    np.testing.assert_array_equal(one.image, other.image)
+
+
+def test_every_form_of_a_picture_gives_the_same(model: bw.Model, run: SmallRun) -> None:
+    expected = model(run.picture)
+    assert len(expected) > 0
+    for name, picture in forms(run.picture).items():
+        found = model(picture)
+        assert isinstance(found, bw.Result), name
+        same(found, expected)
+
+
+def test_floats_in_0_to_1_need_a_word(model: bw.Model, run: SmallRun) -> None:
+    unit = np.asarray(Image.open(run.picture).convert("RGB")).astype(np.float32) / 255
+    for picture in (unit, torch.from_numpy(unit).permute(2, 0, 1)):
+        with pytest.raises(bw.DataError, match='scale="unit"'):
+            model(picture)
+        same(model(picture, scale="unit"), model(run.picture))
+    with pytest.raises(bw.DataError, match=r"expected floats in 0\.\.1, found 255"):
+        model(unit * 255, scale="unit")
+    with pytest.raises(bw.DataError, match="expected guess, pixels, unit"):
+        model(unit, scale="percent")
+    black = np.zeros((40, 40, 3), np.float32)
+    assert isinstance(model(black), bw.Result)
+
+
+def test_one_in_one_out_a_list_in_a_list_out(model: bw.Model, run: SmallRun, tmp_path: Path) -> None:
+    expected = [model(DATA[number].image) for number in range(3)]
+    arrays = np.stack([DATA[number].image for number in range(3)])
+    for number, array in enumerate(arrays):
+        Image.fromarray(array).save(tmp_path / f"{number}.png")
+    several: dict[str, Any] = {
+        "list": list(arrays),
+        "tuple": tuple(arrays),
+        "generator": (array for array in arrays),
+        "array": arrays,
+        "tensor": torch.from_numpy(arrays).permute(0, 3, 1, 2),
+        "paths": sorted(tmp_path.iterdir()),
+        "folder": tmp_path,
+        "pattern": f"{tmp_path}/*.png",
+    }
+    for name, pictures in several.items():
+        found = model(pictures)
+        assert isinstance(found, list), name
+        assert len(found) == 3, name
+        for one, other in zip(found, expected, strict=True):
+            same(one, other)
+    assert model([]) == []
+    assert len(model([run.picture])) == 1
+    assert [len(one) for one in model.stream(arrays, batch_size=2)] == [len(one) for one in expected]
+    assert [len(one) for one in model.detect(list(arrays))] == [len(one) for one in expected]
+
+
+def test_the_sources_are_named(model: bw.Model, run: SmallRun) -> None:
+    assert model(run.picture).source == str(run.picture)
+    assert model(Image.open(run.picture)).source == str(run.picture)
+    assert model(run.picture.read_bytes()).source == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("nowhere.jpg", "nowhere.jpg"),
+        ("clip.mp4", "is a video: boxwright predict"),
+        (b"", "0 bytes"),
+        (b"no image at all", "not an image of a known format"),
+        (7, "expected a path, an address, bytes"),
+        (None, "expected a path, an address, bytes"),
+        ({"image": 1}, "expected a path, an address, bytes"),
+        ([None], "image 0: expected a path, an address, bytes"),
+        (np.zeros((0, 5, 3), np.uint8), "some pixels, found shape"),
+        (np.zeros((5, 5, 7), np.uint8), "1, 3 or 4 channels"),
+        (np.zeros(5, np.uint8), "HWC array"),
+        (np.full((5, 5, 3), -1), "expected numbers in 0..255, found -1"),
+        (np.full((5, 5, 3), 300), "found 300 to 300"),
+        (np.full((5, 5, 3), np.nan), "not finite"),
+        (np.full((5, 5, 3), "a"), "expected numbers in 0..255"),
+        (np.zeros((5, 5, 3), bool), "expected numbers in 0..255"),
+        (torch.zeros(5, 5, 3), "CHW tensor"),
+        (torch.zeros(3, 0, 5), "some pixels"),
+    ],
+)
+def test_what_is_no_picture(run: SmallRun, given: Any, message: str) -> None:
+    model = bw.load(run.onnx)
+    with pytest.raises(bw.DataError, match=message):
+        model(given)
+
+
+def test_grey_pictures(model: bw.Model) -> None:
+    grey = DATA[1].image[..., 0]
+    colour = np.repeat(grey[..., None], 3, axis=2)
+    for picture in (grey, grey[..., None], torch.from_numpy(grey.copy()), Image.fromarray(grey)):
+        same(model(picture), model(colour))
+
+
+def test_least_score_and_batch_size(model: bw.Model, run: SmallRun) -> None:
+    everything = model(run.picture)
+    kept = model(run.picture, min_score=0.3)
+    assert len(kept) == int((everything.scores >= 0.3).sum()) < len(everything)
+    with pytest.raises(bw.ConfigError, match="batch_size: expected at least 1"):
+        model(run.picture, batch_size=0)
+
+
+def test_what_a_model_says_of_itself(run: SmallRun) -> None:
+    model, exported = bw.load(run.folder), bw.load(run.onnx)
+    assert isinstance(model, bw.Model)
+    assert not isinstance(model, torch.nn.Module)
+    assert isinstance(model.detector, torch.nn.Module)
+    assert model.step == exported.step == 120
+    assert model.names == exported.names == [item.title for item in DATA.categories]
+    assert len(repr(model)) < 300
+    assert "step 120" in repr(model)
+    assert model.config.train_config is not None
+    assert exported.config.train_config is not None
+    assert exported.config.train_config.num_steps == 120
+    assert exported.is_exported
+    assert not model.is_exported
+    with pytest.raises(bw.ExportError, match="no PyTorch module in it"):
+        _ = exported.detector
+    with pytest.raises(bw.ExportError, match="no PyTorch module in it"):
+        exported.export("onnx")
+
+
+def test_the_mode_of_training_stays(run: SmallRun) -> None:
+    model = bw.load(run.folder)
+    model.detector.train()
+    model(run.picture)
+    assert model.detector.training
+
+
+def test_optimized(run: SmallRun) -> None:
+    before, model = bw.load(run.folder)(run.picture), bw.load(run.folder)
+    assert model.optimize() is model
+    np.testing.assert_allclose(model(run.picture).above(0.3).scores, before.above(0.3).scores, atol=1e-4)
+
+
+def test_what_cannot_be_opened(run: SmallRun, tmp_path: Path) -> None:
+    with pytest.raises(bw.CheckpointError, match="no such run, checkpoint or exported file"):
+        bw.load(tmp_path / "nowhere")
+    with pytest.raises(bw.CheckpointError, match="no checkpoint in this folder"):
+        bw.load(tmp_path)
+    damaged = tmp_path / "a.onnx"
+    damaged.write_bytes(run.onnx.read_bytes()[:1000])
+    with pytest.raises(bw.ExportError, match="cannot be opened by ONNX Runtime"):
+        bw.load(damaged)
+    with pytest.raises(bw.ExportError, match="runs on the CPU"):
+        bw.load(run.onnx, device="cuda")
+    with pytest.raises(bw.ExportError, match="leave them out"):
+        bw.load(run.onnx, config=run.config)
+
+
+def test_an_exported_model_needs_no_pytorch(run: SmallRun, tmp_path: Path) -> None:
+    program = """
+import sys
+import boxwright as bw
+found = bw.load(sys.argv[1])(sys.argv[2])
+found.save(sys.argv[3])
+print(len(found), [one.name for one in found[found.scores > 0.5]], found[0], found._repr_html_()[:3], found.to_coco()[:1])
+assert "torch" not in sys.modules, "torch was imported"
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(run.onnx), str(run.picture), str(tmp_path / "out.jpg")],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out.jpg").stat().st_size > 500
+
+
+def test_export_takes_pictures_of_the_runs_own_data(run: SmallRun, tmp_path: Path) -> None:
+    model = bw.load(run.folder)
+    path = model.export("pt2", tmp_path / "detector.pt2", images=[run.picture, DATA[3].image])
+    assert path == tmp_path / "detector.pt2"
+    np.testing.assert_allclose(
+        bw.load(path)(run.picture).above(0.3).scores, model(run.picture).above(0.3).scores, atol=1e-4
+    )
+    for wrong, options in ((bw.ExportError, {"format": "tflight"}), (bw.ExportError, {"opset": 17})):
+        with pytest.raises(wrong, match="expected onnx|has no option 'opset'"):
+            model.export(path=tmp_path / "b.onnx", images=[run.picture], **options)

@@ -1,0 +1,194 @@
+"""What is done with a result."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import boxwright as bw
+from boxwright.types import Categories, Category, FoundObjects
+
+CLASSES = Categories((Category(0, 10, "cat"), Category(1, 20, "dog <b>")))
+
+
+def result(source: str = "", **known: Any) -> bw.Result:
+    """Three objects in a grey picture of 40 by 60 pixels."""
+    boxes = np.array([[1, 2, 11, 22], [20, 5, 50, 35], [0, 0, 60, 40]], np.float32)
+    found = FoundObjects(
+        boxes,
+        np.array([0.9, 0.4, 0.2], np.float32),
+        np.array([0, 1, 0]),
+        (40, 60),
+        CLASSES,
+        **known,
+    )
+    return bw.Result(found, np.full((40, 60, 3), 90, np.uint8), source)
+
+
+def test_indexing() -> None:
+    found = result()
+    assert len(found) == 3
+    one = found[0]
+    assert isinstance(one, bw.FoundObject)
+    box, score, name = one
+    assert box.tolist() == [1, 2, 11, 22]
+    assert score == pytest.approx(0.9)
+    assert name == one.name == "cat"
+    assert found[-1].box.tolist() == [0, 0, 60, 40]
+    assert found[np.int64(1)].label == 1
+    assert [item.name for item in found] == ["cat", "dog <b>", "cat"] == found.names()
+    assert "cat 0.90 at 1.0, 2.0, 11.0, 22.0" in repr(one)
+    for number in (3, -4):
+        with pytest.raises(IndexError, match="of 3"):
+            found[number]
+
+
+@pytest.mark.parametrize(
+    ("rows", "kept"),
+    [
+        (slice(2), [0, 1]),
+        (slice(None, None, -1), [2, 1, 0]),
+        ([2, 0], [2, 0]),
+        (np.array([True, False, True]), [0, 2]),
+        ([False, True, False], [1]),
+        (torch.tensor([True, True, False]), [0, 1]),
+        ([], []),
+        (np.zeros(3, bool), []),
+    ],
+)
+def test_some_of_them(rows: Any, kept: list[int]) -> None:
+    masks = np.arange(12, dtype=np.float32).reshape(3, 2, 2) / 12
+    found = result("a.jpg", masks=masks, tracks=np.array([7, 8, 9]))
+    some = found[rows]
+    assert isinstance(some, bw.Result)
+    assert some.scores.tolist() == found.scores[kept].tolist()
+    assert some.boxes.tolist() == found.boxes[kept].tolist()
+    assert some.numpy().masks is not None
+    assert np.array_equal(some.numpy().masks, masks[kept])
+    assert [one.track for one in some] == np.array([7, 8, 9])[kept].tolist()
+    assert some.source == "a.jpg"
+
+
+def test_what_is_drawn_is_what_was_selected() -> None:
+    """Without a selection 0.5 is the least score, as for `boxwright predict`; a selection is drawn whole."""
+    found = result()
+    plain = found.image
+
+    def changed(picture: Image.Image) -> set[int]:
+        """The objects on whose right edge, halfway down, something was drawn."""
+        image = np.asarray(picture).astype(int)
+        zoom = picture.width // 60
+        edges = {0: (12, 11), 1: (20, 50), 2: (38, 60)}
+        return {n for n, (y, x) in edges.items() if np.abs(image[y * zoom, (x - 1) * zoom : x * zoom] - 90).max() > 40}
+
+    assert changed(found.plot()) == {0}
+    assert changed(found[found.scores > 0.3].plot()) == {0, 1}
+    assert changed(found.plot(min_score=0.1)) == {0, 1, 2}
+    assert changed(found[:0].plot()) == set()
+    assert np.array_equal(found.image, plain)
+
+
+def test_save(tmp_path: Path) -> None:
+    found = result()
+    for name, kind in (("a.jpg", "JPEG"), ("b.png", "PNG"), ("c.JPEG", "JPEG")):
+        assert found.save(tmp_path / "new" / name) == tmp_path / "new" / name
+        with Image.open(tmp_path / "new" / name) as image:
+            assert image.format == kind
+    with pytest.raises(bw.DataError, match=r"expected a name that ends in \.jpg"):
+        found.save(tmp_path / "a.gif")
+
+
+def test_repr_is_short_and_says_what_is_there() -> None:
+    text = repr(result("photos/a.jpg"))
+    assert text == "<Result 60×40 in photos/a.jpg: 1 cat scores 0.5 or more, of 3 objects>"
+    assert repr(result()[:2]) == "<Result 60×40: 1 cat, 1 dog <b>>"
+    assert repr(result()[:0]) == "<Result 60×40: nothing>"
+
+
+def test_notebooks_show_the_picture_and_a_table() -> None:
+    html = result()[:2]._repr_html_()
+    assert "<td>cat</td><td>0.90</td><td>1, 2, 11, 22</td>" in html
+    assert "dog &lt;b&gt;" in html
+    assert "<b>" not in html
+    data = html.split("base64,")[1].split('"')[0]
+    import base64
+
+    with Image.open(io.BytesIO(base64.b64decode(data))) as image:
+        assert image.format == "JPEG"
+
+
+def test_to_coco() -> None:
+    rows = result("photos/000123.jpg").to_coco()
+    assert rows[0] == {"image_id": "000123", "category_id": 10, "bbox": [1.0, 2.0, 10.0, 20.0], "score": 0.9}
+    assert [row["category_id"] for row in rows] == [10, 20, 10]
+    assert result("1.jpg").to_coco()[0]["image_id"] == 1
+    assert result().to_coco(image_id=7)[0]["image_id"] == 7
+    json.dumps(rows)
+    masked = result(masks=np.ones((3, 2, 2), np.float32)).to_coco(1)
+    assert masked[0]["segmentation"]["size"] == [40, 60]
+
+
+def test_to_pandas() -> None:
+    frame = result().to_pandas()
+    assert list(frame.columns) == ["x_min", "y_min", "x_max", "y_max", "score", "label", "name"]
+    assert frame["name"].tolist() == ["cat", "dog <b>", "cat"]
+    assert frame["x_max"].tolist() == [11, 50, 60]
+    assert len(result()[:0].to_pandas()) == 0
+
+
+def test_to_supervision() -> None:
+    import supervision
+
+    found = result(masks=np.ones((3, 4, 4), np.float32))
+    detections = found.to_supervision()
+    assert isinstance(detections, supervision.Detections)
+    assert detections.xyxy.tolist() == found.boxes.tolist()
+    assert detections.class_id.tolist() == [0, 1, 0]
+    assert detections.data["class_name"].tolist() == found.names()
+    assert detections.mask.shape == (3, 40, 60)
+    assert len(detections[detections.confidence > 0.3]) == 2
+    assert len(result()[:0].to_supervision()) == 0
+
+
+def test_numpy_and_tensors() -> None:
+    found = result(keypoints=np.zeros((3, 2, 2), np.float32))
+    assert isinstance(found.numpy(), FoundObjects)
+    tensors = found.to("cpu")
+    assert isinstance(tensors, bw.Detections)
+    assert torch.equal(tensors.boxes, torch.from_numpy(found.boxes))
+    assert tensors.labels.dtype == torch.int64
+    assert tensors.keypoints is not None
+    assert tensors.names() == found.names()
+    assert found.to("meta").boxes.device.type == "meta"
+
+
+def test_masks_are_as_large_as_the_picture() -> None:
+    found = result(masks=np.ones((3, 2, 2), np.float32))
+    assert found.masks is not None
+    assert found.masks.shape == (3, 40, 60)
+    assert found[0].mask is not None
+    # All of the box is the object's: from pixel 1 to 11 across and 2 to 22 down, give or take the border.
+    assert found[0].mask[4:20, 3:9].all()
+    assert found[0].mask.sum() <= 11 * 21
+    assert result().masks is None
+    assert result()[0].mask is None
+
+
+@pytest.mark.parametrize(("method", "library"), [("to_pandas", "pandas"), ("to_supervision", "supervision")])
+def test_what_is_not_installed_is_named(method: str, library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(bw.DataError, match=f"pip install {library}"):
+        getattr(result(), method)()
+
+
+def test_a_result_without_objects_is_true() -> None:
+    assert result()[:0]

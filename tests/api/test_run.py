@@ -1,0 +1,154 @@
+"""Training and evaluating in one call, and what a run says of itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import boxwright as bw
+from tests.api.models import SmallRun, demo_config, small_run
+
+FAST: dict[str, Any] = {"device": "cpu", "workers": 0, "log_every_n": 1}
+
+
+@pytest.fixture(scope="module")
+def run() -> SmallRun:
+    return small_run()
+
+
+@pytest.fixture
+def config(run: SmallRun, tmp_path: Path) -> Path:
+    path = tmp_path / "pipeline.config"
+    path.write_text(demo_config(run.config.parent, steps=2))
+    return path
+
+
+def test_training_returns_the_run(config: Path, tmp_path: Path) -> None:
+    heard: list[tuple[int, dict[str, float]]] = []
+    run = bw.train(
+        config,
+        tmp_path / "model",
+        epochs=1.5,
+        overrides=["train_config.batch_size=4"],
+        listeners=lambda step, numbers: heard.append((step, dict(numbers))),
+        **FAST,
+    )
+    # 16 images, 4 a step: one and a half times through them are 6 steps.
+    assert run.step == 6
+    assert run.best == tmp_path / "model" / "best.pt"
+    assert "DetectionBoxes_Precision/mAP" in run.metrics
+    assert run.metrics == pytest.approx(bw.evaluate(tmp_path / "model", device="cpu"), abs=1e-6)
+    assert [step for step, numbers in heard if "learning_rate" in numbers] == [1, 2, 3, 4, 5, 6]
+    assert heard[-1][1] == pytest.approx(run.metrics)
+    assert "step 6, AP" in repr(run)
+    again = bw.train(config, tmp_path / "model", epochs=2, overrides=["train_config.batch_size=4"], **FAST)
+    assert again.step == 8
+
+
+def test_a_run_of_an_earlier_day(run: SmallRun, tmp_path: Path) -> None:
+    opened = bw.Run(run.folder)
+    assert opened.step == 120
+    assert isinstance(opened.model(), bw.Model)
+    assert opened.model("newest").step == 120
+    with pytest.raises(bw.TrainingError, match="expected best or newest"):
+        opened.model("last")
+    with pytest.raises(bw.CheckpointError, match="no run"):
+        bw.Run(tmp_path)
+
+
+def test_the_history_is_drawn(run: SmallRun, tmp_path: Path) -> None:
+    opened = bw.Run(run.folder)
+    steps = [row["step"] for row in opened.history if "evaluation" not in row]
+    assert steps == [1, 20, 40, 60, 80, 100, 120]
+    picture = opened.plot_history(tmp_path / "history.png")
+    assert isinstance(picture, Image.Image)
+    with Image.open(tmp_path / "history.png") as written:
+        assert np.array_equal(np.asarray(written.convert("RGB")), np.asarray(picture))
+    # A line of another color than grey stands in each half.
+    pixels = np.asarray(picture).astype(int)
+    colored = (pixels.max(2) - pixels.min(2)) > 60
+    half = colored.shape[1] // 2
+    assert colored[:, :half].sum() > 50
+    assert colored[:, half:].sum() > 20
+    with pytest.raises(bw.DataError, match=r"ends in \.png or \.jpg"):
+        opened.plot_history(tmp_path / "history.pdf")
+    with pytest.raises(bw.DataError, match="no metrics.jsonl"):
+        bw.Run(tmp_path, step=3).plot_history()
+
+
+def test_every_way_to_evaluate(run: SmallRun) -> None:
+    by_folder = bw.evaluate(run.folder, device="cpu")
+    ways = {
+        "text": bw.evaluate(str(run.folder), device="cpu"),
+        "model": bw.load(run.folder).evaluate(device="cpu"),
+        "run": bw.Run(run.folder).evaluate(device="cpu"),
+        "checkpoint": bw.evaluate(run.folder / "ckpt-120.pt", device="cpu"),
+        "configuration first": bw.evaluate(bw.load_config(run.config), run.folder),
+        "named": bw.evaluate(run.folder, config=run.config),
+        "export": bw.evaluate(run.onnx),
+    }
+    assert by_folder["DetectionBoxes_Precision/mAP@.50IOU"] > 0.5
+    for name, found in ways.items():
+        metric = "DetectionBoxes_Precision/mAP"
+        assert found[metric] == pytest.approx(by_folder[metric], abs=2e-3), name
+    changed = bw.evaluate(run.folder, overrides=["eval_config.metrics_set=pascal_voc_detection_metrics"])
+    assert "PascalBoxes_Precision/mAP@0.5IOU" in changed
+
+
+def test_what_is_said_wrong(config: Path, run: SmallRun, tmp_path: Path) -> None:
+    for call, message in (
+        (lambda: bw.train(config), "say where the run is to be"),
+        (lambda: bw.train(config, tmp_path / "m", out=tmp_path / "n"), "two names of one folder"),
+        (lambda: bw.train(model_dir=tmp_path / "m"), "not both"),
+        (lambda: bw.train(config, tmp_path / "m", data=tmp_path), "not both"),
+        (lambda: bw.train(config, tmp_path / "m", model="ssd"), "names a preset"),
+        (lambda: bw.train(config, tmp_path / "m", epoch=3), "did you mean"),
+        (lambda: bw.train(config, tmp_path / "m", epochs=0), "epochs: expected more than 0"),
+        (lambda: bw.train(config, tmp_path / "m", epochs=float("nan")), "epochs: expected more than 0"),
+        (lambda: bw.evaluate(bw.load_config(config)), "the run's folder is missing"),
+        (lambda: bw.evaluate(bw.load(run.onnx), run.folder), "leave model_dir out"),
+        (lambda: bw.evaluate(run.folder, devise="cpu"), "did you mean device"),
+    ):
+        with pytest.raises(bw.ConfigError, match=message):
+            call()
+    with pytest.raises(bw.TrainingError, match=r"expected a function of \(step, numbers\)"):
+        bw.train(config, tmp_path / "m", listeners=3, **FAST)  # type: ignore[arg-type]
+    assert not (tmp_path / "m" / "ckpt-2.pt").exists()
+
+
+def test_the_callers_configuration_stays(config: Path, tmp_path: Path) -> None:
+    opened = bw.load_config(config)
+    before = opened.train_config.num_steps if opened.train_config else None
+    bw.train(opened, tmp_path / "m", epochs=0.5, overrides=["train_config.batch_size=4"], evaluate=False, **FAST)
+    assert opened.train_config is not None
+    assert opened.train_config.num_steps == before
+    assert opened.train_config.batch_size == 8
+
+
+def test_print_is_a_listener(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bw.train(config, tmp_path / "m", listeners=print, evaluate=False, **FAST)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(" ")[0] for line in lines] == ["1", "2"]
+    assert all("Loss/total_loss" in line for line in lines)
+
+
+def test_several_listeners(config: Path, tmp_path: Path) -> None:
+    class Hears:
+        def __init__(self) -> None:
+            self.steps: list[int] = []
+            self.closed = False
+
+        def hear(self, step: int, event: object) -> None:
+            self.steps.append(step)
+
+        def close(self) -> None:
+            self.closed = True
+
+    hears, steps = Hears(), set[int]()
+    bw.train(config, tmp_path / "m", listeners=[hears, lambda step, _: steps.add(step)], evaluate=False, **FAST)
+    assert hears.closed
+    assert set(hears.steps) == steps == {1, 2}
