@@ -20,7 +20,7 @@ EXTENSIONS = {
     "InputReader": {
         *("coco_input_reader", "voc_input_reader", "yolo_input_reader", "open_images_input_reader"),
         *("wider_face_input_reader", "fddb_input_reader"),
-        *("class_weight", "group_by_aspect_ratio"),
+        *("class_weight", "group_by_aspect_ratio", "sample_list"),
     },
     "ClassWeight": {"name", "weight"},
     "TrainConfig": {"use_float16", "gradient_accumulation_steps", "freeze_stage", "fine_tune_checkpoint_channels"},

@@ -11,6 +11,7 @@ from boxwright.data.coco import CocoDataset
 from boxwright.data.dataset import Dataset
 from boxwright.data.fddb import FddbDataset
 from boxwright.data.label_map import load_label_map
+from boxwright.data.listed import ListedDataset, read_sample_list
 from boxwright.data.open_images import OpenImagesDataset
 from boxwright.data.tf_example import MaskEncoding
 from boxwright.data.tfrecord_dataset import TFRecordDataset
@@ -63,7 +64,11 @@ def build_dataset(config: m.InputReader | None, path: str, categories: Categorie
     """
     reader = check_reader(config, path, known=categories is not None)
     categories = load_label_map(as_here(reader.label_map_path)) if reader.label_map_path else categories
-    return build_chosen(reader, "input_reader", _READERS, categories, reader)
+    dataset = build_chosen(reader, "input_reader", _READERS, categories, reader)
+    if not reader.sample_list:
+        return dataset
+    path = as_here(reader.sample_list)
+    return ListedDataset(dataset, read_sample_list(path), path)
 
 
 _MASKS: dict[m.InstanceMaskType, MaskEncoding] = {

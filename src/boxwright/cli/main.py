@@ -20,6 +20,7 @@ from boxwright.cli import (
     evaluate,
     export,
     exporter_main,
+    init,
     inspect,
     predict,
     replay,
@@ -41,6 +42,7 @@ app = typer.Typer(
     context_settings=CONTEXT,
 )
 app.callback()(show_log)
+app.command("init", cls=PlainCommand)(with_settings(init.init_command))
 app.command("train", cls=PlainCommand)(with_settings(train.train_command))
 app.command("evaluate", cls=PlainCommand)(with_settings(evaluate.evaluate_command))
 app.command("predict", cls=PlainCommand)(with_settings(predict.predict_command))

@@ -11,7 +11,7 @@ from boxwright.errors import ConfigError, DataError
 from boxwright.files import write_whole
 from boxwright.types import Categories, Category
 
-__all__ = ["load_label_map", "write_label_map"]
+__all__ = ["label_map_text", "load_label_map", "write_label_map"]
 
 
 def load_label_map(path: str | Path) -> Categories:
@@ -68,10 +68,15 @@ def write_label_map(categories: Categories, path: str | Path) -> None:
         categories: The classes.
         path: The file.
     """
+    write_whole(path, label_map_text(categories))
+
+
+def label_map_text(categories: Categories) -> str:
+    """Return a label map in text format; ids are labels plus 1."""
     items = []
     for category in categories:
         item = StringIntLabelMapItem(id=category.label + 1, name=category.name)
         if category.display_name:
             item.display_name = category.display_name
         items.append(item)
-    write_whole(path, write_text(StringIntLabelMap(item=items)))
+    return write_text(StringIntLabelMap(item=items))

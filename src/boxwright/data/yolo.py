@@ -20,7 +20,7 @@ from boxwright.errors import DataError
 from boxwright.files import is_file, is_folder, read_file, shown, size_of
 from boxwright.types import Categories, Category, Sample
 
-__all__ = ["YoloDataset", "find_yolo"]
+__all__ = ["YoloDataset", "find_yolo", "yolo_splits"]
 
 _SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff"})
 _LARGEST = 2**20  # bytes of a data.yaml
@@ -35,6 +35,12 @@ def find_yolo(path: str | Path) -> Path | None:
     path = Path(path)
     candidates = [path] if path.suffix in (".yaml", ".yml") else [path / "data.yaml", path / "data.yml"]
     return next((candidate for candidate in candidates if is_file(candidate)), None)
+
+
+def yolo_splits(data: Path) -> list[str]:
+    """Return which of train, val, valid and test a `data.yaml` lists."""
+    content = _read_yaml(data)
+    return [name for name in ("train", "val", "valid", "test") if content.get(name)]
 
 
 class YoloDataset:

@@ -26,7 +26,15 @@ from boxwright.preflight.finding import Finding, Verdict
 from boxwright.preflight.input_frame import InputFrame
 from boxwright.preflight.records import Record
 
-__all__ = ["Coverage", "check_anchors", "kmeans_by_iou", "measure_coverage", "suggest_anchors"]
+__all__ = [
+    "Coverage",
+    "anchors_of",
+    "check_anchors",
+    "fit_anchors",
+    "kmeans_by_iou",
+    "measure_coverage",
+    "suggest_anchors",
+]
 
 Size = tuple[int, int]
 Boxes = NDArray[np.float32]
@@ -39,6 +47,9 @@ _MOST, _FEWER = 2000, 400
 _MOST_SIZES = 6
 _CLUSTERS = 9
 _BLOCK = 128
+# Of the first stage of two-stage detectors, which no field sets.
+_PROPOSAL_THRESHOLD = 0.7
+_ANCHORLESS_THRESHOLD = 0.5
 _LEAST = 0.001  # of a scale or ratio
 
 
@@ -120,6 +131,39 @@ def kmeans_by_iou(sizes: NDArray[np.float64], count: int, rounds: int = 50) -> N
             break
         centres = new
     return centres[np.argsort(centres.prod(1))]
+
+
+def anchors_of(model: m.DetectionModel | None) -> tuple[m.AnchorGenerator, float] | None:
+    """Return the generator's message and the threshold of the matcher that its anchors meet first."""
+    if model is None:
+        return None
+    if model.faster_rcnn is not None and model.faster_rcnn.first_stage_anchor_generator is not None:
+        return model.faster_rcnn.first_stage_anchor_generator, _PROPOSAL_THRESHOLD
+    family = model.ssd or model.refinedet or model.srn or model.align_det
+    if family is None or family.anchor_generator is None:
+        return None
+    matcher = family.matcher.argmax_matcher if family.matcher is not None else None
+    return family.anchor_generator, matcher.matched_threshold if matcher is not None else _ANCHORLESS_THRESHOLD
+
+
+def fit_anchors(
+    detector: Detector, generator: m.AnchorGenerator, records: Sequence[Record], threshold: float
+) -> tuple[Coverage, tuple[m.AnchorGenerator, Coverage] | None]:
+    """Return how well a detector's anchors fit objects, and anchors of the same kind that fit them best.
+
+    Args:
+        detector: Has the anchors.
+        generator: Their message.
+        records: Of the training data.
+        threshold: The matcher's.
+
+    Returns:
+        The coverage, and the message with its coverage; None where nothing can be fitted.
+    """
+    by_size = _by_size(records, InputFrame(detector))
+    layers = _Layers(detector)
+    found = measure_coverage(by_size, layers.own, threshold)
+    return found, suggest_anchors(generator, by_size, layers.laid, threshold) if by_size else None
 
 
 def check_anchors(

@@ -14,7 +14,7 @@ from boxwright.errors import BoxwrightError
 from boxwright.evaluation.parts import open_evaluation
 from boxwright.evaluation.settings import EvaluationSettings
 from boxwright.models.detector import Detector
-from boxwright.preflight.anchors import check_anchors
+from boxwright.preflight.anchors import anchors_of, check_anchors
 from boxwright.preflight.boxes import check_boxes, check_small_boxes
 from boxwright.preflight.checkpoint import check_checkpoint
 from boxwright.preflight.fields import check_fields
@@ -33,10 +33,6 @@ from boxwright.preflight.records import Progress, Record, read_records, spread
 from boxwright.preflight.schedule import check_schedule
 
 __all__ = ["Depth", "examine", "examine_quickly"]
-
-# Of the first stage of two-stage detectors, which no field sets.
-_PROPOSAL_THRESHOLD = 0.7
-_ANCHORLESS_THRESHOLD = 0.5
 
 
 @dataclass(frozen=True)
@@ -186,22 +182,9 @@ def _data(
     yield from check_boxes(records)
     frame = InputFrame(detector)
     yield from check_small_boxes(records, frame)
-    anchors = _anchors(config.model)
+    anchors = anchors_of(config.model)
     if anchors is not None:
         yield from check_anchors(detector, anchors[0], records, frame, anchors[1])
-
-
-def _anchors(model: m.DetectionModel | None) -> tuple[m.AnchorGenerator, float] | None:
-    """Return the generator's message and the threshold of the matcher that its anchors meet first."""
-    if model is None:
-        return None
-    if model.faster_rcnn is not None and model.faster_rcnn.first_stage_anchor_generator is not None:
-        return model.faster_rcnn.first_stage_anchor_generator, _PROPOSAL_THRESHOLD
-    family = model.ssd or model.refinedet or model.srn or model.align_det
-    if family is None or family.anchor_generator is None:
-        return None
-    matcher = family.matcher.argmax_matcher if family.matcher is not None else None
-    return family.anchor_generator, matcher.matched_threshold if matcher is not None else _ANCHORLESS_THRESHOLD
 
 
 def _evaluation(

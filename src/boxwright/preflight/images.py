@@ -6,7 +6,7 @@ import hashlib
 import io
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,15 @@ from boxwright.data.image_io import FORMATS, SIXTEEN_BITS, to_rgb
 from boxwright.errors import DataError
 from boxwright.preflight.finding import Finding, some
 
-__all__ = ["Fingerprints", "check_duplicates", "check_leak", "check_readable", "check_turned", "read_fingerprints"]
+__all__ = [
+    "Fingerprints",
+    "check_duplicates",
+    "check_leak",
+    "check_readable",
+    "check_turned",
+    "near_groups",
+    "read_fingerprints",
+]
 
 # Images are taken as the same where both hashes of 256 bits differ in fewer: those of unrelated pictures differ in
 # about 128, of copies in other sizes or qualities in under 30.
@@ -42,6 +50,7 @@ class Fingerprints:
         hashes: Perceptual hashes by name, packed bits, uint8 [images, 32].
         turned: Names of those whose EXIF data say that they are to be shown turned or mirrored.
         unreadable: A line for each that cannot be read.
+        indices: Which sample each row is.
     """
 
     names: tuple[str, ...]
@@ -49,6 +58,7 @@ class Fingerprints:
     hashes: dict[str, NDArray[np.uint8]]
     turned: tuple[str, ...]
     unreadable: tuple[str, ...]
+    indices: tuple[int, ...] = ()
 
 
 def read_fingerprints(dataset: Dataset, indices: Iterable[int]) -> Fingerprints:
@@ -61,7 +71,7 @@ def read_fingerprints(dataset: Dataset, indices: Iterable[int]) -> Fingerprints:
     Returns:
         Their fingerprints.
     """
-    names, exact, turned, unreadable = [], [], [], []
+    names, exact, turned, unreadable, rows_of = [], [], [], [], []
     hashes: dict[str, list[NDArray[np.uint8]]] = {name: [] for name in _NEAR}
     for index in indices:
         try:
@@ -75,13 +85,14 @@ def read_fingerprints(dataset: Dataset, indices: Iterable[int]) -> Fingerprints:
             unreadable.append(f"{name or index}: {str(error) or type(error).__name__}")
             continue
         names.append(name or str(index))
+        rows_of.append(index)
         exact.append(hashlib.blake2b(data, digest_size=16).digest())
         hashes["dhash"].append(_packed(imagehash.dhash(small, _SIDE)))
         hashes["phash"].append(_packed(imagehash.phash(small, _SIDE)))
         if orientation != 1:
             turned.append(names[-1])
     rows = {name: np.array(found, np.uint8).reshape(-1, _SIDE * _SIDE // 8) for name, found in hashes.items()}
-    return Fingerprints(tuple(names), tuple(exact), rows, tuple(turned), tuple(unreadable))
+    return Fingerprints(tuple(names), tuple(exact), rows, tuple(turned), tuple(unreadable), tuple(rows_of))
 
 
 def _thumbnail(data: bytes) -> tuple[Image.Image, int]:
@@ -98,11 +109,43 @@ def _packed(found: Any) -> NDArray[np.uint8]:
     return np.packbits(found.hash.reshape(-1))
 
 
+def near_groups(prints: Fingerprints) -> list[list[int]]:
+    """Return the rows of images that are the same or nearly so, in groups; an image unlike all others is a group."""
+    group = list(range(len(prints.names)))
+
+    def root(row: int) -> int:
+        while group[row] != row:
+            group[row] = group[group[row]]
+            row = group[row]
+        return row
+
+    for start, near in _near_blocks(prints):
+        for row, column in np.argwhere(near).tolist():
+            first, second = sorted((root(row + start), root(column)))
+            group[second] = first
+    found: dict[int, list[int]] = {}
+    for row in range(len(group)):
+        found.setdefault(root(row), []).append(row)
+    return list(found.values())
+
+
 def _pairs(first: Fingerprints, second: Fingerprints | None = None) -> tuple[int, list[tuple[int, int]]]:
     """Count the pairs of images of two data sets, or of one, that are the same or nearly so; return some of them."""
-    other = second or first
     count = 0
     found: list[tuple[int, int]] = []
+    for start, near in _near_blocks(first, second):
+        count += int(near.sum())
+        if len(found) < _MOST_PAIRS:
+            found += [(int(row) + start, int(column)) for row, column in np.argwhere(near)[:_MOST_PAIRS]]
+    return count, found
+
+
+def _near_blocks(first: Fingerprints, second: Fingerprints | None = None) -> Iterator[tuple[int, NDArray[np.bool_]]]:
+    """Yield blocks of rows of the table of which images are nearly the same, each with its first row.
+
+    Of one data set each pair is in it once.
+    """
+    other = second or first
     columns = np.arange(len(other.names))
     bits = {name: _unpacked(other.hashes[name]) for name in _NEAR}
     for start in range(0, len(first.names), _BLOCK):
@@ -113,10 +156,7 @@ def _pairs(first: Fingerprints, second: Fingerprints | None = None) -> tuple[int
             # Bits that only one of two has, exact in float32, at the speed of a product of matrices.
             different = ones.sum(1)[:, None] + bits[name].sum(1) - 2 * (ones @ bits[name].T)
             near &= different < most
-        count += int(near.sum())
-        if len(found) < _MOST_PAIRS:
-            found += [(int(row) + start, int(column)) for row, column in np.argwhere(near)[:_MOST_PAIRS]]
-    return count, found
+        yield start, near
 
 
 def _unpacked(packed: NDArray[np.uint8]) -> NDArray[np.float32]:

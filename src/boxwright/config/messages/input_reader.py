@@ -320,6 +320,11 @@ class InputReader(Message):
     fddb_input_reader: FddbInputReader | None = Field(
         None, description="FDDB's lists of ellipses and its folder of images (an extension of Boxwright)."
     )
+    sample_list: String = Field(
+        "",
+        description="A file that lists which samples to take, as boxwright init splits data; empty for all "
+        "(an extension of Boxwright; docs/data.md).",
+    )
     class_weight: list[ClassWeight] = Field(
         default_factory=list,
         description="How much the objects of some classes count; 1 for classes not named (an extension of Boxwright).",

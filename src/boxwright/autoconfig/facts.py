@@ -1,0 +1,112 @@
+"""What of a data set decides a configuration: how many images, how large they and their objects are, which classes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boxwright.data.dataset import Dataset
+from boxwright.errors import DataError
+from boxwright.preflight.records import Progress, Record, read_records, spread
+
+__all__ = ["Facts", "facts_of", "read_facts"]
+
+# Samples that are read whole: enough for medians and deciles.
+_MOST = 2000
+
+
+@dataclass(frozen=True, eq=False)
+class Facts:
+    """What was counted.
+
+    Attributes:
+        images: Images for training.
+        size: Their median (height, width).
+        aspect: Their median width over height.
+        aspect_spread: The share of images whose aspect differs from the median's by more than a third.
+        sides: float64 [N], of each object that was read the square root of its area, in pixels of its image.
+        relative_sides: The same as shares of the image's longer side.
+        counts: Objects that were read, by class name.
+        unreadable: A line for each sample that cannot be read.
+    """
+
+    images: int
+    size: tuple[int, int]
+    aspect: float
+    aspect_spread: float
+    sides: NDArray[np.float64]
+    relative_sides: NDArray[np.float64]
+    counts: Counter[str]
+    unreadable: tuple[str, ...] = ()
+
+    def small_side(self) -> float:
+        """Return the side that a tenth of the objects fall below, as a share of the image's longer side."""
+        return float(np.quantile(self.relative_sides, 0.1))
+
+
+def read_facts(dataset: Dataset, progress: Progress | None = None) -> tuple[Facts, list[Record]]:
+    """Read samples of a training data set, all or 2000 of them, spread evenly.
+
+    Args:
+        dataset: The data.
+        progress: Shows how far it is.
+
+    Returns:
+        What was counted, and the samples without their pixels.
+
+    Raises:
+        DataError: Where no sample can be read, or none has an object.
+    """
+
+    def shown(items: Iterable[int]) -> Iterable[int]:
+        return items if progress is None else progress("images", items)
+
+    records, unreadable = read_records(dataset, spread(len(dataset), _MOST), workers=0, progress=shown)
+    if not records:
+        raise DataError(f"{dataset.name}: no sample can be read: {unreadable[0] if unreadable else 'there is none'}")
+    names = [item.name for item in dataset.categories]
+    labels = {item.label: item.name for item in dataset.categories}
+    counts = Counter(dict.fromkeys(names, 0))
+    counts.update(labels[label] for record in records for label in record.labels.tolist() if label in labels)
+    facts = facts_of(records, len(dataset), counts, unreadable)
+    if not len(facts.sides):
+        raise DataError(f"{dataset.name}: none of {len(records)} images has an object; are its annotations found?")
+    return facts, records
+
+
+def facts_of(records: Sequence[Record], images: int, counts: Counter[str], unreadable: Sequence[str] = ()) -> Facts:
+    """Return what samples say.
+
+    Args:
+        records: The samples that were read, at least one.
+        images: How many there are.
+        counts: Their objects, by class name.
+        unreadable: Those that could not be read.
+
+    Returns:
+        What was counted.
+    """
+    heights, widths = np.array([record.size for record in records], np.float64).T
+    aspects = widths / heights
+    aspect = float(np.median(aspects))
+    sides, relative = [], []
+    for record in records:
+        boxes = record.boxes[~record.crowd].astype(np.float64)
+        extents = np.maximum(boxes[:, 2:] - boxes[:, :2], 0)
+        side = np.sqrt(extents.prod(1))
+        sides.append(side[side > 0])
+        relative.append(side[side > 0] / max(record.size))
+    return Facts(
+        images=images,
+        size=(int(np.median(heights)), int(np.median(widths))),
+        aspect=aspect,
+        aspect_spread=float((np.abs(np.log(aspects / aspect)) > np.log(4 / 3)).mean()),
+        sides=np.concatenate(sides),
+        relative_sides=np.concatenate(relative),
+        counts=counts,
+        unreadable=tuple(unreadable),
+    )

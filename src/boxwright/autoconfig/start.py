@@ -1,0 +1,306 @@
+"""From data to a configuration that trains on them: recognized, split, fitted, written."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from boxwright.autoconfig.choices import Choice, choose_augmentation, choose_batch, choose_input, choose_length
+from boxwright.autoconfig.facts import Facts, read_facts
+from boxwright.autoconfig.recognize import Recognized, recognize
+from boxwright.autoconfig.split import Split, split_dataset
+from boxwright.autoconfig.wishes import DEFAULT_PRESET, Wishes
+from boxwright.autoconfig.write import Plan, config_text, family_of, schedule_text
+from boxwright.builders.detector import build_detector
+from boxwright.builders.input_reader import build_dataset
+from boxwright.config import messages as m
+from boxwright.config.load import load_config
+from boxwright.data.dataset import Dataset
+from boxwright.data.label_map import label_map_text
+from boxwright.data.listed import ListedDataset, sample_list_text
+from boxwright.data.record_classes import classes_of_records
+from boxwright.errors import ConfigError, OutputError
+from boxwright.files import is_file, make_folder, write_whole
+from boxwright.preflight.anchors import anchors_of, fit_anchors
+from boxwright.preflight.records import Progress, Record
+from boxwright.training.batch_size import fitting_batch
+from boxwright.types import Categories
+
+__all__ = ["Started", "init_config", "start_run"]
+
+_LOG = logging.getLogger("boxwright")
+_MOST_BATCH = 16
+# Anchors are changed where so many more of the objects are reached.
+_WORTH = 0.02
+
+
+@dataclass(frozen=True)
+class Started:
+    """What was written.
+
+    Attributes:
+        config: The configuration.
+        files: All files, the configuration last.
+        choices: What was chosen, and why.
+    """
+
+    config: Path
+    files: tuple[Path, ...]
+    choices: tuple[Choice, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class _Data:
+    """The data, opened."""
+
+    found: Recognized
+    train: m.InputReader
+    held_out: m.InputReader
+    training: Dataset
+    facts: Facts
+    records: list[Record]
+    files: dict[Path, str]
+    choices: list[Choice]
+
+
+_NO_WISHES = Wishes()
+
+
+def init_config(
+    data: str | Path,
+    out: str | Path = "pipeline.config",
+    wishes: Wishes = _NO_WISHES,
+    *,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> Started:
+    """Write a configuration that trains on data, with its label map and, where the data have none, its split.
+
+    The same data and wishes give the same bytes.
+
+    Args:
+        data: A folder or file of a format that `recognize` knows.
+        out: The configuration; the other files lie beside it and begin with its name.
+        wishes: What the user asks for.
+        force: Whether files of an earlier time are replaced.
+        progress: Shows how far it is.
+
+    Returns:
+        What was written.
+
+    Raises:
+        DataError: Where the data are not recognized, or cannot be read.
+        ConfigError: For a preset that there is not.
+        OutputError: Where a file is there already, and not to be replaced.
+    """
+    out = Path(out).resolve()
+    if out.is_dir():
+        raise OutputError(f"{out} is a folder; name a file in it, such as {out / 'pipeline.config'}")
+    stem = out.with_suffix("")
+    preset = wishes.model or DEFAULT_PRESET
+    base = load_config(f"preset:{preset}")
+    opened = _open(recognize(data), stem, progress)
+    header = _header(data, wishes)
+    text, choices = _fitted(opened, base, preset, header, wishes)
+    files = {**opened.files, out: text}
+    if not force:
+        there = [str(path) for path, content in files.items() if is_file(path) and path.read_text() != content]
+        if there:
+            raise OutputError(
+                f"{there[0]} is there already, with other content; --force replaces it, --out names another"
+            )
+    make_folder(out.parent)
+    for path, content in files.items():  # the configuration last: what reads it finds the rest
+        write_whole(path, content)
+    return Started(out, tuple(files), (*opened.choices, *choices))
+
+
+def start_run(data: str | Path, folder: str | Path, model: str | None = None) -> Path:
+    """Write a configuration for data into a run's folder, or return the one that an earlier call wrote for them.
+
+    Args:
+        data: As for `init_config`.
+        folder: The run's folder.
+        model: The preset; None for one that fits small data.
+
+    Returns:
+        The configuration, `init.config`.
+
+    Raises:
+        ConfigError: Where the one that is there was written for other data or another preset.
+    """
+    path, wishes = Path(folder) / "init.config", Wishes(model=model or "")
+    if is_file(path):
+        first = (path.read_text(encoding="utf-8").splitlines() or [""])[0]
+        if first != f"# {_header(data, wishes)}":
+            raise ConfigError(f"{path} was written for other data or another preset ({first[2:]}); use another folder")
+        return path
+    started = init_config(data, path, wishes)
+    for choice in started.choices:
+        _LOG.info("%s: %s (%s)", choice.what, choice.chosen, choice.why)
+    return started.config
+
+
+def _header(data: str | Path, wishes: Wishes) -> str:
+    return f"Written by boxwright init {Path(data).resolve()} --model {wishes.model or DEFAULT_PRESET}"
+
+
+def _open(found: Recognized, stem: Path, progress: Progress | None) -> _Data:
+    """Open data; split them where they come without a split, and name their classes."""
+    everything = build_dataset(found.train, "data", found.label_map or _classes_of(found))
+    label_map = stem.with_name(f"{stem.name}.label_map.pbtxt")
+    files = {label_map: label_map_text(everything.categories)}
+    choices = [Choice("data", found.kind, f"{len(everything)} images; {'; '.join(found.notes) or 'as they lie there'}")]
+    train, held_out = found.train, found.held_out
+    training: Dataset = everything
+    if held_out is None:
+        split = split_dataset(everything, progress)
+        lists = {name: stem.with_name(f"{stem.name}.{name}.txt") for name in ("train", "val")}
+        told = "number and file name of each sample; written by boxwright init"
+        files[lists["train"]] = sample_list_text(split.train, f"for training: {told}")
+        files[lists["val"]] = sample_list_text(split.held_out, f"held out for evaluation: {told}")
+        train, held_out = copy.deepcopy(found.train), copy.deepcopy(found.train)
+        train.sample_list, held_out.sample_list = str(lists["train"]), str(lists["val"])
+        training = ListedDataset(everything, split.train, lists["train"])
+        choices.append(_told(split))
+    else:
+        evaluation = build_dataset(held_out, "data", everything.categories)
+        choices.append(
+            Choice("split", f"{len(everything)} to train, {len(evaluation)} to evaluate", "the data's own lists")
+        )
+    facts, records = read_facts(training, progress)
+    classes = ", ".join(f"{name} {count}" for name, count in facts.counts.most_common(6))
+    more = f" and {len(facts.counts) - 6} more" if len(facts.counts) > 6 else ""
+    choices.append(Choice("classes", str(len(everything.categories)), f"objects: {classes}{more}"))
+    for reader in (train, held_out):
+        reader.label_map_path = str(label_map)
+    held_out.shuffle = False
+    return _Data(found, train, held_out, training, facts, records, files, choices)
+
+
+def _classes_of(found: Recognized) -> Categories | None:
+    """Return the classes that TFRecords name; other formats name theirs themselves."""
+    records = found.train.tf_record_input_reader
+    return classes_of_records(list(records.input_path)) if records is not None else None
+
+
+def _told(split: Split) -> Choice:
+    why = "a fifth is held out"
+    if split.groups:
+        why += f"; {split.groups} groups of nearly the same picture stay together"
+    if split.unreadable:
+        why += f"; {len(split.unreadable)} images that cannot be read are on neither side"
+    return Choice("split", f"{len(split.train)} to train, {len(split.held_out)} to evaluate", why)
+
+
+def _fitted(
+    data: _Data, base: m.TrainEvalPipelineConfig, preset: str, header: str, wishes: Wishes
+) -> tuple[str, list[Choice]]:
+    """Return the configuration's text, and what was chosen for it."""
+    plan, choices = _first_plan(data, base, preset, header, wishes)
+    with tempfile.TemporaryDirectory() as folder:
+        config = _loaded(plan, data.files, Path(folder))
+        if not wishes.weights:
+            plan, choice = _with_anchors(plan, config, data)
+            choices += [choice] if choice else []
+        if wishes.steps and wishes.batch_size() is None:
+            fits, measured = fitting_batch(_loaded(plan, data.files, Path(folder)), plan.batch_size, wishes.device)
+            step = measured.predicted(measured.seconds, fits)
+            plan = _of_batch(plan, preset, fits, data, wishes) if fits < plan.batch_size else plan
+            minutes = step * plan.length.steps / 60
+            told = f"fits the {measured.device}'s memory; about {_rounded(minutes)} minutes there"
+            choices.append(Choice("batch", f"{fits} images", told))
+        else:
+            why = "as asked" if wishes.batch_size() else "not tried"
+            choices.append(Choice("batch", f"{plan.batch_size} images", why))
+    length = plan.length
+    why = "as asked" if wishes.epochs is not None else f"for {data.facts.images} images"
+    choices.append(Choice("length", f"{length.steps} steps", f"{length.epochs:.0f} times through the images, {why}"))
+    return config_text(plan), choices
+
+
+def _rounded(minutes: float) -> str:
+    return f"{minutes:.0f}" if minutes >= 1 else "1"
+
+
+def _first_plan(
+    data: _Data, base: m.TrainEvalPipelineConfig, preset: str, header: str, wishes: Wishes
+) -> tuple[Plan, list[Choice]]:
+    """Return a plan with the preset's own anchors, and a batch that was not tried yet."""
+    facts, own = data.facts, preset == DEFAULT_PRESET
+    size = wishes.image_size() or (choose_input(facts.size, facts.small_side(), facts.aspect) if own else None)
+    shape = f"images are {facts.size[1]}×{facts.size[0]}"
+    if wishes.image_size():
+        why = f"As asked; {shape}."
+    else:
+        smallest = facts.small_side() * max(size or facts.size)
+        why = f"{shape[0].upper()}{shape[1:]}; a tenth of the objects are then less than {smallest:.0f} pixels a side."
+    chosen = f"{size[1]}×{size[0]}" if size else "the preset's"
+    reason = "as asked" if wishes.model else "learns from few images, without pretrained weights"
+    choices = [Choice("model", preset, reason), Choice("input", chosen, why if size else shape)]
+    names = [item.name for item in data.training.categories]
+    steps: list[str] | None = None
+    if own:
+        aspect = size[1] / size[0] if size else facts.aspect
+        steps, told = choose_augmentation(facts.images, names, aspect)
+        choices.append(Choice("augmentation", f"{len(steps)} steps", told))
+    plan = Plan(
+        header=header,
+        preset=preset,
+        family=family_of(base),
+        num_classes=data.training.categories.num_slots,
+        input_size=size,
+        input_why=why,
+        anchors=None,
+        anchors_why="",
+        batch_size=0,
+        length=choose_length(facts.images, 1),
+        optimizer=m.Optimizer(),
+        augmentation=steps,
+        checkpoint=wishes.weights,
+        train=data.train,
+        held_out=data.held_out,
+    )
+    batch = wishes.batch_size() or choose_batch(facts.images, _MOST_BATCH)
+    return _of_batch(plan, preset, batch, data, wishes), choices
+
+
+def _of_batch(plan: Plan, preset: str, batch_size: int, data: _Data, wishes: Wishes) -> Plan:
+    """Return a plan for another batch size: its length, and the preset's rates and schedule for both."""
+    images = data.facts.images
+    length = choose_length(images, batch_size)
+    if wishes.epochs is not None:
+        steps = max(round(wishes.epochs * images / batch_size), 1)
+        length = replace(length, steps=steps, warmup=max(round(steps / 20), 1), epochs=wishes.epochs)
+    train = load_config(f"preset:{preset}", [f"train_config.batch_size={batch_size}"]).train_config
+    if train is None or train.optimizer is None:
+        raise ConfigError(f"preset {preset} has no optimizer; it cannot be trained")
+    optimizer = schedule_text(train.optimizer, train.num_steps or length.steps, length.steps)
+    return replace(plan, batch_size=batch_size, length=length, optimizer=optimizer)
+
+
+def _loaded(plan: Plan, files: dict[Path, str], folder: Path) -> m.TrainEvalPipelineConfig:
+    """Read a plan back, as a run would read it, before anything is where it is to be."""
+    text = config_text(plan)
+    for path, content in files.items():
+        write_whole(folder / path.name, content)
+        text = text.replace(f'"{path}"', f'"{folder / path.name}"')
+    write_whole(folder / "pipeline.config", text)
+    return load_config(folder / "pipeline.config")
+
+
+def _with_anchors(plan: Plan, config: m.TrainEvalPipelineConfig, data: _Data) -> tuple[Plan, Choice | None]:
+    """Return a plan with anchors that fit the boxes, where they fit notably more of them than the preset's."""
+    found = anchors_of(config.model)
+    if found is None:
+        return plan, None
+    generator, threshold = found
+    own, better = fit_anchors(build_detector(config, data.training.categories), generator, data.records, threshold)
+    reached = f"{own.share:.0%} of the objects reach IoU {threshold:g}"
+    if better is None or better[1].share <= own.share + _WORTH:
+        return plan, Choice("anchors", "the preset's", reached)
+    why = f"{better[1].share:.0%} of the objects reach IoU {threshold:g}; {own.share:.0%} with the preset's"
+    return replace(plan, anchors=better[0], anchors_why=f"Fitted: {why}."), Choice("anchors", "fitted", why)

@@ -1,0 +1,68 @@
+"""What a user asks for beside the data."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from boxwright.errors import ConfigError
+from boxwright.settings import setting
+
+__all__ = ["DEFAULT_PRESET", "Wishes"]
+
+# Trains from fresh weights on hundreds of images, on a CPU too.
+DEFAULT_PRESET = "ssd_mobilenet_v2_fpn_small"
+_SIZE = re.compile(r"([0-9]{1,5})(?:[x×]([0-9]{1,5}))?")
+_LEAST_SIDE = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wishes:
+    """What is not left to be chosen; `boxwright init` has an option for each."""
+
+    model: str = setting("", "A preset, as boxwright models lists them; without, one for small data.")
+    imgsz: str = setting("", "Input size: 320, or WIDTHxHEIGHT as 320x240; without, one that fits the objects.")
+    batch: str = setting("auto", "Images of a step; auto for as many as fit the memory, at most 16.")
+    epochs: float | None = setting(None, "Times through the images; without, as their number asks.", least=0)
+    weights: str = setting("", "A checkpoint of the same model to start from, such as a zoo archive.")
+    device: str = setting("auto", "Where it is to be trained: cpu, cuda, one GPU as cuda:1, or auto.")
+    steps: bool = setting(True, "Try training steps, for a batch that fits the memory.")
+
+    @property
+    def preset(self) -> str:
+        """The preset that is asked for, or the one for small data."""
+        return self.model or DEFAULT_PRESET
+
+    def image_size(self) -> tuple[int, int] | None:
+        """Return (height, width) of the input; None to choose, or to keep what the preset is made for.
+
+        Returns:
+            The size.
+
+        Raises:
+            ConfigError: Where `imgsz` is no size.
+        """
+        if not self.imgsz:
+            return None
+        match = _SIZE.fullmatch(self.imgsz)
+        if match is None or not all(int(side) >= _LEAST_SIDE for side in match.groups() if side):
+            raise ConfigError(
+                f"imgsz {self.imgsz}: expected a side in pixels, as 320, or WIDTHxHEIGHT, as 320x240; at least 32"
+            )
+        width = int(match[1])
+        return int(match[2] or width), width
+
+    def batch_size(self) -> int | None:
+        """Return the batch size that is asked for; None to choose.
+
+        Returns:
+            The number of images.
+
+        Raises:
+            ConfigError: Where `batch` is neither a number above 0 nor auto.
+        """
+        if self.batch == "auto":
+            return None
+        if not self.batch.isdecimal() or int(self.batch) < 1:
+            raise ConfigError(f"batch {self.batch}: expected a number of images, or auto")
+        return int(self.batch)

@@ -1,0 +1,118 @@
+"""Some samples of a data set, by a list: how data that come without a split are split and stay so.
+
+A line of the list is a sample's number in the data and its file's name, as `17 raccoon-25.jpg`; lines that start with
+`#` are comments. The names are compared when samples are read, so that data that changed since are not read wrongly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from boxwright.data.dataset import Dataset
+from boxwright.errors import DataError
+from boxwright.files import read_file
+from boxwright.types import Categories, Sample
+
+__all__ = ["ListedDataset", "read_sample_list", "sample_list_text"]
+
+
+class ListedDataset:
+    """The samples of a data set that a list names, in the list's order."""
+
+    def __init__(self, dataset: Dataset, rows: Sequence[tuple[int, str]], path: str | Path) -> None:
+        """Take the list.
+
+        Args:
+            dataset: All samples.
+            rows: Numbers and file names, as `read_sample_list` returns them.
+            path: Where the list was read from, for messages.
+
+        Raises:
+            DataError: Where it names a sample that is not there.
+        """
+        self._dataset, self._rows, self.path = dataset, list(rows), Path(path)
+        beyond = next((number for number, _ in self._rows if number >= len(dataset)), None)
+        if beyond is not None:
+            raise DataError(
+                f"{path}: sample {beyond}, but {dataset.name} has {len(dataset)}; the data changed since they were "
+                "split: split them again by boxwright init"
+            )
+        self.name = f"{dataset.name} ({self.path.name})"
+
+    @property
+    def categories(self) -> Categories:
+        """The classes."""
+        return self._dataset.categories
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """How many samples each source has; all are of one."""
+        return (len(self),)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> Sample:
+        """Read one sample.
+
+        Args:
+            index: From 0.
+
+        Returns:
+            The sample.
+
+        Raises:
+            DataError: Where it cannot be read, or is another than the list names.
+        """
+        number, name = self._rows[index]
+        sample = self._dataset[number]
+        self._check(number, name, sample.filename)
+        return sample
+
+    def encoded(self, index: int) -> tuple[bytes, str]:
+        """Return the image file's bytes and its name."""
+        number, name = self._rows[index]
+        data, found = self._dataset.encoded(number)
+        self._check(number, name, found)
+        return data, found
+
+    def _check(self, number: int, listed: str, found: str) -> None:
+        if listed and found and Path(found).name != listed:
+            raise DataError(
+                f"{self.path}: sample {number} is {Path(found).name}, and was {listed} when the data were split; "
+                "split them again by boxwright init"
+            )
+
+
+def read_sample_list(path: str | Path) -> list[tuple[int, str]]:
+    """Read a list of samples.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Numbers and names; a name is empty where there was none.
+
+    Raises:
+        DataError: Where a line is not a number and a name, a number comes twice, or there is none.
+    """
+    rows: list[tuple[int, str]] = []
+    for place, line in enumerate(read_file(path).decode("utf-8", "replace").splitlines(), start=1):
+        number, _, name = line.strip().partition(" ")
+        if not number or number.startswith("#"):
+            continue
+        if not (number.isascii() and number.isdecimal() and len(number) < 12):
+            raise DataError(f"{path}: line {place}: expected a number and a file's name, found {line[:60]!r}")
+        rows.append((int(number), name.strip()))
+    if not rows:
+        raise DataError(f"{path}: the list is empty")
+    if len({number for number, _ in rows}) < len(rows):
+        raise DataError(f"{path}: a sample is listed twice")
+    return rows
+
+
+def sample_list_text(rows: Sequence[tuple[int, str]], comment: str) -> str:
+    """Return the text of a list of samples, under a comment."""
+    lines = [f"# {comment}", *(f"{number} {Path(name).name}".rstrip() for number, name in rows)]
+    return "".join("".join(c if c.isprintable() else "?" for c in line) + "\n" for line in lines)

@@ -1,0 +1,44 @@
+"""The largest batch that fits the memory of a device."""
+
+from __future__ import annotations
+
+import copy
+
+from boxwright.config.messages import TrainEvalPipelineConfig
+from boxwright.errors import ConfigError
+from boxwright.training.rehearsal import Rehearsal, rehearse
+
+__all__ = ["fitting", "fitting_batch"]
+
+_FULL = 0.9  # of the memory that there is
+
+
+def fitting_batch(config: TrainEvalPipelineConfig, most: int, device: str = "auto") -> tuple[int, Rehearsal]:
+    """Try steps of one and two images, and return the largest batch that should fit.
+
+    Args:
+        config: The whole configuration.
+        most: The largest that is wanted.
+        device: On which, as for `device.usable_device`.
+
+    Returns:
+        `most`, or the first of its halves, quarters, … that fits; and what was measured.
+
+    Raises:
+        ConfigError: Where the configuration trains nothing.
+        TrainingError: Where a step of two images fails, or does not fit.
+    """
+    tried = copy.deepcopy(config)
+    if tried.train_config is None:
+        raise ConfigError("train_config is not set; there is no batch to fit")
+    tried.train_config.batch_size = 2
+    measured = rehearse(tried, device)
+    return fitting(measured, most), measured
+
+
+def fitting(measured: Rehearsal, most: int) -> int:
+    """Return `most`, or the first of its halves, quarters, … that fits; 1 where none does."""
+    size = most
+    while size > 1 and measured.predicted(measured.memory, size) > _FULL * measured.available:
+        size //= 2
+    return size

@@ -1,0 +1,116 @@
+"""Formats and lists, recognized."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+import boxwright as bw
+from boxwright.autoconfig.recognize import recognize
+from boxwright.builders.input_reader import build_dataset
+from boxwright.data.record_classes import classes_of_records
+from tests.autoconfig.datasets import coco, roboflow_coco, roboflow_yolo, shapes, tfrecords, voc, yolo
+
+CLASSES = [item.name for item in shapes(1, 1).categories]
+MADE: dict[str, Callable[[Path], Path]] = {
+    "YOLO": yolo,
+    "Roboflow's YOLO": roboflow_yolo,
+    "Roboflow's COCO": roboflow_coco,
+    "COCO": coco,
+    "TFRecords": tfrecords,
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_formats_with_lists(name: str, tmp_path: Path) -> None:
+    found = recognize(MADE[name](tmp_path / "data"))
+    assert found.kind == name.replace("Roboflow's YOLO", "YOLO")
+    assert found.held_out is not None
+    classes = found.label_map or (
+        classes_of_records([str(tmp_path / "data" / "train.record-*")]) if name == "TFRecords" else None
+    )
+    train = build_dataset(found.train, "train", classes)
+    held_out = build_dataset(found.held_out, "held_out", train.categories)
+    assert (len(train), len(held_out)) == (20, 6)
+    assert sorted(item.name for item in train.categories) == sorted(CLASSES)
+    if name == "Roboflow's YOLO":
+        assert found.notes == ("the list test is left for a last evaluation",)
+    for dataset in (train, held_out):
+        for number in range(len(dataset)):
+            sample = dataset[number]
+            assert sample.image.shape == (64, 80, 3)
+
+
+def test_voc_without_and_with_lists(tmp_path: Path) -> None:
+    folder = voc(tmp_path / "voc")
+    found = recognize(folder)
+    assert (found.kind, found.held_out) == ("Pascal VOC", None)
+    lists = folder / "ImageSets" / "Main"
+    stems = (lists / "all.txt").read_text().split()
+    for names, train, held_out in (
+        (("train", "val"), "train", "val"),
+        (("train", "val", "test"), "train", "val"),
+        (("train", "val", "trainval"), "train", "val"),
+        (("trainval", "test"), "trainval", "test"),
+        (("train", "val", "trainval", "test", "circle_train"), "trainval", "test"),
+        (("trainval",), "trainval", None),
+    ):
+        shutil.rmtree(lists)
+        lists.mkdir()
+        for name in names:
+            (lists / f"{name}.txt").write_text("\n".join(stems[:5]))
+        found = recognize(folder)
+        assert found.train.voc_input_reader is not None
+        assert found.train.voc_input_reader.image_set == train, names
+        own = found.held_out.voc_input_reader.image_set if found.held_out and found.held_out.voc_input_reader else None
+        assert own == held_out, names
+
+
+def test_a_folder_of_pictures_with_one_json(tmp_path: Path) -> None:
+    from boxwright.data.convert import write_coco
+
+    write_coco(shapes(8, 1), tmp_path / "data" / "labels.json")
+    found = recognize(tmp_path / "data")
+    assert (found.kind, found.held_out) == ("COCO", None)
+    assert len(build_dataset(found.train, "train")) == 8
+    assert recognize(tmp_path / "data" / "labels.json").train == found.train
+
+
+def test_files_are_named_as_well_as_folders(tmp_path: Path) -> None:
+    folder = yolo(tmp_path / "yolo")
+    assert recognize(folder / "data.yaml").train == recognize(folder).train
+    records = tfrecords(tmp_path / "records")
+    one = recognize(records / "val.record")
+    assert one.held_out is None
+    assert one.train.tf_record_input_reader is not None
+    assert one.train.tf_record_input_reader.input_path == [str(records / "val.record")]
+
+
+def test_paths_are_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    voc(tmp_path / "voc")
+    monkeypatch.chdir(tmp_path)
+    found = recognize("voc")
+    assert found.train.voc_input_reader is not None
+    assert found.train.voc_input_reader.root == str(tmp_path / "voc")
+
+
+def test_what_is_not_recognized_says_what_is_expected(tmp_path: Path) -> None:
+    with pytest.raises(bw.DataError, match="no such file or folder"):
+        recognize(tmp_path / "nowhere")
+    with pytest.raises(bw.DataError, match=r"nothing that is known \(an empty folder\); expected YOLO"):
+        recognize(tmp_path)
+    Image.new("RGB", (9, 9)).save(tmp_path / "a.png")
+    with pytest.raises(bw.DataError, match=r"1 images and no annotations \(a\.png\); expected YOLO"):
+        recognize(tmp_path)
+    (tmp_path / "data.yaml").write_text("names: [a]\nval: images\n")
+    with pytest.raises(bw.DataError, match="no list 'train'; there are: val"):
+        recognize(tmp_path)
+    for name in ("one", "two"):
+        (tmp_path / "both" / name).mkdir(parents=True)
+        (tmp_path / "both" / name / "_annotations.coco.json").write_text("{}")
+    with pytest.raises(bw.DataError, match="which of one, two is for training"):
+        recognize(tmp_path / "both")
