@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from boxwright.cli.console import console, importing
+from boxwright.cli.console import console, errors, importing
 from boxwright.cli.options import PlainCommand
 from boxwright.errors import ConfigError
 
@@ -31,7 +31,7 @@ class Format(str, PythonEnum):
     JSON = "json"
 
 
-_File = Annotated[Path, typer.Argument(help="A configuration: text format, YAML or JSON.")]
+_File = Annotated[Path, typer.Argument(help="A configuration (text format, YAML or JSON), or preset:NAME.")]
 _Set = Annotated[
     list[str] | None, typer.Option("--set", help="Change it first, as in --set train_config.batch_size=8.")
 ]
@@ -43,10 +43,16 @@ def show(
     format: Annotated[Format, typer.Option("--format", help="What to print it as.")] = Format.TEXT,
     set_: _Set = None,
 ) -> None:
-    """Print a configuration, in any of three formats."""
+    """Print the whole configuration that a file, or preset:NAME, stands for, in any of three formats."""
     from boxwright.config.load import dump_message, load_config
 
-    print(dump_message(load_config(file, set_ or []), format.value), end="")
+    config = load_config(file, set_ or [])
+    for note in config.notes:
+        if format is Format.JSON:  # it has no comments
+            errors.print(note, markup=False)
+        else:
+            print(f"# {note}")
+    print(dump_message(config, format.value), end="")
 
 
 @app.command(cls=PlainCommand)
@@ -61,6 +67,8 @@ def check(file: _File, set_: _Set = None) -> None:
         from boxwright.config.support import grouped, report
 
     config = load_config(file, set_ or [])
+    for note in config.notes:
+        console.print(note, markup=False)
     found = list(report(config))
     for group in grouped(found):
         style = {"refused": "red", "without effect": "yellow"}.get(group[0].status.verdict)

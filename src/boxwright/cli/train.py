@@ -99,7 +99,10 @@ class TfFlags:
 
 
 Config = Annotated[
-    Path, typer.Option("--pipeline_config_path", "--config", help="The configuration: text format, YAML or JSON.")
+    Path,
+    typer.Option(
+        "--pipeline_config_path", "--config", help="The configuration (text format, YAML or JSON), or preset:NAME."
+    ),
 ]
 ModelDir = Annotated[
     Path,

@@ -186,6 +186,8 @@ def _prepare(
 
 
 def _say_what_is_not_honoured(config: m.TrainEvalPipelineConfig, processes: Processes) -> None:
+    for note in config.notes:
+        processes.log.info(note)
     for found in report(config):
         if found.worth_saying:
             processes.log.info(str(found))
