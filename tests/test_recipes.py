@@ -1,7 +1,8 @@
-"""The configurations that are shipped: whole, honoured throughout, what their headers say."""
+"""The presets that are recipes of papers: whole, honoured throughout, what their headers say."""
 
 from __future__ import annotations
 
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import torch
 import boxwright as bw
 from boxwright.builders.detector import build_detector
 from boxwright.builders.training import FineTune, build_training
+from boxwright.config import messages as m
 from boxwright.config.load import load_config
+from boxwright.config.preset import preset_names, preset_text
 from boxwright.config.support import report
 from boxwright.criteria.cascade import CascadeCriterion
 from boxwright.data.label_map import load_label_map
@@ -20,8 +23,10 @@ from boxwright.models.refinedet import RefineDet
 from boxwright.models.regularization import Regularizer
 from boxwright.postprocessing.nms import BestOfClass
 
-ROOT = Path(__file__).parent.parent
-PATHS = sorted((ROOT / "configs").glob("*/*.config"))
+NAMES = preset_names()
+ALIGNED = ("align_det_", "srn_")
+TWO_STAGE = ("kerod_", "torchvision_", "mask_rcnn_resnet50_fpn_coco", "mask_rcnn_mobilenet_v3")
+ONE_STAGE = ("refinedet", "ssd300_", "ssd512_")
 # Boxes of the papers' tables, and steps and batch of the authors' files.
 ANCHORS = {"refinedet320": 6375, "refinedet512": 16320, "ssd300": 8732, "ssd512": 24564}
 STEPS = {"voc": (120_000, 32), "coco": (400_000, 32), "refinedet512_resnet101_coco": (540_000, 20)}
@@ -37,11 +42,39 @@ CONVOLUTIONS = {
     "ssd300_vgg16": 15 + 8 + 12,
     "ssd512_vgg16": 15 + 10 + 14,
 }
-PUBLISHED = [path for path in PATHS if path.stem.split("_")[0] in ANCHORS]
+PUBLISHED = [name for name in NAMES if name.split("_")[0] in ANCHORS]
+
+
+def recipes(prefixes: tuple[str, ...]) -> list[str]:
+    return [name for name in NAMES if name.startswith(prefixes)]
+
+
+def header(name: str) -> list[str]:
+    """Return the comment at the top of a preset, without its marks."""
+    return [
+        line.removeprefix("#") for line in takewhile(lambda line: line.startswith("#"), preset_text(name).split("\n"))
+    ]
+
+
+def example(name: str, folder: Path) -> Path:
+    """Write the configuration that a recipe's comment shows to a file."""
+    lines = header(name)
+    start = lines.index(f'   preset: "{name}"')
+    path = folder / "my.config"
+    path.write_text("\n".join(takewhile(str.strip, lines[start:])))
+    return path
+
+
+def whole(name: str, folder: Path) -> m.TrainEvalPipelineConfig:
+    """Return what the example of a recipe stands for: all of it honoured."""
+    config = load_config(example(name, folder))
+    assert [str(row) for row in report(config) if row.status.verdict != "honoured"] == []
+    assert config.train_input_reader is not None
+    assert len(config.eval_input_reader) == 1
+    return config
 
 
 def test_all_are_there() -> None:
-    names = {path.stem for path in PATHS}
     sizes = {
         f"refinedet{s}_{net}_{data}" for s in (320, 512) for net in ("vgg16", "resnet101") for data in ("voc", "coco")
     }
@@ -51,87 +84,79 @@ def test_all_are_there() -> None:
     two_stages = kerods | torchvisions | {"mask_rcnn_mobilenet_v3_fpn_shapes"}
     aligned = {"align_det_resnet101_coco", "align_det_resnext101_coco", "refinedetpp512_vgg16_voc"}
     faces = {"srn_resnet50_wider_face", "srn_mobilenet_v2_wider_face"}
-    assert names == sizes | small | {"ssd300_vgg16_voc", "ssd512_vgg16_voc"} | two_stages | aligned | faces
+    wanted = sizes | small | {"ssd300_vgg16_voc", "ssd512_vgg16_voc"} | two_stages | aligned | faces
+    assert len(wanted) == 23
+    assert {*recipes(ALIGNED), *recipes(TWO_STAGE), *recipes(ONE_STAGE)} == wanted
 
 
-@pytest.mark.parametrize(
-    "path", [path for path in PATHS if path.parent.name in ("srn", "align_det")], ids=lambda path: path.stem
-)
-def test_later_recipe(path: Path) -> None:
+@pytest.mark.parametrize("name", recipes(ALIGNED))
+def test_later_recipe(name: str, tmp_path: Path) -> None:
     """What their headers promise, and the schedules of the sources."""
-    header = "\n".join(line for line in path.read_text().splitlines() if line.startswith("#"))
-    assert f"boxwright train --pipeline_config_path {path.relative_to(ROOT).as_posix()}" in header
-    assert "Published: " in header
-    assert "Not trained by us" in header
-    config = load_config(path)
-    assert [str(row) for row in report(config) if row.status.verdict != "honoured"] == []
+    text = "\n".join(header(name))
+    assert "boxwright train --pipeline_config_path my.config --model_dir" in text
+    assert "Published: " in text
+    assert "Not trained by us" in text
+    config = whole(name, tmp_path)
     plan = build_training(config)
     with torch.device("meta"):
         detector = build_detector(config)
         numbers = sum(parameter.numel() for parameter in detector.network.parameters())
     assert isinstance(detector.criterion, CascadeCriterion)
-    if path.stem == "srn_resnet50_wider_face":
+    if name == "srn_resnet50_wider_face":
         assert numbers == 53_370_698
         rates = [plan.optimizer.schedule(step) for step in (0, 32_199, 32_200, 40_250, 48_299)]
         assert rates == pytest.approx([1e-2, 1e-2, 1e-3, 1e-4, 1e-4])
-    if path.parent.name == "align_det":
+    if name.startswith("align_det"):
         rates = [plan.optimizer.schedule(step) for step in (0, 500, 59_999, 60_000, 80_000, 89_999)]
         assert rates == pytest.approx([0.01 / 3, 1e-2, 1e-2, 1e-3, 1e-4, 1e-4], rel=1e-5)
         assert plan.stream.batch_size == 16
 
 
-@pytest.mark.parametrize(
-    "path", [path for path in PATHS if path.parent.name == "faster_rcnn"], ids=lambda path: path.stem
-)
-def test_two_stage_configuration(path: Path) -> None:
-    header = "\n".join(line for line in path.read_text().splitlines() if line.startswith("#"))
-    assert f"boxwright train --pipeline_config_path {path.relative_to(ROOT).as_posix()}" in header
-    assert "Published: " in header or "Reached here" in header
-    config = load_config(path)
-    assert [str(row) for row in report(config) if row.status.verdict != "honoured"] == []
+@pytest.mark.parametrize("name", recipes(TWO_STAGE))
+def test_two_stage_configuration(name: str, tmp_path: Path) -> None:
+    text = "\n".join(header(name))
+    assert "boxwright train --pipeline_config_path my.config --model_dir" in text
+    assert "Published: " in text or "Reached here" in text
+    config = whole(name, tmp_path)
     plan = build_training(config)
     assert plan.num_steps > 0
     with torch.device("meta"):
         network = build_detector(config).network
-    assert network.learns_masks == ("mask" in path.stem)
-    if "resnet50" in path.stem:  # 25.6 million less the classifier's 2.0, a pyramid of 3.3, dense layers of 13.9
+    assert network.learns_masks == ("mask" in name)
+    if "resnet50" in name:  # 25.6 million less the classifier's 2.0, a pyramid of 3.3, dense layers of 13.9
         numbers = sum(parameter.numel() for parameter in network.parameters())
         assert 41e6 < numbers < 45e6
 
 
-@pytest.mark.parametrize(
-    "path", [path for path in PATHS if path.parent.name in ("refinedet", "ssd_vgg16")], ids=lambda path: path.stem
-)
-def test_configuration(path: Path) -> None:
-    text = path.read_text()
-    header = "\n".join(line for line in text.splitlines() if line.startswith("#"))
-    assert f"boxwright train --pipeline_config_path {path.relative_to(ROOT).as_posix()}" in header
-    assert "Published" in header
-    assert "CVPR 2018" in header or "ECCV 2016" in header
-    config = load_config(path)
-    assert [str(row) for row in report(config) if row.status.verdict != "honoured"] == []
+@pytest.mark.parametrize("name", recipes(ONE_STAGE))
+def test_configuration(name: str, tmp_path: Path) -> None:
+    text = "\n".join(header(name))
+    assert "boxwright train --pipeline_config_path my.config --model_dir" in text
+    assert "Published" in text
+    assert "CVPR 2018" in text or "ECCV 2016" in text
+    config = whole(name, tmp_path)
     with torch.device("meta"):
         network = build_detector(config).network
         model: Any = config.model.refinedet or config.model.ssd  # type: ignore[union-attr]
         size = model.image_resizer.fixed_shape_resizer
         predictions = network(torch.zeros(1, 3, size.height, size.width), torch.zeros(1, 2))
         predictions = getattr(predictions, "detection", predictions)
-    family = path.stem.split("_")[0]
+    family = name.split("_")[0]
     if family in ANCHORS:
         assert predictions.class_logits.shape[1] == ANCHORS[family]
         plan = build_training(config)
-        steps, batch = STEPS.get(path.stem, STEPS[path.stem.split("_")[-1]])
+        steps, batch = STEPS.get(name, STEPS[name.split("_")[-1]])
         assert (plan.num_steps, plan.stream.batch_size) == (steps, batch)
-        classes = 80 if "coco" in path.stem else 20
+        classes = 80 if "coco" in name else 20
         assert predictions.class_logits.shape[2] == classes + 1
 
 
-@pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.stem)
-def test_published_recipe(path: Path) -> None:
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_recipe(name: str, tmp_path: Path) -> None:
     """The authors' solver files: rate, momentum, decay of kernels alone, biases twice as fast, augmentation."""
-    config = load_config(path)
+    config = whole(name, tmp_path)
     plan = build_training(config)
-    first, second = DROPS.get(path.stem, DROPS[path.stem.split("_")[-1]])
+    first, second = DROPS.get(name, DROPS[name.split("_")[-1]])
     rates = [plan.optimizer.schedule(step) for step in (0, first - 1, first, second - 1, second, plan.num_steps - 1)]
     assert rates == pytest.approx([1e-3, 1e-3, 1e-4, 1e-4, 1e-5, 1e-5])
     momentum = config.train_config.optimizer.momentum_optimizer  # type: ignore[union-attr]
@@ -144,33 +169,33 @@ def test_published_recipe(path: Path) -> None:
     # Blue comes first in conversions of Caffe's ResNet; VGG's public file takes red first.
     start = plan.fine_tune
     assert FineTune(start.source, start.scope, start.channels) == FineTune(
-        "resnet101_caffe.pth" if "resnet" in path.stem else "vgg16_reducedfc.pth",
+        "resnet101_caffe.pth" if "resnet" in name else "vgg16_reducedfc.pth",
         "classification",
-        "BGR" if "resnet" in path.stem else "RGB",
+        "BGR" if "resnet" in name else "RGB",
     )
     with torch.device("meta"):
         detector = build_detector(config)
     convs = [module for module in detector.network.modules() if isinstance(module, (Conv2d, Deconv2d))]
-    assert len(convs) == CONVOLUTIONS[path.stem.split("_voc")[0].split("_coco")[0]]
+    assert len(convs) == CONVOLUTIONS[name.split("_voc")[0].split("_coco")[0]]
     assert {(conv.regularizer.l1, round(conv.regularizer.l2, 8)) for conv in convs} == {(0.0, 5e-4)}
     assert {conv.bias_regularizer for conv in convs} == {Regularizer()}
-    if "refinedet" in path.stem:
+    if "refinedet" in name:
         assert isinstance(detector.criterion, CascadeCriterion)
         assert isinstance(detector.network, RefineDet)
         assert detector.network.second_step.filter is not None
         assert detector.network.second_step.filter.objectness_threshold == pytest.approx(0.01)
         nms = detector.postprocessor.detection.nms  # type: ignore[attr-defined]
         assert nms.candidates == BestOfClass(1000)
-        assert (nms.lowering is not None) == ("coco" in path.stem)
+        assert (nms.lowering is not None) == ("coco" in name)
 
 
 def test_label_map_of_voc() -> None:
-    assert len(load_label_map(ROOT / "configs" / "voc_label_map.pbtxt")) == 20
+    assert len(load_label_map("preset:voc_label_map.pbtxt")) == 20
 
 
 def test_anchors_of_ssd300() -> None:
     """The first of the finest level and the last of all, by the paper's sizes (section 2.2 and the released code)."""
-    detector = bw.build_detector(load_config(ROOT / "configs" / "ssd_vgg16" / "ssd300_vgg16_voc.config"))
+    detector = bw.build_detector(load_config("preset:ssd300_vgg16_voc"))
     anchors = detector.network.anchors.generator([(n, n) for n in (38, 19, 10, 5, 3, 1)], (300, 300))  # type: ignore[operator]
     assert anchors[0][0].tolist() == pytest.approx([4 - 15, 4 - 15, 4 + 15, 4 + 15])
     half = (30 * 60) ** 0.5 / 2
@@ -181,7 +206,7 @@ def test_anchors_of_ssd300() -> None:
 
 def test_anchors_of_ssd512() -> None:
     """Sides of 7, 15, 30, 45, 60, 75, 90 and 105 % of the input; a further square between each two."""
-    detector = bw.build_detector(load_config(ROOT / "configs" / "ssd_vgg16" / "ssd512_vgg16_voc.config"))
+    detector = bw.build_detector(load_config("preset:ssd512_vgg16_voc"))
     grids = [(n, n) for n in (64, 32, 16, 8, 4, 2, 1)]
     levels = detector.network.anchors.generator(grids, (512, 512))  # type: ignore[operator]
     shares = [0.07, 0.15, 0.3, 0.45, 0.6, 0.75, 0.9, 1.05]
