@@ -15,6 +15,7 @@ from boxwright.errors import ConfigError
 
 if TYPE_CHECKING:
     from boxwright.config.message import FieldSpec, Message
+    from boxwright.config.messages import TrainEvalPipelineConfig
     from boxwright.config.support import FieldReport
 
 __all__ = ["app"]
@@ -81,16 +82,27 @@ def check(file: _File, set_: _Set = None) -> None:
     if "refused" in verdicts:
         console.print("training cannot start: remove or change what is refused")
         raise typer.Exit(1)
-    from boxwright.builders.plans import build_plans  # torch takes seconds
-    from boxwright.builders.tensorflow_version import explain_version, tensorflow_version
+    _build(config)
 
-    build_plans(config)
+
+def _build(config: TrainEvalPipelineConfig) -> None:
+    """Build what is there, and say what is missing, all of it."""
+    from boxwright.builders.missing import missing_for_training
+    from boxwright.builders.plans import build_plans  # torch takes seconds
+    from boxwright.builders.tensorflow_version import explain_version
+
+    missing = missing_for_training(config)
+    there = config.model_copy()
+    if missing:
+        there.clear("train_config")
+    if not any(line.startswith("model") for line in missing):
+        build_plans(there)
     if meaning := explain_version(config):
         console.print(meaning, markup=False)
-    endless = tensorflow_version(config.model) == 1
-    if config.train_config is None or (config.train_config.num_steps < 1 and not endless):
-        missing = "train_config" if config.train_config is None else "train_config.num_steps"
-        console.print(f"training cannot start: {missing} is missing; the rest can be built")
+    if missing:
+        console.print("training cannot start, as this is missing:")
+        for line in missing:
+            console.print(f"  {line}", markup=False)
         raise typer.Exit(1)
 
 
