@@ -60,7 +60,7 @@ def of_config(name: str) -> str:
     """Return the model of one of our configurations, as text."""
     from boxwright.config.load import dump_message
 
-    model = load_config(HERE.parent / "configs" / name).model
+    model = load_config(name).model
     if model is None:
         raise ValueError(f"{name} has no model")
     return dump_message(model)
@@ -69,7 +69,7 @@ def of_config(name: str) -> str:
 MODELS: dict[str, Callable[[], str]] = {
     "fpnlite": lambda: recorded("ssd_mobilenet_v2_fpnlite_320x320"),
     "efficientdet_d0": lambda: recorded("ssd_efficientdet_d0_512x512"),
-    "refinedet320": lambda: of_config("refinedet/refinedet320_vgg16_coco.config"),
+    "refinedet320": lambda: of_config("preset:refinedet320_vgg16_coco"),
 }
 PEERS = {"fpnlite": "ssdlite320", "efficientdet_d0": "retinanet", "refinedet320": "retinanet"}
 

@@ -12,7 +12,7 @@ bin=${1:-.venv/bin}
 "$bin/python" benchmarks/two_stage.py --device cuda
 for way in "" "--train"; do
   # shellcheck disable=SC2086  # the way may be nothing
-  "$bin/boxwright" benchmark configs/faster_rcnn/torchvision_fasterrcnn_resnet50_fpn_coco.config \
+  "$bin/boxwright" benchmark preset:torchvision_fasterrcnn_resnet50_fpn_coco \
     --compare torchvision:fasterrcnn_resnet50_fpn --device cuda --precision bfloat16 --batch 1 --batch 8 $way \
     --json "benchmarks/results/faster-rcnn${way}-cuda.json"
 done

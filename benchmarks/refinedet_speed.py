@@ -32,10 +32,9 @@ from boxwright.runtime.allocator import keep_freed_memory
 from boxwright.types import CascadePredictions, Targets
 
 HERE = Path(__file__).parent
-CONFIGS = HERE.parent / "configs"
 PATHS = {
-    "RefineDet320": CONFIGS / "refinedet" / "refinedet320_vgg16_voc.config",
-    "SSD300": CONFIGS / "ssd_vgg16" / "ssd300_vgg16_voc.config",
+    "RefineDet320": "preset:refinedet320_vgg16_voc",
+    "SSD300": "preset:ssd300_vgg16_voc",
 }
 BACKGROUND = 6.0
 Run = Callable[[], object]

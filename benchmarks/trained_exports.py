@@ -28,7 +28,7 @@ FORMATS = {
 AP = "DetectionBoxes_Precision/mAP"
 
 RATE = "train_config.optimizer.{}_optimizer.learning_rate.cosine_decay_learning_rate.total_steps={}"
-MASKS = "faster_rcnn/mask_rcnn_mobilenet_v3_fpn_shapes"
+MASKS = "mask_rcnn_mobilenet_v3_fpn_shapes"
 BOXES_ALONE = (
     "model.faster_rcnn.number_of_stages=2",
     "model.faster_rcnn.second_stage_box_predictor.mask_rcnn_box_predictor.predict_instance_masks=false",
@@ -40,7 +40,7 @@ BOXES_ALONE = (
 MADE: dict[str, tuple[str, str, int, tuple[str, ...]]] = {
     "ssd": ("shapes", "adam", 700, ()),
     "d0": ("efficientdet", "adam", 1600, ()),
-    "refinedet": ("refinedet/refinedet_mobilenet_v2_shapes", "adam", 1000, ()),
+    "refinedet": ("refinedet_mobilenet_v2_shapes", "adam", 1000, ()),
     "faster": (MASKS, "adamw", 800, BOXES_ALONE),
     "mask": (MASKS, "adamw", 1000, ()),
 }
@@ -64,7 +64,15 @@ def configuration(name: str, work: Path) -> Path:
         model = model.replace("_dimension: 512", "_dimension: 192")
         text = "model {\n" + model + "}\n" + shapes[shapes.index("train_config {") :]
     else:
-        text = (ROOT / "configs" / f"{source}.config").read_text()
+        text = f'preset: "{source}"\n' + shapes[shapes.index("train_input_reader {") :]
+        if source == MASKS:
+            text = text.replace(
+                "_input_reader {\n  label",
+                "_input_reader {\n  load_instance_masks: true\n  mask_type: PNG_MASKS\n  label",
+            )
+            text = text.replace(
+                "eval_config {", 'eval_config {\n  metrics_set: ["coco_detection_metrics", "coco_mask_metrics"]'
+            )
     data = work / "demo" / "data"
     for file in ("label_map.pbtxt", "train.record-?????-of-00002", "val.record"):
         for known in (f'"demo/data/{file}"', f'"{file}"'):

@@ -2,7 +2,7 @@
 
     python benchmarks/two_stage.py [--device cuda] [--repeats 4] [--size 640] [--only "infer"]
 
-Ours are configs/faster_rcnn/torchvision_*, into which torchvision's random weights are loaded by name, so that both
+Ours are the presets torchvision_*, into which torchvision's random weights are loaded by name, so that both
 find the same proposals and detections. Each row is timed in interleaved rounds; printed are the least milliseconds of
 both, and the least and the median of the rounds' ratios (below 1 is faster). Beside them: TF's Faster R-CNN with
 ResNet-50 and one map of stride 16, in which regions that are padding are not looked at; where an inference's time goes;
@@ -45,7 +45,6 @@ from boxwright.types import FoundObjects, Proposals, Targets, TwoStagePrediction
 from boxwright.types.masks import InstanceMasks
 
 HERE = Path(__file__).parent
-CONFIGS = HERE.parent / "configs" / "faster_rcnn"
 KINDS = {"fasterrcnn": "Faster R-CNN", "maskrcnn": "Mask R-CNN"}
 RESNET50 = """faster_rcnn { num_classes: 90
   image_resizer { fixed_shape_resizer { height: SIZE width: SIZE } }
@@ -77,7 +76,7 @@ def ours(kind: str, size: int, model: nn.Module) -> Detector:
     """Make ours with torchvision's weights."""
     resizer = "model.faster_rcnn.image_resizer.keep_aspect_ratio_resizer"
     config = bw.load_config(
-        CONFIGS / f"torchvision_{kind}_resnet50_fpn_coco.config",
+        f"preset:torchvision_{kind}_resnet50_fpn_coco",
         [f"{resizer}.min_dimension={size}", f"{resizer}.max_dimension={size}"],
     )
     detector = build_detector(config)

@@ -1,6 +1,6 @@
 """Draw the network of a RefineDet configuration as SVG, from the network itself.
 
-    python docs/draw_refinedet.py configs/refinedet/refinedet320_vgg16_voc.config docs/refinedet.svg
+    python docs/draw_refinedet.py preset:refinedet320_vgg16_voc docs/refinedet.svg
 
 One forward pass says which parts there are, of what shape their results are, and, by walking autograd's graph from
 each part's input back to other parts' results, what feeds what. Columns are parts, rows are levels.
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from boxwright.builders.detector import build_detector
 from boxwright.config.load import load_config
+from boxwright.config.preset import PREFIX
 
 WIDTH, HEIGHT, ACROSS, DOWN, TOP = 150, 46, 200, 96, 70
 COLUMNS = {
@@ -213,14 +214,14 @@ def svg(parts: list[Part], title: str) -> str:
 def main() -> None:
     """Draw."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("config", type=Path)
+    parser.add_argument("config")
     parser.add_argument("out", type=Path)
     arguments = parser.parse_args()
     config = load_config(arguments.config)
     network = build_detector(config).network
     resizer: Any = config.model.refinedet.image_resizer.fixed_shape_resizer  # type: ignore[union-attr]
     parts = merged(parts_of(network, torch.zeros(1, 3, resizer.height, resizer.width)))
-    arguments.out.write_text(svg(parts, arguments.config.stem))
+    arguments.out.write_text(svg(parts, Path(arguments.config.removeprefix(PREFIX)).stem))
 
 
 if __name__ == "__main__":

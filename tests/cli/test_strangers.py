@@ -63,13 +63,13 @@ def test_check_ends_with_0_exactly_where_training_can_start(small_config: Path, 
     path.write_text(SMALL_MODEL)
     status, output = run("config", "check", path)
     assert status == 1
-    assert "training cannot start: train_config is missing" in output
+    assert "training cannot start, as this is missing:\n  train_config.batch_size: " in output
     status, output = run("config", "check", small_config, "--set", "train_config.num_steps=0")
     assert status == 1
-    assert "training cannot start: train_config.num_steps is missing" in output
-    for change, missing in (("train_input_reader.label_map_path=", "label_map_path is missing"),):
-        status, output = run("config", "check", small_config, "--set", change)
-        assert status == 1, missing
+    assert "training cannot start, as this is missing:\n  train_config.num_steps: " in output
+    status, output = run("config", "check", small_config, "--set", "train_input_reader.label_map_path=")
+    assert status == 1
+    assert "  train_input_reader.label_map_path: " in output
 
 
 def test_check_says_which_meaning_applies(small_config: Path) -> None:

@@ -23,7 +23,11 @@ EXTENSIONS = {
         *("class_weight", "group_by_aspect_ratio", "sample_list"),
     },
     "ClassWeight": {"name", "weight"},
-    "TrainConfig": {"use_float16", "gradient_accumulation_steps", "freeze_stage", "fine_tune_checkpoint_channels"},
+    "TrainEvalPipelineConfig": {"preset", "num_classes"},
+    "TrainConfig": {
+        *("use_float16", "gradient_accumulation_steps", "freeze_stage", "fine_tune_checkpoint_channels"),
+        "learning_rate_batch_size",
+    },
     "FreezeStage": {"until_step", "variables"},
     "SsdFeatureExtractor": {"tensorflow_version", "pretrained"},
     "FasterRcnnFeatureExtractor": {"pyramid", "pretrained"},

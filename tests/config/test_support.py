@@ -41,7 +41,7 @@ HONOURED = {
 
 def test_every_field_has_a_verdict() -> None:
     statuses = [field_status(cls, field) for cls in MESSAGES.values() for field in cls.model_fields]
-    assert len(statuses) == 851 + 53 + 21 + 7 + 1 + 24 + 5 + 39 + 3 + 10 + 5 + 11 + 23 + 21 + 9 + 7
+    assert len(statuses) == 851 + 53 + 21 + 7 + 1 + 24 + 5 + 39 + 3 + 10 + 5 + 11 + 23 + 21 + 9 + 7 + 3
     assert all(status.note for status in statuses if status.verdict != "honoured")
 
 
@@ -315,6 +315,9 @@ def test_honoured_is_what_builders_read(shapes_data: Path, tmp_path: Path, monke
     load_label_map(tmp_path / "map.pbtxt")
     # Read outside the builders: which readers there are, and whether the average is evaluated.
     read |= {("TrainEvalPipelineConfig", "eval_input_reader"), ("InputReader", "name")}
+    # Honoured as the file is read, and absent from what builders see.
+    read |= {("TrainEvalPipelineConfig", "preset"), ("TrainEvalPipelineConfig", "num_classes")}
+    read |= {("TrainConfig", "learning_rate_batch_size")}
     honoured = {(message, field) for message, fields in HONOURED.items() for field in fields}
     oneofs = {
         (cls.proto_name, name) for cls in MESSAGES.values() for members in cls.oneofs.values() for name in members

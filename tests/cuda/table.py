@@ -15,20 +15,26 @@ from tests.cuda.waits import ALWAYS
 ROOT = Path(__file__).parents[2]
 CONFIGURATIONS = (
     "benchmarks/bccd.config",
-    "configs/ssd_vgg16/ssd300_vgg16_voc.config",
-    "configs/refinedet/refinedet320_vgg16_coco.config",
-    "configs/srn/srn_resnet50_wider_face.config",
-    "configs/align_det/align_det_resnet101_coco.config",
-    "configs/faster_rcnn/torchvision_fasterrcnn_resnet50_fpn_coco.config",
-    "configs/faster_rcnn/kerod_resnet50_fpn_coco.config",
-    "configs/faster_rcnn/mask_rcnn_resnet50_fpn_coco.config",
+    "preset:ssd300_vgg16_voc",
+    "preset:refinedet320_vgg16_coco",
+    "preset:srn_resnet50_wider_face",
+    "preset:align_det_resnet101_coco",
+    "preset:torchvision_fasterrcnn_resnet50_fpn_coco",
+    "preset:kerod_resnet50_fpn_coco",
+    "preset:mask_rcnn_resnet50_fpn_coco",
 )
+# What presets lack; the batch is made up.
+_READER = "train_input_reader { load_instance_masks: true tf_record_input_reader { } }"
 _STEADY = 2  # steps after which slots and copies are there
 
 
 def step(path: str, precision: str) -> tuple[str, int, Counter[str]]:
     """Return the input's size, the operations and the waits of a step of two images of 480 × 640."""
-    config = bw.load_config(ROOT / path, [f"train_config.use_bfloat16={str(precision == 'bfloat16').lower()}"])
+    overrides = [f"train_config.use_bfloat16={str(precision == 'bfloat16').lower()}"]
+    if path.startswith("preset:"):
+        config = bw.load_config(path, [*overrides, _READER])
+    else:
+        config = bw.load_config(ROOT / path, overrides)
     classes = Categories(tuple(Category(n, n + 1, str(n)) for n in range(_classes(config))))
     learner, batch, plan = learner_from(config, classes, (480, 640))
     with on_fake_gpu(learner, batch, plan, steps=_STEADY) as run:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,7 +13,7 @@ from boxwright.models.layers import Conv2d
 from boxwright.models.winograd import WinogradConv2d, gains_from_winograd, replace_by_winograd
 from tests.exporters.small_detectors import pictures
 
-CONFIG = Path(__file__).parents[2] / "configs" / "refinedet" / "refinedet320_vgg16_voc.config"
+CONFIG = "preset:refinedet320_vgg16_voc"
 INPUTS = torch.randn(1, 128, 40, 40).to(memory_format=torch.channels_last)
 
 

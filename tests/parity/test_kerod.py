@@ -1,4 +1,4 @@
-"""kerod's Faster R-CNN against its recordings: the detector of `configs/faster_rcnn/kerod_*`, and its parts."""
+"""kerod's Faster R-CNN against its recordings: the detector of `preset:kerod_resnet50_fpn_coco`, and its parts."""
 
 from __future__ import annotations
 
@@ -105,9 +105,7 @@ def arrays(description: dict[str, Any]) -> Any:
 
 @pytest.fixture(scope="module")
 def detector(description: dict[str, Any]) -> Detector:
-    config = load_config(
-        ROOT / "configs" / "faster_rcnn" / "kerod_resnet50_fpn_coco.config", ["model.faster_rcnn.num_classes=4"]
-    )
+    config = load_config("preset:kerod_resnet50_fpn_coco", ["num_classes=4"])
     assert config.model is not None
     detector = build_detector(config.model)
     state: dict[str, Tensor] = {}

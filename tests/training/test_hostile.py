@@ -15,6 +15,7 @@ import boxwright as bw
 from boxwright.checkpoints.store import CheckpointStore
 from boxwright.config import messages as m
 from boxwright.config import parse_message
+from boxwright.config.preset import preset_text
 from boxwright.data.batch import Batch, stack_targets
 from boxwright.data.convert import write_tfrecords
 from boxwright.data.shapes import ShapesDataset
@@ -43,9 +44,7 @@ class Empty(ShapesDataset):
 
 
 def refinedet() -> str:
-    return (
-        Path(__file__).parent.parent.parent / "configs" / "refinedet" / "refinedet_mobilenet_v2_shapes.config"
-    ).read_text()
+    return preset_text("refinedet_mobilenet_v2_shapes")
 
 
 @pytest.mark.parametrize("family", ["ssd", "refinedet"])

@@ -14,7 +14,7 @@ from boxwright.evaluation.run import run_evaluation
 from tests.conftest import extra_folder
 
 ROOT = Path(__file__).parents[2]
-CONFIG = ROOT / "configs" / "faster_rcnn" / "mask_rcnn_mobilenet_v3_fpn_shapes.config"
+CONFIG = "preset:mask_rcnn_mobilenet_v3_fpn_shapes"
 _CORNERS = 24
 
 

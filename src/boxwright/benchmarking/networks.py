@@ -14,6 +14,7 @@ from boxwright.benchmarking.torchvision_detectors import their_detection, torchv
 from boxwright.builders.detector import build_detector
 from boxwright.checkpoints.restore import restore_detector
 from boxwright.config.load import load_config
+from boxwright.config.preset import referred
 from boxwright.device import open_device
 from boxwright.models.detector import Detector
 
@@ -26,7 +27,7 @@ def open_network(name: str, settings: BenchmarkSettings) -> dict[str, Contender]
     """Open a model that PyTorch runs.
 
     Args:
-        name: A run's folder, a checkpoint, a configuration, or one of torchvision's as `torchvision:NAME`.
+        name: A run's folder, a checkpoint, a configuration, `preset:NAME`, or torchvision's as `torchvision:NAME`.
         settings: How it is measured.
 
     Returns:
@@ -81,7 +82,7 @@ def _look(detector: Detector) -> Prepare:
 
 def _detector(name: str, settings: BenchmarkSettings) -> Detector:
     path = Path(name)
-    if path.suffix == ".config":
+    if path.suffix == ".config" or referred(path) is not None:
         detector = build_detector(load_config(path)).eval()
     else:
         detector, _, _ = restore_detector(path)

@@ -14,6 +14,7 @@ from boxwright.builders.optimizer import OptimizerPlan, build_optimizer
 from boxwright.builders.pretrained import wants_pretrained
 from boxwright.builders.tensorflow_version import tensorflow_version
 from boxwright.config import messages as m
+from boxwright.config.preset import from_preset
 from boxwright.config.support import refuse_unsupported
 from boxwright.data.order import StreamSettings
 from boxwright.errors import ConfigError
@@ -221,7 +222,8 @@ def _fine_tune(config: m.TrainConfig, version: int) -> FineTune:
     if config.load_all_detection_checkpoint_vars and version == 1 and scope == "detection":
         scope = "transfer"
     location = config.location("fine_tune_checkpoint")
-    folder = str(Path(location.file).parent) if location is not None and is_file(location.file) else ""
+    beside = location is not None and is_file(location.file) and not from_preset(location)
+    folder = str(Path(location.file).parent) if location is not None and beside else ""
     share = 0.0 if version == 1 else 1.0
     return FineTune(config.fine_tune_checkpoint, scope, _channels(config), folder, share)
 

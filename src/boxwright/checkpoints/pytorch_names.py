@@ -125,7 +125,7 @@ def _layout(network: nn.Module, state: Mapping[str, Tensor], path: Path) -> Name
         f"{path}: its names ({example}, …) are not of a layout known for a {type(network).__name__} on a "
         f"{type(backbone).__name__}; known: refinedet.pytorch, vgg16_reducedfc and torchvision's VGG-16 for VGG-16, "
         "converted Caffe ResNets for refinedet_resnet101, torchvision's ResNets for timm/NAME, its Faster and Mask "
-        "R-CNN for configs/faster_rcnn/torchvision_*, and SRN's release for configs/srn/srn_resnet50_*"
+        "R-CNN for preset:torchvision_*, and SRN's release for preset:srn_resnet50_wider_face"
     )
 
 

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from boxwright.cli.console import console, importing
+from boxwright.cli.console import console, errors, importing
 from boxwright.cli.options import PlainCommand
 from boxwright.errors import ConfigError
 
 if TYPE_CHECKING:
     from boxwright.config.message import FieldSpec, Message
+    from boxwright.config.messages import TrainEvalPipelineConfig
     from boxwright.config.support import FieldReport
 
 __all__ = ["app"]
@@ -31,7 +32,7 @@ class Format(str, PythonEnum):
     JSON = "json"
 
 
-_File = Annotated[Path, typer.Argument(help="A configuration: text format, YAML or JSON.")]
+_File = Annotated[Path, typer.Argument(help="A configuration (text format, YAML or JSON), or preset:NAME.")]
 _Set = Annotated[
     list[str] | None, typer.Option("--set", help="Change it first, as in --set train_config.batch_size=8.")
 ]
@@ -43,10 +44,16 @@ def show(
     format: Annotated[Format, typer.Option("--format", help="What to print it as.")] = Format.TEXT,
     set_: _Set = None,
 ) -> None:
-    """Print a configuration, in any of three formats."""
+    """Print the whole configuration that a file, or preset:NAME, stands for, in any of three formats."""
     from boxwright.config.load import dump_message, load_config
 
-    print(dump_message(load_config(file, set_ or []), format.value), end="")
+    config = load_config(file, set_ or [])
+    for note in config.notes:
+        if format is Format.JSON:  # it has no comments
+            errors.print(note, markup=False)
+        else:
+            print(f"# {note}")
+    print(dump_message(config, format.value), end="")
 
 
 @app.command(cls=PlainCommand)
@@ -61,6 +68,8 @@ def check(file: _File, set_: _Set = None) -> None:
         from boxwright.config.support import grouped, report
 
     config = load_config(file, set_ or [])
+    for note in config.notes:
+        console.print(note, markup=False)
     found = list(report(config))
     for group in grouped(found):
         style = {"refused": "red", "without effect": "yellow"}.get(group[0].status.verdict)
@@ -73,16 +82,27 @@ def check(file: _File, set_: _Set = None) -> None:
     if "refused" in verdicts:
         console.print("training cannot start: remove or change what is refused")
         raise typer.Exit(1)
-    from boxwright.builders.plans import build_plans  # torch takes seconds
-    from boxwright.builders.tensorflow_version import explain_version, tensorflow_version
+    _build(config)
 
-    build_plans(config)
+
+def _build(config: TrainEvalPipelineConfig) -> None:
+    """Build what is there, and say what is missing, all of it."""
+    from boxwright.builders.missing import missing_for_training
+    from boxwright.builders.plans import build_plans  # torch takes seconds
+    from boxwright.builders.tensorflow_version import explain_version
+
+    missing = missing_for_training(config)
+    there = config.model_copy()
+    if missing:
+        there.clear("train_config")
+    if not any(line.startswith("model") for line in missing):
+        build_plans(there)
     if meaning := explain_version(config):
         console.print(meaning, markup=False)
-    endless = tensorflow_version(config.model) == 1
-    if config.train_config is None or (config.train_config.num_steps < 1 and not endless):
-        missing = "train_config" if config.train_config is None else "train_config.num_steps"
-        console.print(f"training cannot start: {missing} is missing; the rest can be built")
+    if missing:
+        console.print("training cannot start, as this is missing:")
+        for line in missing:
+            console.print(f"  {line}", markup=False)
         raise typer.Exit(1)
 
 

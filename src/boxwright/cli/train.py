@@ -99,7 +99,10 @@ class TfFlags:
 
 
 Config = Annotated[
-    Path, typer.Option("--pipeline_config_path", "--config", help="The configuration: text format, YAML or JSON.")
+    Path,
+    typer.Option(
+        "--pipeline_config_path", "--config", help="The configuration (text format, YAML or JSON), or preset:NAME."
+    ),
 ]
 ModelDir = Annotated[
     Path,
@@ -132,6 +135,9 @@ def train_command(
         return
     if flags.eval_on_train_data:
         raise ConfigError("--eval_on_train_data goes with --checkpoint_dir; Loss/… of the training data is in the log")
+    from boxwright.builders.missing import require_for_training
+
+    require_for_training(config)  # told before PyTorch is imported
     if flags.sample_1_of_n_eval_examples is not None:
         for reader in config.eval_input_reader:
             reader.sample_1_of_n_examples = flags.sample_1_of_n_eval_examples

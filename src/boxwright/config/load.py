@@ -1,7 +1,7 @@
 """Reading and writing whole configurations: text format, YAML or JSON.
 
 YAML and JSON have the shape of the messages: field names as keys, lists for repeated fields, enums
-by name.
+by name. A pipeline configuration may name a preset, over which it is laid as it is read: what comes out names none.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ import yaml
 
 from boxwright.config.interpret import interpret
 from boxwright.config.json_format import parse_json
+from boxwright.config.layers import lay_over, set_classes, settle
 from boxwright.config.message import Message
 from boxwright.config.messages import TrainEvalPipelineConfig
 from boxwright.config.overrides import apply_override
+from boxwright.config.preset import PREFIX, preset_path, referred
 from boxwright.config.text_format import parse_text, write_text
 from boxwright.config.tree import Block, Items, Location, Pair, Scalar, Value, check_size
 from boxwright.errors import ConfigError
@@ -36,19 +38,46 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> TrainEvalPip
     """Read a pipeline configuration.
 
     Args:
-        path: A file in text format, or in YAML or JSON where its name ends in .yaml, .yml or .json.
+        path: A file in text format, or in YAML or JSON where its name ends in .yaml, .yml or .json; or `preset:NAME`
+            for one that comes with Boxwright. A file may name a preset itself, and is then laid over it.
         overrides: Changes, applied in order: `model.ssd.num_classes=3`, or a piece of text format
-            that is merged by protobuf's rules, such as `train_config { batch_size: 8 }`.
+            that is merged by protobuf's rules, such as `train_config { batch_size: 8 }`; and `preset=NAME`, which
+            is laid under the file in place of the one that it names.
 
     Returns:
-        The configuration; every field remembers where it was set.
+        The whole configuration, which names no preset; every field remembers where it was set.
 
     Raises:
         ConfigError: Where the file cannot be read or understood, or an override does not fit.
     """
-    config = load_message(path, TrainEvalPipelineConfig)
+    presets = [match[1] for match in map(_PRESET.fullmatch, overrides) if match]
+    name = referred(path)
+    if name is not None:
+        config = _read_preset(presets[-1] if presets else name, Location(f"{PREFIX}{name}", 1, 1))
+    else:
+        config = _over_its_preset(load_message(path, TrainEvalPipelineConfig), presets[-1] if presets else "")
     for override in overrides:
-        apply_override(config, override)
+        if not _PRESET.fullmatch(override):
+            apply_override(config, override)
+    settle(config)
+    return config
+
+
+_PRESET = re.compile(r"""\s*preset\s*=\s*["']?([^"'{}]*?)["']?\s*""")
+
+
+def _read_preset(name: str, named_at: Location | None) -> TrainEvalPipelineConfig:
+    return _over_its_preset(load_message(preset_path(name, named_at), TrainEvalPipelineConfig))
+
+
+def _over_its_preset(config: TrainEvalPipelineConfig, instead: str = "") -> TrainEvalPipelineConfig:
+    """Return a configuration laid over the preset that it names, or over another; its classes are the model's."""
+    if instead or config.has("preset"):
+        base = _read_preset(instead or config.preset, None if instead else config.location("preset"))
+        config.clear("preset")
+        lay_over(config, base)
+        config = base
+    set_classes(config)
     return config
 
 

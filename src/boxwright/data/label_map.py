@@ -6,6 +6,7 @@ from pathlib import Path
 
 from boxwright.config.load import load_message
 from boxwright.config.messages import StringIntLabelMap, StringIntLabelMapItem
+from boxwright.config.preset import packaged
 from boxwright.config.text_format import write_text
 from boxwright.errors import ConfigError, DataError
 from boxwright.files import write_whole
@@ -20,7 +21,7 @@ def load_label_map(path: str | Path) -> Categories:
     An item of id i has label i - 1, whatever the order of the items and the gaps between ids.
 
     Args:
-        path: The file.
+        path: The file; or `preset:voc_label_map.pbtxt`, which comes with Boxwright.
 
     Returns:
         The classes.
@@ -30,7 +31,7 @@ def load_label_map(path: str | Path) -> Categories:
             or two items of one id or name; with the item's place.
     """
     try:
-        label_map = load_message(path, StringIntLabelMap)
+        label_map = load_message(packaged(path), StringIntLabelMap)
     except ConfigError as error:
         raise DataError(f"label map {error}") from None
     if not label_map.item:

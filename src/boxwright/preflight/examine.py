@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from boxwright.builders.detector import build_detector
 from boxwright.builders.input_reader import build_dataset
+from boxwright.builders.missing import require_for_training
 from boxwright.builders.training import ENDLESS, TrainingPlan, build_training
 from boxwright.config import messages as m
 from boxwright.data.dataset import Dataset
@@ -74,11 +75,12 @@ def examine(
     depth, shown = depth or Depth(), progress or _silent
     yield from check_fields(config)
     try:
+        require_for_training(config)
         plan = build_training(config)
         dataset = build_dataset(config.train_input_reader, "train_input_reader")
         detector = build_detector(config, dataset.categories)
     except BoxwrightError as error:
-        yield Finding("configuration", "fatal", str(error).splitlines()[0], "boxwright config check")
+        yield Finding("configuration", "fatal", str(error), "boxwright config check")
         return
     yield Finding("configuration", "fine", "model, training and data can be built")
     yield from _schedule(plan)

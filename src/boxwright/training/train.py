@@ -11,6 +11,7 @@ import torch
 
 from boxwright.builders.detector import build_detector
 from boxwright.builders.input_reader import build_dataset
+from boxwright.builders.missing import require_for_training
 from boxwright.builders.tensorflow_version import explain_version, with_version_of
 from boxwright.builders.training import TrainingPlan, build_training
 from boxwright.checkpoints.find_source import find_source
@@ -141,9 +142,8 @@ def _prepare(
 ) -> Loop:
     """Load, build, restore. What must be let go at the end (the folder's lock, log, signals) goes to `held`."""
     refuse_unsupported(config, "")
+    require_for_training(config)
     plan = build_training(config, workers=settings.workers, skip_bad=settings.skip_bad_records)
-    if plan.num_steps < 1:
-        raise ConfigError("train_config.num_steps is not set; say how long to train")
     _check_processes(plan, processes)
     _say_what_is_not_honoured(config, processes)
     dataset = build_dataset(config.train_input_reader, "train_input_reader")
@@ -186,6 +186,8 @@ def _prepare(
 
 
 def _say_what_is_not_honoured(config: m.TrainEvalPipelineConfig, processes: Processes) -> None:
+    for note in config.notes:
+        processes.log.info(note)
     for found in report(config):
         if found.worth_saying:
             processes.log.info(str(found))

@@ -5,8 +5,10 @@ Names, types, defaults and oneofs are those of the TensorFlow Object Detection A
 
 from typing import ClassVar
 
+from pydantic import PrivateAttr
+
 from boxwright.config.field import Field
-from boxwright.config.message import Message, String
+from boxwright.config.message import Message, String, UInt32
 from boxwright.config.messages.align_det import AlignDet
 from boxwright.config.messages.center_net import CenterNet
 from boxwright.config.messages.eval import EvalConfig
@@ -64,6 +66,19 @@ class TrainEvalPipelineConfig(Message):
 
     proto_name: ClassVar[str] = "TrainEvalPipelineConfig"
 
+    _notes: list[str] = PrivateAttr(default_factory=list)
+
+    preset: String = Field(
+        "",
+        description="Name of a configuration that comes with Boxwright, which this one changes (an extension of "
+        "Boxwright; docs/configuration.md).",
+    )
+    num_classes: UInt32 = Field(
+        0,
+        ge=0,
+        le=100000,
+        description="num_classes of the model, whatever its family (an extension of Boxwright).",
+    )
     model: DetectionModel | None = Field(
         None, description="The detection model: architecture, anchors, losses and post-processing."
     )
@@ -80,3 +95,8 @@ class TrainEvalPipelineConfig(Message):
     graph_rewriter: GraphRewriter | None = Field(
         None, no_effect=QUANTIZATION, description="Graph changes such as quantization-aware training."
     )
+
+    @property
+    def notes(self) -> list[str]:
+        """What was decided as the configuration was read, in sentences for whoever wrote it."""
+        return self._notes

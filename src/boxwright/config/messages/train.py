@@ -171,3 +171,10 @@ class TrainConfig(Message):
     freeze_stage: list[FreezeStage] = Field(
         default_factory=list, description="Variables that start to learn later (an extension of Boxwright)."
     )
+    learning_rate_batch_size: UInt32 = Field(
+        0,
+        ge=0,
+        le=1000000,
+        description="In a preset: the batch size that its learning rates are meant for; with another batch_size they "
+        "are scaled in proportion (an extension of Boxwright).",
+    )

@@ -1,0 +1,105 @@
+"""A configuration over a preset: how the two become one, and what they say together.
+
+Laying over follows protobuf's merge (scalars replace, messages merge, a member of a oneof replaces the other), except
+that a list which is set replaces the preset's. A merge would append, and so nothing could be taken out of a preset's
+list: whoever writes two steps of augmentation wants these two.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from boxwright.config.message import Message, field_specs
+from boxwright.config.messages import TrainEvalPipelineConfig
+from boxwright.config.preset import from_preset
+from boxwright.config.rates import scale_rates
+from boxwright.errors import ConfigError
+
+__all__ = ["lay_over", "set_classes", "settle"]
+
+
+def lay_over(changes: Message, base: Message) -> None:
+    """Change a message to what another says; what that leaves out stays.
+
+    Args:
+        changes: What is set; fields keep the places where they were.
+        base: The message that changes, of the same class.
+    """
+    specs = field_specs(type(changes))
+    for name in type(changes).model_fields:
+        if name not in changes.model_fields_set:
+            continue
+        value, current = getattr(changes, name), getattr(base, name)
+        if specs[name].kind == "message" and not specs[name].repeated and value is not None and current is not None:
+            lay_over(value, current)
+        else:
+            _replace(base, name, value)
+        location = changes.location(name)
+        if location is not None:
+            base._locations[name] = location
+
+
+def _replace(message: Message, name: str, value: Any) -> None:
+    for members in message.oneofs.values():
+        if name in members:
+            for other in members:
+                if other != name and message.has(other):
+                    message.clear(other)
+    setattr(message, name, value)
+
+
+def set_classes(config: TrainEvalPipelineConfig) -> None:
+    """Move the top-level `num_classes` into the model, whatever its family.
+
+    Args:
+        config: The whole configuration, which changes.
+
+    Raises:
+        ConfigError: Where there is no model, or the same file gives it another number.
+    """
+    if not config.has("num_classes"):
+        return
+    number, place = config.num_classes, config.location("num_classes")
+    at = f"{place}: " if place else ""
+    family = config.model.which("model") if config.model is not None else None
+    model: Any = getattr(config.model, family) if family else None
+    if model is None or not hasattr(model, "num_classes"):
+        raise ConfigError(f'{at}num_classes: there is no model that has classes; name one, as in preset: "NAME"')
+    own = model.location("num_classes")
+    if own and place and own.file == place.file and model.num_classes != number:
+        raise ConfigError(
+            f"{at}num_classes is {number}, but model.{family}.num_classes is {model.num_classes} at line {own.line}; "
+            "remove one of them"
+        )
+    model.num_classes = number
+    if place:
+        model._locations["num_classes"] = place
+    config.clear("num_classes")
+
+
+def settle(config: TrainEvalPipelineConfig) -> None:
+    """Change a configuration, laid over its preset and with all overrides, to one that names no preset.
+
+    Args:
+        config: The whole configuration, which changes; what was decided is added to its notes.
+
+    Raises:
+        ConfigError: Where it sets what stands in presets only, or names a preset too late.
+    """
+    if config.has("preset"):
+        at = f"{config.location('preset')}: " if config.location("preset") else ""
+        raise ConfigError(f"{at}preset: it is named by the file itself, or as preset=NAME alone")
+    set_classes(config)
+    train = config.train_config
+    if train is None or not train.has("learning_rate_batch_size"):
+        return
+    place = train.location("learning_rate_batch_size")
+    if not from_preset(place):
+        at = f"{place}: " if place else ""
+        raise ConfigError(
+            f"{at}train_config.learning_rate_batch_size: stands in presets only; "
+            "set a learning rate that suits batch_size"
+        )
+    if note := scale_rates(train):
+        config.notes.append(note)
+    train.clear("learning_rate_batch_size")

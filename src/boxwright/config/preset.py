@@ -1,0 +1,80 @@
+"""Presets: whole configurations that come with the package, for a file to name and to change.
+
+They lie in `boxwright/presets`, one file each; the file's name is the preset's.
+"""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+
+from boxwright.config.tree import Location
+from boxwright.errors import ConfigError, shortened
+
+__all__ = ["FOLDER", "PREFIX", "from_preset", "packaged", "preset_names", "preset_path", "preset_text", "referred"]
+
+FOLDER = Path(__file__).parent.parent / "presets"
+PREFIX = "preset:"
+_SUFFIX = ".config"
+_NEAR, _SHOWN = 3, 100
+
+
+def preset_names() -> list[str]:
+    """Return the names of all presets, sorted."""
+    return sorted(path.stem for path in FOLDER.glob(f"*{_SUFFIX}"))
+
+
+def preset_path(name: str, named_at: Location | None = None) -> Path:
+    """Return the file of a preset.
+
+    Args:
+        name: The preset's name.
+        named_at: Where a configuration names it, for the error.
+
+    Returns:
+        The file.
+
+    Raises:
+        ConfigError: Where there is no preset of that name; with the closest names.
+    """
+    names = preset_names()
+    if name not in names:
+        close = difflib.get_close_matches(name[:_SHOWN].lower(), names, n=_NEAR, cutoff=0.5)
+        hint = f"did you mean {' or '.join(close)}? " if close else ""
+        where = f"{named_at}: " if named_at else ""
+        raise ConfigError(
+            f"{where}preset: there is none named {shortened(name, _SHOWN)!r}; {hint}`boxwright models` lists them all"
+        )
+    return FOLDER / f"{name}{_SUFFIX}"
+
+
+def preset_text(name: str) -> str:
+    """Return a preset as it is written, with its comments.
+
+    Args:
+        name: The preset's name.
+
+    Returns:
+        Text format; it may name another preset that it changes.
+
+    Raises:
+        ConfigError: Where there is no preset of that name.
+    """
+    return preset_path(name).read_text(encoding="utf-8")
+
+
+def referred(path: str | Path) -> str | None:
+    """Return the name in `preset:NAME`, which stands where a configuration's path may; None for a path."""
+    text = str(path)
+    return text.removeprefix(PREFIX) if text.startswith(PREFIX) else None
+
+
+def packaged(path: str | Path) -> Path:
+    """Return a path, that of a file beside the presets where it is `preset:FILE`."""
+    name = referred(path)
+    return Path(path) if name is None else FOLDER / name
+
+
+def from_preset(location: Location | None) -> bool:
+    """Tell whether a place is in a preset's file."""
+    return location is not None and Path(location.file).parent == FOLDER

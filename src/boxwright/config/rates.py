@@ -1,0 +1,76 @@
+"""Learning rates for another batch size: in proportion to it.
+
+A batch of k times the images averages over k times as many gradients, so that one step may go as far as k steps did:
+Goyal et al., Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour, 2017 (1706.02677), section 2.1. It is a rule
+for SGD; presets that learn with Adam do not ask for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from boxwright.config.message import Message, field_specs
+from boxwright.config.messages import TrainConfig
+from boxwright.config.preset import from_preset
+
+__all__ = ["scale_rates", "scaled_rate"]
+
+_RATES = frozenset(
+    {
+        "burnin_learning_rate",
+        "initial_learning_rate",
+        "learning_rate",
+        "learning_rate_base",
+        "min_learning_rate",
+        "warmup_learning_rate",
+    }
+)
+
+
+def scaled_rate(rate: float, batch_size: int, meant_for: int) -> float:
+    """Return the learning rate for a batch size.
+
+    Args:
+        rate: The learning rate for batches of `meant_for` images.
+        batch_size: How many images a batch has.
+        meant_for: How many images it had where the rate was found to be good.
+
+    Returns:
+        `rate` × `batch_size` / `meant_for`.
+    """
+    return rate * batch_size / meant_for
+
+
+def scale_rates(train: TrainConfig) -> str:
+    """Scale the rates of a preset to the batch size; where any was set by somebody else, leave all.
+
+    Args:
+        train: It says for which batch size its rates are meant; its optimizer changes.
+
+    Returns:
+        What was done, in a sentence; empty where nothing was.
+    """
+    meant_for, batch_size = train.learning_rate_batch_size, train.batch_size
+    rates = list(_rates(train.optimizer)) if train.optimizer is not None else []
+    if batch_size == meant_for or not all(from_preset(message.location(name)) for message, name in rates):
+        return ""
+    changes = []
+    for message, name in rates:
+        before = getattr(message, name)
+        setattr(message, name, scaled_rate(before, batch_size, meant_for))
+        changes.append(f"{name} {before:g} → {getattr(message, name):g}")
+    return (
+        f"learning rates are scaled by {batch_size} / {meant_for}, as the preset's are for batches of {meant_for} and "
+        f"train_config.batch_size is {batch_size} ({', '.join(changes)}); a rate of your own is taken as it is"
+    )
+
+
+def _rates(message: Message) -> Iterator[tuple[Message, str]]:
+    """Yield every learning rate that is set in an optimizer: its message, and its field."""
+    specs = field_specs(type(message))
+    for name, value in message.present().items():
+        if specs[name].kind == "message":
+            for child in value if specs[name].repeated else [value]:
+                yield from _rates(child)
+        elif name in _RATES:
+            yield message, name

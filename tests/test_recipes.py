@@ -1,0 +1,221 @@
+"""The presets that are recipes of papers: whole, honoured throughout, what their headers say."""
+
+from __future__ import annotations
+
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import boxwright as bw
+from boxwright.builders.detector import build_detector
+from boxwright.builders.training import FineTune, build_training
+from boxwright.config import messages as m
+from boxwright.config.load import load_config
+from boxwright.config.preset import preset_names, preset_text
+from boxwright.config.support import report
+from boxwright.criteria.cascade import CascadeCriterion
+from boxwright.data.label_map import load_label_map
+from boxwright.models.layers import Conv2d, Deconv2d
+from boxwright.models.refinedet import RefineDet
+from boxwright.models.regularization import Regularizer
+from boxwright.postprocessing.nms import BestOfClass
+
+NAMES = preset_names()
+ALIGNED = ("align_det_", "srn_")
+TWO_STAGE = ("kerod_", "torchvision_", "mask_rcnn_resnet50_fpn_coco", "mask_rcnn_mobilenet_v3")
+ONE_STAGE = ("refinedet", "ssd300_", "ssd512_")
+# Boxes of the papers' tables, and steps and batch of the authors' files.
+ANCHORS = {"refinedet320": 6375, "refinedet512": 16320, "ssd300": 8732, "ssd512": 24564}
+STEPS = {"voc": (120_000, 32), "coco": (400_000, 32), "refinedet512_resnet101_coco": (540_000, 20)}
+# At which steps they lower the rate.
+DROPS = {"voc": (80_000, 100_000), "coco": (280_000, 360_000), "refinedet512_resnet101_coco": (400_000, 480_000)}
+# VGG-16 has 15 and two more make the fourth level; 4 levels × 4 predictors; 4 × 3 and 3 of the transfer connection.
+# ResNet-101 has 1 + 33 × 3 + 4, its fourth level 4, and 2 × 4 bodies of 4; SSD has 15, 8 or 10 more, and 2 a level.
+CONVOLUTIONS = {
+    "refinedet320_vgg16": 15 + 2 + 16 + 15,
+    "refinedet512_vgg16": 15 + 2 + 16 + 15,
+    "refinedet320_resnet101": 104 + 4 + 32 + 16 + 15,
+    "refinedet512_resnet101": 104 + 4 + 32 + 16 + 15,
+    "ssd300_vgg16": 15 + 8 + 12,
+    "ssd512_vgg16": 15 + 10 + 14,
+}
+PUBLISHED = [name for name in NAMES if name.split("_")[0] in ANCHORS]
+
+
+def recipes(prefixes: tuple[str, ...]) -> list[str]:
+    return [name for name in NAMES if name.startswith(prefixes)]
+
+
+def header(name: str) -> list[str]:
+    """Return the comment at the top of a preset, without its marks."""
+    return [
+        line.removeprefix("#") for line in takewhile(lambda line: line.startswith("#"), preset_text(name).split("\n"))
+    ]
+
+
+def example(name: str, folder: Path) -> Path:
+    """Write the configuration that a recipe's comment shows to a file."""
+    lines = header(name)
+    start = lines.index(f'   preset: "{name}"')
+    path = folder / "my.config"
+    path.write_text("\n".join(takewhile(str.strip, lines[start:])))
+    return path
+
+
+def whole(name: str, folder: Path) -> m.TrainEvalPipelineConfig:
+    """Return what the example of a recipe stands for: all of it honoured."""
+    config = load_config(example(name, folder))
+    assert [str(row) for row in report(config) if row.status.verdict != "honoured"] == []
+    assert config.train_input_reader is not None
+    assert len(config.eval_input_reader) == 1
+    return config
+
+
+def test_all_are_there() -> None:
+    sizes = {
+        f"refinedet{s}_{net}_{data}" for s in (320, 512) for net in ("vgg16", "resnet101") for data in ("voc", "coco")
+    }
+    small = {"refinedet_mobilenet_v2_shapes", "refinedet_mobilenet_v2_bccd"}
+    kerods = {"kerod_resnet50_fpn_coco", "kerod_resnet50_fpn_voc", "mask_rcnn_resnet50_fpn_coco"}
+    torchvisions = {f"torchvision_{kind}_resnet50_fpn_coco" for kind in ("fasterrcnn", "maskrcnn")}
+    two_stages = kerods | torchvisions | {"mask_rcnn_mobilenet_v3_fpn_shapes"}
+    aligned = {"align_det_resnet101_coco", "align_det_resnext101_coco", "refinedetpp512_vgg16_voc"}
+    faces = {"srn_resnet50_wider_face", "srn_mobilenet_v2_wider_face"}
+    wanted = sizes | small | {"ssd300_vgg16_voc", "ssd512_vgg16_voc"} | two_stages | aligned | faces
+    assert len(wanted) == 23
+    assert {*recipes(ALIGNED), *recipes(TWO_STAGE), *recipes(ONE_STAGE)} == wanted
+
+
+@pytest.mark.parametrize("name", recipes(ALIGNED))
+def test_later_recipe(name: str, tmp_path: Path) -> None:
+    """What their headers promise, and the schedules of the sources."""
+    text = "\n".join(header(name))
+    assert "boxwright train --pipeline_config_path my.config --model_dir" in text
+    assert "Published: " in text
+    assert "Not trained by us" in text
+    config = whole(name, tmp_path)
+    plan = build_training(config)
+    with torch.device("meta"):
+        detector = build_detector(config)
+        numbers = sum(parameter.numel() for parameter in detector.network.parameters())
+    assert isinstance(detector.criterion, CascadeCriterion)
+    if name == "srn_resnet50_wider_face":
+        assert numbers == 53_370_698
+        rates = [plan.optimizer.schedule(step) for step in (0, 32_199, 32_200, 40_250, 48_299)]
+        assert rates == pytest.approx([1e-2, 1e-2, 1e-3, 1e-4, 1e-4])
+    if name.startswith("align_det"):
+        rates = [plan.optimizer.schedule(step) for step in (0, 500, 59_999, 60_000, 80_000, 89_999)]
+        assert rates == pytest.approx([0.01 / 3, 1e-2, 1e-2, 1e-3, 1e-4, 1e-4], rel=1e-5)
+        assert plan.stream.batch_size == 16
+
+
+@pytest.mark.parametrize("name", recipes(TWO_STAGE))
+def test_two_stage_configuration(name: str, tmp_path: Path) -> None:
+    text = "\n".join(header(name))
+    assert "boxwright train --pipeline_config_path my.config --model_dir" in text
+    assert "Published: " in text or "Reached here" in text
+    config = whole(name, tmp_path)
+    plan = build_training(config)
+    assert plan.num_steps > 0
+    with torch.device("meta"):
+        network = build_detector(config).network
+    assert network.learns_masks == ("mask" in name)
+    if "resnet50" in name:  # 25.6 million less the classifier's 2.0, a pyramid of 3.3, dense layers of 13.9
+        numbers = sum(parameter.numel() for parameter in network.parameters())
+        assert 41e6 < numbers < 45e6
+
+
+@pytest.mark.parametrize("name", recipes(ONE_STAGE))
+def test_configuration(name: str, tmp_path: Path) -> None:
+    text = "\n".join(header(name))
+    assert "boxwright train --pipeline_config_path my.config --model_dir" in text
+    assert "Published" in text
+    assert "CVPR 2018" in text or "ECCV 2016" in text
+    config = whole(name, tmp_path)
+    with torch.device("meta"):
+        network = build_detector(config).network
+        model: Any = config.model.refinedet or config.model.ssd  # type: ignore[union-attr]
+        size = model.image_resizer.fixed_shape_resizer
+        predictions = network(torch.zeros(1, 3, size.height, size.width), torch.zeros(1, 2))
+        predictions = getattr(predictions, "detection", predictions)
+    family = name.split("_")[0]
+    if family in ANCHORS:
+        assert predictions.class_logits.shape[1] == ANCHORS[family]
+        plan = build_training(config)
+        steps, batch = STEPS.get(name, STEPS[name.split("_")[-1]])
+        assert (plan.num_steps, plan.stream.batch_size) == (steps, batch)
+        classes = 80 if "coco" in name else 20
+        assert predictions.class_logits.shape[2] == classes + 1
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_recipe(name: str, tmp_path: Path) -> None:
+    """The authors' solver files: rate, momentum, decay of kernels alone, biases twice as fast, augmentation."""
+    config = whole(name, tmp_path)
+    plan = build_training(config)
+    first, second = DROPS.get(name, DROPS[name.split("_")[-1]])
+    rates = [plan.optimizer.schedule(step) for step in (0, first - 1, first, second - 1, second, plan.num_steps - 1)]
+    assert rates == pytest.approx([1e-3, 1e-3, 1e-4, 1e-4, 1e-5, 1e-5])
+    momentum = config.train_config.optimizer.momentum_optimizer  # type: ignore[union-attr]
+    assert momentum.momentum_optimizer_value == pytest.approx(0.9)  # type: ignore[union-attr]
+    assert plan.optimizer.average_decay is None
+    assert plan.bias_multiplier == 2
+    steps = [step.which("preprocessing_step") for step in config.train_config.data_augmentation_options]  # type: ignore[union-attr]
+    wanted = ["caffe_distort", "random_expand", "overlap_crop", "random_interpolation_resize", "random_horizontal_flip"]
+    assert steps == wanted
+    # Blue comes first in conversions of Caffe's ResNet; VGG's public file takes red first.
+    start = plan.fine_tune
+    assert FineTune(start.source, start.scope, start.channels) == FineTune(
+        "resnet101_caffe.pth" if "resnet" in name else "vgg16_reducedfc.pth",
+        "classification",
+        "BGR" if "resnet" in name else "RGB",
+    )
+    with torch.device("meta"):
+        detector = build_detector(config)
+    convs = [module for module in detector.network.modules() if isinstance(module, (Conv2d, Deconv2d))]
+    assert len(convs) == CONVOLUTIONS[name.split("_voc")[0].split("_coco")[0]]
+    assert {(conv.regularizer.l1, round(conv.regularizer.l2, 8)) for conv in convs} == {(0.0, 5e-4)}
+    assert {conv.bias_regularizer for conv in convs} == {Regularizer()}
+    if "refinedet" in name:
+        assert isinstance(detector.criterion, CascadeCriterion)
+        assert isinstance(detector.network, RefineDet)
+        assert detector.network.second_step.filter is not None
+        assert detector.network.second_step.filter.objectness_threshold == pytest.approx(0.01)
+        nms = detector.postprocessor.detection.nms  # type: ignore[attr-defined]
+        assert nms.candidates == BestOfClass(1000)
+        assert (nms.lowering is not None) == ("coco" in name)
+
+
+def test_label_map_of_voc() -> None:
+    assert len(load_label_map("preset:voc_label_map.pbtxt")) == 20
+
+
+def test_anchors_of_ssd300() -> None:
+    """The first of the finest level and the last of all, by the paper's sizes (section 2.2 and the released code)."""
+    detector = bw.build_detector(load_config("preset:ssd300_vgg16_voc"))
+    anchors = detector.network.anchors.generator([(n, n) for n in (38, 19, 10, 5, 3, 1)], (300, 300))  # type: ignore[operator]
+    assert anchors[0][0].tolist() == pytest.approx([4 - 15, 4 - 15, 4 + 15, 4 + 15])
+    half = (30 * 60) ** 0.5 / 2
+    assert anchors[0][1].tolist() == pytest.approx([4 - half, 4 - half, 4 + half, 4 + half], abs=1e-3)
+    wide, high = 264 * 2**0.5 / 2, 264 / 2**0.5 / 2
+    assert anchors[5][2].tolist() == pytest.approx([150 - wide, 150 - high, 150 + wide, 150 + high], abs=1e-3)
+
+
+def test_anchors_of_ssd512() -> None:
+    """Sides of 7, 15, 30, 45, 60, 75, 90 and 105 % of the input; a further square between each two."""
+    detector = bw.build_detector(load_config("preset:ssd512_vgg16_voc"))
+    grids = [(n, n) for n in (64, 32, 16, 8, 4, 2, 1)]
+    levels = detector.network.anchors.generator(grids, (512, 512))  # type: ignore[operator]
+    shares = [0.07, 0.15, 0.3, 0.45, 0.6, 0.75, 0.9, 1.05]
+    assert [len(level) for level in levels] == [n * n * (6 if 2 < n < 64 else 4) for n, _ in grids]
+    for level, (n, _), least, most in zip(levels, grids, shares, shares[1:], strict=False):
+        sides = (level[:3, 2:] - level[:3, :2]) / 512
+        stride = 512 / n
+        centres = (level[:3, 2:] + level[:3, :2]) / 2
+        assert centres.flatten().tolist() == pytest.approx([stride / 2] * 6, abs=1e-3)
+        between = (least * most) ** 0.5
+        wanted = [least, least, between, between, least * 2**0.5, least / 2**0.5]
+        assert sides.flatten().tolist() == pytest.approx(wanted, rel=1e-4)
