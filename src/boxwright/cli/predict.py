@@ -33,12 +33,12 @@ _WINDOW = 30  # pictures over which their rate is taken
 Sources = Annotated[
     list[str],
     typer.Argument(
-        help="Images and films: files, folders, patterns ('shots/**/*.jpg'), lists (@files.txt); camera:0; rtsp://HOST/PATH"
+        help="Images and videos: files, folders, patterns ('shots/**/*.jpg'), lists (@files.txt); camera:0; rtsp://HOST/PATH"
     ),
 ]
 Out = Annotated[
     str,
-    typer.Option("--out", help="Folder for pictures, films and detections.json; or results.parquet, for very many."),
+    typer.Option("--out", help="Folder for pictures, videos and detections.json; or results.parquet, for very many."),
 ]
 Config = Annotated[
     Path | None,
@@ -70,7 +70,7 @@ def predict_command(
     label_map: LabelMap = None,
     set_: Set = None,
 ) -> None:
-    """Detect objects in images, films and streams: pictures and films of them, and COCO-style JSON."""
+    """Detect objects in images, videos and streams: pictures and videos of them, and COCO-style JSON."""
     from boxwright.inference.finders import Model
 
     model = Model(model_dir, settings, pipeline_config_path, label_map, tuple(set_ or ()))

@@ -1,4 +1,4 @@
-"""What detecting in images and films needs beside a detector."""
+"""What detecting in images and videos needs beside a detector."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["ManySettings", "PredictionSettings"]
 
 _FILES = "What is written"
 _LARGE = "Large images"
-_FILMS = "Films and streams"
+_VIDEOS = "Videos and streams"
 _MANY = "Very many images: --out results.parquet"
 
 
@@ -30,12 +30,12 @@ class PredictionSettings:
     json: bool = setting(False, "detections.json, a row an object; so it is where nothing else is asked for.", _FILES)
     coco: bool = setting(False, "coco.json, a COCO data set whose annotations have scores.", _FILES)
     csv: bool = setting(False, "detections.csv, a line an object.", _FILES)
-    save_video: bool = setting(False, "A film beside them (H.264) with what was found drawn into each.", _FILES)
+    save_video: bool = setting(False, "A video beside them (H.264) with what was found drawn into each.", _FILES)
     tile: int = setting(0, "Look at square parts of so many pixels, and at the whole image.", _LARGE, least=0)
     overlap: float = setting(0.2, "The share of a tile that its neighbour has too.", _LARGE, least=0, most=0.9)
     merge: str = setting("nms", "Of boxes of one object: nms keeps the best, wbf averages them.", _LARGE)
-    track: bool = setting(False, "Number objects, and keep the numbers from picture to picture.", _FILMS)
-    frames: int = setting(0, "Stop after so many pictures; 0 for all.", _FILMS, least=0)
+    track: bool = setting(False, "Number objects, and keep the numbers from picture to picture.", _VIDEOS)
+    frames: int = setting(0, "Stop after so many pictures; 0 for all.", _VIDEOS, least=0)
 
 
 @dataclass(frozen=True, kw_only=True)
