@@ -1,10 +1,10 @@
 """How OpenMP's threads wait: a training step and an inference, quiet and beside other work.
 
-    python benchmarks/threads.py [--rounds 12] [--busy 2] [--json benchmarks/results/threads.json]
+    python benchmarks/threads.py [--rounds 12] [--busy 1 2 4] [--json benchmarks/results/threads.json]
 
 Each way to wait is a process of its own, as it is read once, when PyTorch is imported; the processes take turns, a step
 each a round, and are asleep in between. Prints milliseconds, and ratios to PyTorch's own way within a round (below 1
-is faster): the least, the median. `--busy` says how many processes compute beside it in the second half.
+is faster): the least, the median. `--busy` says how many processes compute beside it, after the quiet rounds.
 """
 
 from __future__ import annotations
@@ -27,9 +27,7 @@ from boxwright.runtime.measure import load
 WAYS = {
     "PyTorch's own": {},
     "asleep at once": {"OMP_WAIT_POLICY": "PASSIVE"},
-    "5,000 turns": {"GOMP_SPINCOUNT": "5000"},
-    "10,000 turns": {"GOMP_SPINCOUNT": "10000"},
-    "20,000 turns": {"GOMP_SPINCOUNT": "20000"},
+    "10,000 turns (ours)": {"GOMP_SPINCOUNT": "10000"},
 }
 OURS = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "OMP_NUM_THREADS")
 WARM_UPS = 3
@@ -126,7 +124,8 @@ def measured(given: argparse.Namespace) -> dict[str, Any]:
     try:
         for what in ("step", "detect"):
             rounds_of(children, what, WARM_UPS)
-        for title, count in (("quiet", 0), (f"beside {given.busy} busy processes", given.busy)):
+        for count in (0, *given.busy):
+            title = f"beside {count} busy processes" if count else "quiet"
             with busy(count):
                 before = load()[0]
                 found[title] = {what: summary(rounds_of(children, what, given.rounds)) for what in ("step", "detect")}
@@ -144,7 +143,7 @@ def _print(title: str, found: dict[str, Any]) -> None:
     for what in ("step", "detect"):
         for name, one in found[what].items():
             print(
-                f"  {what:7} {name:15} least {one['least_ms']:8.1f} ms ({one['ratio_least']:.2f})  "
+                f"  {what:7} {name:20} least {one['least_ms']:8.1f} ms ({one['ratio_least']:.2f})  "
                 f"median {one['median_ms']:8.1f} ms ({one['ratio_median']:.2f})"
             )
 
@@ -153,7 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=12)
-    parser.add_argument("--busy", type=int, default=2)
+    parser.add_argument("--busy", type=int, nargs="*", default=[1, 2, 4])
     parser.add_argument("--json", type=Path)
     parser.add_argument("--answer", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)

@@ -11,13 +11,14 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.data.image_io import read_image
+from boxwright.data.image_io import decode_image, read_image
 from boxwright.errors import DataError
 from boxwright.files import is_file
+from boxwright.inference.fetch import fetch_image, names_image, names_video, sends_image
 from boxwright.inference.files import VIDEOS, find_files
 from boxwright.inference.video import frame_count, read_video
 
-__all__ = ["CameraSource", "VideoSource", "Frame", "ImageSource", "Source", "find_sources"]
+__all__ = ["CameraSource", "VideoSource", "Frame", "ImageSource", "Source", "WebImageSource", "find_sources"]
 
 _CAMERA = re.compile(r"camera(?::([0-9]{1,3}))?|([0-9]{1,3})")
 _ADDRESS = re.compile(r"([a-z][a-z0-9]*)://.+", re.IGNORECASE)
@@ -57,6 +58,23 @@ class ImageSource:
     def frames(self) -> Iterator[Frame]:
         """Yield its one picture; an EXIF orientation is applied."""
         yield Frame(read_image(Path(self.name), upright=True), self.name)
+
+
+@dataclass(frozen=True, eq=False)
+class WebImageSource:
+    """An image on a web server."""
+
+    name: str
+    live = False
+    moving = False
+
+    def count(self) -> int | None:
+        """Return how many pictures it has."""
+        return 1
+
+    def frames(self) -> Iterator[Frame]:
+        """Yield its one picture; an EXIF orientation is applied."""
+        yield Frame(decode_image(fetch_image(self.name), self.name, upright=True), self.name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +146,7 @@ class CameraSource:
             camera.release()
 
 
-Source = ImageSource | VideoSource | CameraSource
+Source = ImageSource | WebImageSource | VideoSource | CameraSource
 
 
 def find_sources(words: Sequence[str]) -> list[Source]:
@@ -155,10 +173,19 @@ def _sources(word: str) -> list[Source]:
                 f"{word}: cannot be read picture by picture; streams begin with {', '.join(sorted(_LIVE | _FETCHED))}; "
                 "object stores are read where --out ends in .parquet"
             )
-        return [VideoSource(word, live=kind in _LIVE)]
+        return [VideoSource(word, live=True)] if kind in _LIVE else [_on_the_web(word)]
     if camera and not is_file(word):
         return [CameraSource(int(camera.group(1) or camera.group(2) or 0))]
     return [_of_file(path) for path in find_files([word])]
+
+
+def _on_the_web(url: str) -> Source:
+    """Return what an address's ending says is there; where it says nothing, the server is asked."""
+    if names_image(url):
+        return WebImageSource(url)
+    if names_video(url) or not sends_image(url):
+        return VideoSource(url)
+    return WebImageSource(url)
 
 
 def _of_file(path: Path) -> Source:
