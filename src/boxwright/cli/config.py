@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from boxwright.cli.console import console, importing
+from boxwright.cli.console import console, importing, suggest
 from boxwright.cli.options import PlainCommand
 from boxwright.errors import ConfigError
 
@@ -84,6 +84,7 @@ def check(file: _File, set_: _Set = None) -> None:
         missing = "train_config" if config.train_config is None else "train_config.num_steps"
         console.print(f"training cannot start: {missing} is missing; the rest can be built")
         raise typer.Exit(1)
+    suggest("doctor", file, *(word for change in set_ or [] for word in ("--set", change)))
 
 
 def _fields_at_lines(group: Sequence[FieldReport]) -> str:
