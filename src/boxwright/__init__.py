@@ -4,6 +4,8 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+from boxwright.threads import prepare_threads
+
 if TYPE_CHECKING:
     from boxwright.api.evaluate import evaluate
     from boxwright.api.model import Model, load
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from boxwright.postprocessing.masks import instance_masks
     from boxwright.training.settings import RunSettings
     from boxwright.types import AnchorPredictions, Categories, Category, Detections, Sample, Targets
+
+prepare_threads()  # before torch, which reads it once
 
 __all__ = [
     "AnchorPredictions",

@@ -18,6 +18,8 @@ __all__ = [
     "CONFIG_NESTING",
     "CONFIG_VALUES",
     "COORDINATE",
+    "DOWNLOAD_BYTES",
+    "DOWNLOAD_SECONDS",
     "IMAGE_PIXELS",
     "INDEX_BYTES",
     "LIMITS",
@@ -87,6 +89,8 @@ INDEX_BYTES = Limit("index_bytes", 500_000_000, "bytes of keys and values in a c
 CHECKPOINT_BYTES = Limit("checkpoint_bytes", 4_000_000_000, "bytes of a checkpoint, a graph or an unpacked archive")
 ARCHIVE_FILES = Limit("archive_files", 10_000, "files in an archive")
 PATTERN_SECONDS = Limit("pattern_seconds", 5, "seconds of looking for a pattern")
+DOWNLOAD_BYTES = Limit("download_bytes", 200_000_000, "bytes of an image on a web server")
+DOWNLOAD_SECONDS = Limit("download_seconds", 60, "seconds of fetching an image")
 
 LIMITS = (
     IMAGE_PIXELS,
@@ -101,4 +105,6 @@ LIMITS = (
     CHECKPOINT_BYTES,
     ARCHIVE_FILES,
     PATTERN_SECONDS,
+    DOWNLOAD_BYTES,
+    DOWNLOAD_SECONDS,
 )

@@ -99,10 +99,10 @@ def test_inspecting_and_predicting_without_pytorch(file: Path, project: Path, tm
         assert "is exported: its precision is fixed" in refused
 
 
-def test_very_many_pictures_films_and_tiles_without_pytorch(file: Path, project: Path, tmp_path: Path) -> None:
+def test_very_many_pictures_videos_and_tiles_without_pytorch(file: Path, project: Path, tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 
-    from boxwright.inference.film import open_film_for_writing
+    from boxwright.inference.video import open_video_for_writing
 
     photos = tmp_path / "photos"
     shutil.copytree(project / "photos", photos)
@@ -121,14 +121,14 @@ def test_very_many_pictures_films_and_tiles_without_pytorch(file: Path, project:
     assert sum(len(row["boxes"] or ()) for row in rows) == len(
         json.loads((tmp_path / "a" / "detections.json").read_text())
     )
-    with open_film_for_writing(tmp_path / "film.mp4") as film:
+    with open_video_for_writing(tmp_path / "video.mp4") as video:
         for number in range(5):
-            film.write(pictures()[0], number / 10)
+            video.write(pictures()[0], number / 10)
     told = run(
-        "predict", tmp_path / "film.mp4", "--model_dir", file, "--out", tmp_path / "f", "--track", "--save-video",
+        "predict", tmp_path / "video.mp4", "--model_dir", file, "--out", tmp_path / "f", "--track", "--save-video",
         "--coco", "--csv", "--tile", 60, "--profile", code=WITHOUT_TORCH,
     )  # fmt: skip
-    assert sorted(path.name for path in (tmp_path / "f").iterdir()) == ["coco.json", "detections.csv", "film.mp4"]
+    assert sorted(path.name for path in (tmp_path / "f").iterdir()) == ["coco.json", "detections.csv", "video.mp4"]
     for stage in ("read", "network", "draw", "write"):
         assert stage in told
     words[5] = tmp_path / "s.parquet"

@@ -127,7 +127,7 @@ def test_help_shows_names_whole() -> None:
 
 
 def test_the_log_without_a_terminal(small_config: Path, tmp_path: Path) -> None:
-    """Each line of the log is there, as under nohup or in a container."""
+    """As under nohup or in a container."""
     arguments = [
         "train",
         "--config",
@@ -142,7 +142,7 @@ def test_the_log_without_a_terminal(small_config: Path, tmp_path: Path) -> None:
     status, output = run(*arguments, "--no_evaluate")
     assert status == 0
     steps = [line.split()[1] for line in output.splitlines() if line.startswith("step ")]
-    assert steps == ["1/6", "2/6", "4/6", "6/6"]
+    assert steps == ["1/6", "6/6"], "a line every half a minute, beside the first and the last"
 
 
 def found() -> FoundObjects:

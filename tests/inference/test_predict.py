@@ -1,4 +1,4 @@
-"""Detecting in images, films and streams, with a detector that is exact."""
+"""Detecting in images, videos and streams, with a detector that is exact."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from pycocotools.coco import COCO
 from boxwright.data.image_io import encode_png, read_image
 from boxwright.errors import ConfigError, DataError
 from boxwright.files import MARKER
-from boxwright.inference.film import open_film_for_writing, read_film
 from boxwright.inference.predict import predict
 from boxwright.inference.settings import PredictionSettings
-from boxwright.inference.sources import CameraSource, FilmSource, Frame, ImageSource, find_sources
+from boxwright.inference.sources import CameraSource, Frame, ImageSource, VideoSource, find_sources
+from boxwright.inference.video import open_video_for_writing, read_video
 from boxwright.types import FoundObjects
 from tests.inference.blobs import find_blobs, picture_of
 from tests.inference.rtsp_server import serving_pictures
@@ -36,8 +36,8 @@ def moving(number: int) -> list[tuple[int, int, int, int]]:
 
 
 @pytest.fixture
-def film(tmp_path: Path) -> Path:
-    with open_film_for_writing(tmp_path / "walk.mp4") as writer:
+def video(tmp_path: Path) -> Path:
+    with open_video_for_writing(tmp_path / "walk.mp4") as writer:
         for number in range(40):
             writer.write(picture_of(moving(number), HEIGHT, WIDTH), number / 20)
     return tmp_path / "walk.mp4"
@@ -58,8 +58,8 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def test_a_film_gives_rows_with_frames_and_times(film: Path, tmp_path: Path) -> None:
-    done = predict(find_blobs, find_sources([str(film)]), tmp_path / "out")
+def test_a_video_gives_rows_with_frames_and_times(video: Path, tmp_path: Path) -> None:
+    done = predict(find_blobs, find_sources([str(video)]), tmp_path / "out")
     assert (done.pictures, done.objects) == (40, 80)
     rows = rows_of(tmp_path / "out")
     assert [row["frame"] for row in rows] == [number for number in range(40) for _ in range(2)]
@@ -67,13 +67,13 @@ def test_a_film_gives_rows_with_frames_and_times(film: Path, tmp_path: Path) -> 
         assert row["time"] == pytest.approx(row["frame"] / 20, abs=1e-3)
         left, top, _, _ = next(box for box in moving(row["frame"]) if abs(box[1] - row["bbox"][1]) < 6)
         assert row["bbox"] == pytest.approx([left, top, 20, 20], abs=2)  # H.264 blurs edges
-        assert row["file_name"] == str(film)
+        assert row["file_name"] == str(video)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["detections.json"]
 
 
-def test_tracks_keep_their_numbers_and_films_are_drawn(film: Path, tmp_path: Path) -> None:
+def test_tracks_keep_their_numbers_and_videos_are_drawn(video: Path, tmp_path: Path) -> None:
     settings = PredictionSettings(track=True, save_video=True)
-    predict(find_blobs, find_sources([str(film)]), tmp_path / "out", settings)
+    predict(find_blobs, find_sources([str(video)]), tmp_path / "out", settings)
     tracks: dict[int, set[int | None]] = {10: set(), 50: set()}
     for row in rows_of(tmp_path / "out"):
         if row["frame"] > 0:
@@ -81,24 +81,24 @@ def test_tracks_keep_their_numbers_and_films_are_drawn(film: Path, tmp_path: Pat
     assert [len(numbers) for numbers in tracks.values()] == [1, 1]
     assert tracks[10] != tracks[50]
     assert None not in tracks[10] | tracks[50]
-    drawn = [image for image, _ in read_film(str(tmp_path / "out" / "walk.mp4"))]
+    drawn = [image for image, _ in read_video(str(tmp_path / "out" / "walk.mp4"))]
     assert len(drawn) == 40
     assert max(np.ptp(image, axis=2).max() for image in drawn) > 60  # coloured boxes, where all was grey
 
 
-def test_two_films_have_tracks_of_their_own(film: Path, tmp_path: Path) -> None:
+def test_two_videos_have_tracks_of_their_own(video: Path, tmp_path: Path) -> None:
     settings = PredictionSettings(track=True)
-    predict(find_blobs, find_sources([str(film), str(film)]), tmp_path / "out", settings)
+    predict(find_blobs, find_sources([str(video), str(video)]), tmp_path / "out", settings)
     rows = rows_of(tmp_path / "out")
     assert rows[: len(rows) // 2] == [
         {**row, "image_id": row["image_id"] - 40} for row in rows[len(rows) // 2 :]
     ]  # the second time as the first
 
 
-def test_tables(photos: Path, film: Path, tmp_path: Path) -> None:
+def test_tables(photos: Path, video: Path, tmp_path: Path) -> None:
     """All three in one run have the same boxes; COCO's own reader reads the data set."""
     settings = PredictionSettings(json=True, coco=True, csv=True, frames=6, pictures=False)
-    predict(find_blobs, find_sources([str(photos), str(film)]), tmp_path / "out", settings)
+    predict(find_blobs, find_sources([str(photos), str(video)]), tmp_path / "out", settings)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         "coco.json",
         "detections.csv",
@@ -132,21 +132,21 @@ def test_masks_are_written_as_run_lengths(photos: Path, tmp_path: Path) -> None:
     assert mask.toBbox(row["segmentation"]).tolist() == pytest.approx(row["bbox"], abs=1)
 
 
-def test_patterns_and_lists(photos: Path, film: Path, tmp_path: Path) -> None:
-    (tmp_path / "list.txt").write_text(f"photos/2.png\n\n{film}\n")
+def test_patterns_and_lists(photos: Path, video: Path, tmp_path: Path) -> None:
+    (tmp_path / "list.txt").write_text(f"photos/2.png\n\n{video}\n")
     names = [source.name for source in find_sources([str(photos / "[01].png"), f"@{tmp_path / 'list.txt'}"])]
-    assert names == [str(photos / "0.png"), str(photos / "1.png"), str(photos / "2.png"), str(film)]
+    assert names == [str(photos / "0.png"), str(photos / "1.png"), str(photos / "2.png"), str(video)]
 
 
 def test_kinds_of_sources(tmp_path: Path) -> None:
     kinds = [type(source) for source in find_sources(["camera", "camera:2", "0", "rtsp://h/x", "https://h/a.mp4"])]
-    assert kinds == [CameraSource, CameraSource, CameraSource, FilmSource, FilmSource]
+    assert kinds == [CameraSource, CameraSource, CameraSource, VideoSource, VideoSource]
     assert [source.live for source in find_sources(["rtsp://h/x", "https://h/a.mp4"])] == [True, False]
     (tmp_path / "7").write_bytes(b"")
     assert isinstance(find_sources([str(tmp_path / "7")])[0], ImageSource)
     for word, message in [
         ("none.jpg", "no such file"), ("*.none", "no such file"), ("@none.txt", "No such file"),
-        ("s3://bucket/x", "ends in .parquet"), (str(tmp_path), "no image or film"),
+        ("s3://bucket/x", "ends in .parquet"), (str(tmp_path), "no image or video"),
     ]:  # fmt: skip
         with pytest.raises(DataError, match=message):
             find_sources([word])
@@ -169,7 +169,7 @@ def test_a_stream_over_the_network(tmp_path: Path) -> None:
     assert rows[-1]["frame"] == 39
     assert rows[-1]["bbox"][2:] == pytest.approx([20, 20], abs=2)
     (name,) = (path for path in (tmp_path / "out").glob("*.mp4"))
-    assert len(list(read_film(str(name)))) == done.pictures
+    assert len(list(read_video(str(name)))) == done.pictures
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,7 +205,7 @@ def test_an_interrupt_ends_a_stream_and_all_of_it_is_whole(tmp_path: Path) -> No
     assert signal.getsignal(signal.SIGINT) is before
     assert done.pictures >= 5
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["detections.json", "endless.mp4"]
-    assert len(list(read_film(str(tmp_path / "out" / "endless.mp4")))) == done.pictures
+    assert len(list(read_video(str(tmp_path / "out" / "endless.mp4")))) == done.pictures
     assert {thread.name for thread in threading.enumerate()}.isdisjoint({"read", "network", "draw"})
 
 
@@ -222,12 +222,12 @@ def test_tiles_through_predict(tmp_path: Path) -> None:
         predict(find_blobs, [], tmp_path / "x", PredictionSettings(merge="soft"))
 
 
-def test_a_film_over_itself_is_refused(film: Path) -> None:
+def test_a_video_over_itself_is_refused(video: Path) -> None:
     with pytest.raises(DataError, match="one of the sources"):
-        predict(find_blobs, find_sources([str(film)]), film.parent, PredictionSettings(save_video=True))
+        predict(find_blobs, find_sources([str(video)]), video.parent, PredictionSettings(save_video=True))
 
 
-def test_a_broken_film_keeps_what_came_before(photos: Path, tmp_path: Path) -> None:
+def test_a_broken_video_keeps_what_came_before(photos: Path, tmp_path: Path) -> None:
     (tmp_path / "b.mp4").write_bytes(b"rubbish")
     with pytest.raises(DataError, match="b.mp4"):
         predict(find_blobs, find_sources([str(photos), str(tmp_path / "b.mp4")]), tmp_path / "out")

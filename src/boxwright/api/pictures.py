@@ -19,7 +19,7 @@ from boxwright.data.image_io import decode_image, read_image, to_rgb
 from boxwright.errors import DataError
 from boxwright.files import is_folder
 from boxwright.inference.fetch import fetch_image
-from boxwright.inference.files import FILMS, IMAGES, find_images
+from boxwright.inference.files import IMAGES, VIDEOS, find_images
 
 __all__ = ["Picture", "is_one", "pictures_of"]
 
@@ -109,7 +109,7 @@ def _picture(image: Any, where: str, scale: str) -> Picture:
         return Picture(decode_image(fetch_image(image), image, upright=True), image)
     if isinstance(image, str | os.PathLike):
         path = Path(image)
-        if path.suffix.lower() in FILMS:
+        if path.suffix.lower() in VIDEOS:
             raise DataError(f"{path} is a video: boxwright predict {path} detects in its frames")
         if not path.exists() and path.suffix.lower() not in IMAGES:
             raise DataError(f"{path}: no such file; expected {_KINDS}")

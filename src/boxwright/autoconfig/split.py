@@ -77,7 +77,7 @@ def choose_held_out(groups: Sequence[Sequence[int]], prints: Fingerprints) -> se
     """
     total = sum(len(group) for group in groups)
     wanted = min(max(round(total * _SHARE), 1), _MOST)
-    ordered = sorted(groups, key=lambda group: min(prints.exact[row] for row in group))
+    ordered: list[Sequence[int]] = sorted(groups, key=lambda group: min(prints.exact[row] for row in group))
     chosen: set[int] = set()
     for group in ordered:
         if len(chosen) >= wanted:

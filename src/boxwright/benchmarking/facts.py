@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -67,6 +68,9 @@ def _peak_mib(run: Run) -> float:
         run()
         if (most := torch.cuda.max_memory_allocated() - before) > 0:
             return most / 2**20
+    os.environ.setdefault(
+        "KINETO_LOG_LEVEL", "99"
+    )  # else the profiler tells of its own steps, and of no GPU as an error
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
         run()
     events = profile.profiler.kineto_results.events() if profile.profiler and profile.profiler.kineto_results else []

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["benchmark_command"]
 
 _DEFAULTS = BenchmarkSettings()
+_WIDTHS = (7, 10, 10, 10, 10, 11, 9, 10)  # of the table's columns: 77 together
 
 
 def benchmark_command(
@@ -99,16 +100,15 @@ def _pictures(paths: list[Path]) -> Pictures:
 
 
 def _print(timings: Sequence[Timing], counted: dict[str, Facts], counted_at: int) -> None:
-    from rich.table import Column, Table
-
     titles = ("batch", "least", "median", "p95 ms", "CPU ms", "images/s", "ratio", "(least)")
-    columns = [Column(name, justify="right") for name in titles]
-    table = Table(Column("model", overflow="fold"), *columns, box=None, padding=(0, 2, 0, 0))
-    for one in timings:
-        numbers = (one.least_ms, one.median_ms, one.p95_ms, one.cpu_ms, one.images_per_s)
-        shares = (f"{one.ratio:.2f}", f"({one.ratio_least:.2f})")
-        table.add_row(one.name, str(one.batch), *(f"{number:.1f}" for number in numbers), *shares)
-    console.print(table)
+    console.print("".join(f"{title:>{width}}" for title, width in zip(titles, _WIDTHS, strict=True)))
+    for name in dict.fromkeys(one.name for one in timings):
+        console.print(name, markup=False)  # a line of its own: it may be as long as a path
+        for one in (one for one in timings if one.name == name):
+            numbers = (one.least_ms, one.median_ms, one.p95_ms, one.cpu_ms, one.images_per_s)
+            shares = (f"{one.ratio:.2f}", f"({one.ratio_least:.2f})")
+            cells = (str(one.batch), *(f"{number:.1f}" for number in numbers), *shares)
+            console.print("".join(f"{cell:>{width}}" for cell, width in zip(cells, _WIDTHS, strict=True)), markup=False)
     for name, fact in counted.items():
         console.print(
             f"{name}: {fact.parameters / 1e6:.2f} million parameters; batch {counted_at}: {fact.gflops:.2f} GFLOPs to look, "

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from boxwright.cli.console import console, errors, importing
+from boxwright.cli.console import console, errors, importing, suggest
 from boxwright.cli.options import PlainCommand
 from boxwright.errors import ConfigError
 
@@ -83,6 +83,7 @@ def check(file: _File, set_: _Set = None) -> None:
         console.print("training cannot start: remove or change what is refused")
         raise typer.Exit(1)
     _build(config)
+    suggest("doctor", file, *(word for change in set_ or [] for word in ("--set", change)))
 
 
 def _build(config: TrainEvalPipelineConfig) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import gc
 import logging
+import shlex
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from rich.console import Console
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
     from rich.table import Table
 
     from boxwright.evaluation.results import Evaluation
@@ -25,8 +25,8 @@ __all__ = [
     "metrics_table",
     "print_evaluation",
     "print_metrics",
-    "progress_bar",
     "show_log",
+    "suggest",
 ]
 
 console = Console(highlight=False, soft_wrap=True, emoji=False)
@@ -57,24 +57,19 @@ def importing() -> Iterator[None]:
             gc.enable()
 
 
-@contextmanager
-def progress_bar() -> Iterator[Progress]:
-    """Show a progress bar with room for a line of numbers.
+def suggest(*words: object, when: str = "") -> None:
+    """Print the command that is useful next.
 
-    Yields:
-        The bar.
+    Args:
+        *words: Of the command, without the program's name.
+        when: What comes before it.
     """
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    line = " ".join(word if word in _PLACES else shlex.quote(word) for word in map(str, words))
+    console.print(f"next{when and f', {when}'}: boxwright {line}", markup=False)
 
-    columns: tuple[Any, ...] = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[numbers]}"),
-    )
-    with Progress(*columns, console=console, transient=True) as progress:
-        yield progress
+
+# Words that stand for what a user fills in.
+_PLACES = ("IMAGES",)
 
 
 def metrics_table(metrics: dict[str, float]) -> Table:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from boxwright.cli.console import console, count_progress
+from boxwright.cli.console import console, count_progress, suggest
 from boxwright.cli.paths import require_data
 from boxwright.errors import DataError
 
@@ -85,3 +85,4 @@ def convert_command(  # the flags of the command
     else:
         write_voc(dataset, target, progress=progress)
     console.print(f"{len(dataset)} images, {len(dataset.categories)} classes: {target}", markup=False)
+    suggest("inspect", target)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from boxwright.cli.console import ap_line, console, count_progress, print_evaluation, progress_bar
+from boxwright.cli.console import ap_line, console, count_progress, print_evaluation, suggest
 from boxwright.cli.train import Narrator
 
 __all__ = ["demo_command"]
@@ -26,6 +26,7 @@ def demo_command(
 ) -> None:
     """Make pictures of shapes as TFRecords, train a detector on them, evaluate it, draw what it sees."""
     from boxwright.checkpoints.restore import restore_detector
+    from boxwright.cli.progress import progress_bar
     from boxwright.config.load import load_config
     from boxwright.data.demo import write_demo_data
     from boxwright.evaluation.results import write_evaluation
@@ -38,6 +39,7 @@ def demo_command(
         f"data: {out / 'data'} ({train_images} + {val_images} images), configuration: {config_path}", markup=False
     )
     if data_only:
+        suggest("train", "--pipeline_config_path", config_path, "--model_dir", out / "model")
         return
     model_dir = out / "model"
     steps = (
@@ -67,8 +69,6 @@ def demo_command(
     print_evaluation(evaluation)
     console.print(f"\npictures, truth beside detections: {out / 'eval' / 'pictures'}", markup=False)
     console.print(f"TensorBoard: tensorboard --logdir {model_dir}", markup=False)
-    console.print(
-        f"yours next: boxwright predict IMAGE --model_dir {model_dir} --out {out / 'predictions'}", markup=False
-    )
+    suggest("predict", "IMAGES", "--model_dir", model_dir, "--out", out / "predictions")
     console.print(f"took {time.monotonic() - began:.0f} s")
     console.print(ap_line(evaluation.metrics))

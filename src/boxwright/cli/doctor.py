@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from boxwright.cli.console import console, count_progress
+from boxwright.cli.console import console, count_progress, suggest
 
 if TYPE_CHECKING:
     from boxwright.preflight.finding import Finding
@@ -63,11 +63,20 @@ def doctor_command(
     readable = all(finding.check != "empty_images" or finding.verdict != "fatal" for finding in findings)
     if steps and buildable and readable:
         findings += check_speed_and_memory(loaded, workers, device)
+    fatal = any(finding.verdict == "fatal" for finding in findings)
     if as_json:
         console.print_json(json.dumps([_row(finding) for finding in findings]))
     else:
         _print(findings)
-    raise typer.Exit(int(any(finding.verdict == "fatal" for finding in findings)))
+        if fatal:
+            suggest("doctor", config, when="when what is fatal is put right")
+        else:
+            suggest("train", "--pipeline_config_path", config, "--model_dir", "model", *_repeated(changes))
+    raise typer.Exit(int(fatal))
+
+
+def _repeated(changes: list[str] | None) -> list[str]:
+    return [word for change in changes or [] for word in ("--set", change)]
 
 
 def _row(finding: Finding) -> dict[str, Any]:

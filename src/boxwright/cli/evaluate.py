@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from boxwright.cli.console import ap_line, console, count_progress, print_evaluation
+from boxwright.cli.console import ap_line, console, count_progress, print_evaluation, suggest
 from boxwright.cli.options import CheckpointOption
 from boxwright.cli.paths import require_checkpoint
 from boxwright.errors import ConfigError
@@ -107,6 +107,7 @@ def _evaluate(
     console.print(f"evaluation at step {step}")
     print_evaluation(evaluation)
     console.print(f"metrics, detections and {len(evaluation.pictures)} pictures: {folder}", markup=False)
+    suggest("predict", "IMAGES", "--model_dir", model_dir)
     console.print(ap_line(evaluation.metrics))
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from boxwright.cli.console import console
+from boxwright.cli.console import console, suggest
 from boxwright.cli.paths import require_checkpoint
 from boxwright.errors import CheckpointError, ExportError
 from boxwright.exporters.settings import ExportSettings, Precision
@@ -54,8 +54,11 @@ _NAMES = {format: f"detector{suffix}" for suffix, format in _SUFFIXES.items()}
 def export_command(
     settings: ExportSettings,
     source: Annotated[
-        Path, typer.Argument(help="A run's folder or one of its checkpoints, a TF2 checkpoint or a SavedModel.")
-    ],
+        Path | None,
+        typer.Argument(
+            help="A run's folder or one of its checkpoints, a TF2 checkpoint or a SavedModel; or left out, and --model_dir."
+        ),
+    ] = None,
     target: Annotated[
         Path | None,
         typer.Argument(
@@ -84,12 +87,17 @@ def export_command(
             "configuration's eval_input_reader.",
         ),
     ] = None,
+    model_dir: Annotated[
+        Path | None,
+        typer.Option("--model_dir", "--checkpoint", "--model", help="The source, as other commands name it."),
+    ] = None,
     verify: Annotated[
         Path | None,
         typer.Option("--verify", help="Write nothing: compare this exported file with the detector, on this machine."),
     ] = None,
 ) -> None:
     """Write a detector for other runtimes: whole, compared with itself before it is written; or its weights alone."""
+    source, target = _named(source, target, model_dir)
     require_checkpoint(source)
     chosen = format or (_SUFFIXES.get(target.suffix, Format.TENSORFLOW) if target is not None else Format.ONNX)
     if chosen in _REFUSED:
@@ -114,6 +122,7 @@ def export_command(
         print_report(report)
         if not report.passed:
             raise ExportError(f"{verify} does not do what the detector does. {report.problem()}")
+        suggest("predict", "IMAGES", "--model_dir", verify)
         return
     folder = source if source.is_dir() else source.parent
     path = target or folder / "export" / _NAMES[chosen]
@@ -135,6 +144,18 @@ def export_command(
     console.print(f"step {step}: {path}; report: {report_path(path)}", markup=False)
     if settings.triton is not None:
         _write_triton(path, settings.triton)
+    suggest("predict", "IMAGES", "--model_dir", path)
+
+
+def _named(source: Path | None, target: Path | None, model_dir: Path | None) -> tuple[Path, Path | None]:
+    """Return source and target: with --model_dir, what is named without an option is the target."""
+    if model_dir is not None:
+        if target is not None:
+            raise ExportError(f"--model_dir {model_dir} and {source} both name what to export; leave one out")
+        return model_dir, source
+    if source is None:
+        raise ExportError("name what to export: a run's folder or a checkpoint, as in boxwright export model")
+    return source, target
 
 
 def comparison_pictures(
@@ -210,3 +231,7 @@ def _write_weights(source: Path, target: Path, chosen: Format, config_path: Path
         write_tensorflow_checkpoint(detector, target, step=step)
         write_description(target.parent, config, detector.categories)
     console.print(f"{len(list(detector.network.parameters()))} parameters at step {step}: {target}", markup=False)
+    if chosen is Format.TENSORFLOW:
+        suggest("predict", "IMAGES", "--model_dir", target)
+    else:
+        suggest("train", "--weights", target, "--pipeline_config_path", "pipeline.config", "--model_dir", "model-2")

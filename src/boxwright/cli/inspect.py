@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from boxwright.cli.console import console, count_progress
+from boxwright.cli.console import console, count_progress, suggest
 from boxwright.cli.paths import require_data
 from boxwright.errors import DataError
 from boxwright.runtime.formats import EXPORTS
@@ -98,6 +98,10 @@ def inspect_command(
         titles = [sample.id[-40:] for sample in samples]
         write_whole(sheet, encode_picture(contact_sheet(drawn, titles, cell=None), sheet.suffix))
         console.print(f"contact sheet of {len(samples)} images: {sheet}", markup=False)
+    if data.endswith(_CONFIGS):
+        suggest("doctor", data)
+    else:
+        suggest("doctor", "pipeline.config", when="when a configuration reads these data")
 
 
 def _describe(path: str) -> None:
@@ -131,6 +135,7 @@ def _describe(path: str) -> None:
         table.add_row(f"output {name}", meaning)
     console.print(table, markup=False)
     console.print(f"\n{metadata.config}", markup=False)
+    suggest("predict", "IMAGES", "--model_dir", path)
 
 
 def _check_sheet(sheet: Path) -> None:
@@ -167,6 +172,7 @@ def _show_augmented(data: str, count: int, sheet: Path) -> None:
     console.print(
         f"{len(previews)} samples as the network sees them: {sheet}; what was chosen: {choices}", markup=False
     )
+    suggest("train", "--pipeline_config_path", data, "--model_dir", "model")
 
 
 def _print(survey: Survey, categories: Categories) -> None:

@@ -7,10 +7,13 @@ import signal
 import sys
 import threading
 import warnings
+from collections.abc import Callable
 from io import TextIOWrapper
+from typing import Annotated
 
 import typer
 
+import boxwright
 from boxwright.cli import (
     benchmark,
     config,
@@ -28,12 +31,13 @@ from boxwright.cli import (
     train,
 )
 from boxwright.cli.console import console, errors, show_log
-from boxwright.cli.options import CONTEXT, PlainCommand, with_settings
+from boxwright.cli.options import CONTEXT, Commands, PlainCommand, with_settings
 from boxwright.errors import BoxwrightError
 
 __all__ = ["app", "like_absl", "main"]
 
 app = typer.Typer(
+    cls=Commands,
     help="Object detectors described by one pipeline.config. Start with: boxwright demo",
     no_args_is_help=True,
     add_completion=False,
@@ -41,21 +45,43 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings=CONTEXT,
 )
-app.callback()(show_log)
-app.command("init", cls=PlainCommand)(with_settings(init.init_command))
-app.command("train", cls=PlainCommand)(with_settings(train.train_command))
-app.command("evaluate", cls=PlainCommand)(with_settings(evaluate.evaluate_command))
-app.command("predict", cls=PlainCommand)(with_settings(predict.predict_command))
-app.command("demo", cls=PlainCommand)(demo.demo_command)
-app.command("convert", cls=PlainCommand)(convert.convert_command)
-app.command("export", cls=PlainCommand)(with_settings(export.export_command))
-app.command("benchmark", cls=PlainCommand)(with_settings(benchmark.benchmark_command))
-app.command("serve", cls=PlainCommand)(with_settings(serve.serve_command))
-app.command("exporter_main_v2", cls=PlainCommand)(with_settings(exporter_main.exporter_command))
-app.command("inspect", cls=PlainCommand)(inspect.inspect_command)
-app.command("doctor", cls=PlainCommand)(doctor.doctor_command)
-app.command("replay", cls=PlainCommand)(replay.replay_command)
-app.add_typer(config.app, name="config")
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(boxwright.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def before_a_command(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and end.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    """Let what the library logs be printed."""
+    del version  # printed by now
+    show_log()
+
+
+def _add(name: str, command: Callable[..., None], line: str) -> None:
+    app.command(name, cls=PlainCommand, short_help=line)(command)
+
+
+_add("init", with_settings(init.init_command), "Write a configuration for a folder of annotated pictures.")
+_add("train", with_settings(train.train_command), "Train a detector; run again to resume.")
+_add("evaluate", with_settings(evaluate.evaluate_command), "Compute the metrics of a detector; draw what it finds.")
+_add("predict", with_settings(predict.predict_command), "Detect objects in images, video, webcam and RTSP streams.")
+_add("demo", demo.demo_command, "Make data, train on it, evaluate and draw, in minutes.")
+_add("convert", convert.convert_command, "Convert data to Pascal VOC, COCO, YOLO or TFRecord.")
+_add("export", with_settings(export.export_command), "Write a detector as ONNX, OpenVINO, LiteRT, or weights.")
+_add("benchmark", with_settings(benchmark.benchmark_command), "Measure latency and images a second.")
+_add("serve", with_settings(serve.serve_command), "Answer requests over HTTP by an exported detector.")
+_add("exporter_main_v2", with_settings(exporter_main.exporter_command), "As TensorFlow's exporter is called.")
+_add("inspect", inspect.inspect_command, "Count what is in data; draw a contact sheet.")
+_add("doctor", doctor.doctor_command, "Look for what ruins a run, before it.")
+_add("replay", replay.replay_command, "Do a training step again that was not finite.")
+app.add_typer(config.app, name="config", short_help="Show, check and explain configurations.")
 
 
 def _show_warning(message: Warning | str, *_: object) -> None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import inspect
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
-__all__ = ["CONTEXT", "CheckpointOption", "PlainCommand", "with_settings"]
+from boxwright.cli.words import OTHER_NAMES
+
+__all__ = ["CONTEXT", "CheckpointOption", "Commands", "PlainCommand", "with_settings"]
 
 # Help spells options with underscores, as TensorFlow's scripts do; hyphens are accepted everywhere.
 CONTEXT = {"help_option_names": ["-h", "--help"], "token_normalize_func": lambda token: token.replace("-", "_")}
@@ -22,13 +26,65 @@ CheckpointOption = Annotated[
     typer.Option(
         "--model_dir",
         "--checkpoint",
+        "--model",
         help="A run's folder or checkpoint; an exported .onnx or .xml; or TensorFlow's: a checkpoint, SavedModel, frozen graph, or zoo archive.",
     ),
 ]
 
 
+# What others call two of the commands.
+_ALIASES = {"val": "evaluate", "detect": "predict"}
+
+
+class Commands(TyperGroup):
+    """Commands by their names, or by what others call them; where there is none of a name, all are listed."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return the command of a name; None where there is none."""
+        return super().get_command(ctx, _ALIASES.get(cmd_name, cmd_name))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that is called, and its arguments; fail with a list where there is none of that name."""
+        name = args[0]
+        normal = ctx.token_normalize_func(name) if ctx.token_normalize_func else name
+        if not name.startswith("-") and self.get_command(ctx, name) is None and self.get_command(ctx, normal) is None:
+            close = difflib.get_close_matches(name, [*self.commands, *_ALIASES], n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            shown = {known: one for known, one in self.commands.items() if not one.hidden}
+            width = max(map(len, shown))
+            lines = [f"  {known:{width}}  {one.get_short_help_str(_LINE - width)}" for known, one in shown.items()]
+            ctx.fail("\n".join([f"no command {name!r}{hint} The commands:", *lines]))
+        return super().resolve_command(ctx, args)
+
+
+_LINE = 76
+
+
 class PlainCommand(TyperCommand):
     """A command whose help has its options by panel, with names that no width cuts."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the arguments; of an unknown option, say what it is called here, or what is close to it."""
+        for word in self._unknown(args):
+            if told := _told(word, OTHER_NAMES.get(self.name or "", {}), self._options()):
+                ctx.fail(f"no option --{word}; {told}")
+        return super().parse_args(ctx, args)
+
+    def _options(self) -> dict[str, Any]:
+        """Return the options by name, without dashes."""
+        return {flag.lstrip("-"): one for one in self.params for flag in (*one.opts, *one.secondary_opts)}
+
+    def _unknown(self, args: list[str]) -> Iterator[str]:
+        """Yield the options that there are not, with underscores; what stands behind an option may be its value."""
+        options, words = {**self._options(), "help": None}, iter(args)
+        for word in itertools.takewhile(lambda word: word != "--", words):
+            if not word.startswith("--"):
+                continue
+            name, _, value = word.replace("-", "_").removeprefix("__").partition("=")
+            if name not in options:
+                yield name
+            elif not value and not getattr(options[name], "is_flag", True):
+                next(words, None)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the options, those of each panel together."""
@@ -40,6 +96,18 @@ class PlainCommand(TyperCommand):
         for title, rows in panels.items():
             with formatter.section(title):
                 formatter.write_dl(rows)
+
+
+def _told(name: str, other: dict[str, str], options: Iterable[str]) -> str:
+    """Return what to write in place of an option that there is not; empty where nothing is like it."""
+    if name in other:
+        return f"here it is {other[name]}"
+    close = difflib.get_close_matches(name, [*options, *other], n=1)
+    if not close:
+        return ""
+    return (
+        f"did you mean {close[0]}? Here it is {other[close[0]]}" if close[0] in other else f"did you mean --{close[0]}?"
+    )
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from boxwright.cli.console import console, progress_bar
+from boxwright.cli.console import console, suggest
 from boxwright.cli.options import CheckpointOption
 from boxwright.cli.paths import require_checkpoint
 from boxwright.errors import ConfigError, DataError
 from boxwright.inference.settings import ManySettings, PredictionSettings
+from boxwright.runtime.formats import EXPORTS
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -33,12 +34,15 @@ _WINDOW = 30  # pictures over which their rate is taken
 Sources = Annotated[
     list[str],
     typer.Argument(
-        help="Images and films: files, folders, patterns ('shots/**/*.jpg'), lists (@files.txt); camera:0; rtsp://HOST/PATH"
+        help="Images and video: files, folders, patterns ('shots/**/*.jpg'), lists (@files.txt), https://HOST/a.jpg; a webcam "
+        "(camera:0); a stream (rtsp://HOST/PATH)."
     ),
 ]
 Out = Annotated[
     str,
-    typer.Option("--out", help="Folder for pictures, films and detections.json; or results.parquet, for very many."),
+    typer.Option(
+        "--out", help="Folder for pictures, video and detections.json; or results.parquet, for very many images."
+    ),
 ]
 Config = Annotated[
     Path | None,
@@ -65,18 +69,22 @@ def predict_command(
     many: ManySettings,
     sources: Sources,
     model_dir: CheckpointOption,
-    out: Out,
+    out: Out = "predictions",
     pipeline_config_path: Config = None,
     label_map: LabelMap = None,
     set_: Set = None,
 ) -> None:
-    """Detect objects in images, films and streams: pictures and films of them, and COCO-style JSON."""
+    """Detect objects in images, video, webcam and RTSP streams; write pictures, video and COCO-style JSON.
+
+    Tracking (--track) numbers objects of a video; tiling (--tile) finds small objects in large images.
+    """
     from boxwright.inference.finders import Model
 
     model = Model(model_dir, settings, pipeline_config_path, label_map, tuple(set_ or ()))
     if out.rstrip("/").endswith(".parquet"):
         _predict_many(sources, model, out, many)
         return
+    from boxwright.cli.progress import progress_bar
     from boxwright.inference.predict import predict
     from boxwright.inference.sources import find_sources
 
@@ -94,6 +102,10 @@ def predict_command(
         console.print(f"{done.times.skipped} pictures came faster than they could be looked at, and were left out")
     if settings.profile:
         _print_profile(done)
+    if model_dir.suffix in EXPORTS:
+        suggest("serve", model_dir)
+    else:
+        suggest("export", model_dir)
 
 
 def _count(sources: list[Source], settings: PredictionSettings) -> int | None:
@@ -106,13 +118,13 @@ def _count(sources: list[Source], settings: PredictionSettings) -> int | None:
 
 def _shown(bar: Progress, total: int | None) -> Callable[[Frame], None]:
     """Return what moves a bar, with the pictures of the last seconds a second."""
-    task = bar.add_task("predict", total=total, numbers="")
+    task = bar.add_task("predict", total=total)
     times: deque[float] = deque(maxlen=_WINDOW)
 
     def seen(_: Frame) -> None:
         times.append(time.monotonic())
         spent = times[-1] - times[0]
-        bar.update(task, advance=1, numbers=f"{(len(times) - 1) / spent:.1f} images/s" if spent else "")
+        bar.update(task, advance=1, rate=f"{(len(times) - 1) / spent:.1f} images/s" if spent else "")
 
     return seen
 
@@ -165,14 +177,16 @@ def _mine(number: int, shards: str) -> bool:
 
 
 def _watch_parts(parts: Iterator[Part], units: int) -> None:
+    from boxwright.cli.progress import progress_bar
+
     with progress_bar() as bar:
-        task = bar.add_task("predict", total=units, numbers="")
+        task = bar.add_task("predict", total=units)
         start, images, seen = time.monotonic(), 0, set[str]()
         for part in parts:
             images += part.rows
             seen.add(part.name[: part.name.rindex("-")])
             rate = images / max(time.monotonic() - start, 1e-9)
-            bar.update(task, completed=len(seen), numbers=f"{images} images, {rate:.1f} images/s")
+            bar.update(task, completed=len(seen), rate=f"{rate:.1f} images/s", numbers=(f"{images} images",))
 
 
 def _print_result(job: Job, parts: list[Part], most: float) -> None:

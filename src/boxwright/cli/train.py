@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from boxwright.cli.console import console, print_metrics, progress_bar
+from boxwright.cli.console import console, print_metrics, suggest
+from boxwright.cli.words import FieldWords, apply_words
 from boxwright.errors import ConfigError
 from boxwright.evaluation.settings import EvaluationSettings, WatchSettings
 from boxwright.settings import setting
@@ -24,22 +27,28 @@ if TYPE_CHECKING:
 __all__ = ["Narrator", "TfFlags", "train_command"]
 
 _TF = "Of model_main_tf2.py"
+_LINE_EVERY_S = 30.0
 
 
 class Narrator:
-    """Shows a run as it goes: a bar with the loss terms, and tables of evaluations."""
+    """Shows a run as it goes: a bar with the loss, or lines where there is no terminal; and tables of evaluations."""
 
-    def __init__(self, progress: Progress, config: TrainEvalPipelineConfig) -> None:
+    def __init__(
+        self, progress: Progress, config: TrainEvalPipelineConfig, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         """Start without a task; the first step shows the bar.
 
         Args:
             progress: The bar.
             config: For the number of steps, and the images of one.
+            clock: Tells seconds, by which lines are spaced.
         """
         train = config.train_config
-        self._progress = progress
+        self._progress, self._clock = progress, clock
         self._task: TaskID | None = None
         self._total, self._images = (train.num_steps or None, train.batch_size) if train else (None, 0)
+        self._printed: float | None = None  # when the last line was
+        self._waiting = ""  # a line that is printed if it turns out to be the last
 
     def hear(self, step: int, event: Event) -> None:
         """Move the bar, or print a table."""
@@ -52,20 +61,35 @@ class Narrator:
             print_metrics(event.metrics, event.notes)
 
     def close(self) -> None:
-        """Leave the bar to the one that made it."""
+        """Print the last step's line, if it has none; leave the bar to the one that made it."""
+        if self._waiting:
+            console.print(self._waiting, markup=False)
+            self._waiting = ""
 
     def _step(self, step: int, values: Mapping[str, float]) -> None:
-        """Move the bar; leave a line where there is no terminal."""
-        total = self._total
-        terms = {name.removeprefix("Loss/").removesuffix("_loss"): v for name, v in values.items() if "Loss/" in name}
-        numbers = "  ".join(f"{name} {value:.3f}" for name, value in terms.items())
-        speed = values["steps_per_sec"] * self._images
-        numbers += f"  rate {values['learning_rate']:.2e}  {speed:.1f} images/s"
+        """Move the bar; where there is no terminal, leave a line every half a minute."""
+        total, speed = self._total, values["steps_per_sec"]
+        rate, numbers = f"{speed * self._images:.1f} images/s", _numbers(values)
+        left = (total - step) / speed if total is not None and speed > 0 else None
         if self._task is None:
-            self._task = self._progress.add_task("train", total=total, numbers="")
-        self._progress.update(self._task, completed=step, numbers=numbers)
-        if not console.is_terminal:
-            console.print(f"step {step}/{total or '…'}  {numbers}", markup=False)
+            self._task = self._progress.add_task("train", total=total)
+        self._progress.update(self._task, completed=step, rate=rate, numbers=numbers, left=left)
+        if self._progress.console.is_terminal:
+            return
+        self._waiting = "  ".join([f"step {step}/{total or '…'}", rate, *numbers])
+        now = self._clock()
+        if self._printed is None or now - self._printed >= _LINE_EVERY_S or step == total:
+            self.close()
+            self._printed = now
+
+
+def _numbers(values: Mapping[str, float]) -> list[str]:
+    """Return the loss, its terms and the learning rate, what matters most first."""
+    terms = {name.removeprefix("Loss/"): value for name, value in values.items() if "Loss/" in name}
+    total = terms.pop("total_loss", None)
+    first = [] if total is None else [f"loss {total:.3f}"]
+    others = [f"{name.removesuffix('_loss')} {value:.3f}" for name, value in terms.items()]
+    return [*first, *others, f"rate {values['learning_rate']:.2e}"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +141,12 @@ Set = Annotated[
 
 
 def train_command(
-    settings: RunSettings, flags: TfFlags, pipeline_config_path: Config, model_dir: ModelDir, set_: Set = None
+    words: FieldWords,
+    settings: RunSettings,
+    flags: TfFlags,
+    pipeline_config_path: Config,
+    model_dir: ModelDir,
+    set_: Set = None,
 ) -> None:
     """Train a detector; run again to resume. Ctrl-C saves first.
 
@@ -129,7 +158,11 @@ def train_command(
         overrides.append(f"train_config.num_steps={flags.num_train_steps}")
     from boxwright.config.load import load_config
 
+    if words.epochs is not None and flags.num_train_steps is not None:
+        raise ConfigError("--epochs and --num_train_steps say the same in two ways; leave one out")
     config = load_config(pipeline_config_path, overrides)
+    for line in apply_words(config, words):
+        console.print(line, markup=False)
     if flags.checkpoint_dir is not None:
         _watch(config, flags.checkpoint_dir, model_dir, flags, settings)
         return
@@ -141,12 +174,24 @@ def train_command(
     if flags.sample_1_of_n_eval_examples is not None:
         for reader in config.eval_input_reader:
             reader.sample_1_of_n_examples = flags.sample_1_of_n_eval_examples
+    from boxwright.cli.progress import progress_bar
     from boxwright.training.train import train
 
     if not flags.record_summaries:
         settings = replace(settings, summarize_every_n=0)
     with progress_bar() as progress:
-        train(config, model_dir, settings, {"console": Narrator(progress, config)})
+        done = train(config, model_dir, settings, {"console": Narrator(progress, config)})
+    if os.environ.get("RANK", "0") == "0" and not settings.profile:  # of torchrun's processes one speaks
+        _suggest_next(config, model_dir, done, pipeline_config_path)
+
+
+def _suggest_next(config: TrainEvalPipelineConfig, model_dir: Path, done: int, config_path: Path) -> None:
+    if config.train_config is not None and done < config.train_config.num_steps:
+        suggest("train", "--pipeline_config_path", config_path, "--model_dir", model_dir, when="to go on")
+    elif config.eval_input_reader:
+        suggest("evaluate", "--model_dir", model_dir)
+    else:
+        suggest("predict", "IMAGES", "--model_dir", model_dir)
 
 
 def _refuse_what_torch_has_not(flags: TfFlags) -> None:

@@ -1,4 +1,4 @@
-"""Which files are images and which are films."""
+"""Which files are images and which are videos."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 from boxwright.errors import DataError
 from boxwright.files import is_file, is_folder, read_file
 
-__all__ = ["FILMS", "IMAGES", "find_files", "find_images"]
+__all__ = ["VIDEOS", "IMAGES", "find_files", "find_images"]
 
 IMAGES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm"}
-FILMS = {".mp4", ".mov", ".avi", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg", ".ts", ".wmv", ".flv", ".3gp"}
+VIDEOS = {".mp4", ".mov", ".avi", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg", ".ts", ".wmv", ".flv", ".3gp"}
 
 
 def find_images(paths: Sequence[str | Path]) -> list[Path]:
@@ -21,13 +21,13 @@ def find_images(paths: Sequence[str | Path]) -> list[Path]:
 
 
 def find_files(
-    paths: Sequence[str | Path], suffixes: set[str] | None = None, what: str = "image or film"
+    paths: Sequence[str | Path], suffixes: set[str] | None = None, what: str = "image or video"
 ) -> list[Path]:
     """List files; a folder stands for those in it, a pattern for what it matches, `@list.txt` for its lines.
 
     Args:
         paths: Files, folders, patterns such as `shots/**/*.jpg`, and lists.
-        suffixes: Endings of what is taken from a folder; images and films where nothing is said.
+        suffixes: Endings of what is taken from a folder; images and videos where nothing is said.
         what: What they are called, for errors.
 
     Returns:
@@ -36,7 +36,7 @@ def find_files(
     Raises:
         DataError: Where a path does not exist, or a folder or a pattern gives nothing.
     """
-    taken = IMAGES | FILMS if suffixes is None else suffixes
+    taken = IMAGES | VIDEOS if suffixes is None else suffixes
     files: list[Path] = []
     for path in map(Path, paths):
         if is_folder(path):

@@ -1,4 +1,4 @@
-"""Detecting objects in images, films and streams: pictures, films and tables of what was found."""
+"""Detecting objects in images, videos and streams: pictures, videos and tables of what was found."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from boxwright.data.image_io import encode_png
 from boxwright.errors import DataError
 from boxwright.evaluation.pictures import draw_detections
 from boxwright.files import unfinished, unique_stem, write_whole
-from boxwright.inference.film import open_film_for_writing
 from boxwright.inference.finders import looking
 from boxwright.inference.result_files import ResultFiles
 from boxwright.inference.settings import PredictionSettings
 from boxwright.inference.sources import Frame, Source
 from boxwright.inference.stages import Stage, Stages, StageTimes
 from boxwright.inference.tracking import Tracker
+from boxwright.inference.video import open_video_for_writing
 from boxwright.types import Finder, FoundObjects
 
 __all__ = ["Predicted", "predict"]
@@ -68,7 +68,7 @@ def predict(
     settings: PredictionSettings = _DEFAULTS,
     seen: Callable[[Frame], None] = _nothing,
 ) -> Predicted:
-    """Detect objects; write pictures of image files, films of films, and tables of what was found.
+    """Detect objects; write pictures of image files, videos of videos, and tables of what was found.
 
     Reading, the network, drawing and writing each have a thread, and work on different pictures at a time. Of what
     cannot wait (cameras, streams) the newest picture is taken, and Ctrl-C ends it as its end would.
@@ -85,7 +85,7 @@ def predict(
 
     Raises:
         ConfigError: For a way to merge that there is not.
-        DataError: Where an image or a film cannot be read; results of what came before it are written, and the folder
+        DataError: Where an image or a video cannot be read; results of what came before it are written, and the folder
             stays marked as unfinished, as it does where anything else ends the work.
         OutputError: Where the disk is full or the folder cannot be written.
     """
@@ -123,12 +123,12 @@ def _drawn(item: _Seen, settings: PredictionSettings) -> _Seen:
 
 
 def _written(items: Iterable[_Seen], names: dict[Source, str], folder: Path) -> Iterator[_Seen]:
-    """Write the pictures and films; pass on what was found in each."""
+    """Write the pictures and videos; pass on what was found in each."""
     for source, group in itertools.groupby(items, key=lambda item: item.source):
         if source in names and source.moving:
-            with open_film_for_writing(folder / names[source]) as film:
+            with open_video_for_writing(folder / names[source]) as video:
                 for item in group:
-                    film.write(_picture(item), item.frame.time or 0.0)
+                    video.write(_picture(item), item.frame.time or 0.0)
                     yield item
             continue
         for item in group:
@@ -142,7 +142,7 @@ def _picture(item: _Seen) -> NDArray[np.uint8]:
 
 
 def _names(sources: Sequence[Source], out: Path, settings: PredictionSettings) -> dict[Source, str]:
-    """Name a picture for each image and a film for each film, all different, none of them over one of the sources."""
+    """Name a picture for each image and a video for each video, all different, none of them over one of the sources."""
     taken: set[str] = set()
     names = {
         source: unique_stem(Path(source.name).stem, taken) + (".mp4" if source.moving else ".png")
@@ -163,7 +163,7 @@ def _result_names(settings: PredictionSettings) -> list[str]:
 
 @contextmanager
 def _interrupt_ends(reading: Stage[Any], live: bool) -> Iterator[None]:
-    """Let Ctrl-C end a stream as its own end would: what was found is written, films are whole."""
+    """Let Ctrl-C end a stream as its own end would: what was found is written, videos are whole."""
     if not live or threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""Files of what was found, written while it is found, so that a long film needs no memory."""
+"""Files of what was found, written while it is found, so that a long video needs no memory."""
 
 from __future__ import annotations
 
@@ -163,11 +163,11 @@ class _JsonList:
 
 
 def _rows(image_id: str, frame: Frame, found: FoundObjects) -> list[dict[str, Any]]:
-    of_film = {} if frame.time is None else {"frame": frame.number, "time": round(frame.time, 4)}
+    of_video = {} if frame.time is None else {"frame": frame.number, "time": round(frame.time, 4)}
     rows = detection_rows(found, image_id, found.categories, _segmentations(found))
     tracks = [{}] * len(found) if found.tracks is None else [{"track_id": number} for number in _numbers(found.tracks)]
     return [
-        {**row, "file_name": frame.source, "category_name": name, **of_film, **track}
+        {**row, "file_name": frame.source, "category_name": name, **of_video, **track}
         for row, name, track in zip(rows, found.names(), tracks, strict=True)
     ]
 

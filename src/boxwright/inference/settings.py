@@ -1,4 +1,4 @@
-"""What detecting in images and films needs beside a detector."""
+"""What detecting in images and video needs beside a detector."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from boxwright.settings import setting
 __all__ = ["ManySettings", "PredictionSettings"]
 
 _FILES = "What is written"
-_LARGE = "Large images"
-_FILMS = "Films and streams"
+_LARGE = "Large images: tiling"
+_VIDEOS = "Video, webcam, RTSP: tracking"
 _MANY = "Very many images: --out results.parquet"
 
 
@@ -18,7 +18,9 @@ _MANY = "Very many images: --out results.parquet"
 class PredictionSettings:
     """What is looked at, kept, drawn and written; `boxwright predict` has an option for each."""
 
-    min_score: float = setting(0.5, "Leave out what scores less.", least=0, most=1)
+    min_score: float = setting(
+        0.5, "The least score (confidence) of what is kept.", least=0, most=1, flags=("--min_score", "--conf")
+    )
     max_boxes: int = setting(100, "The most boxes that are drawn in a picture.", least=0)
     multi_scale: str = setting("", "Look at many sizes and mirror images, and vote: as refinedet320-voc.")
     device: str = setting("auto", "cpu, cuda, one GPU as cuda:1, or auto for a GPU where there is one.")
@@ -30,12 +32,12 @@ class PredictionSettings:
     json: bool = setting(False, "detections.json, a row an object; so it is where nothing else is asked for.", _FILES)
     coco: bool = setting(False, "coco.json, a COCO data set whose annotations have scores.", _FILES)
     csv: bool = setting(False, "detections.csv, a line an object.", _FILES)
-    save_video: bool = setting(False, "A film beside them (H.264) with what was found drawn into each.", _FILES)
-    tile: int = setting(0, "Look at square parts of so many pixels, and at the whole image.", _LARGE, least=0)
+    save_video: bool = setting(False, "Write each video (H.264) with what was found drawn into it.", _FILES)
+    tile: int = setting(0, "Look at square tiles of so many pixels, and at the whole image.", _LARGE, least=0)
     overlap: float = setting(0.2, "The share of a tile that its neighbour has too.", _LARGE, least=0, most=0.9)
     merge: str = setting("nms", "Of boxes of one object: nms keeps the best, wbf averages them.", _LARGE)
-    track: bool = setting(False, "Number objects, and keep the numbers from picture to picture.", _FILMS)
-    frames: int = setting(0, "Stop after so many pictures; 0 for all.", _FILMS, least=0)
+    track: bool = setting(False, "Track objects: each keeps its number from frame to frame.", _VIDEOS)
+    frames: int = setting(0, "Stop after so many frames or images; 0 for all.", _VIDEOS, least=0)
 
 
 @dataclass(frozen=True, kw_only=True)

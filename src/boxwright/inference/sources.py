@@ -1,4 +1,4 @@
-"""What detection looks at: images, films, cameras and streams, each as frames."""
+"""What detection looks at: images, videos, cameras and streams, each as frames."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.data.image_io import read_image
+from boxwright.data.image_io import decode_image, read_image
 from boxwright.errors import DataError
 from boxwright.files import is_file
-from boxwright.inference.files import FILMS, find_files
-from boxwright.inference.film import frame_count, read_film
+from boxwright.inference.fetch import fetch_image, names_image, names_video, sends_image
+from boxwright.inference.files import VIDEOS, find_files
+from boxwright.inference.video import frame_count, read_video
 
-__all__ = ["CameraSource", "FilmSource", "Frame", "ImageSource", "Source", "find_sources"]
+__all__ = ["CameraSource", "VideoSource", "Frame", "ImageSource", "Source", "WebImageSource", "find_sources"]
 
 _CAMERA = re.compile(r"camera(?::([0-9]{1,3}))?|([0-9]{1,3})")
 _ADDRESS = re.compile(r"([a-z][a-z0-9]*)://.+", re.IGNORECASE)
@@ -60,8 +61,25 @@ class ImageSource:
 
 
 @dataclass(frozen=True, eq=False)
-class FilmSource:
-    """A film, as a file or sent over a network.
+class WebImageSource:
+    """An image on a web server."""
+
+    name: str
+    live = False
+    moving = False
+
+    def count(self) -> int | None:
+        """Return how many pictures it has."""
+        return 1
+
+    def frames(self) -> Iterator[Frame]:
+        """Yield its one picture; an EXIF orientation is applied."""
+        yield Frame(decode_image(fetch_image(self.name), self.name, upright=True), self.name)
+
+
+@dataclass(frozen=True, eq=False)
+class VideoSource:
+    """A video, as a file or sent over a network.
 
     Attributes:
         name: Its path or address.
@@ -78,7 +96,7 @@ class FilmSource:
 
     def frames(self) -> Iterator[Frame]:
         """Yield its pictures, upright."""
-        for number, (image, seconds) in enumerate(read_film(self.name)):
+        for number, (image, seconds) in enumerate(read_video(self.name)):
             yield Frame(image, self.name, number, seconds)
 
 
@@ -128,7 +146,7 @@ class CameraSource:
             camera.release()
 
 
-Source = ImageSource | FilmSource | CameraSource
+Source = ImageSource | WebImageSource | VideoSource | CameraSource
 
 
 def find_sources(words: Sequence[str]) -> list[Source]:
@@ -141,7 +159,7 @@ def find_sources(words: Sequence[str]) -> list[Source]:
         The sources, in that order.
 
     Raises:
-        DataError: For a file that is not there, a folder without images and films, or an address of an unknown kind.
+        DataError: For a file that is not there, a folder without images and videos, or an address of an unknown kind.
     """
     return [source for word in words for source in _sources(word)]
 
@@ -155,11 +173,20 @@ def _sources(word: str) -> list[Source]:
                 f"{word}: cannot be read picture by picture; streams begin with {', '.join(sorted(_LIVE | _FETCHED))}; "
                 "object stores are read where --out ends in .parquet"
             )
-        return [FilmSource(word, live=kind in _LIVE)]
+        return [VideoSource(word, live=True)] if kind in _LIVE else [_on_the_web(word)]
     if camera and not is_file(word):
         return [CameraSource(int(camera.group(1) or camera.group(2) or 0))]
     return [_of_file(path) for path in find_files([word])]
 
 
+def _on_the_web(url: str) -> Source:
+    """Return what an address's ending says is there; where it says nothing, the server is asked."""
+    if names_image(url):
+        return WebImageSource(url)
+    if names_video(url) or not sends_image(url):
+        return VideoSource(url)
+    return WebImageSource(url)
+
+
 def _of_file(path: Path) -> Source:
-    return FilmSource(str(path)) if path.suffix.lower() in FILMS else ImageSource(str(path))
+    return VideoSource(str(path)) if path.suffix.lower() in VIDEOS else ImageSource(str(path))

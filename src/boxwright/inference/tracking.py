@@ -1,4 +1,4 @@
-"""Numbering the objects of a film, so that each keeps its number; by ByteTrack of the library Trackers."""
+"""Numbering the objects of a video, so that each keeps its number; by ByteTrack of the library Trackers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def least_score(min_score: float) -> float:
 
 
 class Tracker:
-    """Follows objects from picture to picture of one film.
+    """Follows objects from picture to picture of one video.
 
     ByteTrack (Zhang et al., 2022): a Kalman filter says where each object should be; detections of a good score are
     assigned first, then those of a low score, by overlap. Classes are not compared. An object that is not seen for a
@@ -58,7 +58,7 @@ class Tracker:
 
         Args:
             found: What was found, down to `least_score`.
-            seconds: When, since the film's beginning.
+            seconds: When, since the video's beginning.
 
         Returns:
             The objects that are on a track or score enough to begin one, best first, with `tracks`; from 0, and

@@ -17,6 +17,7 @@ from boxwright.errors import ExportError
 from boxwright.files import read_file, shown
 from boxwright.runtime.metadata import KEY, Metadata
 from boxwright.runtime.optional import first_line, require_library
+from boxwright.threads import runtime_threads, usable_cpus
 
 __all__ = ["ANCHORS", "INPUT", "LABELS", "NETWORK_OUTPUTS", "OUTPUTS", "LitertSession"]
 
@@ -37,7 +38,7 @@ class LitertSession:
 
         Args:
             source: The file.
-            threads: How many it may use; 0 for what the runtime chooses.
+            threads: How many it may use; 0 for what OMP_NUM_THREADS says, else one a CPU (its own choice is one).
             raw_outputs: Whether `run` also returns what the network gave before suppression; it then keeps all tensors.
 
         Raises:
@@ -47,11 +48,12 @@ class LitertSession:
         data = read_file(source, ExportError)
         text, self._scales = _own_metadata(data, shown(source))
         self.metadata = Metadata.from_json(text, shown(source))
+        count = threads or runtime_threads() or usable_cpus()
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # keeping all tensors takes memory: it is for comparisons
                 self._interpreter = library.Interpreter(
-                    model_content=data, num_threads=threads or None, experimental_preserve_all_tensors=raw_outputs
+                    model_content=data, num_threads=count, experimental_preserve_all_tensors=raw_outputs
                 )
             self._interpreter.allocate_tensors()
         except (ValueError, RuntimeError) as error:

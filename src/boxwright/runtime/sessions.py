@@ -22,6 +22,7 @@ from boxwright.runtime.formats import RUNTIMES
 from boxwright.runtime.litert_session import LitertSession
 from boxwright.runtime.metadata import KEY, Metadata
 from boxwright.runtime.optional import first_line, require_library
+from boxwright.threads import runtime_threads
 
 __all__ = ["OnnxSession", "OpenVinoSession", "Session", "open_session"]
 
@@ -52,7 +53,7 @@ class OnnxSession:
 
         Args:
             source: The file, or its bytes.
-            threads: How many it may use; 0 for what the runtime chooses.
+            threads: How many it may use; 0 for what OMP_NUM_THREADS or a container says, else what the runtime chooses.
 
         Raises:
             ExportError: Where the file is damaged, or not ours.
@@ -61,7 +62,7 @@ class OnnxSession:
         where = "an ONNX model" if isinstance(source, bytes) else shown(source)
         options = runtime.SessionOptions()
         options.log_severity_level = 3
-        options.intra_op_num_threads = threads
+        options.intra_op_num_threads = threads or runtime_threads()
         try:
             model = source if isinstance(source, bytes) else str(source)
             self._session = runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
@@ -87,7 +88,7 @@ class OpenVinoSession:
 
         Args:
             source: The .xml; or an .onnx, which OpenVINO reads, too.
-            threads: How many it may use; 0 for what the runtime chooses.
+            threads: How many it may use; 0 for what OMP_NUM_THREADS or a container says, else what the runtime chooses.
 
         Raises:
             ExportError: Where the file is damaged, or not ours.
@@ -103,8 +104,8 @@ class OpenVinoSession:
             raise ExportError(f"{shown(source)} cannot be opened by OpenVINO: {first_line(error)}") from None
         self.metadata = Metadata.from_json(text, shown(source))
         settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "f32"}
-        if threads:
-            settings["INFERENCE_NUM_THREADS"] = threads
+        if count := threads or runtime_threads():
+            settings["INFERENCE_NUM_THREADS"] = count
         self._compiled = core.compile_model(model, "CPU", settings)
         floats = self._compiled.inputs[0].get_element_type().get_type_name().startswith("f")
         self._dtype = np.float32 if floats else np.uint8

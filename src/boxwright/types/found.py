@@ -38,7 +38,7 @@ class FoundObjects:
         multiclass_scores: float32 [D, C]; all scores of that anchor, background first where there is one.
         keypoints: float32 [D, P, 2], x and y in pixels of the image as it was given.
         masks: float32 [D, h, w] in 0..1; how likely each part of a detection's box belongs to the object.
-        tracks: int64 [D]; the number that an object keeps from picture to picture of a film.
+        tracks: int64 [D]; the number that an object keeps from picture to picture of a video.
     """
 
     boxes: NDArray[np.float32]

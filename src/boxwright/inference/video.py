@@ -1,4 +1,4 @@
-"""Reading and writing films, by PyAV."""
+"""Reading and writing videos, by PyAV."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from numpy.typing import NDArray
 from boxwright.errors import DataError, OutputError
 from boxwright.files import cause, is_file, open_whole
 
-__all__ = ["FilmWriter", "frame_count", "open_film_for_writing", "read_film"]
+__all__ = ["VideoWriter", "frame_count", "open_video_for_writing", "read_video"]
 
-# Ticks a second of times in films, as MPEG counts them: frame rates of cinema, television and screens divide it.
+# Ticks a second of times in videos, as MPEG counts them: frame rates of cinema, television and screens divide it.
 _TICKS = 90_000
 _ENCODERS = ("libx264", "mpeg4")
 _MOST_FAILURES = 1000  # packets that cannot be read, one after the other
 _WAIT_S = (15, 30)  # until a stream answers, and between its pictures
 
 
-def read_film(address: str) -> Iterator[tuple[NDArray[np.uint8], float]]:
-    """Yield a film's pictures as people see them: a rotation that the file asks for is applied.
+def read_video(address: str) -> Iterator[tuple[NDArray[np.uint8], float]]:
+    """Yield a video's pictures as people see them: a rotation that the file asks for is applied.
 
     Damaged parts are left out, as players do.
 
@@ -35,7 +35,7 @@ def read_film(address: str) -> Iterator[tuple[NDArray[np.uint8], float]]:
         uint8 [H, W, 3] in RGB, and seconds since the first.
 
     Raises:
-        DataError: For what is no film, has no pictures, or of which none can be decoded.
+        DataError: For what is no video, has no pictures, or of which none can be decoded.
     """
     first: float | None = None
     with closing(_opened(address)) as container:
@@ -45,7 +45,7 @@ def read_film(address: str) -> Iterator[tuple[NDArray[np.uint8], float]]:
             first = seconds if first is None else first
             yield np.ascontiguousarray(np.rot90(image, frame.rotation // 90)), seconds - first
     if first is None:
-        raise DataError(f"{address}: no picture of this film can be decoded")
+        raise DataError(f"{address}: no picture of this video can be decoded")
 
 
 def _opened(address: str) -> Any:
@@ -56,7 +56,7 @@ def _opened(address: str) -> Any:
     try:
         container = av.open(address, options=options, timeout=_WAIT_S)
     except (av.FFmpegError, OSError, ValueError) as error:
-        raise DataError(f"{address}: cannot be opened as a film: {cause(error)}") from None
+        raise DataError(f"{address}: cannot be opened as a video: {cause(error)}") from None
     if not container.streams.video:
         container.close()
         raise DataError(f"{address}: has no pictures, only sound or text")
@@ -78,13 +78,13 @@ def _decoded(container: Any, address: str) -> Iterator[Any]:
         except (av.InvalidDataError, IndexError):  # IndexError: a packet of a stream that damage has made up
             failures += 1
         except (av.FFmpegError, OSError) as error:
-            raise DataError(f"{address}: the film broke off: {cause(error)}") from None
+            raise DataError(f"{address}: the video broke off: {cause(error)}") from None
         else:
             return
 
 
 def frame_count(address: str) -> int | None:
-    """Return how many pictures a film says it has; None where it says nothing, or cannot be read."""
+    """Return how many pictures a video says it has; None where it says nothing, or cannot be read."""
     if not is_file(address):
         return None
     with closing(_opened(address)) as container:
@@ -96,7 +96,7 @@ def frame_count(address: str) -> int | None:
     return None
 
 
-class FilmWriter:
+class VideoWriter:
     """Writes pictures with their times as H.264, which browsers and players show."""
 
     def __init__(self, container: Any, path: Path) -> None:
@@ -114,8 +114,8 @@ class FilmWriter:
         """Append a picture.
 
         Args:
-            image: uint8 [H, W, 3]; all of one film have the first one's size. An odd side gets a pixel more.
-            seconds: Since the film's beginning; never less than the one before.
+            image: uint8 [H, W, 3]; all of one video have the first one's size. An odd side gets a pixel more.
+            seconds: Since the video's beginning; never less than the one before.
 
         Raises:
             OutputError: For a picture of another size than the first.
@@ -124,7 +124,7 @@ class FilmWriter:
         if self._stream is None:
             self._stream = self._begin(even.shape[1], even.shape[0])
         if (self._stream.height, self._stream.width) != even.shape[:2]:
-            raise OutputError(f"{self._path}: pictures change their size from one to the next; a film cannot")
+            raise OutputError(f"{self._path}: pictures change their size from one to the next; a video cannot")
         frame = _library().VideoFrame.from_ndarray(even, format="rgb24")
         self._last = max(self._last + 1, round(seconds * _TICKS))
         frame.pts, frame.time_base = self._last, Fraction(1, _TICKS)
@@ -148,7 +148,7 @@ class FilmWriter:
 
 
 @contextmanager
-def open_film_for_writing(path: Path) -> Iterator[FilmWriter]:
+def open_video_for_writing(path: Path) -> Iterator[VideoWriter]:
     """Open an .mp4 for writing; it appears under its name when it is whole.
 
     Args:
@@ -164,7 +164,7 @@ def open_film_for_writing(path: Path) -> Iterator[FilmWriter]:
     with open_whole(path) as file:
         try:
             with av.open(file, "w", format="mp4") as container:
-                writer = FilmWriter(container, path)
+                writer = VideoWriter(container, path)
                 yield writer
                 writer.end()
         except av.FFmpegError as error:
@@ -175,5 +175,5 @@ def _library() -> Any:
     try:
         import av
     except ImportError:
-        raise DataError("films need PyAV: pip install 'boxwright[video]'") from None
+        raise DataError("videos need PyAV: pip install 'boxwright[video]'") from None
     return av

@@ -1,4 +1,4 @@
-"""Films: written, read, turned, damaged."""
+"""Videos: written, read, turned, damaged."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from boxwright.errors import DataError, OutputError
-from boxwright.inference.film import frame_count, open_film_for_writing, read_film
+from boxwright.inference.video import frame_count, open_video_for_writing, read_video
 from tests.inference.blobs import picture_of
 
 
@@ -20,16 +20,16 @@ def shots(count: int, height: int = 48, width: int = 64) -> list[NDArray[np.uint
 
 
 def write(path: Path, pictures: list[NDArray[np.uint8]], step: float = 1 / 25) -> Path:
-    with open_film_for_writing(path) as film:
+    with open_video_for_writing(path) as video:
         for number, picture in enumerate(pictures):
-            film.write(picture, number * step)
+            video.write(picture, number * step)
     return path
 
 
-def test_a_film_comes_back_with_its_times(tmp_path: Path) -> None:
+def test_a_video_comes_back_with_its_times(tmp_path: Path) -> None:
     """H.264 loses a little: the mean difference of black and white pictures stays under 3 of 255."""
     path = write(tmp_path / "a.mp4", shots(12))
-    read = list(read_film(str(path)))
+    read = list(read_video(str(path)))
     assert frame_count(str(path)) == len(read) == 12
     for number, ((image, seconds), picture) in enumerate(zip(read, shots(12), strict=True)):
         assert image.shape == (48, 64, 3)
@@ -39,15 +39,15 @@ def test_a_film_comes_back_with_its_times(tmp_path: Path) -> None:
 
 def test_uneven_times_are_kept(tmp_path: Path) -> None:
     times = [0.0, 0.1, 0.15, 1.0, 4.0]
-    with open_film_for_writing(tmp_path / "a.mp4") as film:
+    with open_video_for_writing(tmp_path / "a.mp4") as video:
         for picture, seconds in zip(shots(5), times, strict=True):
-            film.write(picture, seconds)
-    assert [seconds for _, seconds in read_film(str(tmp_path / "a.mp4"))] == pytest.approx(times, abs=1e-3)
+            video.write(picture, seconds)
+    assert [seconds for _, seconds in read_video(str(tmp_path / "a.mp4"))] == pytest.approx(times, abs=1e-3)
 
 
 def test_odd_sides_and_equal_times(tmp_path: Path) -> None:
     write(tmp_path / "a.mp4", shots(3, 47, 63), step=0.0)
-    assert [image.shape for image, _ in read_film(str(tmp_path / "a.mp4"))] == [(48, 64, 3)] * 3
+    assert [image.shape for image, _ in read_video(str(tmp_path / "a.mp4"))] == [(48, 64, 3)] * 3
 
 
 def test_pictures_of_another_size_are_refused_and_nothing_is_left(tmp_path: Path) -> None:
@@ -56,38 +56,38 @@ def test_pictures_of_another_size_are_refused_and_nothing_is_left(tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
-def turned(film: bytes, matrix: tuple[int, ...]) -> bytes:
-    """Write a turn into the header of a film's track (ISO 14496-12, 8.3.2), as telephones do."""
-    start = film.index(b"tkhd") + 4
+def turned(video: bytes, matrix: tuple[int, ...]) -> bytes:
+    """Write a turn into the header of a video's track (ISO 14496-12, 8.3.2), as telephones do."""
+    start = video.index(b"tkhd") + 4
     place = start + 40  # version and flags, times, id, duration, reserved, layer, group, volume
-    assert film[start] == 0
-    return film[:place] + struct.pack(">9i", *matrix) + film[place + 36 :]
+    assert video[start] == 0
+    return video[:place] + struct.pack(">9i", *matrix) + video[place + 36 :]
 
 
 @pytest.mark.parametrize(
     ("matrix", "turns"),
     [((0, 65536, 0, -65536, 0, 0, 0, 0, 1 << 30), -1), ((-65536, 0, 0, 0, -65536, 0, 0, 0, 1 << 30), 2)],
 )
-def test_a_film_of_a_turned_telephone_is_upright(tmp_path: Path, matrix: tuple[int, ...], turns: int) -> None:
+def test_a_video_of_a_turned_telephone_is_upright(tmp_path: Path, matrix: tuple[int, ...], turns: int) -> None:
     """The first matrix says: show it turned clockwise by 90°; the second, upside down."""
     path = write(tmp_path / "a.mp4", shots(2))
-    plain = [image for image, _ in read_film(str(path))]
+    plain = [image for image, _ in read_video(str(path))]
     path.write_bytes(turned(path.read_bytes(), matrix))
-    for image, before in zip((image for image, _ in read_film(str(path))), plain, strict=True):
+    for image, before in zip((image for image, _ in read_video(str(path))), plain, strict=True):
         np.testing.assert_array_equal(image, np.rot90(before, turns))
 
 
-def test_what_is_no_film(tmp_path: Path) -> None:
+def test_what_is_no_video(tmp_path: Path) -> None:
     (tmp_path / "a.mp4").write_bytes(b"rubbish" * 100)
     (tmp_path / "b.mp4").write_bytes(b"")
     for name in ("a.mp4", "b.mp4"):
-        with pytest.raises(DataError, match=f"{name}: cannot be opened as a film"):
-            list(read_film(str(tmp_path / name)))
+        with pytest.raises(DataError, match=f"{name}: cannot be opened as a video"):
+            list(read_video(str(tmp_path / name)))
     with pytest.raises(DataError, match="no such file"):
-        list(read_film(str(tmp_path / "none.mp4")))
+        list(read_video(str(tmp_path / "none.mp4")))
 
 
-def test_a_film_without_pictures(tmp_path: Path) -> None:
+def test_a_video_without_pictures(tmp_path: Path) -> None:
     with av.open(str(tmp_path / "a.mp4"), "w") as container:
         sound = container.add_stream("aac", rate=8000)
         frame = av.AudioFrame.from_ndarray(np.zeros((1, 1024), np.float32), format="fltp", layout="mono")
@@ -95,11 +95,11 @@ def test_a_film_without_pictures(tmp_path: Path) -> None:
         container.mux(sound.encode(frame))
         container.mux(sound.encode())
     with pytest.raises(DataError, match="has no pictures"):
-        list(read_film(str(tmp_path / "a.mp4")))
+        list(read_video(str(tmp_path / "a.mp4")))
 
 
-def test_a_film_that_is_cut_off_or_damaged_gives_what_it_has(tmp_path: Path) -> None:
-    """In MPEG-TS pictures stand one after the other: half a file is half a film, noise loses some pictures."""
+def test_a_video_that_is_cut_off_or_damaged_gives_what_it_has(tmp_path: Path) -> None:
+    """In MPEG-TS pictures stand one after the other: half a file is half a video, noise loses some pictures."""
     path = tmp_path / "a.ts"
     with av.open(str(path), "w", format="mpegts") as container:
         stream = container.add_stream("mpeg4", rate=25)
@@ -108,9 +108,9 @@ def test_a_film_that_is_cut_off_or_damaged_gives_what_it_has(tmp_path: Path) -> 
             container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
         container.mux(stream.encode())
     whole = path.read_bytes()
-    assert len(list(read_film(str(path)))) == 40
+    assert len(list(read_video(str(path)))) == 40
     path.write_bytes(whole[: len(whole) // 2])
-    assert 5 < len(list(read_film(str(path)))) < 40
+    assert 5 < len(list(read_video(str(path)))) < 40
     rng = np.random.default_rng(0)
     for _ in range(30):
         damaged = bytearray(whole)
@@ -118,7 +118,7 @@ def test_a_film_that_is_cut_off_or_damaged_gives_what_it_has(tmp_path: Path) -> 
             damaged[place] = rng.integers(0, 256)
         path.write_bytes(bytes(damaged))
         try:
-            count = len(list(read_film(str(path))))
+            count = len(list(read_video(str(path))))
         except DataError:
             continue
         assert count > 0

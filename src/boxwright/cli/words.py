@@ -1,0 +1,245 @@
+"""Words of the field for what a configuration says at length: `--epochs`, `--batch`, `--lr`, `--imgsz`, `--weights`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from boxwright.errors import ConfigError
+from boxwright.settings import setting
+
+if TYPE_CHECKING:
+    from boxwright.config.message import Message
+    from boxwright.config.messages import TrainEvalPipelineConfig
+
+__all__ = ["OTHER_NAMES", "FieldWords", "apply_words"]
+
+_PANEL = "In short"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FieldWords:
+    """What others' trainers call what a configuration says; each is applied after `--set`."""
+
+    epochs: float | None = setting(None, "Passes over the training data; sets train_config.num_steps.", _PANEL, 0)
+    batch: int | None = setting(None, "Images of a step; sets train_config.batch_size.", _PANEL, 1)
+    lr: float | None = setting(None, "The schedule's base learning rate; its other rates keep their ratio.", _PANEL, 0)
+    imgsz: int | None = setting(None, "The side of the network's input, where the image_resizer has one.", _PANEL, 1)
+    weights: str = setting(
+        "",
+        "Weights to start from; sets train_config.fine_tune_checkpoint: a checkpoint of TensorFlow's or ours, "
+        ".safetensors, torchvision's .pth; or timm, for a backbone that is timm's.",
+        _PANEL,
+    )
+
+
+def apply_words(config: TrainEvalPipelineConfig, words: FieldWords) -> list[str]:
+    """Change a configuration as words say, in place.
+
+    Args:
+        config: The configuration, with `--set` applied.
+        words: What is asked for.
+
+    Returns:
+        Lines that say what they came to, where that is not plain.
+
+    Raises:
+        ConfigError: Where the configuration has no place for what is asked for; it names the right one.
+    """
+    from boxwright.config.overrides import apply_override
+
+    told: list[str] = []
+    changes: list[str] = []
+    if words.batch is not None:
+        changes.append(f"train_config.batch_size={words.batch}")
+    if words.lr is not None:
+        changes += _rates(config, words.lr)
+    if words.imgsz is not None:
+        changes += _input_size(config, words.imgsz)
+    if words.weights:
+        changes += _weights(config, words.weights)
+    for change in changes:
+        apply_override(config, change)
+    if words.epochs is not None:  # of the batch size that holds by now
+        steps, line = _steps(config, words.epochs)
+        apply_override(config, f"train_config.num_steps={steps}")
+        told += [line, *_schedule_that_ends_elsewhere(config, steps)]
+    return told
+
+
+def _steps(config: TrainEvalPipelineConfig, epochs: float) -> tuple[int, str]:
+    from boxwright.builders.input_reader import build_dataset
+
+    if config.train_config is None:
+        raise ConfigError("--epochs: the configuration has no train_config")
+    batch = config.train_config.batch_size
+    count = len(build_dataset(config.train_input_reader, "train_input_reader"))
+    steps = max(math.ceil(epochs * count / batch), 1)
+    return steps, f"{epochs:g} epoch{'' if epochs == 1 else 's'} of {count} images, {batch} a step: {steps} steps"
+
+
+def _schedule(config: TrainEvalPipelineConfig) -> tuple[str, str, Any] | None:
+    """Return the path of the learning rate's schedule, its kind, and the schedule; None where there is none."""
+    optimizer = config.train_config.optimizer if config.train_config else None
+    kind = optimizer.which("optimizer") if optimizer else None
+    rate = getattr(optimizer, kind or "", None)
+    rate = rate.learning_rate if rate is not None else None
+    schedule = rate.which("learning_rate") if rate is not None else None
+    if schedule is None:
+        return None
+    return f"train_config.optimizer.{kind}.learning_rate.{schedule}", schedule, getattr(rate, schedule)
+
+
+def _schedule_that_ends_elsewhere(config: TrainEvalPipelineConfig, steps: int) -> Iterator[str]:
+    found = _schedule(config)
+    if found is None or found[1] != "cosine_decay_learning_rate" or found[2].total_steps == steps:
+        return
+    yield f"the learning rate ends at step {found[2].total_steps}; to end it with the run: --set {found[0]}.total_steps={steps}"
+
+
+# The field that is the base of each schedule, and those that keep their ratio to it.
+_BASES = {
+    "constant_learning_rate": ("learning_rate", ()),
+    "exponential_decay_learning_rate": ("initial_learning_rate", ("burnin_learning_rate", "min_learning_rate")),
+    "manual_step_learning_rate": ("initial_learning_rate", ()),
+    "cosine_decay_learning_rate": ("learning_rate_base", ("warmup_learning_rate",)),
+}
+
+
+def _rates(config: TrainEvalPipelineConfig, wanted: float) -> list[str]:
+    found = _schedule(config)
+    if found is None:
+        raise ConfigError(
+            "--lr: the configuration has no learning rate; name an optimizer, as in "
+            "--set 'train_config { optimizer { adam_optimizer { learning_rate { constant_learning_rate { learning_rate: "
+            f"{wanted:g} }} }} }} }} }}'"
+        )
+    path, kind, schedule = found
+    base, others = _BASES[kind]
+    steps = list(getattr(schedule, "schedule", []))
+    warm = kind == "manual_step_learning_rate" and schedule.warmup and steps  # rises to the first step's rate
+    before = steps[0].learning_rate if warm else getattr(schedule, base)
+    if before <= 0:
+        raise ConfigError(
+            f"--lr: {path} begins with {before:g}, of which nothing is a multiple; set its rates by --set"
+        )
+    share = wanted / before
+    fields = {base: getattr(schedule, base) * share, **{name: getattr(schedule, name) * share for name in others}}
+    fields |= {f"schedule[{number}].learning_rate": step.learning_rate * share for number, step in enumerate(steps)}
+    if not warm:
+        fields[base] = wanted
+    return [f"{path}.{name}={value!r}" for name, value in fields.items() if value > 0 or name == base]
+
+
+def _model(config: TrainEvalPipelineConfig) -> tuple[str, Message]:
+    name = config.model.which("model") if config.model else None
+    if config.model is None or name is None:
+        raise ConfigError("the configuration has no model")
+    return name, getattr(config.model, name)
+
+
+def _input_size(config: TrainEvalPipelineConfig, side: int) -> list[str]:
+    name, model = _model(config)
+    path = f"model.{name}.image_resizer"
+    resizer = getattr(model, "image_resizer", None)
+    kind = resizer.which("image_resizer_oneof") if resizer is not None else None
+    chosen: Any = getattr(resizer, kind or "", None)
+    if kind == "fixed_shape_resizer":
+        return [f"{path}.{kind}.height={side}", f"{path}.{kind}.width={side}"]
+    if kind == "keep_aspect_ratio_resizer" and chosen.min_dimension == chosen.max_dimension:
+        return [f"{path}.{kind}.min_dimension={side}", f"{path}.{kind}.max_dimension={side}"]
+    if kind == "keep_aspect_ratio_resizer":
+        raise ConfigError(
+            f"--imgsz {side}: images keep their proportions, their shorter side {chosen.min_dimension}, the longer at most "
+            f"{chosen.max_dimension} pixels; say both: --set {path}.{kind}.min_dimension={side} "
+            f"--set {path}.{kind}.max_dimension={round(side * chosen.max_dimension / max(chosen.min_dimension, 1))}"
+        )
+    change = f"model {{ {name} {{ image_resizer {{ fixed_shape_resizer {{ height: {side} width: {side} }} }} }} }}"
+    raise ConfigError(
+        f"--imgsz {side}: {path} is {kind or 'missing'}, which has no side; choose another: --set '{change}'"
+    )
+
+
+def _weights(config: TrainEvalPipelineConfig, source: str) -> list[str]:
+    if source != "timm":
+        train = config.train_config
+        chosen = train is not None and (train.fine_tune_checkpoint_type or train.from_detection_checkpoint)
+        kind = [] if chosen else ["train_config.fine_tune_checkpoint_type=transfer"]
+        return [f"train_config.fine_tune_checkpoint={_quoted(source)}", *kind]
+    name, model = _model(config)
+    extractor = getattr(model, "feature_extractor", None)
+    kind_of = getattr(extractor, "type", "")
+    if not kind_of.startswith("timm/"):
+        raise ConfigError(
+            f"--weights timm: the backbone is {kind_of or 'not named'}, of which timm keeps no weights; name a checkpoint, or a "
+            f"backbone of timm's: --set model.{name}.feature_extractor.type=timm/resnet50"
+        )
+    return ["train_config.fine_tune_checkpoint=", f"model.{name}.feature_extractor.pretrained=true"]
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+_SIZE = "the model's own, as its image_resizer says; train another: boxwright train --imgsz …"
+_THRESHOLD = "--min_score"
+_OVERLAP = "--set model.ssd.post_processing.batch_non_max_suppression.iou_threshold=…"
+_OF_TRAINED = {
+    "weights": "--model_dir: a run's folder, a checkpoint or an export",
+    "ckpt": "--model_dir, or --checkpoint",
+    "imgsz": _SIZE,
+    "img_size": _SIZE,
+}
+# What other programs call an option, by command: what to write here.
+OTHER_NAMES: dict[str, dict[str, str]] = {
+    "train": {
+        "data": "in the configuration: --set train_input_reader.tf_record_input_reader.input_path=…",
+        "cfg": "--pipeline_config_path",
+        "batch_size": "--batch",
+        "learning_rate": "--lr",
+        "lr0": "--lr",
+        "img_size": "--imgsz",
+        "epoch": "--epochs",
+        "num_steps": "--num_train_steps",
+        "pretrained": "--weights",
+        "resume": "--model_dir alone: a run that is in it is resumed",
+        "resume_from": "--model_dir alone: a run that is in it is resumed",
+        "optimizer": "--set 'train_config { optimizer { adam_optimizer { } } }'",
+        "name": "--model_dir",
+        "project": "--model_dir",
+        "work_dir": "--model_dir",
+        "output_dir": "--model_dir",
+        "out": "--model_dir",
+        "amp": "--set train_config.use_bfloat16=true",
+        "conf": "--set eval_config.min_score_threshold=…; predict has --min_score",
+    },
+    "evaluate": {
+        **_OF_TRAINED,
+        "conf": "--set eval_config.min_score_threshold=… (of pictures; metrics take all scores)",
+        "iou": _OVERLAP,
+        "batch": "--set eval_config.batch_size=…",
+        "batch_size": "--set eval_config.batch_size=…",
+        "data": "in the configuration: --set eval_input_reader.tf_record_input_reader.input_path=…",
+    },
+    "predict": {
+        **_OF_TRAINED,
+        "source": "named without an option: boxwright predict photos --model_dir model",
+        "conf_thres": _THRESHOLD,
+        "threshold": _THRESHOLD,
+        "score_threshold": _THRESHOLD,
+        "iou": _OVERLAP,
+        "batch": "--batch_size, where --out ends in .parquet; else pictures are looked at one by one",
+        "save_txt": "--csv or --coco",
+        "output": "--out",
+        "project": "--out",
+        "name": "--out",
+    },
+    "export": {
+        **_OF_TRAINED,
+        "include": "--format",
+        "output": "named without an option: boxwright export model detector.onnx",
+    },
+}

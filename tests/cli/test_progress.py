@@ -1,0 +1,81 @@
+"""The bar of a run in terminals of several widths, and its lines where there is none."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from boxwright.cli import train as train_module
+from boxwright.cli.progress import progress_bar
+from boxwright.cli.train import Narrator
+from boxwright.config import load_config
+from boxwright.training.log import Scalars
+
+VALUES = {
+    "Loss/classification_loss": 0.512,
+    "Loss/localization_loss": 0.25,
+    "Loss/total_loss": 12.345,
+    "learning_rate": 0.01,
+    "steps_per_sec": 2.5,
+}
+
+
+def narrated(
+    monkeypatch: pytest.MonkeyPatch, config: Any, on: Console, steps: list[tuple[int, float]], *, close: bool = False
+) -> None:
+    """Let a run of some steps be told, each at a second."""
+    monkeypatch.setattr(train_module, "console", on)
+    now = iter([second for _, second in steps])
+    with progress_bar(on) as bar:
+        narrator = Narrator(bar, config, clock=lambda: next(now))
+        for step, _ in steps:
+            narrator.hear(step, Scalars(VALUES))
+        bar.refresh()
+        if close:
+            narrator.close()
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 140])
+def test_what_matters_most_is_seen_at_every_width(
+    small_config: Path, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    """Four images a step, 2.5 steps a second; the last 19,400 steps take 7760 seconds."""
+    config = load_config(small_config, ["train_config.num_steps=40000"])
+    text = io.StringIO()
+    on = Console(file=text, width=width, force_terminal=True, color_system=None, soft_wrap=True)
+    narrated(monkeypatch, config, on, [(600, 0.0), (20600, 60.0)])
+    drawn = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text.getvalue())
+    plain = next(line.rstrip() for line in re.split(r"[\r\n]", drawn) if "20600/40000" in line)
+    assert len(plain) <= width
+    told = ("10.0 images/s", "2:09:20 left") if width > 60 else ("10.0 img/s", "<2:09:20")
+    for wanted in ("━", "20600/40000", *told, "0:00:0", "loss 12.345"):
+        assert wanted in plain, (width, plain)
+    assert ("classification 0.512" in plain) == (width >= 100), plain
+    assert ("rate 1.00e-02" in plain) == (width >= 140), plain
+
+
+def test_without_a_terminal_there_is_a_line_every_half_a_minute(
+    small_config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first step, those 30 seconds after the line before, and the last."""
+    config = load_config(small_config, ["train_config.num_steps=100"])
+    text = io.StringIO()
+    steps = [(20, 0.0), (40, 12.0), (60, 31.0), (80, 60.0), (100, 60.5)]
+    narrated(monkeypatch, config, Console(file=text, width=80, force_terminal=False), steps)
+    lines = [line.split("  ")[0] for line in text.getvalue().splitlines() if line.startswith("step")]
+    assert lines == ["step 20/100", "step 60/100", "step 100/100"]
+    assert "step 60/100  10.0 images/s  loss 12.345  classification 0.512" in text.getvalue()
+
+
+def test_a_run_that_is_stopped_tells_its_last_step(small_config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = load_config(small_config, ["train_config.num_steps=100"])
+    text = io.StringIO()
+    on = Console(file=text, width=80, force_terminal=False)
+    narrated(monkeypatch, config, on, [(20, 0.0), (40, 2.0), (60, 4.0)], close=True)
+    lines = [line.split("  ")[0] for line in text.getvalue().splitlines() if line.startswith("step")]
+    assert lines == ["step 20/100", "step 60/100"]

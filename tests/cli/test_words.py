@@ -1,0 +1,184 @@
+"""The field's words for what a configuration says at length."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from boxwright.cli.main import app
+from boxwright.cli.words import FieldWords, apply_words
+from boxwright.config import load_config, parse_message
+from boxwright.config.messages import TrainEvalPipelineConfig
+from boxwright.errors import ConfigError
+
+RUNNER = CliRunner()
+
+
+def changed(text: str, **words: Any) -> TrainEvalPipelineConfig:
+    config = parse_message(text, TrainEvalPipelineConfig)
+    apply_words(config, FieldWords(**words))
+    return config
+
+
+def rate(schedule: str, lr: float) -> Any:
+    text = f"train_config {{ optimizer {{ adam_optimizer {{ learning_rate {{ {schedule} }} }} }} }}"
+    found = changed(text, lr=lr).train_config
+    assert found is not None
+    return getattr(found.optimizer.adam_optimizer.learning_rate, schedule.partition(" ")[0])  # type: ignore[union-attr]
+
+
+def test_the_learning_rate_of_each_schedule() -> None:
+    assert rate("constant_learning_rate { learning_rate: 0.1 }", 0.3).learning_rate == 0.3
+    cosine = rate("cosine_decay_learning_rate { learning_rate_base: 0.08 warmup_learning_rate: 0.02 }", 0.04)
+    assert (cosine.learning_rate_base, cosine.warmup_learning_rate) == pytest.approx((0.04, 0.01))
+    decay = rate("exponential_decay_learning_rate { initial_learning_rate: 0.4 min_learning_rate: 0.1 }", 0.2)
+    assert (decay.initial_learning_rate, decay.min_learning_rate, decay.burnin_learning_rate) == pytest.approx(
+        (0.2, 0.05, 0)
+    )
+    steps = "schedule { step: 10 learning_rate: 0.02 } schedule { step: 20 learning_rate: 0.002 }"
+    manual = rate(f"manual_step_learning_rate {{ initial_learning_rate: 0.2 {steps} }}", 0.1)
+    assert manual.initial_learning_rate == 0.1
+    assert [step.learning_rate for step in manual.schedule] == pytest.approx([0.01, 0.001])
+    rising = rate(f"manual_step_learning_rate {{ initial_learning_rate: 0.004 {steps} warmup: true }}", 0.01)
+    assert rising.initial_learning_rate == pytest.approx(0.002)
+    assert [step.learning_rate for step in rising.schedule] == pytest.approx([0.01, 0.001])
+
+
+def test_a_learning_rate_without_a_place() -> None:
+    with pytest.raises(ConfigError, match="--lr: the configuration has no learning rate; name an optimizer"):
+        changed("train_config { }", lr=0.1)
+
+
+def test_epochs_are_steps_of_the_batch(small_config: Path) -> None:
+    """Twelve images: three epochs are 36, in batches of 5 eight steps."""
+    config = load_config(small_config)
+    lines = apply_words(config, FieldWords(epochs=3, batch=5))
+    assert config.train_config is not None
+    assert (config.train_config.num_steps, config.train_config.batch_size) == (8, 5)
+    assert lines == ["3 epochs of 12 images, 5 a step: 8 steps"]
+
+
+def test_epochs_name_a_schedule_that_ends_elsewhere(small_config: Path) -> None:
+    schedule = "train_config.optimizer.momentum_optimizer.learning_rate.cosine_decay_learning_rate"
+    config = load_config(small_config, [f"{schedule}.total_steps=50", f"{schedule}.warmup_steps=0"])
+    _, line = apply_words(config, FieldWords(epochs=1))
+    assert line == f"the learning rate ends at step 50; to end it with the run: --set {schedule}.total_steps=3"
+
+
+def resizer(text: str, side: int) -> Any:
+    config = changed(f"model {{ ssd {{ image_resizer {{ {text} }} }} }}", imgsz=side)
+    assert config.model is not None
+    assert config.model.ssd is not None
+    return getattr(config.model.ssd.image_resizer, text.partition(" ")[0])
+
+
+def test_the_input_size() -> None:
+    fixed = resizer("fixed_shape_resizer { height: 300 width: 320 }", 640)
+    assert (fixed.height, fixed.width) == (640, 640)
+    square = resizer("keep_aspect_ratio_resizer { min_dimension: 512 max_dimension: 512 }", 640)
+    assert (square.min_dimension, square.max_dimension) == (640, 640)
+
+
+def test_an_input_size_without_a_place_names_the_right_way() -> None:
+    """And what it names works."""
+    with pytest.raises(ConfigError, match="shorter side 600, the longer at most 1200") as told:
+        resizer("keep_aspect_ratio_resizer { min_dimension: 600 max_dimension: 1200 }", 300)
+    path = "model.ssd.image_resizer.keep_aspect_ratio_resizer"
+    assert f"--set {path}.min_dimension=300 --set {path}.max_dimension=600" in str(told.value)
+    with pytest.raises(ConfigError, match="is identity_resizer, which has no side") as told:
+        resizer("identity_resizer { }", 300)
+    from boxwright.config.overrides import apply_override
+
+    config = parse_message("model { ssd { image_resizer { identity_resizer { } } } }", TrainEvalPipelineConfig)
+    apply_override(config, str(told.value).partition("--set '")[2].rstrip("'"))
+    assert config.model is not None
+    assert config.model.ssd is not None
+    assert config.model.ssd.image_resizer is not None
+    assert config.model.ssd.image_resizer.fixed_shape_resizer is not None
+    assert config.model.ssd.image_resizer.fixed_shape_resizer.height == 300
+
+
+def test_weights() -> None:
+    train = changed("train_config { }", weights='a "b".pth').train_config
+    assert train is not None
+    assert (train.fine_tune_checkpoint, train.fine_tune_checkpoint_type) == ('a "b".pth', "transfer")
+    train = changed('train_config { fine_tune_checkpoint_type: "full" }', weights="run").train_config
+    assert train is not None
+    assert (train.fine_tune_checkpoint, train.fine_tune_checkpoint_type) == ("run", "full")
+    model = changed('model { ssd { feature_extractor { type: "timm/resnet18" } } }', weights="timm").model
+    assert model is not None
+    assert model.ssd is not None
+    assert model.ssd.feature_extractor is not None
+    assert model.ssd.feature_extractor.pretrained
+    with pytest.raises(ConfigError, match="the backbone is ssd_x, of which timm keeps no weights"):
+        changed('model { ssd { feature_extractor { type: "ssd_x" } } }', weights="timm")
+
+
+def said(*words: str) -> str:
+    result = RUNNER.invoke(app, list(words))
+    assert result.exit_code == 2, result.output
+    return result.output
+
+
+def test_an_unknown_command_lists_all() -> None:
+    lines = said("trian").splitlines()
+    assert any("no command 'trian'; did you mean train?" in line for line in lines)
+    shown = {line.split()[0] for line in lines if line.startswith("  ")}
+    assert shown == {
+        "train", "evaluate", "predict", "demo", "convert", "export", "benchmark", "serve", "exporter_main_v2", "inspect",
+        "doctor", "replay", "config",
+    }  # fmt: skip
+    assert max(map(len, lines)) <= 80
+    assert not any(line.endswith("...") for line in lines if line.startswith("  "))
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (["train", "--modeldir", "m"], "no option --modeldir; did you mean --model_dir?"),
+        (["train", "--batch-size", "4"], "no option --batch_size; here it is --batch"),
+        (["train", "--resume"], "here it is --model_dir alone: a run that is in it is resumed"),
+        (["evaluate", "--conf=0.3"], "here it is --set eval_config.min_score_threshold"),
+        (["predict", "--source", "a.jpg"], "boxwright predict photos --model_dir model"),
+        (["detect", "--imgsz", "640"], "train another: boxwright train --imgsz"),
+        (["val", "--weights", "m"], "--model_dir: a run's folder, a checkpoint or an export"),
+        (["predict", "--set", "--source", "a.jpg"], "Missing option"),
+        (["predict", "--xyzzy", "a.jpg"], "No such option"),
+    ],
+)
+def test_options_by_other_names_are_answered(words: list[str], wanted: str) -> None:
+    assert wanted in said(*words)
+
+
+def test_answers_name_options_that_are_there() -> None:
+    import re
+
+    import typer.main
+
+    from boxwright.cli.words import OTHER_NAMES
+
+    group: Any = typer.main.get_command(app)
+    for name, answers in OTHER_NAMES.items():
+        known = {flag for param in group.commands[name].params for flag in param.opts}
+        train = {flag for param in group.commands["train"].params for flag in param.opts}
+        for other, answer in answers.items():
+            assert f"--{other}" not in known, (name, other)
+            elsewhere = train if "boxwright train" in answer else {"--min_score"} if "predict has" in answer else set()
+            assert set(re.findall(r"--\w+", answer)) <= known | elsewhere, (name, other)
+
+
+@pytest.mark.parametrize(("alias", "command"), [("val", "evaluate"), ("detect", "predict")])
+def test_other_names_of_commands(alias: str, command: str) -> None:
+    one, other = (RUNNER.invoke(app, [name, "--help"]).output.splitlines()[1:] for name in (alias, command))
+    assert one == other
+    assert alias not in RUNNER.invoke(app, ["--help"]).output.split()
+
+
+def test_version() -> None:
+    import boxwright
+
+    result = RUNNER.invoke(app, ["--version"])
+    assert (result.exit_code, result.output.strip()) == (0, boxwright.__version__)
