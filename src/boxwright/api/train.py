@@ -65,7 +65,7 @@ def train(  # noqa: PLR0913  # two ways to say what is trained, each in its own 
     chosen = with_options(settings or RunSettings(), options, "train", _OTHERS)
     plan = _configuration(config, data, model, folder, overrides)
     if epochs is not None:
-        plan.train_config.num_steps = steps_of_epochs(plan, epochs)  # type: ignore[union-attr]  # it has one, or that raised
+        plan.train_config.num_steps = steps_of_epochs(plan, epochs)[0]  # type: ignore[union-attr]  # it has one, or that raised
     step = train_run(plan, folder, chosen, named_listeners(listeners))
     return Run(folder, step)
 

@@ -86,5 +86,6 @@ def choose_held_out(groups: Sequence[Sequence[int]], prints: Fingerprints) -> se
         if len(chosen) + len(group) <= max(wanted * 1.25, 1):
             chosen.update(group)
     if not chosen and len(ordered) > 1:
-        chosen.update(min(ordered, key=len))
+        smallest: Sequence[int] = min(ordered, key=len)
+        chosen.update(smallest)
     return chosen

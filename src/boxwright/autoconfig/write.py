@@ -108,7 +108,7 @@ def config_text(plan: Plan) -> str:
         f"  num_steps: {plan.length.steps}",
         *_block("optimizer", plan.optimizer, "  "),
         *([f'  fine_tune_checkpoint: "{plan.checkpoint}"'] if plan.checkpoint else []),
-        *(['  fine_tune_checkpoint_type: "detection"'] if plan.checkpoint else []),
+        *(['  fine_tune_checkpoint_type: "transfer"'] if plan.checkpoint else []),
         *[f"  data_augmentation_options {{ {step} }}" for step in plan.augmentation or ()],
         "}",
         *_block("train_input_reader", plan.train),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -70,13 +69,10 @@ def apply_words(config: TrainEvalPipelineConfig, words: FieldWords) -> list[str]
 
 
 def _steps(config: TrainEvalPipelineConfig, epochs: float) -> tuple[int, str]:
-    from boxwright.builders.input_reader import build_dataset
+    from boxwright.training.length import steps_of_epochs
 
-    if config.train_config is None:
-        raise ConfigError("--epochs: the configuration has no train_config")
-    batch = config.train_config.batch_size
-    count = len(build_dataset(config.train_input_reader, "train_input_reader"))
-    steps = max(math.ceil(epochs * count / batch), 1)
+    steps, count = steps_of_epochs(config, epochs)
+    batch = config.train_config.batch_size if config.train_config else 0
     return steps, f"{epochs:g} epoch{'' if epochs == 1 else 's'} of {count} images, {batch} a step: {steps} steps"
 
 

@@ -11,15 +11,15 @@ from boxwright.errors import ConfigError
 __all__ = ["steps_of_epochs"]
 
 
-def steps_of_epochs(config: TrainEvalPipelineConfig, epochs: float) -> int:
-    """Return how many steps go through the training data so often.
+def steps_of_epochs(config: TrainEvalPipelineConfig, epochs: float) -> tuple[int, int]:
+    """Return how many steps go through the training data so often, and how many images those have.
 
     Args:
         config: Its train_config.batch_size and train_input_reader are read.
         epochs: More than 0; a part of an epoch is a part of the data.
 
     Returns:
-        The steps, at least 1: the last batch may begin another epoch.
+        The steps, at least 1 (the last batch may begin another epoch), and the images.
 
     Raises:
         ConfigError: Where the configuration trains nothing, or epochs is not above 0.
@@ -29,4 +29,4 @@ def steps_of_epochs(config: TrainEvalPipelineConfig, epochs: float) -> int:
     if config.train_config is None:
         raise ConfigError("train_config is not set; there is nothing to count epochs of")
     images = len(build_dataset(config.train_input_reader, "train_input_reader"))
-    return max(math.ceil(epochs * images / max(config.train_config.batch_size, 1)), 1)
+    return max(math.ceil(epochs * images / max(config.train_config.batch_size, 1)), 1), images
