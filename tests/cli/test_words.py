@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from boxwright.cli.main import app
-from boxwright.cli.words import FieldWords, apply_words
+from boxwright.cli.words import FieldWords, apply_words, batch_override
 from boxwright.config import load_config, parse_message
 from boxwright.config.messages import TrainEvalPipelineConfig
 from boxwright.errors import ConfigError
@@ -54,11 +54,31 @@ def test_a_learning_rate_without_a_place() -> None:
 
 def test_epochs_are_steps_of_the_batch(small_config: Path) -> None:
     """Twelve images: three epochs are 36, in batches of 5 eight steps."""
-    config = load_config(small_config)
-    lines = apply_words(config, FieldWords(epochs=3, batch=5))
+    words = FieldWords(epochs=3, batch="5")
+    config = load_config(small_config, batch_override(words))
+    lines = apply_words(config, words)
     assert config.train_config is not None
     assert (config.train_config.num_steps, config.train_config.batch_size) == (8, 5)
     assert lines == ["3 epochs of 12 images, 5 a step: 8 steps"]
+
+
+@pytest.mark.parametrize("batch", ["0", "-1", "many", "1.5"])
+def test_what_is_no_batch(batch: str) -> None:
+    with pytest.raises(ConfigError, match=f"--batch {batch}: expected a number of images, or auto"):
+        batch_override(FieldWords(batch=batch))
+
+
+def test_the_rates_of_a_preset_follow_the_batch(tmp_path: Path) -> None:
+    """FPNLite's rate is 0.08 for 128 images: 0.005 for 8."""
+    (tmp_path / "c.config").write_text('preset: "ssd_mobilenet_v2_fpnlite_320"')
+    config = load_config(tmp_path / "c.config", batch_override(FieldWords(batch="8")))
+    assert config.train_config is not None
+    assert config.train_config.optimizer is not None
+    assert config.train_config.optimizer.momentum_optimizer is not None
+    rate = config.train_config.optimizer.momentum_optimizer.learning_rate
+    assert rate is not None
+    assert rate.cosine_decay_learning_rate is not None
+    assert rate.cosine_decay_learning_rate.learning_rate_base == pytest.approx(0.005)
 
 
 def test_epochs_name_a_schedule_that_ends_elsewhere(small_config: Path) -> None:
@@ -128,7 +148,7 @@ def test_an_unknown_command_lists_all() -> None:
     assert any("no command 'trian'; did you mean train?" in line for line in lines)
     shown = {line.split()[0] for line in lines if line.startswith("  ")}
     assert shown == {
-        "train", "evaluate", "predict", "demo", "convert", "export", "benchmark", "serve", "exporter_main_v2", "inspect",
+        "train", "evaluate", "init", "predict", "demo", "convert", "export", "benchmark", "serve", "exporter_main_v2", "inspect",
         "doctor", "replay", "config",
     }  # fmt: skip
     assert max(map(len, lines)) <= 80

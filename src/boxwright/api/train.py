@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from boxwright.training.train import train as train_run
 
 __all__ = ["train"]
 
+_LOG = logging.getLogger("boxwright.run")
 _OTHERS = ("config", "model_dir", "listeners", "data", "model", "out", "epochs", "overrides")
 
 
@@ -91,8 +93,12 @@ def _configuration(
         raise ConfigError('train: give a configuration, train("pipeline.config", "model"), or data="folder"; not both')
     if data is not None:
         from boxwright.autoconfig.start import start_run
+        from boxwright.autoconfig.wishes import Wishes
 
-        return load_config(start_run(data, folder, model), overrides)
+        written, choices = start_run(data, folder, Wishes(model=model or ""))
+        for choice in choices:
+            _LOG.info("%s: %s (%s)", choice.what, choice.chosen, choice.why)
+        return load_config(written, overrides)
     if model is not None:
         raise ConfigError(f"train: model={model!r} names a preset for data=…; a configuration has its own model")
     if isinstance(config, TrainEvalPipelineConfig):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import logging
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,7 +30,6 @@ from boxwright.types import Categories
 
 __all__ = ["Started", "init_config", "start_run"]
 
-_LOG = logging.getLogger("boxwright")
 _MOST_BATCH = 16
 # Anchors are changed where so many more of the objects are reached.
 _WORTH = 0.02
@@ -100,7 +98,7 @@ def init_config(
     if out.is_dir():
         raise OutputError(f"{out} is a folder; name a file in it, such as {out / 'pipeline.config'}")
     stem = out.with_suffix("")
-    preset = wishes.model or DEFAULT_PRESET
+    preset = wishes.preset
     base = load_config(f"preset:{preset}")
     opened = _open(recognize(data), stem, progress)
     header = _header(data, wishes)
@@ -118,34 +116,35 @@ def init_config(
     return Started(out, tuple(files), (*opened.choices, *choices))
 
 
-def start_run(data: str | Path, folder: str | Path, model: str | None = None) -> Path:
+def start_run(
+    data: str | Path, folder: str | Path, wishes: Wishes = _NO_WISHES, progress: Progress | None = None
+) -> tuple[Path, tuple[Choice, ...]]:
     """Write a configuration for data into a run's folder, or return the one that an earlier call wrote for them.
 
     Args:
         data: As for `init_config`.
         folder: The run's folder.
-        model: The preset; None for one that fits small data.
+        wishes: What the user asks for; what they say beside the preset counts for a new configuration alone.
+        progress: Shows how far it is.
 
     Returns:
-        The configuration, `init.config`.
+        The configuration, `init.config`, and what was chosen for it; nothing where it was there.
 
     Raises:
         ConfigError: Where the one that is there was written for other data or another preset.
     """
-    path, wishes = Path(folder) / "init.config", Wishes(model=model or "")
+    path = Path(folder) / "init.config"
     if is_file(path):
         first = (path.read_text(encoding="utf-8").splitlines() or [""])[0]
         if first != f"# {_header(data, wishes)}":
             raise ConfigError(f"{path} was written for other data or another preset ({first[2:]}); use another folder")
-        return path
-    started = init_config(data, path, wishes)
-    for choice in started.choices:
-        _LOG.info("%s: %s (%s)", choice.what, choice.chosen, choice.why)
-    return started.config
+        return path, ()
+    started = init_config(data, path, wishes, progress=progress)
+    return started.config, started.choices
 
 
 def _header(data: str | Path, wishes: Wishes) -> str:
-    return f"Written by boxwright init {Path(data).resolve()} --model {wishes.model or DEFAULT_PRESET}"
+    return f"Written by boxwright init {Path(data).resolve()} --model {wishes.preset}"
 
 
 def _open(found: Recognized, stem: Path, progress: Progress | None) -> _Data:

@@ -25,6 +25,7 @@ __all__ = [
     "metrics_table",
     "print_evaluation",
     "print_metrics",
+    "progress_of",
     "show_log",
     "suggest",
 ]
@@ -70,6 +71,11 @@ def suggest(*words: object, when: str = "") -> None:
 
 # Words that stand for what a user fills in.
 _PLACES = ("IMAGES",)
+
+
+def progress_of(what: str, items: Iterable[int]) -> Iterable[int]:
+    """Return items that show how far they are, under a title."""
+    return count_progress(what)(items)
 
 
 def metrics_table(metrics: dict[str, float]) -> Table:

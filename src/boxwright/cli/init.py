@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from boxwright.autoconfig.wishes import Wishes
-from boxwright.cli.console import console, count_progress
+from boxwright.cli.console import console, progress_of, suggest
 from boxwright.cli.paths import require_data
 
 if TYPE_CHECKING:
-    from boxwright.autoconfig.start import Started
+    from boxwright.autoconfig.choices import Choice
 
-__all__ = ["init_command", "print_started"]
+__all__ = ["init_command", "print_choices"]
 
 
 def init_command(
@@ -41,20 +41,21 @@ def init_command(
     require_data(data)
     from boxwright.autoconfig.start import init_config
 
-    def progress(what: str, items: Iterable[int]) -> Iterable[int]:
-        return count_progress(what)(items)
-
-    started = init_config(data, out, wishes, force=force, progress=progress)
-    print_started(started)
-    console.print(f"next: boxwright train --config {out} --model_dir model", markup=False)
-
-
-def print_started(started: Started) -> None:
-    """Print what was chosen and why, and what was written."""
-    from rich.table import Column, Table
-
-    table = Table(Column(no_wrap=True), Column(no_wrap=True), Column(overflow="fold"), box=None, show_header=False)
-    for choice in started.choices:
-        table.add_row(choice.what, choice.chosen, choice.why)
-    console.print(table, markup=False, soft_wrap=False)
+    started = init_config(data, out, wishes, force=force, progress=progress_of)
+    print_choices(started.choices)
     console.print(f"written: {', '.join(map(str, started.files))}", markup=False)
+    suggest("train", "--config", out, "--model_dir", "model")
+
+
+def print_choices(choices: Sequence[Choice]) -> None:
+    """Print what was chosen and why; nothing where nothing was."""
+    from rich.table import Column, Table
+    from rich.text import Text
+
+    if not choices:
+        return
+    columns = (Column(no_wrap=True), Column(no_wrap=True), Column(overflow="fold"))
+    table = Table(*columns, box=None, show_header=False, padding=(0, 2, 0, 0))
+    for choice in choices:
+        table.add_row(*map(Text, (choice.what, choice.chosen, choice.why)))
+    console.print(table, soft_wrap=False)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from boxwright.cli.console import console, print_metrics, suggest
-from boxwright.cli.words import FieldWords, apply_words
+from boxwright.cli.words import MOST_BATCH, FieldWords, apply_words, batch_override
 from boxwright.errors import ConfigError
 from boxwright.evaluation.settings import EvaluationSettings, WatchSettings
 from boxwright.settings import setting
@@ -122,18 +122,26 @@ class TfFlags:
     tpu_name: str = setting("", "As --use_tpu.", _TF)
 
 
+Data = Annotated[
+    str | None,
+    typer.Argument(
+        help="Annotated pictures, in place of a configuration: one is written for them first, as boxwright init does."
+    ),
+]
 Config = Annotated[
-    Path,
+    Path | None,
     typer.Option(
         "--pipeline_config_path", "--config", help="The configuration (text format, YAML or JSON), or preset:NAME."
     ),
 ]
 ModelDir = Annotated[
-    Path,
+    Path | None,
     typer.Option(
-        "--model_dir", help="The run's folder: checkpoints, log, configuration as run. A run in it is resumed."
+        "--model_dir",
+        help="The run's folder: checkpoints, log, configuration as run. A run in it is resumed. With DATA: model, unless named.",
     ),
 ]
+Preset = Annotated[str, typer.Option("--model", help="With DATA: a preset, as boxwright models lists them.")]
 Set = Annotated[
     list[str] | None,
     typer.Option("--set", help="Change the configuration, as in --set train_config.batch_size=8; may be repeated."),
@@ -144,27 +152,26 @@ def train_command(
     words: FieldWords,
     settings: RunSettings,
     flags: TfFlags,
-    pipeline_config_path: Config,
-    model_dir: ModelDir,
+    data: Data = None,
+    pipeline_config_path: Config = None,
+    model_dir: ModelDir = None,
+    model: Preset = "",
     set_: Set = None,
 ) -> None:
     """Train a detector; run again to resume. Ctrl-C saves first.
 
+    Either a configuration and a folder: boxwright train --config pipeline.config --model_dir model; or a folder of
+    annotated pictures: boxwright train DATA.
+
     Many processes: torchrun --nproc-per-node N -m boxwright train … (train_config.batch_size counts all of them).
     """
     _refuse_what_torch_has_not(flags)
-    overrides = list(set_ or [])
-    if flags.num_train_steps is not None:
-        overrides.append(f"train_config.num_steps={flags.num_train_steps}")
-    from boxwright.config.load import load_config
-
     if words.epochs is not None and flags.num_train_steps is not None:
         raise ConfigError("--epochs and --num_train_steps say the same in two ways; leave one out")
-    config = load_config(pipeline_config_path, overrides)
-    for line in apply_words(config, words):
-        console.print(line, markup=False)
+    path, folder = _configuration_of(data, pipeline_config_path, model_dir, model, words, settings)
+    config = _configured(path, words, flags, set_ or [], settings.device)
     if flags.checkpoint_dir is not None:
-        _watch(config, flags.checkpoint_dir, model_dir, flags, settings)
+        _watch(config, flags.checkpoint_dir, folder, flags, settings)
         return
     if flags.eval_on_train_data:
         raise ConfigError("--eval_on_train_data goes with --checkpoint_dir; Loss/… of the training data is in the log")
@@ -180,9 +187,72 @@ def train_command(
     if not flags.record_summaries:
         settings = replace(settings, summarize_every_n=0)
     with progress_bar() as progress:
-        done = train(config, model_dir, settings, {"console": Narrator(progress, config)})
+        done = train(config, folder, settings, {"console": Narrator(progress, config)})
     if os.environ.get("RANK", "0") == "0" and not settings.profile:  # of torchrun's processes one speaks
-        _suggest_next(config, model_dir, done, pipeline_config_path)
+        _suggest_next(config, folder, done, path)
+
+
+def _configuration_of(
+    data: str | None, config: Path | None, model_dir: Path | None, model: str, words: FieldWords, settings: RunSettings
+) -> tuple[Path, Path]:
+    """Return the configuration and the run's folder; for data a configuration is written into the folder first."""
+    if (data is None) == (config is None):
+        raise ConfigError(
+            "say what to train: a configuration, by --pipeline_config_path, or a folder of annotated pictures"
+            + ("; not both" if data is not None else "")
+        )
+    if config is not None:
+        if model:
+            raise ConfigError(
+                f"--model {model} names a preset for a folder of pictures; a configuration has its own model. Was "
+                "--model_dir meant?"
+            )
+        if model_dir is None:
+            raise ConfigError("say where the run is to be, by --model_dir")
+        return config, model_dir
+    from boxwright.autoconfig.start import start_run
+    from boxwright.autoconfig.wishes import Wishes
+    from boxwright.cli.console import progress_of
+    from boxwright.cli.init import print_choices
+    from boxwright.cli.paths import require_data
+
+    require_data(str(data))
+    wishes = Wishes(
+        model=model,
+        imgsz=str(words.imgsz or ""),
+        batch=words.batch or "auto",
+        epochs=words.epochs,
+        weights="" if words.weights == "timm" else words.weights,
+        device=settings.device,
+    )
+    folder = model_dir or Path("model")
+    path, choices = start_run(str(data), folder, wishes, progress_of)
+    print_choices(choices)
+    console.print(f"configuration: {path}", markup=False)
+    return path, folder
+
+
+def _configured(
+    path: Path, words: FieldWords, flags: TfFlags, changes: list[str], device: str
+) -> TrainEvalPipelineConfig:
+    """Read the configuration with all that the command line changes of it."""
+    from boxwright.config.load import load_config
+
+    overrides = [*changes, *batch_override(words)]
+    if flags.num_train_steps is not None:
+        overrides.append(f"train_config.num_steps={flags.num_train_steps}")
+    config = load_config(path, overrides)
+    if words.batch == "auto" and path.name != "init.config":  # which was fitted as it was written
+        from boxwright.builders.missing import require_for_training
+        from boxwright.training.batch_size import fitting_batch
+
+        require_for_training(config)
+        size, measured = fitting_batch(config, MOST_BATCH, device)
+        console.print(f"a batch of {size} fits the {measured.device}'s memory", markup=False)
+        config = load_config(path, [*overrides, f"train_config.batch_size={size}"])
+    for line in apply_words(config, words):
+        console.print(line, markup=False)
+    return config
 
 
 def _suggest_next(config: TrainEvalPipelineConfig, model_dir: Path, done: int, config_path: Path) -> None:

@@ -13,9 +13,11 @@ if TYPE_CHECKING:
     from boxwright.config.message import Message
     from boxwright.config.messages import TrainEvalPipelineConfig
 
-__all__ = ["OTHER_NAMES", "FieldWords", "apply_words"]
+__all__ = ["MOST_BATCH", "OTHER_NAMES", "FieldWords", "apply_words", "batch_override"]
 
 _PANEL = "In short"
+# Of --batch auto: beyond, a learning rate would have to change with the batch.
+MOST_BATCH = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +25,9 @@ class FieldWords:
     """What others' trainers call what a configuration says; each is applied after `--set`."""
 
     epochs: float | None = setting(None, "Passes over the training data; sets train_config.num_steps.", _PANEL, 0)
-    batch: int | None = setting(None, "Images of a step; sets train_config.batch_size.", _PANEL, 1)
+    batch: str = setting(
+        "", "Images of a step (train_config.batch_size); auto for as many as fit the memory, at most 64.", _PANEL
+    )
     lr: float | None = setting(None, "The schedule's base learning rate; its other rates keep their ratio.", _PANEL, 0)
     imgsz: int | None = setting(None, "The side of the network's input, where the image_resizer has one.", _PANEL, 1)
     weights: str = setting(
@@ -51,8 +55,6 @@ def apply_words(config: TrainEvalPipelineConfig, words: FieldWords) -> list[str]
 
     told: list[str] = []
     changes: list[str] = []
-    if words.batch is not None:
-        changes.append(f"train_config.batch_size={words.batch}")
     if words.lr is not None:
         changes += _rates(config, words.lr)
     if words.imgsz is not None:
@@ -66,6 +68,25 @@ def apply_words(config: TrainEvalPipelineConfig, words: FieldWords) -> list[str]
         apply_override(config, f"train_config.num_steps={steps}")
         told += [line, *_schedule_that_ends_elsewhere(config, steps)]
     return told
+
+
+def batch_override(words: FieldWords) -> list[str]:
+    """Return the override that `--batch` stands for: a preset's rates follow it as the configuration is read.
+
+    Args:
+        words: What is asked for.
+
+    Returns:
+        One override; none where nothing, or auto, is asked for.
+
+    Raises:
+        ConfigError: For what is neither a number of images nor auto.
+    """
+    if words.batch in ("", "auto"):
+        return []
+    if not words.batch.isdecimal() or int(words.batch) < 1:
+        raise ConfigError(f"--batch {words.batch}: expected a number of images, or auto")
+    return [f"train_config.batch_size={int(words.batch)}"]
 
 
 def _steps(config: TrainEvalPipelineConfig, epochs: float) -> tuple[int, str]:
@@ -192,7 +213,7 @@ _OF_TRAINED = {
 # What other programs call an option, by command: what to write here.
 OTHER_NAMES: dict[str, dict[str, str]] = {
     "train": {
-        "data": "in the configuration: --set train_input_reader.tf_record_input_reader.input_path=…",
+        "data": "named without an option: boxwright train DATA, which writes a configuration for it first",
         "cfg": "--pipeline_config_path",
         "batch_size": "--batch",
         "learning_rate": "--lr",

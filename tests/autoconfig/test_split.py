@@ -1,0 +1,96 @@
+"""Splitting: what is nearly the same stays together, and the same data give the same split."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import boxwright as bw
+from boxwright.autoconfig.split import split_dataset
+from boxwright.data.coco import CocoDataset
+from boxwright.data.convert import write_coco
+from boxwright.preflight.images import near_groups, read_fingerprints
+from tests.autoconfig.datasets import shapes
+
+
+def dataset_with_copies(folder: Path, copies: int) -> CocoDataset:
+    """Thirty pictures of which the first is there again, saved with less quality or smaller."""
+    import json
+
+    path = write_coco(shapes(30, 3), folder / "instances.json")
+    content = json.loads(path.read_text())
+    first = content["images"][0]
+    with Image.open(folder / "images" / first["file_name"]) as image:
+        for number in range(copies):
+            name = f"copy-{number}.jpg"
+            image.convert("RGB").save(folder / "images" / name, quality=70 + number)
+            content["images"].append({**first, "id": 1000 + number, "file_name": name})
+    path.write_text(json.dumps(content))
+    return CocoDataset(path, folder / "images")
+
+
+def test_copies_are_on_one_side(tmp_path: Path) -> None:
+    dataset = dataset_with_copies(tmp_path, copies=5)
+    groups = near_groups(read_fingerprints(dataset, range(len(dataset))))
+    assert sorted(row for group in groups for row in group) == list(range(35))
+    assert [0, 30, 31, 32, 33, 34] in groups
+    split = split_dataset(dataset)
+    sides = [{number for number, _ in side} for side in (split.train, split.held_out)]
+    assert sides[0] | sides[1] == set(range(35))
+    assert not sides[0] & sides[1]
+    assert len([side for side in sides if side & {0, 30, 31, 32, 33, 34}]) == 1
+    assert split.groups >= 1
+    # A fifth of 35 is 7; whole groups give a little more or less.
+    assert 5 <= len(sides[1]) <= 9
+
+
+def test_the_order_of_the_data_does_not_matter(tmp_path: Path) -> None:
+    import json
+
+    path = write_coco(shapes(20, 3), tmp_path / "instances.json")
+    first = split_dataset(CocoDataset(path))
+    content = json.loads(path.read_text())
+    content["images"].reverse()
+    path.write_text(json.dumps(content))
+    second = split_dataset(CocoDataset(path))
+    assert {name for _, name in first.held_out} == {name for _, name in second.held_out}
+    assert len(first.held_out) == 4
+    assert first == split_dataset(CocoDataset(path)) or [n for n, _ in first.train] != [n for n, _ in second.train]
+
+
+def test_unreadable_images_are_on_neither_side(tmp_path: Path) -> None:
+    path = write_coco(shapes(10, 3), tmp_path / "instances.json")
+    broken = sorted((tmp_path / "images").iterdir())[4]
+    broken.write_bytes(b"no image")
+    split = split_dataset(CocoDataset(path))
+    assert len(split.unreadable) == 1
+    assert broken.name in split.unreadable[0]
+    assert broken.name not in {name for side in (split.train, split.held_out) for _, name in side}
+    assert len(split.train) + len(split.held_out) == 9
+
+
+def test_one_picture_cannot_be_split(tmp_path: Path) -> None:
+    path = write_coco(shapes(1, 3), tmp_path / "instances.json")
+    with pytest.raises(bw.DataError, match="there must be two that differ"):
+        split_dataset(CocoDataset(path))
+    two = write_coco(shapes(2, 3), tmp_path / "two" / "instances.json")
+    split = split_dataset(CocoDataset(two))
+    assert (len(split.train), len(split.held_out)) == (1, 1)
+
+
+def test_plain_pictures_that_differ_in_color_alone_are_no_reason_to_fail(tmp_path: Path) -> None:
+    """Flat pictures have no structure that tells them apart: all are one group, and the error says so."""
+    import json
+
+    images = []
+    for number in range(4):
+        array = np.full((40, 40, 3), 40 * number, np.uint8)
+        Image.fromarray(array).save(tmp_path / f"{number}.png")
+        images.append({"id": number, "file_name": f"{number}.png", "height": 40, "width": 40})
+    content = {"images": images, "annotations": [], "categories": [{"id": 1, "name": "a"}]}
+    (tmp_path / "a.json").write_text(json.dumps(content))
+    with pytest.raises(bw.DataError, match="4 images in 1 groups of nearly the same picture"):
+        split_dataset(CocoDataset(tmp_path / "a.json", tmp_path))

@@ -1,0 +1,169 @@
+"""From data to a configuration that trains on them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import boxwright as bw
+from boxwright.autoconfig.start import init_config, start_run
+from boxwright.autoconfig.wishes import Wishes
+from boxwright.builders.input_reader import build_dataset
+from boxwright.evaluation.parts import open_evaluation
+from boxwright.evaluation.settings import EvaluationSettings
+from tests.autoconfig.datasets import coco, roboflow_coco, roboflow_yolo, tfrecords, voc, yolo
+
+QUICK = Wishes(steps=False)
+MADE: dict[str, Callable[[Path], Path]] = {
+    "yolo": yolo,
+    "roboflow_yolo": roboflow_yolo,
+    "roboflow_coco": roboflow_coco,
+    "coco": coco,
+    "tfrecords": tfrecords,
+    "voc": voc,
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_what_is_written_trains(name: str, tmp_path: Path) -> None:
+    data = MADE[name](tmp_path / "data")
+    out = tmp_path / "out" / "pipeline.config"
+    started = init_config(data, out, QUICK)
+    assert started.files[-1] == started.config == out
+    assert all(path.is_file() for path in started.files)
+    assert {choice.what for choice in started.choices} == {
+        "data", "split", "classes", "model", "input", "augmentation", "anchors", "batch", "length",
+    }  # fmt: skip
+    config = bw.load_config(out)
+    train = build_dataset(config.train_input_reader, "train_input_reader")
+    held_out = open_evaluation(config, EvaluationSettings(), train.categories).dataset
+    counts = (16, 4) if name == "voc" else (20, 6)
+    assert (len(train), len(held_out)) == counts
+    run = bw.train(
+        config,
+        tmp_path / "model",
+        device="cpu",
+        workers=0,
+        overrides=["train_config.num_steps=1", "model.ssd.image_resizer.fixed_shape_resizer.height=64"],
+    )
+    assert run.step == 1
+    assert run.metrics
+
+
+def test_the_same_bytes_twice_and_nothing_overwritten(tmp_path: Path) -> None:
+    data = voc(tmp_path / "data")
+    out = tmp_path / "pipeline.config"
+    first = init_config(data, out, QUICK)
+    before = {path: path.read_bytes() for path in first.files}
+    assert {path.name for path in before} == {
+        "pipeline.config",
+        "pipeline.label_map.pbtxt",
+        "pipeline.train.txt",
+        "pipeline.val.txt",
+    }
+    init_config(data, out, QUICK)
+    assert {path: path.read_bytes() for path in first.files} == before
+    out.write_text("my own")
+    with pytest.raises(bw.OutputError, match=r"pipeline\.config is there already, with other content; --force"):
+        init_config(data, out, QUICK)
+    assert out.read_text() == "my own"
+    init_config(data, out, QUICK, force=True)
+    assert out.read_bytes() == before[out]
+    with pytest.raises(bw.OutputError, match="is a folder; name a file in it"):
+        init_config(data, tmp_path, QUICK)
+
+
+def test_wishes(tmp_path: Path) -> None:
+    data = yolo(tmp_path / "data")
+    wishes = Wishes(imgsz="96x64", batch="4", epochs=3, steps=False)
+    config = bw.load_config(init_config(data, tmp_path / "a.config", wishes).config)
+    assert config.model is not None
+    assert config.model.ssd is not None
+    assert config.model.ssd.image_resizer is not None
+    resizer = config.model.ssd.image_resizer.fixed_shape_resizer
+    assert resizer is not None
+    assert (resizer.height, resizer.width) == (64, 96)
+    assert config.model.ssd.num_classes == 4
+    assert config.train_config is not None
+    # 20 images three times, four a step.
+    assert (config.train_config.batch_size, config.train_config.num_steps) == (4, 15)
+    for wrong, message in (
+        (Wishes(imgsz="large"), "imgsz large: expected a side in pixels"),
+        (Wishes(imgsz="8"), "at least 32"),
+        (Wishes(batch="some"), "batch some: expected a number of images, or auto"),
+        (Wishes(model="ssd_mobilenet_v2_fpnlite"), "did you mean ssd_mobilenet_v2_fpnlite_"),
+    ):
+        with pytest.raises(bw.ConfigError, match=message):
+            init_config(data, tmp_path / "b.config", wrong)
+    assert not (tmp_path / "b.config").exists()
+
+
+@pytest.mark.parametrize("model", ["ssd_mobilenet_v2_fpnlite_320", "faster_rcnn_resnet50_v1_640", "efficientdet_d0"])
+def test_presets_of_the_zoo(model: str, tmp_path: Path) -> None:
+    data = yolo(tmp_path / "data")
+    wishes = Wishes(model=model, batch="2", epochs=10, steps=False)
+    config = bw.load_config(init_config(data, tmp_path / "a.config", wishes).config)
+    base = bw.load_config(f"preset:{model}")
+    assert config.train_config is not None
+    assert base.train_config is not None
+    assert (config.train_config.batch_size, config.train_config.num_steps) == (2, 100)
+    assert config.train_config.optimizer is not None
+    kind = config.train_config.optimizer.which("optimizer")
+    rate = getattr(config.train_config.optimizer, str(kind)).learning_rate.cosine_decay_learning_rate
+    own = getattr(base.train_config.optimizer, str(kind)).learning_rate.cosine_decay_learning_rate
+    assert rate.total_steps == pytest.approx(own.total_steps * 100 / base.train_config.num_steps, abs=1)
+    assert rate.learning_rate_base == pytest.approx(own.learning_rate_base * 2 / base.train_config.batch_size, rel=1e-5)
+    assert len(config.train_config.data_augmentation_options) == len(base.train_config.data_augmentation_options)
+    detector = bw.build_detector(config)
+    assert detector.num_classes == 4
+
+
+def test_a_batch_that_fits_is_tried(tmp_path: Path) -> None:
+    started = init_config(yolo(tmp_path / "data"), tmp_path / "a.config", Wishes(imgsz="64"))
+    (batch,) = [choice for choice in started.choices if choice.what == "batch"]
+    assert batch.chosen == "5 images"  # a quarter of 20
+    assert "fits the" in batch.why
+
+
+def test_a_run_starts_from_data_and_is_resumed(tmp_path: Path) -> None:
+    data = yolo(tmp_path / "data")
+    first = start_run(data, tmp_path / "model", QUICK)
+    assert first[0] == tmp_path / "model" / "init.config"
+    assert first[1]
+    shutil.rmtree(tmp_path / "data" / "images" / "val")  # nothing is read again
+    assert start_run(data, tmp_path / "model", QUICK) == (first[0], ())
+    with pytest.raises(bw.ConfigError, match="was written for other data or another preset"):
+        start_run(data, tmp_path / "model", Wishes(model="efficientdet_d0", steps=False))
+    with pytest.raises(bw.ConfigError, match="was written for other data or another preset"):
+        start_run(tmp_path / "other", tmp_path / "model", QUICK)
+
+
+def test_train_takes_data(tmp_path: Path) -> None:
+    data = yolo(tmp_path / "data")
+    run = bw.train(data=data, out=tmp_path / "model", epochs=0.2, device="cpu", workers=0)
+    assert run.step == 1
+    assert run.model().names == ["circle", "square", "triangle", "star"] or len(run.model().names) == 4
+    assert (tmp_path / "model" / "init.config").is_file()
+
+
+def test_data_without_an_object(tmp_path: Path) -> None:
+    data = yolo(tmp_path / "data")
+    for path in (data / "labels" / "train").iterdir():
+        path.write_text("")
+    with pytest.raises(bw.DataError, match="none of 20 images has an object"):
+        init_config(data, tmp_path / "a.config", QUICK)
+    assert not (tmp_path / "a.config").exists()
+
+
+def test_data_that_changed_since_they_were_split(tmp_path: Path) -> None:
+    data = voc(tmp_path / "data")
+    config = bw.load_config(init_config(data, tmp_path / "a.config", QUICK).config)
+    first = sorted((data / "Annotations").iterdir())[0]
+    first.unlink()
+    with pytest.raises(bw.DataError, match="split them again by boxwright init"):
+        dataset = build_dataset(config.train_input_reader, "train_input_reader")
+        for number in range(len(dataset)):
+            dataset[number]
