@@ -7,18 +7,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from boxwright.builders.input_reader import build_dataset
 from boxwright.config import messages as m
+from boxwright.data.dataset import Dataset
 from boxwright.data.label_map import load_label_map
+from boxwright.data.record_classes import classes_of_records
 from boxwright.data.yolo import find_yolo, yolo_splits
 from boxwright.errors import DataError
-from boxwright.files import is_file, is_folder, shown
+from boxwright.files import is_file, is_folder, read_file, shown
 from boxwright.inference.files import IMAGES
 from boxwright.types import Categories
 
-__all__ = ["Recognized", "recognize"]
+__all__ = ["Recognized", "is_data_file", "open_recognized", "recognize"]
 
 _ROBOFLOW = "_annotations.coco.json"
 _TRAINING = ("trainval", "train", "training")
+_BEGINNING = 1 << 16
 _HELD_OUT = ("val", "valid", "validation", "eval", "test", "testing")
 # What a folder of a format looks like, for the error where nothing was recognized.
 _EXPECTED = (
@@ -69,6 +73,23 @@ def recognize(data: str | Path) -> Recognized:
     pictures = sum(item.suffix.lower() in IMAGES for item in path.rglob("*")) if is_folder(path) else 0
     annotations = f"{pictures} images and no annotations" if pictures else "nothing that is known"
     raise DataError(f"{shown(data)}: {annotations} ({', '.join(inside) or 'an empty folder'}); expected {_EXPECTED}")
+
+
+def open_recognized(found: Recognized) -> tuple[Dataset, Dataset | None]:
+    """Open data that were recognized: what is for training, and what for evaluation, if they come with a split."""
+    records = found.train.tf_record_input_reader
+    named = found.label_map or (classes_of_records(list(records.input_path)) if records is not None else None)
+    train = build_dataset(found.train, "the data", named)
+    held_out = found.held_out
+    return train, None if held_out is None else build_dataset(held_out, "the data", train.categories)
+
+
+def is_data_file(path: Path) -> bool:
+    """Tell whether a .yaml or .json file holds YOLO's or COCO's data, and is no configuration."""
+    text = read_file(path)[:_BEGINNING].decode("utf-8", "replace")
+    if path.suffix == ".json":
+        return '"annotations"' in text or '"images"' in text
+    return re.search(r"^(names|nc)\s*:", text, re.MULTILINE) is not None
 
 
 def _yolo(path: Path) -> Recognized | None:

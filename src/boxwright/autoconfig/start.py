@@ -9,24 +9,21 @@ from pathlib import Path
 
 from boxwright.autoconfig.choices import Choice, choose_augmentation, choose_batch, choose_input, choose_length
 from boxwright.autoconfig.facts import Facts, read_facts
-from boxwright.autoconfig.recognize import Recognized, recognize
+from boxwright.autoconfig.recognize import Recognized, open_recognized, recognize
 from boxwright.autoconfig.split import Split, split_dataset
 from boxwright.autoconfig.wishes import DEFAULT_PRESET, Wishes
 from boxwright.autoconfig.write import Plan, config_text, family_of, schedule_text
 from boxwright.builders.detector import build_detector
-from boxwright.builders.input_reader import build_dataset
 from boxwright.config import messages as m
 from boxwright.config.load import load_config
 from boxwright.data.dataset import Dataset
 from boxwright.data.label_map import label_map_text
 from boxwright.data.listed import ListedDataset, sample_list_text
-from boxwright.data.record_classes import classes_of_records
 from boxwright.errors import ConfigError, OutputError
 from boxwright.files import is_file, make_folder, write_whole
 from boxwright.preflight.anchors import anchors_of, fit_anchors
 from boxwright.preflight.records import Progress, Record
 from boxwright.training.batch_size import fitting_batch
-from boxwright.types import Categories
 
 __all__ = ["Started", "init_config", "start_run"]
 
@@ -149,13 +146,13 @@ def _header(data: str | Path, wishes: Wishes) -> str:
 
 def _open(found: Recognized, stem: Path, progress: Progress | None) -> _Data:
     """Open data; split them where they come without a split, and name their classes."""
-    everything = build_dataset(found.train, "data", found.label_map or _classes_of(found))
+    everything, evaluation = open_recognized(found)
     label_map = stem.with_name(f"{stem.name}.label_map.pbtxt")
     files = {label_map: label_map_text(everything.categories)}
     choices = [Choice("data", found.kind, f"{len(everything)} images; {'; '.join(found.notes) or 'as they lie there'}")]
     train, held_out = found.train, found.held_out
     training: Dataset = everything
-    if held_out is None:
+    if held_out is None or evaluation is None:
         split = split_dataset(everything, progress)
         lists = {name: stem.with_name(f"{stem.name}.{name}.txt") for name in ("train", "val")}
         told = "number and file name of each sample; written by boxwright init"
@@ -166,7 +163,6 @@ def _open(found: Recognized, stem: Path, progress: Progress | None) -> _Data:
         training = ListedDataset(everything, split.train, lists["train"])
         choices.append(_told(split))
     else:
-        evaluation = build_dataset(held_out, "data", everything.categories)
         choices.append(
             Choice("split", f"{len(everything)} to train, {len(evaluation)} to evaluate", "the data's own lists")
         )
@@ -178,12 +174,6 @@ def _open(found: Recognized, stem: Path, progress: Progress | None) -> _Data:
         reader.label_map_path = str(label_map)
     held_out.shuffle = False
     return _Data(found, train, held_out, training, facts, records, files, choices)
-
-
-def _classes_of(found: Recognized) -> Categories | None:
-    """Return the classes that TFRecords name; other formats name theirs themselves."""
-    records = found.train.tf_record_input_reader
-    return classes_of_records(list(records.input_path)) if records is not None else None
 
 
 def _told(split: Split) -> Choice:

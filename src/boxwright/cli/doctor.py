@@ -10,17 +10,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from boxwright.cli.console import console, count_progress, suggest
+from boxwright.files import is_file, is_folder
 
 if TYPE_CHECKING:
     from boxwright.preflight.finding import Finding
+    from boxwright.preflight.records import Progress
 
 __all__ = ["doctor_command"]
 
 _COLOURS = {"fine": "green", "note": "cyan", "warning": "yellow", "fatal": "red"}
 
 
-def doctor_command(
-    config: Annotated[Path, typer.Argument(help="The configuration that is to be trained.")],
+def doctor_command(  # noqa: PLR0913  # each is an option
+    config: Annotated[
+        Path,
+        typer.Argument(
+            help="The configuration that is to be trained; or annotated pictures, as boxwright init takes them."
+        ),
+    ],
     checkpoint: Annotated[
         str, typer.Option("--checkpoint", help="Where the run is to start; without, as fine_tune_checkpoint says.")
     ] = "",
@@ -39,40 +46,115 @@ def doctor_command(
     changes: Annotated[
         list[str] | None, typer.Option("--set", help="Change the configuration first, as train does.")
     ] = None,
+    fix: Annotated[
+        Path | None,
+        typer.Option("--fix", help="Write the data, with what can be mended safely put right, to this new folder."),
+    ] = None,
 ) -> None:
     """Look for what ruins runs, before one: in configuration, data, anchors, learning rate, memory and speed.
 
     Each finding has a verdict (fine, note, warning, fatal) and what to do. Exit status 0: nothing fatal; 1: a run
     would fail or learn nothing.
     """
-    from boxwright.config import load_config
-    from boxwright.preflight.examine import Depth, examine
-    from boxwright.training.rehearsal import check_speed_and_memory
-
-    loaded = load_config(config, changes or [])
-    depth = Depth(0, 0, 0) if full else Depth()
+    depth = (0, 0, 0) if full else None
     findings: list[Finding] = []
 
     def progress(what: str, items: Iterable[int]) -> Iterable[int]:
         return items if as_json else count_progress(what)(items)
 
-    findings += examine(loaded, checkpoint, depth, progress)
-    buildable = all(
-        finding.check not in ("configuration", "fields") or finding.verdict != "fatal" for finding in findings
-    )
-    readable = all(finding.check != "empty_images" or finding.verdict != "fatal" for finding in findings)
-    if steps and buildable and readable:
-        findings += check_speed_and_memory(loaded, workers, device)
+    if _is_configuration(config):
+        findings += _of_configuration(config, changes or [], checkpoint, depth, progress, (steps, workers, device))
+    else:
+        findings += _of_data(config, depth, progress)
     fatal = any(finding.verdict == "fatal" for finding in findings)
     if as_json:
         console.print_json(json.dumps([_row(finding) for finding in findings]))
     else:
         _print(findings)
-        if fatal:
-            suggest("doctor", config, when="when what is fatal is put right")
-        else:
-            suggest("train", "--pipeline_config_path", config, "--model_dir", "model", *_repeated(changes))
-    raise typer.Exit(int(fatal))
+    if fix is not None:
+        _fix(config, changes or [], fix, progress)
+    elif not as_json:
+        _suggest_next(config, changes, fatal=fatal)
+    raise typer.Exit(int(fatal and fix is None))
+
+
+def _is_configuration(path: Path) -> bool:
+    """Tell a configuration from data: by its ending, and of YAML and JSON by what is in it."""
+    if is_folder(path):
+        return False
+    if path.suffix in (".yaml", ".yml", ".json") and is_file(path):
+        from boxwright.autoconfig.recognize import is_data_file
+
+        return not is_data_file(path)
+    return path.suffix not in (".csv", ".record", ".tfrecord", ".records")
+
+
+def _of_configuration(
+    config: Path,
+    changes: list[str],
+    checkpoint: str,
+    depth: tuple[int, int, int] | None,
+    progress: Progress,
+    trial: tuple[bool, int, str],
+) -> list[Finding]:
+    from boxwright.config import load_config
+    from boxwright.preflight.examine import Depth, examine
+    from boxwright.training.rehearsal import check_speed_and_memory
+
+    loaded = load_config(config, changes)
+    findings = list(examine(loaded, checkpoint, Depth(*depth) if depth else Depth(), progress))
+    buildable = all(
+        finding.check not in ("configuration", "fields") or finding.verdict != "fatal" for finding in findings
+    )
+    readable = all(finding.check != "empty_images" or finding.verdict != "fatal" for finding in findings)
+    steps, workers, device = trial
+    if steps and buildable and readable:
+        findings += check_speed_and_memory(loaded, workers, device)
+    return findings
+
+
+def _of_data(data: Path, depth: tuple[int, int, int] | None, progress: Progress) -> list[Finding]:
+    from boxwright.autoconfig.recognize import open_recognized, recognize
+    from boxwright.preflight.examine import Depth, examine_data
+    from boxwright.preflight.finding import Finding
+
+    found = recognize(data)
+    train, held_out = open_recognized(found)
+    told = f"{found.kind}, {len(train)} images" + (f" to train and {len(held_out)} to evaluate" if held_out else "")
+    findings = [Finding("data", "fine", told)]
+    findings += examine_data(train, held_out, Depth(*depth) if depth else Depth(), progress)
+    return findings
+
+
+def _fix(path: Path, changes: list[str], out: Path, progress: Progress) -> None:
+    """Write mended data, and say what was put right."""
+    from boxwright.autoconfig.recognize import open_recognized, recognize
+    from boxwright.preflight.mend import mend
+
+    if _is_configuration(path):
+        from boxwright.builders.input_reader import build_dataset
+        from boxwright.config import load_config
+
+        loaded = load_config(path, changes)
+        train = build_dataset(loaded.train_input_reader, "train_input_reader")
+        readers = loaded.eval_input_reader
+        held_out = build_dataset(readers[0], "eval_input_reader", train.categories) if readers else None
+    else:
+        train, held_out = open_recognized(recognize(path))
+    done = mend(train, held_out, out, progress)
+    for what, count in done.counts.items():
+        console.print(f"{count} {what}: {', '.join(done.examples[what])}", markup=False)
+    console.print(f"mended data: {done.folder}", markup=False)
+    suggest("init", done.folder)
+
+
+def _suggest_next(config: Path, changes: list[str] | None, *, fatal: bool) -> None:
+    if not _is_configuration(config):
+        suggest("doctor", config, "--fix", "mended") if fatal else suggest("init", config)
+    elif fatal:
+        suggest("doctor", config, when="when what is fatal is put right")
+    else:
+        suggest("train", "--pipeline_config_path", config, "--model_dir", "model", *_repeated(changes))
 
 
 def _repeated(changes: list[str] | None) -> list[str]:

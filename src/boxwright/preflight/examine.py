@@ -33,7 +33,7 @@ from boxwright.preflight.labels import check_balance, check_counts, check_label_
 from boxwright.preflight.records import Progress, Record, read_records, spread
 from boxwright.preflight.schedule import check_schedule
 
-__all__ = ["Depth", "examine", "examine_quickly"]
+__all__ = ["Depth", "examine", "examine_data", "examine_quickly"]
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,35 @@ def examine(
     yield from check_turned(prints)
     yield from check_duplicates(prints, "the training data")
     yield from _evaluation(config, dataset, prints, depth, shown)
+
+
+def examine_data(
+    train: Dataset, held_out: Dataset | None, depth: Depth | None = None, progress: Progress | None = None
+) -> Iterator[Finding]:
+    """Check data alone, without a configuration: what can be read, boxes, classes, duplicates, leaks.
+
+    Args:
+        train: The training data.
+        held_out: The evaluation data, if there are any.
+        depth: How much of the data is looked at.
+        progress: Shows how far it is.
+
+    Yields:
+        What each check found, also where all is well.
+    """
+    depth, shown = depth or Depth(), progress or _silent
+    records, unreadable = _read(train, depth.decoded, "training samples", shown)
+    prints = read_fingerprints(train, shown("training images", spread(len(train), depth.hashed)))
+    yield from _readable(records, unreadable, prints, "training")
+    yield from check_balance(records, train.categories)
+    yield from check_counts(records, None)
+    yield from check_boxes(records)
+    yield from check_turned(prints)
+    yield from check_duplicates(prints, "the training data")
+    if held_out is None:
+        yield Finding("split", "note", "the data come without a split", "boxwright init makes one that leaks nothing")
+    else:
+        yield from _evaluation_data(held_out, prints, depth, shown)
 
 
 def examine_quickly(
@@ -203,10 +232,14 @@ def _evaluation(
         except BoxwrightError as error:
             yield Finding("evaluation", "fatal", str(error).splitlines()[0], "correct eval_input_reader")
             continue
-        records, unreadable = _read(other, depth.decoded, "evaluation samples", progress)
-        others = read_fingerprints(other, progress("evaluation images", spread(len(other), depth.hashed)))
-        yield from _readable(records, unreadable, others, "evaluation")
-        seen = {label for record in records for label in record.labels.tolist()}
-        if records and not seen:
-            yield Finding("evaluation", "warning", "no evaluation image has an object", "check its annotations")
-        yield from check_leak(prints, others)
+        yield from _evaluation_data(other, prints, depth, progress)
+
+
+def _evaluation_data(other: Dataset, prints: Fingerprints, depth: Depth, progress: Progress) -> Iterable[Finding]:
+    records, unreadable = _read(other, depth.decoded, "evaluation samples", progress)
+    others = read_fingerprints(other, progress("evaluation images", spread(len(other), depth.hashed)))
+    yield from _readable(records, unreadable, others, "evaluation")
+    seen = {label for record in records for label in record.labels.tolist()}
+    if records and not seen:
+        yield Finding("evaluation", "warning", "no evaluation image has an object", "check its annotations")
+    yield from check_leak(prints, others)

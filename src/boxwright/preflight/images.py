@@ -27,6 +27,7 @@ __all__ = [
     "check_readable",
     "check_turned",
     "near_groups",
+    "near_pairs",
     "read_fingerprints",
 ]
 
@@ -127,6 +128,15 @@ def near_groups(prints: Fingerprints) -> list[list[int]]:
     for row in range(len(group)):
         found.setdefault(root(row), []).append(row)
     return list(found.values())
+
+
+def near_pairs(first: Fingerprints, second: Fingerprints) -> list[tuple[int, int]]:
+    """Return all pairs of rows of images of two data sets that are the same or nearly so."""
+    return [
+        (int(row) + start, int(column))
+        for start, near in _near_blocks(first, second)
+        for row, column in np.argwhere(near)
+    ]
 
 
 def _pairs(first: Fingerprints, second: Fingerprints | None = None) -> tuple[int, list[tuple[int, int]]]:

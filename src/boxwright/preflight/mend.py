@@ -1,0 +1,188 @@
+"""Data with what can be mended safely put right, written to a new place; what was there stays.
+
+Mended are boxes (clipped to their image; those without area, turned inside out or outside are left out), images that
+cannot be read or are there twice to the byte (left out), and evaluation images that are nearly the same as one of
+training (left out of evaluation). Of two copies with other annotations the first stays, and a line says so.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from boxwright.data.convert import write_coco
+from boxwright.data.dataset import Dataset
+from boxwright.data.label_map import label_map_text
+from boxwright.errors import DataError, OutputError
+from boxwright.files import is_folder, write_whole
+from boxwright.preflight.images import near_pairs, read_fingerprints
+from boxwright.preflight.records import Progress
+from boxwright.types import Categories, Sample
+
+__all__ = ["Mended", "MendedDataset", "mend"]
+
+_ANNOTATIONS = "_annotations.coco.json"
+_SHOWN = 5
+
+
+@dataclass
+class Mended:
+    """What was done.
+
+    Attributes:
+        folder: Where the mended data are: `train` and `valid`, COCO's JSON with its images in each, and a label map.
+        counts: What was put right, in words, to how often.
+        examples: Some of the images, by the same words.
+    """
+
+    folder: Path
+    counts: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, list[str]] = field(default_factory=dict)
+
+    def add(self, what: str, name: str, times: int = 1) -> None:
+        """Count something that was put right in an image."""
+        self.counts[what] += times
+        if times and len(self.examples.setdefault(what, [])) < _SHOWN:
+            self.examples[what].append(name)
+
+
+class MendedDataset:
+    """Some samples of a data set, with their boxes put right as they are read."""
+
+    def __init__(self, dataset: Dataset, indices: Sequence[int], told: Mended) -> None:
+        """Choose the samples.
+
+        Args:
+            dataset: All samples.
+            indices: Those that are taken.
+            told: Hears what was put right, whenever a sample is read.
+        """
+        self._dataset, self._indices, self._told = dataset, list(indices), told
+        self.name = dataset.name
+
+    @property
+    def categories(self) -> Categories:
+        """The classes."""
+        return self._dataset.categories
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """How many samples each source has; all are of one."""
+        return (len(self),)
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    def __getitem__(self, index: int) -> Sample:
+        """Read one sample, with boxes that lie in its image and have an area."""
+        return self._clipped(self._dataset[self._indices[index]])
+
+    def encoded(self, index: int) -> tuple[bytes, str]:
+        """Return the image file's bytes and its name."""
+        return self._dataset.encoded(self._indices[index])
+
+    def _clipped(self, sample: Sample) -> Sample:
+        height, width = sample.image.shape[:2]
+        limits = np.array([width, height] * 2, np.float32)
+        boxes = np.clip(sample.boxes, 0, limits)
+        whole = np.asarray((boxes[:, 2:] > boxes[:, :2]).all(1))
+        name = sample.id or sample.filename
+        self._told.add("boxes without area, or outside their image, left out", name, int((~whole).sum()))
+        moved = whole & (boxes != sample.boxes).any(1)
+        self._told.add("boxes clipped to their image", name, int(moved.sum()))
+        # Areas of clipped boxes are measured anew; those of masks stay.
+        areas = np.where(moved, (boxes[:, 2:] - boxes[:, :2]).prod(1), sample.areas)
+        return replace(sample, boxes=boxes, areas=areas.astype(np.float32)).keep(whole)
+
+
+def mend(train: Dataset, held_out: Dataset | None, out: str | Path, progress: Progress | None = None) -> Mended:
+    """Write data with what can be mended put right, in a form that `boxwright init` recognizes.
+
+    Args:
+        train: The training data.
+        held_out: The evaluation data; None where there are none yet (`boxwright init` splits).
+        out: A folder that does not exist, or is empty.
+        progress: Shows how far it is.
+
+    Returns:
+        What was done.
+
+    Raises:
+        DataError: Where nothing is left.
+        OutputError: Where the folder has something in it, the disk is full, or it cannot be written.
+    """
+    folder = Path(out)
+    if folder.exists() and (not is_folder(folder) or any(folder.iterdir())):
+        raise OutputError(f"{folder} is there already; mended data are written to a new folder")
+    shown = progress or _silent
+    told = Mended(folder)
+    prints = read_fingerprints(train, shown("training images", range(len(train))))
+    kept = _unlike(train, prints.indices, prints.exact, set(), told, "training")
+    parts = {"train": MendedDataset(train, kept, told)}
+    if held_out is not None:
+        others = read_fingerprints(held_out, shown("evaluation images", range(len(held_out))))
+        leaked = {others.indices[row] for _, row in near_pairs(prints, others)}
+        for number in sorted(leaked):
+            told.add("evaluation images left out, as training has nearly the same", _name(held_out, number))
+        rest = _unlike(held_out, others.indices, others.exact, leaked, told, "evaluation")
+        parts["valid"] = MendedDataset(held_out, rest, told)
+    empty = next((name for name, part in parts.items() if not len(part)), None)
+    if empty is not None:
+        raise DataError(f"nothing is left of the data for {'training' if empty == 'train' else 'evaluation'}")
+    for name, part in parts.items():
+        write_coco(part, folder / name / _ANNOTATIONS, progress=_titled(shown, f"write {name}"))
+    write_whole(folder / "label_map.pbtxt", label_map_text(train.categories))
+    told.counts = +told.counts  # without what never came
+    return told
+
+
+def _unlike(
+    dataset: Dataset,
+    indices: Sequence[int],
+    exact: Sequence[bytes],
+    without: set[int],
+    told: Mended,
+    what: str,
+) -> list[int]:
+    """Return samples whose images and annotations can be read, each image once."""
+    kept, seen = [], set[bytes]()
+    readable = dict(zip(indices, exact, strict=True))
+    for number in range(len(dataset)):
+        if number in without:
+            continue
+        if number not in readable or not _can_be_read(dataset, number):
+            told.add(f"{what} samples that cannot be read left out", _name(dataset, number))
+        elif readable[number] in seen:
+            told.add(f"{what} images that are there twice left out", _name(dataset, number))
+        else:
+            seen.add(readable[number])
+            kept.append(number)
+    return kept
+
+
+def _can_be_read(dataset: Dataset, number: int) -> bool:
+    try:
+        dataset[number]
+    except DataError:
+        return False
+    return True
+
+
+def _name(dataset: Dataset, number: int) -> str:
+    try:
+        return dataset.encoded(number)[1] or str(number)
+    except DataError:
+        return str(number)
+
+
+def _titled(progress: Progress, title: str) -> Callable[[Iterable[int]], Iterable[int]]:
+    return lambda items: progress(title, items)
+
+
+def _silent(what: str, items: Iterable[int]) -> Iterable[int]:
+    del what
+    return items

@@ -1,0 +1,91 @@
+"""Data put right, written to a new place."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import boxwright as bw
+from boxwright.autoconfig.recognize import open_recognized, recognize
+from boxwright.data.coco import CocoDataset
+from boxwright.data.convert import write_coco
+from boxwright.data.shapes import ShapesDataset
+from boxwright.preflight.mend import mend
+
+
+def data(folder: Path, seed: int, count: int) -> tuple[Path, dict[str, Any]]:
+    path = write_coco(ShapesDataset(count, seed=seed, size=(64, 80)), folder / "instances.json")
+    return path, json.loads(path.read_text())
+
+
+def test_what_is_wrong_is_put_right_and_what_was_there_stays(tmp_path: Path) -> None:
+    train_file, train = data(tmp_path / "train", 1, 10)
+    eval_file, held_out = data(tmp_path / "eval", 2, 6)
+    images = tmp_path / "train" / "images"
+    # The third image's first box crosses the border by 10 pixels, and it gets one without area.
+    third = [row for row in train["annotations"] if row["image_id"] == train["images"][2]["id"]]
+    third[0]["bbox"] = [70, 10, 20, 30]
+    train["annotations"].append({**third[0], "id": 9999, "bbox": [5, 5, 0, 10]})
+    train["annotations"][-1].pop("segmentation", None)
+    third[0].pop("segmentation", None)
+    third[0]["area"] = 600
+    # The fourth cannot be read, the sixth is the fifth again.
+    (images / train["images"][3]["file_name"]).write_bytes(b"damaged")
+    (images / train["images"][5]["file_name"]).write_bytes((images / train["images"][4]["file_name"]).read_bytes())
+    # And the evaluation data have the first of the training data.
+    first = (images / train["images"][0]["file_name"]).read_bytes()
+    (tmp_path / "eval" / "images" / held_out["images"][1]["file_name"]).write_bytes(first)
+    train_file.write_text(json.dumps(train))
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+
+    done = mend(CocoDataset(train_file), CocoDataset(eval_file), tmp_path / "mended")
+    assert dict(done.counts) == {
+        "training samples that cannot be read left out": 1,
+        "training images that are there twice left out": 1,
+        "evaluation images left out, as training has nearly the same": 1,
+        "boxes without area, or outside their image, left out": 1,
+        "boxes clipped to their image": 1,
+    }
+    assert {path: path.read_bytes() for path in before} == before
+    new_train, new_held_out = open_recognized(recognize(tmp_path / "mended"))
+    assert new_held_out is not None
+    assert (len(new_train), len(new_held_out)) == (8, 5)
+    samples = {new_train[number].filename.rpartition("/")[2]: new_train[number] for number in range(8)}
+    clipped = samples[train["images"][2]["file_name"].rpartition("/")[2]]
+    assert [70.0, 10.0, 80.0, 40.0] in clipped.boxes.tolist()
+    assert len(clipped.boxes) == len(third)
+    assert clipped.areas[clipped.boxes.tolist().index([70.0, 10.0, 80.0, 40.0])] == pytest.approx(300)
+    assert [item.name for item in new_train.categories] == [row["name"] for row in train["categories"]]
+    assert (tmp_path / "mended" / "label_map.pbtxt").is_file()
+
+
+def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
+    path, _ = data(tmp_path / "train", 1, 3)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine.txt").write_text("mine")
+    with pytest.raises(bw.OutputError, match="written to a new folder"):
+        mend(CocoDataset(path), None, tmp_path / "out")
+    assert [item.name for item in (tmp_path / "out").iterdir()] == ["mine.txt"]
+
+
+def test_nothing_left(tmp_path: Path) -> None:
+    path, content = data(tmp_path / "train", 1, 2)
+    for image in content["images"]:
+        (tmp_path / "train" / "images" / image["file_name"]).write_bytes(b"damaged")
+    with pytest.raises(bw.DataError, match="nothing is left of the data for training"):
+        mend(CocoDataset(path), None, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_sound_data_stay_as_they_are(tmp_path: Path) -> None:
+    path, _ = data(tmp_path / "train", 1, 5)
+    done = mend(CocoDataset(path), None, tmp_path / "out")
+    assert not done.counts
+    before, after = CocoDataset(path), open_recognized(recognize(tmp_path / "out"))[0]
+    for number in range(5):
+        assert after[number].boxes == pytest.approx(before[number].boxes)
+        assert after[number].labels.tolist() == before[number].labels.tolist()
+        assert after.encoded(number)[0] == before.encoded(number)[0]
