@@ -21,6 +21,7 @@ from boxwright.cli import (
     export,
     exporter_main,
     inspect,
+    models,
     predict,
     replay,
     serve,
@@ -51,6 +52,7 @@ app.command("benchmark", cls=PlainCommand)(with_settings(benchmark.benchmark_com
 app.command("serve", cls=PlainCommand)(with_settings(serve.serve_command))
 app.command("exporter_main_v2", cls=PlainCommand)(with_settings(exporter_main.exporter_command))
 app.command("inspect", cls=PlainCommand)(inspect.inspect_command)
+app.command("models", cls=PlainCommand)(models.models_command)
 app.command("doctor", cls=PlainCommand)(doctor.doctor_command)
 app.command("replay", cls=PlainCommand)(replay.replay_command)
 app.add_typer(config.app, name="config")
