@@ -52,7 +52,7 @@ def test_sizes(path: Path) -> None:
 
 
 def test_help_of_every_verb() -> None:
-    for verb in ("train", "evaluate", "predict", "demo", "convert", "export", "inspect", "config"):
+    for verb in ("train", "evaluate", "predict", "demo", "convert", "export", "inspect", "config", "models"):
         result = subprocess.run(
             [sys.executable, "-m", "boxwright", verb, "--help"], capture_output=True, text=True, check=True
         )

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-__all__ = ["Facts", "channels_first", "facts"]
+__all__ = ["Facts", "channels_first", "count_operations", "count_parameters", "facts"]
 
 Run = Callable[[], Any]
 
@@ -47,12 +47,30 @@ def facts(network: nn.Module, run: Run, look: Run) -> Facts:
         The three.
     """
     peak = _peak_mib(run)
+    return Facts(count_parameters(network), count_operations(network, look) / 1e9, peak)
+
+
+def count_parameters(network: nn.Module) -> int:
+    """Return how many numbers are learnt."""
+    return sum(parameter.numel() for parameter in network.parameters())
+
+
+def count_operations(network: nn.Module, look: Run) -> int:
+    """Count the multiplications and additions of convolutions and matrix products, by their definition.
+
+    Args:
+        network: As it was built, not optimized.
+        look: An inference by it.
+
+    Returns:
+        Both together: two for each pair.
+    """
     with ExitStack() as hooks, FlopCounterMode(display=False) as counter:
         for module in network.modules():
             if isinstance(module, nn.Conv2d):
                 hooks.enter_context(module.register_forward_pre_hook(channels_first))
         look()
-    return Facts(sum(parameter.numel() for parameter in network.parameters()), counter.get_total_flops() / 1e9, peak)
+    return int(counter.get_total_flops())
 
 
 def channels_first(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -13,6 +13,7 @@ import typer
 from boxwright.benchmarking.settings import BenchmarkSettings
 from boxwright.cli.console import console, count_progress
 from boxwright.cli.paths import require_checkpoint
+from boxwright.config.preset import PREFIX
 from boxwright.errors import ConfigError
 from boxwright.runtime.formats import EXPORTS
 
@@ -66,7 +67,7 @@ def benchmark_command(
     if len(set(names)) < len(names):
         raise ConfigError("a model is named twice")
     for name in names:
-        if not (name.endswith((".config", *EXPORTS)) or name.startswith("torchvision:")):
+        if not (name.endswith((".config", *EXPORTS)) or name.startswith(("torchvision:", PREFIX))):
             require_checkpoint(Path(name))
     contenders = open_contenders(names, settings)
     sizes = batch or [1, 8]

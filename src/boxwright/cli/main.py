@@ -25,6 +25,7 @@ from boxwright.cli import (
     exporter_main,
     init,
     inspect,
+    models,
     predict,
     replay,
     serve,
@@ -69,6 +70,7 @@ def _add(name: str, command: Callable[..., None], line: str) -> None:
 
 
 _add("init", with_settings(init.init_command), "Write a configuration for a folder of annotated pictures.")
+_add("models", models.models_command, "List the presets: detectors to start from.")
 _add("train", with_settings(train.train_command), "Train a detector; run again to resume.")
 _add("evaluate", with_settings(evaluate.evaluate_command), "Compute the metrics of a detector; draw what it finds.")
 _add("predict", with_settings(predict.predict_command), "Detect objects in images, video, webcam and RTSP streams.")

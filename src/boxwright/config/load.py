@@ -20,7 +20,7 @@ from boxwright.config.layers import lay_over, set_classes, settle
 from boxwright.config.message import Message
 from boxwright.config.messages import TrainEvalPipelineConfig
 from boxwright.config.overrides import apply_override
-from boxwright.config.preset import PREFIX, preset_path, referred
+from boxwright.config.preset import preset_path, referred
 from boxwright.config.text_format import parse_text, write_text
 from boxwright.config.tree import Block, Items, Location, Pair, Scalar, Value, check_size
 from boxwright.errors import ConfigError
@@ -53,7 +53,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> TrainEvalPip
     presets = [match[1] for match in map(_PRESET.fullmatch, overrides) if match]
     name = referred(path)
     if name is not None:
-        config = _read_preset(presets[-1] if presets else name, Location(f"{PREFIX}{name}", 1, 1))
+        config = _read_preset(presets[-1] if presets else name, None)
     else:
         config = _over_its_preset(load_message(path, TrainEvalPipelineConfig), presets[-1] if presets else "")
     for override in overrides:

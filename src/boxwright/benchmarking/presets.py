@@ -1,0 +1,54 @@
+"""What the networks of presets cost, whatever the machine: counted here, and kept in a file that is quick to read.
+
+python -m boxwright.benchmarking.presets [NAME …]    counts them (without names, all) and writes the file anew
+"""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+
+from boxwright.benchmarking.facts import count_operations, count_parameters
+from boxwright.benchmarking.preset_costs import COSTS, PICTURE, PresetCost, read_costs, write_costs
+from boxwright.builders.detector import build_detector
+from boxwright.config.load import load_config
+from boxwright.config.preset import PREFIX, preset_names
+
+__all__ = ["count_preset"]
+
+
+def count_preset(name: str) -> PresetCost:
+    """Build a preset's detector and count an inference of its network.
+
+    Only a first stage's choice of proposals looks at numbers, so that detectors without one are counted on PyTorch's
+    `meta` device, which computes nothing.
+
+    Args:
+        name: The preset's name.
+
+    Returns:
+        What it costs.
+    """
+    config = load_config(f"{PREFIX}{name}")
+    two_stage = config.model is not None and config.model.faster_rcnn is not None
+    with torch.no_grad(), torch.device("cpu" if two_stage else "meta"):
+        detector = build_detector(config).eval()
+        inputs, true_sizes = detector.preprocess(torch.zeros(1, *PICTURE, 3))
+        operations = count_operations(detector.network, lambda: detector.network(inputs, true_sizes))
+    height, width = inputs.shape[2:]
+    return PresetCost(height, width, count_parameters(detector.network), operations // 2)
+
+
+def main() -> None:
+    """Count the presets that are named, or all, and write the file."""
+    names = sys.argv[1:]
+    known = read_costs() if names else {}
+    for name in names or preset_names():
+        known[name] = count_preset(name)
+        sys.stderr.write(f"{name}: {known[name]}\n")
+    write_costs(COSTS, known)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""`boxwright models`: the presets, what they cost, and weights for them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from itertools import takewhile
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from boxwright.cli.console import errors
+
+if TYPE_CHECKING:
+    from boxwright.benchmarking.preset_costs import PresetCost
+
+__all__ = ["models_command"]
+
+_ROUNDS = 5
+
+
+def models_command(
+    name: Annotated[str, typer.Argument(help="A preset, for all about it; without, a table of all.")] = "",
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Also time an inference of one picture on this machine's CPU.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List the presets: configurations that come with Boxwright, for `preset: "NAME"` or `--config preset:NAME`.
+
+    Parameters and multiplications are counted, not measured. Weights are published by others; nothing is fetched.
+    """
+    from boxwright.benchmarking.preset_costs import read_costs
+    from boxwright.config.preset import preset_names, preset_path
+
+    if name:
+        preset_path(name)
+    costs = read_costs()
+    chosen = {one: costs[one] for one in ([name] if name else preset_names())}
+    measured = {one: _milliseconds(one) for one in chosen} if measure else {}
+    if as_json:
+        rows = [_row(one, cost, measured.get(one)) for one, cost in chosen.items()]
+        print(json.dumps(rows[0] if name else rows, indent=1, ensure_ascii=False))
+    elif name:
+        _describe(name, chosen[name], measured.get(name))
+    else:
+        _list(chosen, measured)
+
+
+def _milliseconds(name: str) -> float:
+    """Measure a preset's detector with fresh weights, from a picture of 480×640 to detections; return the median."""
+    from boxwright.benchmarking.contenders import open_contenders, time_contenders
+    from boxwright.benchmarking.settings import BenchmarkSettings
+    from boxwright.data.shapes import ShapesDataset
+
+    errors.print(f"measure {name}", markup=False)
+    contenders = open_contenders([f"preset:{name}"], BenchmarkSettings(rounds=_ROUNDS, device="cpu"))
+    timings, _ = time_contenders(contenders, [ShapesDataset(1, size=(480, 640))[0].image], [1], _ROUNDS)
+    return timings[0].median_ms
+
+
+def _row(name: str, cost: PresetCost, milliseconds: float | None) -> dict[str, Any]:
+    from boxwright.config.published import published_for
+
+    row = {"name": name, **asdict(cost), "weights": [asdict(weights) for weights in published_for(name)]}
+    return row if milliseconds is None else row | {"milliseconds_measured_here": round(milliseconds, 1)}
+
+
+def _list(chosen: dict[str, PresetCost], measured: dict[str, float]) -> None:
+    """Print a table of at most 80 columns: names are whole, as they are what is copied."""
+    from boxwright.config.published import published_for
+
+    widest = max(len(name) for name in chosen)
+    last = "ms here" if measured else "weights"
+    print(f"{'preset':{widest}}  {'input':>9}  {'params':>6}  {'GMAC':>6}  {last}")
+    for name, cost in chosen.items():
+        size, params = f"{cost.height}×{cost.width}", f"{cost.parameters / 1e6:.1f}M"
+        end = f"{measured[name]:7.0f}" if measured else ", ".join(_publishers(published_for(name))[:1]) or "-"
+        print(f"{name:{widest}}  {size:>9}  {params:>6}  {cost.macs / 1e9:>6.1f}  {end}")
+    print(
+        "\ninput: height×width that the network sees of a picture of 480×640\n"
+        "GMAC: 10⁹ multiplications with their additions of one inference, counted;\n"
+        "without a mask head's, which looks at as many objects as were found"
+    )
+    if measured:
+        print("ms here: median of one picture on this machine's CPU, measured now, fresh weights")
+    else:
+        print("weights: who has published some; `boxwright models NAME` says which, and how to\nbegin")
+
+
+def _publishers(published: tuple[Any, ...]) -> list[str]:
+    return list(dict.fromkeys(weights.publisher for weights in published))
+
+
+def _describe(name: str, cost: PresetCost, milliseconds: float | None) -> None:
+    from boxwright.config.load import load_config
+    from boxwright.config.preset import preset_path, preset_text
+    from boxwright.config.published import published_for
+
+    comment = takewhile(lambda line: line.startswith("#"), preset_text(name).split("\n"))
+    # What follows the command of a recipe is its example, which stands below for every preset.
+    about = takewhile(lambda line: not line.startswith("  "), (line.removeprefix("#") for line in comment))
+    print(f"{name}\n\n" + "\n".join(line.strip() for line in about).strip())
+    config = load_config(f"preset:{name}")
+    train = config.train_config
+    print(f"\ninput       {cost.height}×{cost.width}, of a picture of 480×640")
+    print(f"parameters  {cost.parameters / 1e6:.2f} million")
+    print(f"arithmetic  {cost.macs / 1e9:.2f} GMAC an inference")
+    if milliseconds is not None:
+        print(f"time        {milliseconds:.0f} ms a picture, measured now on this machine's CPU, fresh weights")
+    if train is not None:
+        print(f"training    {train.num_steps} steps of {train.batch_size} images")
+        if train.fine_tune_checkpoint:
+            print(f"starts from {train.fine_tune_checkpoint}, which must be there; or set fine_tune_checkpoint")
+    print(f"file        {preset_path(name)}")
+    for weights in published_for(name):
+        print(f"\nweights of {weights.publisher}, for {weights.holds}:")
+        print(f"  {weights.file}\n  licence: {weights.licence}\n  {weights.page}")
+        if weights.holds.startswith("the detector"):
+            print(f'  fine_tune_checkpoint: "{weights.file}" fine_tune_checkpoint_type: "detection"')
+    two_stage = config.model.faster_rcnn if config.model is not None else None
+    masks = two_stage is not None and two_stage.number_of_stages == 3
+    _next_steps(name, "    load_instance_masks: true\n    mask_type: PNG_MASKS\n" if masks else "")
+
+
+def _next_steps(name: str, in_readers: str) -> None:
+    print(
+        "\nNext, write my.config:\n\n"
+        f'  preset: "{name}"\n'
+        "  num_classes: 3\n"
+        f"  train_input_reader {{\n{in_readers}"
+        '    label_map_path: "map.pbtxt"\n'
+        '    tf_record_input_reader { input_path: "train.record" }\n'
+        "  }\n"
+        f"  eval_input_reader {{\n{in_readers}"
+        '    label_map_path: "map.pbtxt"\n'
+        '    tf_record_input_reader { input_path: "val.record" }\n'
+        "  }\n\n"
+        "and run\n\n"
+        "  boxwright doctor my.config\n"
+        "  boxwright train --pipeline_config_path my.config --model_dir model"
+    )

@@ -1,0 +1,56 @@
+"""The table of what presets cost against detectors that are built anew, and against numbers of the papers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from torchvision.models.detection import FasterRCNN_ResNet50_FPN_Weights, MaskRCNN_ResNet50_FPN_Weights
+
+from boxwright.benchmarking.preset_costs import PresetCost, read_costs, write_costs
+from boxwright.benchmarking.presets import count_preset
+from boxwright.config.preset import preset_names
+
+QUICK = (
+    "ssd_mobilenet_v2_320",
+    "ssd_mobilenet_v2_fpnlite_320",
+    "efficientdet_d1",
+    "refinedet320_vgg16_voc",
+    "srn_mobilenet_v2_wider_face",
+    "mask_rcnn_mobilenet_v3_fpn_shapes",
+)
+
+
+def test_every_preset_has_a_row() -> None:
+    assert list(read_costs()) == preset_names()
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_the_table_is_what_is_built(name: str) -> None:
+    assert read_costs()[name] == count_preset(name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in preset_names() if name not in QUICK])
+def test_the_whole_table_is_what_is_built(name: str) -> None:
+    assert read_costs()[name] == count_preset(name)
+
+
+def test_numbers_that_others_have_published() -> None:
+    costs = read_costs()
+    # Tan et al., table 2: 3.9 million parameters and 2.5 · 10⁹ multiplications for D0.
+    assert costs["efficientdet_d0"].parameters == pytest.approx(3.9e6, rel=0.01)
+    assert costs["efficientdet_d0"].macs == pytest.approx(2.5e9, rel=0.01)
+    # Torchvision's own counts; frozen normalization has its scales and offsets as buffers there.
+    theirs = {"fasterrcnn": FasterRCNN_ResNet50_FPN_Weights.COCO_V1, "maskrcnn": MaskRCNN_ResNet50_FPN_Weights.COCO_V1}
+    for kind, weights in theirs.items():
+        ours = costs[f"torchvision_{kind}_resnet50_fpn_coco"].parameters
+        assert ours == pytest.approx(weights.meta["num_params"], rel=0.01)
+
+
+def test_written_and_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = {"b": PresetCost(1, 2, 3, 4), "a": PresetCost(5, 6, 7, 8)}
+    write_costs(tmp_path / "costs.json", wanted)
+    monkeypatch.setattr("boxwright.benchmarking.preset_costs.COSTS", tmp_path / "costs.json")
+    assert read_costs() == wanted
+    assert list(read_costs()) == ["a", "b"]

@@ -1,0 +1,82 @@
+"""`boxwright models`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from itertools import takewhile
+from pathlib import Path
+
+import pytest
+
+from boxwright.builders.missing import missing_for_training
+from boxwright.config import load_config
+from boxwright.config.preset import preset_names
+
+
+def models(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "boxwright", "models", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+
+def test_the_table_has_every_name_whole_in_80_columns() -> None:
+    lines = models().stdout.splitlines()
+    assert max(len(line) for line in lines) <= 80
+    rows = list(takewhile(bool, lines[1:]))
+    assert [row.split()[0] for row in rows] == preset_names()
+    (row,) = (row for row in rows if row.startswith("efficientdet_d0 "))
+    # Tan et al., table 2: 3.9 million parameters, 2.5 · 10⁹ multiplications.
+    assert row.split() == ["efficientdet_d0", "512×512", "3.9M", "2.5", "TF2", "zoo"]
+
+
+def test_json() -> None:
+    rows = json.loads(models("--json").stdout)
+    assert [row["name"] for row in rows] == preset_names()
+    row = json.loads(models("ssd_mobilenet_v2_fpnlite_640", "--json").stdout)
+    assert (row["height"], row["width"]) == (640, 640)
+    assert row["weights"][0]["file"] == "ssd_mobilenet_v2_fpnlite_640x640_coco17_tpu-8.tar.gz"
+    assert row["weights"][0]["licence"] == "Apache-2.0"
+    assert "milliseconds_measured_here" not in row
+
+
+@pytest.mark.parametrize("name", ["ssd_resnet50_v1_fpn_640", "refinedet320_vgg16_voc"])
+def test_one_ends_with_what_to_write_next(name: str, tmp_path: Path) -> None:
+    """The configuration that is shown is one that can train."""
+    lines = models(name).stdout.splitlines()
+    assert lines[0] == name
+    start = lines.index(f'  preset: "{name}"')
+    (tmp_path / "my.config").write_text("\n".join(takewhile(bool, lines[start:])))
+    config = load_config(tmp_path / "my.config")
+    assert missing_for_training(config) == []
+    assert lines[-1] == "  boxwright train --pipeline_config_path my.config --model_dir model"
+
+
+def test_what_there_is_not() -> None:
+    result = models("ssd_mobilenet_v9")
+    assert result.returncode == 1
+    assert "did you mean ssd_mobilenet_v" in result.stderr
+
+
+def test_measured_is_labelled() -> None:
+    result = models("mask_rcnn_mobilenet_v3_fpn_shapes", "--measure")
+    assert result.returncode == 0, result.stderr
+    assert "ms a picture, measured now on this machine's CPU" in result.stdout
+
+
+def test_it_needs_no_torch() -> None:
+    code = "import sys; from boxwright.cli.models import models_command; models_command(); assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_show_says_what_was_scaled(tmp_path: Path) -> None:
+    """`config show` of a preset is a whole configuration; its comment says which rates are not the preset's."""
+    command = [sys.executable, "-m", "boxwright", "config", "show", "preset:efficientdet_d0"]
+    shown = subprocess.run(
+        [*command, "--set", "train_config.batch_size=64"], capture_output=True, text=True, check=True
+    ).stdout
+    assert shown.startswith("# learning rates are scaled by 64 / 128")
+    (tmp_path / "a.config").write_text(shown)
+    read = load_config(tmp_path / "a.config")
+    assert read == load_config("preset:efficientdet_d0", ["train_config.batch_size=64"])
+    assert read.notes == []
