@@ -107,7 +107,7 @@ def test_stems_are_names_and_all_different() -> None:
 
 
 def test_limits_are_raised_by_their_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert len({limit.variable for limit in LIMITS}) == len(LIMITS) == 12
+    assert len({limit.variable for limit in LIMITS}) == len(LIMITS) == 14
     assert "BOXWRIGHT_MAX_IMAGE_PIXELS" in IMAGE_PIXELS.exceeded(10**9)
     assert not IMAGE_PIXELS.exceeded(10**8)
     monkeypatch.setenv("BOXWRIGHT_MAX_IMAGE_PIXELS", "2e9")

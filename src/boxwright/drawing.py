@@ -9,6 +9,7 @@ from __future__ import annotations
 import colorsys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,7 +95,7 @@ def draw_boxes(
     canvas, zoom = _canvas(image if masks is None else _tinted(image, masks, labels), fit)
     draw = ImageDraw.Draw(canvas)
     line = max(round(min(canvas.size) / 250), 1)
-    font = ImageFont.load_default(size=max(min(canvas.size) // 28, _LEAST_LETTERS if fit else 9))
+    letters = max(min(canvas.size) // 28, _LEAST_LETTERS if fit else 9)
     # A little beyond the picture, so that an edge that lies outside is not drawn on its border.
     least, most = -2.0 * line, np.array([*canvas.size, *canvas.size]) + 2.0 * line
     for box, label, caption in zip(np.asarray(boxes, np.float64).reshape(-1, 4), labels, captions, strict=True):
@@ -108,7 +109,7 @@ def draw_boxes(
             width=line,
         )
         if caption:
-            _caption(draw, (x_min, y_min), canvas.size, _short(caption), colour, font)
+            _caption(canvas, (x_min, y_min), _short(caption), colour, letters)
     for points, label in zip(() if keypoints is None else keypoints, labels, strict=keypoints is not None):
         _points(
             draw,
@@ -177,21 +178,24 @@ def _short(caption: str) -> str:
     return plain if len(plain) <= _MOST_CAPTION else f"{plain[: _MOST_CAPTION - 1]}…"
 
 
-def _caption(
-    draw: ImageDraw.ImageDraw,
-    corner: tuple[float, float],
-    size: tuple[int, int],
-    text: str,
-    colour: Colour,
-    font: ImageFont.FreeTypeFont | ImageFont.ImageFont,
-) -> None:
-    left, top, right, bottom = draw.textbbox((0, 0), text, font=font)
-    x = max(min(corner[0], size[0] - (right - left) - 4), 0)
-    y = corner[1] - (bottom - top) - 3
-    y = min(corner[1] + 1, float(size[1])) if y < 0 else y
-    draw.rectangle((x, y, x + right - left + 3, y + bottom - top + 3), fill=colour)
+def _caption(canvas: Image.Image, corner: tuple[float, float], text: str, colour: Colour, letters: int) -> None:
+    """Paste a caption above a corner; below it, where there is no room above."""
+    label = _label(text, colour, letters)
+    x = max(min(corner[0], canvas.width - label.width), 0)
+    y = corner[1] - label.height + 1
+    y = min(corner[1] + 1, float(canvas.height)) if y < 0 else y
+    canvas.paste(label, (round(x), round(y)))
+
+
+@lru_cache(maxsize=1024)
+def _label(text: str, colour: Colour, letters: int) -> Image.Image:
+    """Draw a caption by itself; most of what drawing takes are its letters, and captions come again."""
+    font = ImageFont.load_default(size=letters)
+    left, top, right, bottom = (round(side) for side in font.getbbox(text))
+    label = Image.new("RGB", (right - left + 4, bottom - top + 4), colour)
     ink = (0, 0, 0) if sum(colour) > 380 else (255, 255, 255)
-    draw.text((x + 2 - left, y + 1 - top), text, fill=ink, font=font)
+    ImageDraw.Draw(label).text((2 - left, 1 - top), text, fill=ink, font=font)
+    return label
 
 
 def side_by_side(left: NDArray[np.uint8], right: NDArray[np.uint8], titles: tuple[str, str]) -> NDArray[np.uint8]:

@@ -109,7 +109,7 @@ def test_train_evaluate_predict(small_config: Path, shapes_data: Path, tmp_path:
         0,
     )
     assert f"in {len(images) + 1} images" in output
-    assert len(list((tmp_path / "p").glob("*.png"))) == len(images) + 1
+    assert len(list((tmp_path / "p").glob("*.jpg"))) == len(images) + 1
     rows = json.loads((tmp_path / "p" / "detections.json").read_text())
     assert {row["category_name"] for row in rows} <= {"circle", "square", "triangle", "star"}
 

@@ -55,9 +55,9 @@ def test_each_image_has_a_picture_of_its_own(photos: Path, tmp_path: Path) -> No
     )
     assert found.returncode == 0, found.stderr
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
-        "a-2.png",
-        "a-3.png",
-        "a.png",
+        "a-2.jpg",
+        "a-3.jpg",
+        "a.jpg",
         "detections.json",
     ]
     rows = json.loads((tmp_path / "out" / "detections.json").read_text())
@@ -70,7 +70,7 @@ import boxwright.inference.sources as p
 plain = p.read_image
 def slow(path, **more):
     if path.name == "a.jpg":
-        while not os.path.exists(sys.argv[-1] + "/a-2.png"):
+        while not os.path.exists(sys.argv[-1] + "/a-2.jpg"):
             time.sleep(0.01)
         print("second", flush=True)
         time.sleep(100000)
@@ -99,7 +99,7 @@ def test_predict_is_ended_in_the_middle(photos: Path, tmp_path: Path, number: in
         assert run.returncode == status, errors
     assert "Traceback" not in errors
     assert isinstance(json.loads((tmp_path / "out" / "detections.json").read_text()), list)
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [MARKER, "a-2.png", "detections.json"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [MARKER, "a-2.jpg", "detections.json"]
 
 
 def test_a_bad_image_keeps_what_was_found_before(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_a_bad_image_keeps_what_was_found_before(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="b.png: not an image"):
         sources = find_sources([str(file) for file in files])
         predict(lambda images: [one.arrays() for one in detector.detect(images)], sources, tmp_path / "out")
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [MARKER, "a.png", "detections.json"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [MARKER, "a.jpg", "detections.json"]
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import pytest
 from numpy.typing import NDArray
 from pycocotools.coco import COCO
 
-from boxwright.data.image_io import encode_png, read_image
+from boxwright.data.image_io import decode_image, encode_jpeg, encode_png, read_image
 from boxwright.errors import ConfigError, DataError
 from boxwright.files import MARKER
 from boxwright.inference.predict import predict
@@ -206,7 +206,7 @@ def test_an_interrupt_ends_a_stream_and_all_of_it_is_whole(tmp_path: Path) -> No
     assert done.pictures >= 5
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["detections.json", "endless.mp4"]
     assert len(list(read_video(str(tmp_path / "out" / "endless.mp4")))) == done.pictures
-    assert {thread.name for thread in threading.enumerate()}.isdisjoint({"read", "network", "draw"})
+    assert {thread.name for thread in threading.enumerate()}.isdisjoint({"read", "network", "draw", "write"})
 
 
 def test_tiles_through_predict(tmp_path: Path) -> None:
@@ -217,7 +217,7 @@ def test_tiles_through_predict(tmp_path: Path) -> None:
         predict(find_blobs, find_sources([str(tmp_path / "a.png")]), tmp_path / merge, settings)
         found = sorted(row["bbox"] for row in rows_of(tmp_path / merge))
         assert found == sorted([x, y, right - x, bottom - y] for x, y, right, bottom in boxes)
-        assert read_image(tmp_path / merge / "a.png").shape[2] == 3
+        assert read_image(tmp_path / merge / "a.jpg").shape[2] == 3
     with pytest.raises(ConfigError, match="expected nms or wbf"):
         predict(find_blobs, [], tmp_path / "x", PredictionSettings(merge="soft"))
 
@@ -233,4 +233,44 @@ def test_a_broken_video_keeps_what_came_before(photos: Path, tmp_path: Path) -> 
         predict(find_blobs, find_sources([str(photos), str(tmp_path / "b.mp4")]), tmp_path / "out")
     assert len(rows_of(tmp_path / "out")) == 3
     assert (tmp_path / "out" / MARKER).is_file()
-    assert (tmp_path / "out" / "2.png").is_file()
+    assert (tmp_path / "out" / "2.jpg").is_file()
+
+
+@pytest.mark.parametrize(("format", "start"), [("jpg", b"\xff\xd8\xff"), ("png", b"\x89PNG")])
+def test_formats_of_pictures(photos: Path, tmp_path: Path, format: str, start: bytes) -> None:
+    predict(find_blobs, find_sources([str(photos)]), tmp_path / "out", PredictionSettings(picture_format=format))
+    for number in range(3):
+        content = (tmp_path / "out" / f"{number}.{format}").read_bytes()
+        assert content.startswith(start)
+        drawn = decode_image(content, "a picture").astype(int)
+        assert (np.ptp(drawn, axis=2).max() > 200) == (number > 0), "boxes are coloured, where the photo is grey"
+    with pytest.raises(ConfigError, match="--picture_format gif: expected jpg or png"):
+        PredictionSettings(picture_format="gif")
+
+
+def test_pictures_do_not_lie_over_their_sources(photos: Path) -> None:
+    (photos / "0-detected.jpg").write_bytes(encode_jpeg(picture_of([], HEIGHT, WIDTH)))
+    for number in range(2):
+        (photos / f"{number}.jpg").write_bytes(encode_jpeg(picture_of([], HEIGHT, WIDTH)))
+    before = {path.name: path.read_bytes() for path in photos.iterdir()}
+    predict(find_blobs, find_sources([str(photos)]), photos)
+    after = {path.name: path.read_bytes() for path in photos.iterdir()}
+    assert {name: after[name] for name in before} == before
+    assert len(after) == len(before) + 6 + 1, "a picture of each, and what was found"
+
+
+def test_a_full_disk_ends_it_where_the_picture_would_have_been(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pictures are written by another thread; its error is this one's."""
+    import boxwright.inference.predict as module
+    from boxwright.errors import OutputError
+
+    def full(path: Path, content: bytes) -> None:
+        raise OutputError(f"{path}: could not be written: No space left on device")
+
+    monkeypatch.setattr(module, "write_whole", full)
+    with pytest.raises(OutputError, match="0.jpg: could not be written"):
+        predict(find_blobs, find_sources([str(photos)]), tmp_path / "out")
+    assert (tmp_path / "out" / MARKER).is_file()
+    assert {thread.name for thread in threading.enumerate()}.isdisjoint({"read", "network", "draw", "write"})

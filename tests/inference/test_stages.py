@@ -91,3 +91,39 @@ def test_a_stage_that_is_told_to_end_gives_no_more() -> None:
         next(numbers)
         numbers.end()
         assert list(numbers) == []
+
+
+def test_work_is_spread_and_results_keep_their_order() -> None:
+    """The first item is done last: it waits for the third, which another thread does."""
+    third = threading.Event()
+
+    def work(item: int) -> int:
+        if item == 0:
+            assert third.wait(60)
+        if item == 2:
+            third.set()
+        return item * 2
+
+    with Stages() as stages:
+        assert list(stages.spread("work", work, range(100), 3)) == [item * 2 for item in range(100)]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith(("work", "at work"))]
+
+
+@pytest.mark.parametrize("where", ["items", "work"])
+def test_results_before_an_error_come_before_it(where: str) -> None:
+    def items() -> Iterator[int]:
+        yield from range(5)
+        if where == "items":
+            raise ValueError("the sixth")
+        yield from range(5, 100)
+
+    def work(item: int) -> int:
+        if item == 5:
+            raise ValueError("the sixth")
+        return item
+
+    taken = []
+    with pytest.raises(ValueError, match="the sixth"), Stages() as stages:
+        for item in stages.spread("work", work, items(), 4):
+            taken.append(item)  # noqa: PERF402  # what came before the error is kept
+    assert taken == [0, 1, 2, 3, 4]

@@ -8,13 +8,14 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.data.image_io import encode_png
+from boxwright.data.image_io import encode_picture
 from boxwright.errors import DataError
 from boxwright.evaluation.pictures import draw_detections
 from boxwright.files import unfinished, unique_stem, write_whole
@@ -30,6 +31,7 @@ from boxwright.types import Finder, FoundObjects
 __all__ = ["Predicted", "predict"]
 
 _DEFAULTS = PredictionSettings()
+_DRAWN_AT_ONCE = 4  # pictures; most of their time they wait for the disk
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Predicted:
 
 @dataclass(frozen=True, eq=False)
 class _Seen:
-    """A picture that was looked at; what was drawn, where something is to be."""
+    """A picture that was looked at; what was drawn, for a video."""
 
     source: Source
     frame: Frame
@@ -70,7 +72,7 @@ def predict(
 ) -> Predicted:
     """Detect objects; write pictures of image files, videos of videos, and tables of what was found.
 
-    Reading, the network, drawing and writing each have a thread, and work on different pictures at a time. Of what
+    Reading, the network, drawing and writing each have threads, and work on different pictures at a time. Of what
     cannot wait (cameras, streams) the newest picture is taken, and Ctrl-C ends it as its end would.
 
     Args:
@@ -96,14 +98,16 @@ def predict(
         live = all(source.live for source in sources)
         reading = (stages.newest if live else stages.ahead)("read", itertools.islice(pairs, settings.frames or None))
         found = stages.ahead("network", _looked_at(reading, look, settings))
-        drawn = stages.ahead("draw", (_drawn(item, settings) if item.source in names else item for item in found))
+        draw = partial(_drawn, names=names, folder=folder, settings=settings)
+        drawn = stages.spread("draw", draw, found, 1 if live else _DRAWN_AT_ONCE)
+        written = stages.ahead("write", _written(drawn, names, folder))
         pictures, objects = 0, 0
         with closing(ResultFiles(folder, _result_names(settings))) as results, _interrupt_ends(reading, live):
-            for item in _written(drawn, names, folder):
+            for item in written:
                 results.add(item.frame, item.found)
                 pictures, objects = pictures + 1, objects + len(item.found)
                 seen(item.frame)
-        times = stages.times("write")
+        times = stages.times("tables")
     return Predicted(pictures, objects, times)
 
 
@@ -118,23 +122,27 @@ def _looked_at(pairs: Iterable[tuple[Source, Frame]], look: Finder, settings: Pr
         yield _Seen(source, frame, found if tracked is source else found.above(settings.min_score))
 
 
-def _drawn(item: _Seen, settings: PredictionSettings) -> _Seen:
-    return replace(item, drawn=draw_detections(item.frame.image, item.found, 0.0, settings.max_boxes))
+def _drawn(item: _Seen, *, names: dict[Source, str], folder: Path, settings: PredictionSettings) -> _Seen:
+    """Draw what is to be drawn; the picture of an image is written at once, and its pixels are let go."""
+    if item.source not in names:
+        return item
+    drawn = draw_detections(item.frame.image, item.found, 0.0, settings.max_boxes)
+    if item.source.moving:
+        return replace(item, drawn=drawn)
+    write_whole(folder / names[item.source], encode_picture(drawn, Path(names[item.source]).suffix))
+    return item
 
 
 def _written(items: Iterable[_Seen], names: dict[Source, str], folder: Path) -> Iterator[_Seen]:
-    """Write the pictures and videos; pass on what was found in each."""
+    """Write the videos; pass on what was found in each picture."""
     for source, group in itertools.groupby(items, key=lambda item: item.source):
-        if source in names and source.moving:
-            with open_video_for_writing(folder / names[source]) as video:
-                for item in group:
-                    video.write(_picture(item), item.frame.time or 0.0)
-                    yield item
+        if source not in names or not source.moving:
+            yield from group
             continue
-        for item in group:
-            if source in names:
-                write_whole(folder / names[source], encode_png(_picture(item)))
-            yield item
+        with open_video_for_writing(folder / names[source]) as video:
+            for item in group:
+                video.write(_picture(item), item.frame.time or 0.0)
+                yield item
 
 
 def _picture(item: _Seen) -> NDArray[np.uint8]:
@@ -144,15 +152,18 @@ def _picture(item: _Seen) -> NDArray[np.uint8]:
 def _names(sources: Sequence[Source], out: Path, settings: PredictionSettings) -> dict[Source, str]:
     """Name a picture for each image and a video for each video, all different, none of them over one of the sources."""
     taken: set[str] = set()
-    names = {
-        source: unique_stem(Path(source.name).stem, taken) + (".mp4" if source.moving else ".png")
-        for source in sources
-        if (settings.save_video if source.moving else settings.pictures)
-    }
     files = {Path(source.name).resolve() for source in sources}
-    over = next((name for name in names.values() if (out / name).resolve() in files), None)
-    if over is not None:
-        raise DataError(f"{out / over} is one of the sources; write to another folder")
+    names: dict[Source, str] = {}
+    for source in sources:
+        if not (settings.save_video if source.moving else settings.pictures):
+            continue
+        suffix = ".mp4" if source.moving else f".{settings.picture_format}"
+        stem = unique_stem(Path(source.name).stem, taken)
+        if not source.moving and (out / f"{stem}{suffix}").resolve() in files:
+            stem = unique_stem(f"{stem}-detected", taken)
+        if (out / f"{stem}{suffix}").resolve() in files:
+            raise DataError(f"{out / stem}{suffix} is one of the sources; write to another folder")
+        names[source] = f"{stem}{suffix}"
     return names
 
 

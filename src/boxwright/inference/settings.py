@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from boxwright.errors import ConfigError
 from boxwright.settings import setting
 
 __all__ = ["ManySettings", "PredictionSettings"]
 
+_PICTURES = ("jpg", "png")
 _FILES = "What is written"
 _LARGE = "Large images: tiling"
 _VIDEOS = "Video, webcam, RTSP: tracking"
@@ -29,6 +31,7 @@ class PredictionSettings:
     compile: bool = setting(False, "Compile the network; a minute or more first.")
     profile: bool = setting(False, "Print how busy reading, network, drawing and writing were.")
     pictures: bool = setting(True, "Draw a picture of each image file.", _FILES)
+    picture_format: str = setting("jpg", "jpg; or png, without loss, which takes many times as long.", _FILES)
     json: bool = setting(False, "detections.json, a row an object; so it is where nothing else is asked for.", _FILES)
     coco: bool = setting(False, "coco.json, a COCO data set whose annotations have scores.", _FILES)
     csv: bool = setting(False, "detections.csv, a line an object.", _FILES)
@@ -38,6 +41,10 @@ class PredictionSettings:
     merge: str = setting("nms", "Of boxes of one object: nms keeps the best, wbf averages them.", _LARGE)
     track: bool = setting(False, "Track objects: each keeps its number from frame to frame.", _VIDEOS)
     frames: int = setting(0, "Stop after so many frames or images; 0 for all.", _VIDEOS, least=0)
+
+    def __post_init__(self) -> None:
+        if self.picture_format not in _PICTURES:
+            raise ConfigError(f"--picture_format {self.picture_format}: expected {' or '.join(_PICTURES)}")
 
 
 @dataclass(frozen=True, kw_only=True)

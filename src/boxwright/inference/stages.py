@@ -15,12 +15,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Generic, TypeVar
 
 __all__ = ["Stage", "StageTimes", "Stages"]
 
 T = TypeVar("T")
+R = TypeVar("R")
 _AHEAD = 4
 _END_S = 5.0
 
@@ -117,6 +119,29 @@ def _instead_of_an_older(stage: Stage[T], item: T) -> None:
         stage.changed.notify_all()
 
 
+def _in_order(work: Callable[[T], R], items: Iterable[T], threads: int) -> Iterator[R]:
+    """Yield results in the items' order; those before an error come before it."""
+    waiting: deque[Future[R]] = deque()
+    pool = ThreadPoolExecutor(threads, "at work")
+    try:
+        given = iter(items)
+        while True:
+            try:
+                waiting.append(pool.submit(work, next(given)))
+            except StopIteration:
+                break
+            except BaseException:
+                while waiting:
+                    yield waiting.popleft().result()
+                raise
+            if len(waiting) >= threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
 class StageTimes:
     """How busy stages were.
 
@@ -175,6 +200,20 @@ class Stages:
             The items.
         """
         return self._begun(Stage(name, items, _when_there_is_room))
+
+    def spread(self, name: str, work: Callable[[T], R], items: Iterable[T], threads: int) -> Stage[R]:
+        """Do the same with each item in several threads at a time; results keep the items' order.
+
+        Args:
+            name: What is done.
+            work: What is done with an item, in any thread.
+            items: Made by the stage before.
+            threads: How many items are worked on at a time; as many are taken before the first result is given.
+
+        Returns:
+            The results.
+        """
+        return self.ahead(name, _in_order(work, items, threads))
 
     def newest(self, name: str, items: Iterable[T]) -> Stage[T]:
         """Make items in a thread as fast as they come; who takes them gets the newest, and never an old one.
