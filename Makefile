@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all test-oldest parity fuzz check clean
+.PHONY: help install demo test test-all test-wheel test-oldest parity fuzz check clean
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1\t/' | expand -t 14
@@ -27,8 +27,17 @@ demo: install    ## train, evaluate and draw a detector on made-up data (a few m
 test: install    ## the tests, without those marked slow
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" --numprocesses auto --dist worksteal
 
-test-all: install ## every test
+test-all: install test-wheel ## every test
 	$(BIN)/python -m pytest
+
+# An environment of its own, outside the checkout, with what a user would install.
+test-wheel: install ## a stranger's first ten minutes, against the wheel in a fresh environment
+	set -e; there=$$(mktemp -d); trap 'rm -rf "$$there"' EXIT; \
+	$(BIN)/uv build --quiet --wheel --out-dir "$$there" .; \
+	$(BIN)/uv venv --quiet --python $(BIN)/python "$$there/env"; \
+	VIRTUAL_ENV="$$there/env" $(BIN)/uv pip install --quiet "$$(ls $$there/*.whl)[onnx]" pytest pandas supervision; \
+	cp tests/wheel/tour.py "$$there/"; checkout=$$PWD; cd "$$there"; \
+	OMP_NUM_THREADS=1 BOXWRIGHT_CHECKOUT="$$checkout" "$$there/env/bin/python" -m pytest -q -p no:cacheprovider tour.py
 
 # Of what the package itself needs; its extras have newer friends.
 OLDEST := .venv-oldest
