@@ -24,9 +24,17 @@ def check_classes(path: str, num_classes: int, columns: ClassColumns, categories
     if columns.num_classes < 1:
         raise ConfigError(f"{path}.num_classes: expected at least 1, found {num_classes}")
     if categories is not None and categories.num_slots > columns.num_classes:
-        last = categories.items[-1]
         wanted = categories.num_slots + num_classes - columns.num_classes
-        raise ConfigError(
-            f"{path}.num_classes is {num_classes}, but the label map goes up to id {last.id} ({last.name}); "
-            f"set it to {wanted}"
-        )
+        raise ConfigError(f"{path}.num_classes is {num_classes}, but {_counted(categories)}; set it to {wanted}")
+
+
+def _counted(categories: Categories) -> str:
+    """Say what is counted: the classes, or where a label map leaves ids out, ids up to the largest."""
+    first, last = categories.items[0], categories.items[-1]
+    if len(categories) == categories.num_slots:
+        names = ", ".join(item.name for item in categories.items[:3]) + (", …" if len(categories) > 3 else "")
+        return f"the data have {len(categories)} classes, with ids {first.id} to {last.id} ({names})"
+    return (
+        f"the label map's {len(categories)} classes have ids up to {last.id} ({last.name}), and a class head has an "
+        "output for every id up to the largest"
+    )
