@@ -1,10 +1,10 @@
-"""How OpenMP's threads wait: a training step and an inference, quiet and beside other work.
+"""How OpenMP's threads wait: a training step and an inference, alone and beside other work.
 
     python benchmarks/threads.py [--rounds 12] [--busy 1 2 4] [--json benchmarks/results/threads.json]
 
 Each way to wait is a process of its own, as it is read once, when PyTorch is imported; the processes take turns, a step
 each a round, and are asleep in between. Prints milliseconds, and ratios to PyTorch's own way within a round (below 1
-is faster): the least, the median. `--busy` says how many processes compute beside it, after the quiet rounds.
+is faster): the least, the median. `--busy` says how many processes compute beside it, after rounds beside none.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ from boxwright.runtime.measure import load
 WAYS = {
     "PyTorch's own": {},
     "asleep at once": {"OMP_WAIT_POLICY": "PASSIVE"},
-    "10,000 turns (ours)": {"GOMP_SPINCOUNT": "10000"},
+    "2,000 turns": {"GOMP_SPINCOUNT": "2000"},
+    "5,000 turns (ours)": {"GOMP_SPINCOUNT": "5000"},
+    "10,000 turns": {"GOMP_SPINCOUNT": "10000"},
 }
 OURS = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "OMP_NUM_THREADS")
 WARM_UPS = 3
@@ -125,7 +127,7 @@ def measured(given: argparse.Namespace) -> dict[str, Any]:
         for what in ("step", "detect"):
             rounds_of(children, what, WARM_UPS)
         for count in (0, *given.busy):
-            title = f"beside {count} busy processes" if count else "quiet"
+            title = f"beside {count} busy processes" if count else "beside none of ours"
             with busy(count):
                 before = load()[0]
                 found[title] = {what: summary(rounds_of(children, what, given.rounds)) for what in ("step", "detect")}

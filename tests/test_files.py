@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
+import socket
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,6 +34,7 @@ from boxwright.files import (
     unique_stem,
     write_whole,
 )
+from boxwright.inference.fetch import fetch_image
 from boxwright.limits import IMAGE_PIXELS, LIMITS, Limit
 from boxwright.optimization.trainable import Freezing, Trainable
 from boxwright.tensorflow.saved_slices import SavedSlices
@@ -132,8 +136,30 @@ def test_every_limit_holds_and_is_a_users(limit: Limit, tmp_path: Path, monkeypa
                 torch.nn.Linear(1, 1), Freezing(freeze=("^(a|aa)+$",)), {"weight": ("a" * 60 + "!",), "bias": ("b",)}
             )
     else:
+        if limit.name == "download_seconds":  # the clock goes by two seconds at each look
+            monkeypatch.setattr("boxwright.inference.fetch.time.monotonic", itertools.count(0, 2).__next__)
         with pytest.raises(BoxwrightError, match=limit.variable):
             use(tmp_path)
+
+
+def _download(_: Path) -> None:
+    """Fetch an image from a server that answers once."""
+    picture = encode_png(np.zeros((2, 2, 3), np.uint8))
+    head = f"HTTP/1.0 200 OK\r\nContent-Type: image/png\r\nContent-Length: {len(picture)}\r\n\r\n"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(head.encode() + picture)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        try:
+            fetch_image(f"http://127.0.0.1:{server.getsockname()[1]}/a.png")
+        finally:
+            thread.join()
 
 
 def _record(folder: Path) -> None:
@@ -163,6 +189,8 @@ USES: dict[str, Callable[[Path], object]] = {
     "mask_boundary": _polygon,
     "coordinate": lambda _: checked_sample(BOX, "x"),
     "record_bytes": _record,
+    "download_bytes": _download,
+    "download_seconds": _download,
     "picture_side": lambda _: None,
     "config_nesting": lambda _: parse_message("model { ssd { } }", m.TrainEvalPipelineConfig),
     "config_values": lambda _: parse_message("model { ssd { } }", m.TrainEvalPipelineConfig),

@@ -19,7 +19,7 @@ __all__ = ["cpu_quota", "prepare_threads", "runtime_threads", "usable_cpus"]
 # Whoever sets one of these has chosen how threads wait.
 _WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 # PyTorch has GNU's OpenMP on Linux, and LLVM's on other systems; each ignores what the other reads.
-_SPINS = {"GOMP_SPINCOUNT": "10000", "KMP_BLOCKTIME": "1"}
+_SPINS = {"GOMP_SPINCOUNT": "5000", "KMP_BLOCKTIME": "1"}
 _COUNT = "OMP_NUM_THREADS"
 
 
