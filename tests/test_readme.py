@@ -7,7 +7,6 @@ import shlex
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from boxwright.builders.detector import build_detector
@@ -15,7 +14,7 @@ from boxwright.checkpoints.export_weights import write_tensorflow_checkpoint
 from boxwright.config import Pipeline, parse_message
 from boxwright.tensorflow.bundle import Bundle
 from tests.cli.test_commands import run
-from tests.conftest import SMALL_MODEL, SMALL_TRAINING
+from tests.conftest import SMALL_MODEL, SMALL_TRAINING, extra_folder
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -31,16 +30,33 @@ COMMANDS = [
 
 def test_blocks_are_found() -> None:
     assert [command[0] for command in COMMANDS].count("boxwright") == 14
-    assert [command[1] for command in COMMANDS if command[0] == "make"] == ["demo", "test"]
-    assert "`make parity`" in README
+    assert [command[0] for command in COMMANDS if command[0] != "boxwright"] == ["pip"]
+    for target in ("demo", "test", "parity"):
+        assert f"`make {target}`" in README
     assert [language for language, _ in BLOCKS].count("python") == 1
+
+
+def test_it_is_read_in_one_go() -> None:
+    assert len(README.splitlines()) <= 150
+
+
+def test_what_is_said_of_the_raccoons_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The README's example is what `config check` prints."""
+    folder = extra_folder("BOXWRIGHT_DATA")
+    if folder is None:
+        pytest.skip("BOXWRIGHT_DATA names no folder with the raccoons' project")
+    (theirs,) = (folder / "raccoon" / "training").glob("*.config")
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(theirs, tmp_path / "pipeline.config")
+    (example,) = (block for language, block in BLOCKS if language == "text")
+    assert run("config", "check", "pipeline.config").startswith(example)
 
 
 @pytest.mark.slow
 def test_commands_and_python_run(shapes_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     shutil.copytree(shapes_data, tmp_path / "data", ignore=shutil.ignore_patterns("coco", "voc"))
-    shutil.copytree(shapes_data / "voc", tmp_path / "my-voc")
+    shutil.copytree(shapes_data / "voc", tmp_path / "my-data")
     readers = 'train_input_reader { label_map_path: "?" tf_record_input_reader { input_path: "?" } } eval_config { }'
     readers += ' eval_input_reader { label_map_path: "?" tf_record_input_reader { input_path: "?" } }'
     (tmp_path / "pipeline.config").write_text(SMALL_MODEL + SMALL_TRAINING + readers)
@@ -49,15 +65,14 @@ def test_commands_and_python_run(shapes_data: Path, tmp_path: Path, monkeypatch:
     (tmp_path / "exported" / "pipeline.config").write_text(SMALL_MODEL)
     detector = build_detector(parse_message(SMALL_MODEL, Pipeline))
     write_tensorflow_checkpoint(detector, tmp_path / "exported" / "checkpoint" / "ckpt-0")
+    shutil.copy(next(iter(sorted((tmp_path / "photos").iterdir()))), tmp_path / "photo.jpg")
     for command in COMMANDS:
-        if command[1] == "doctor":  # by now the paths are in it
-            shutil.copy(tmp_path / "model" / "pipeline.config", tmp_path / "pipeline.config")
         if command[0] == "boxwright":
             run(*command[1:])
     assert Bundle(tmp_path / "out" / "ckpt-1").verify() == []
     (source,) = (block for language, block in BLOCKS if language == "python")
-    image = np.zeros((50, 60, 3), np.uint8)
-    exec(compile(source, "README.md", "exec"), {"image": image})
+    exec(compile(source, "README.md", "exec"), {})
+    assert (tmp_path / "out.jpg").is_file()
 
 
 def test_targets_of_make_are_there() -> None:

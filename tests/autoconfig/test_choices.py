@@ -11,7 +11,7 @@ from boxwright.autoconfig.choices import choose_augmentation, choose_batch, choo
     ("size", "small_side", "expected"),
     [
         # Blood cells: 640×480, the smallest tenth below 81 pixels; in 320 pixels they cover 40.
-        ((480, 640), 81 / 640, (256, 320)),
+        ((480, 640), 81 / 640, (240, 320)),
         # Large objects: a small input suffices, and 256 is the least.
         ((480, 640), 0.5, (192, 256)),
         # Small objects: 12 pixels a side want 12 / 0.02 = 600 pixels, which 640 has.

@@ -342,7 +342,10 @@ def test_other_classes_are_refused(small_config: Path, shapes_data: Path, tmp_pa
     [
         ("train_config.num_steps=0", "train_config.num_steps: how long to train"),
         ("train_config.batch_size=0", "greater than or equal to 1"),
-        ("model.ssd.num_classes=2", "the data have 4 classes, with ids 1 to 4 \\(circle, square, triangle, …\\); set it to 4"),
+        (
+            "model.ssd.num_classes=2",
+            "the data have 4 classes, with ids 1 to 4 \\(circle, square, triangle, …\\); set it to 4",
+        ),
         ("model.ssd.num_classes=0", "model.ssd.num_classes: how many classes"),
         ("train_input_reader.label_map_path=", "records name classes by number"),
         ("train_input_reader.label_map_path=/none", "no such file"),

@@ -7,19 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from boxwright.api.model import Model, run_folder
-from boxwright.checkpoints.restore import stored_config
-from boxwright.checkpoints.zoo_archive import is_archive
-from boxwright.config.load import load_config, parse_message
+from boxwright.api.configuration import configuration_of
+from boxwright.api.model import Model
+from boxwright.config.load import load_config
 from boxwright.config.messages import TrainEvalPipelineConfig
 from boxwright.config.overrides import apply_override
 from boxwright.errors import ConfigError
 from boxwright.evaluation.run import run_evaluation
 from boxwright.evaluation.settings import EvaluationSettings
-from boxwright.files import is_file
 from boxwright.inference.evaluate_shares import open_for_evaluation
-from boxwright.runtime.formats import EXPORTS
-from boxwright.runtime.metadata_reader import read_metadata
 from boxwright.settings import with_options
 
 __all__ = ["evaluate"]
@@ -63,15 +59,15 @@ def evaluate(
             raise ConfigError("evaluate(model): a Model knows where it came from; leave model_dir out")
         config, model = model, model_dir
     if isinstance(model, Model):
-        plan = _with_overrides(model.config if config is None else _opened_config(config), overrides)
+        own = model.config if config is None else config
+        plan = _with_overrides(load_config(own) if isinstance(own, str | Path) else own, overrides)
         return run_evaluation(plan, model.opened, chosen).metrics
     path = Path(model)
-    plan = _with_overrides(_configuration(path) if config is None else _opened_config(config), overrides)
+    if isinstance(config, TrainEvalPipelineConfig):
+        plan = _with_overrides(config, overrides)
+    else:
+        plan = configuration_of(path, config, overrides).message
     return run_evaluation(plan, open_for_evaluation(path, plan, chosen).detector, chosen).metrics
-
-
-def _opened_config(config: str | Path | TrainEvalPipelineConfig) -> TrainEvalPipelineConfig:
-    return config if isinstance(config, TrainEvalPipelineConfig) else load_config(config)
 
 
 def _with_overrides(config: TrainEvalPipelineConfig, overrides: Sequence[str]) -> TrainEvalPipelineConfig:
@@ -82,11 +78,3 @@ def _with_overrides(config: TrainEvalPipelineConfig, overrides: Sequence[str]) -
     for override in overrides:
         apply_override(changed, override)
     return changed
-
-
-def _configuration(path: Path) -> TrainEvalPipelineConfig:
-    """Read the configuration that lies beside a checkpoint, else the one that it carries."""
-    if path.suffix in EXPORTS:
-        return parse_message(read_metadata(path).config, TrainEvalPipelineConfig, file=str(path))
-    beside = run_folder(path) / "pipeline.config"
-    return load_config(beside) if is_file(beside) and not is_archive(path) else stored_config(path)

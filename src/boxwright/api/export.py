@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.api.model import Model, run_folder
+from boxwright.api.configuration import run_folder
+from boxwright.api.model import Model
 from boxwright.api.pictures import is_one, pictures_of
 from boxwright.builders.input_reader import build_dataset
 from boxwright.config.load import dump_message

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from boxwright.config.messages import TrainEvalPipelineConfig
     from boxwright.models.detector import Detector
 
-__all__ = ["Model", "load", "run_folder"]
+__all__ = ["Model", "load"]
 
 
 def load(
@@ -241,8 +240,3 @@ class Model:
         from boxwright.api.export import export_model
 
         return export_model(self, format, path, images, options).path
-
-
-def run_folder(path: str | Path) -> Path:
-    """Return the folder of a run, of whose folder or checkpoint a path is."""
-    return Path(path) if os.path.isdir(path) else Path(path).parent

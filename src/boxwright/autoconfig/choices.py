@@ -15,7 +15,7 @@ _LEAST_OBJECT, _GOOD_OBJECT = 12, 40
 _CHEAP_INPUT = 320
 _SIDES = (128, 192, 256, 320, 384, 448, 512, 640, 768, 896, 1024)
 _LEAST_INPUT = 256
-_GRID = 32
+_GRID = 16
 _ENLARGED = 1.5
 # (images up to, times through them). From scratch few images want many rounds; more images, fewer.
 _EPOCHS = ((200, 200), (1000, 150), (5000, 60), (20_000, 30), (100_000, 15))

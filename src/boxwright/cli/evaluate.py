@@ -18,7 +18,6 @@ from boxwright.runtime.formats import EXPORTS, RUNTIMES
 if TYPE_CHECKING:
     from boxwright.config.messages import TrainEvalPipelineConfig
     from boxwright.evaluation.results import Evaluation
-    from boxwright.runtime.metadata import Metadata
 
 __all__ = ["evaluate_command", "print_watched"]
 
@@ -118,7 +117,7 @@ def _evaluate_without_pytorch(
     from boxwright.runtime.exported import open_exported
 
     detector = open_exported(path)
-    config = _exported_configuration(detector.metadata, path, config_path, changes)
+    config = _configuration(path, config_path, changes)
     return evaluate_exported(config, detector, settings, _progress), detector.metadata.step
 
 
@@ -127,13 +126,8 @@ def _evaluate_any(
 ) -> tuple[Evaluation, int]:
     from boxwright.evaluation.run import run_evaluation
     from boxwright.inference.evaluate_shares import evaluate_in_shares, open_for_evaluation
-    from boxwright.runtime.metadata_reader import read_metadata
 
-    config = (
-        _exported_configuration(read_metadata(path), path, config_path, changes)
-        if path.suffix in EXPORTS
-        else _configuration(path, config_path, changes)
-    )
+    config = _configuration(path, config_path, changes)
     opened = open_for_evaluation(path, config, settings)
     if settings.engine:
         return evaluate_in_shares(path, config, settings, opened.detector.categories), opened.step
@@ -145,38 +139,11 @@ def _progress(items: Iterable[int], title: str) -> Iterable[int]:
     return wrapped
 
 
-def _exported_configuration(
-    about: Metadata, path: Path, given: Path | None, changes: list[str]
-) -> TrainEvalPipelineConfig:
-    """Take the configuration that is given, else the one that the file carries."""
-    from boxwright.config.load import load_config, parse_message
-    from boxwright.config.messages import TrainEvalPipelineConfig
-    from boxwright.config.overrides import apply_override
+def _configuration(model: Path, given: Path | None, changes: list[str]) -> TrainEvalPipelineConfig:
+    """Return the configuration to evaluate with, and say which file it is."""
+    from boxwright.api.configuration import configuration_of
 
-    overrides = [*changes, "eval_config.include_metrics_per_category=true"]
-    if given is not None:
-        return load_config(given, overrides)
-    config = parse_message(about.config, TrainEvalPipelineConfig, file=str(path))
-    for override in overrides:
-        apply_override(config, override)
-    return config
-
-
-def _configuration(model_dir: Path, given: Path | None, changes: list[str]) -> TrainEvalPipelineConfig:
-    """Take the configuration that is given, else the one beside the checkpoint, else the one inside it."""
-    from boxwright.checkpoints.restore import stored_config
-    from boxwright.checkpoints.zoo_archive import is_archive
-    from boxwright.config.load import load_config
-    from boxwright.config.overrides import apply_override
-
-    overrides = [*changes, "eval_config.include_metrics_per_category=true"]
-    beside = (model_dir if model_dir.is_dir() else model_dir.parent) / "pipeline.config"
-    if given is None and beside.is_file() and not is_archive(model_dir):
-        given = beside
-    if given is not None:
-        console.print(f"configuration: {given}", markup=False)
-        return load_config(given, overrides)
-    config = stored_config(model_dir)
-    for override in overrides:
-        apply_override(config, override)
-    return config
+    found = configuration_of(model, given, [*changes, "eval_config.include_metrics_per_category=true"])
+    if found.path is not None:
+        console.print(f"configuration: {found.path}", markup=False)
+    return found.message

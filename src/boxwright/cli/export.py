@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -160,9 +161,9 @@ def _named(source: Path | None, target: Path | None, model_dir: Path | None) -> 
 
 def comparison_pictures(
     images: list[Path], config: TrainEvalPipelineConfig, detector: Detector
-) -> tuple[list[Any], str]:
+) -> tuple[Sequence[Any], str]:
     """Return pictures to compare on, and where they are from."""
-    from boxwright.builders.input_reader import build_dataset
+    from boxwright.api.export import pictures_of_data
     from boxwright.data.image_io import read_image
     from boxwright.exporters.pictures import varied
     from boxwright.inference.files import find_images
@@ -170,14 +171,7 @@ def comparison_pictures(
     if images:
         files = find_images(images)
         return varied(lambda number: read_image(files[number], upright=True), len(files)), str(images[0])
-    readers = [(reader, "eval_input_reader") for reader in config.eval_input_reader]
-    if config.train_input_reader is not None:
-        readers.append((config.train_input_reader, "train_input_reader"))
-    if not readers:
-        raise ExportError("the configuration names no data to compare on; name pictures by --images")
-    reader, name = readers[0]
-    dataset = build_dataset(reader, name, detector.categories)
-    return varied(lambda number: dataset[number].image, len(dataset)), name
+    return pictures_of_data(config, detector)
 
 
 def print_report(report: Report) -> None:
