@@ -305,5 +305,5 @@ def test_options_of_training_are_the_settings() -> None:
 def test_the_device_defaults_to_an_accelerator() -> None:
     defaults = {command: option.default for command, option in _options() if option.name == "device"}
     assert {name.split()[-1]: value for name, value in defaults.items()} == dict.fromkeys(
-        ("train", "evaluate", "predict", "benchmark", "doctor"), "auto"
+        ("init", "train", "evaluate", "predict", "benchmark", "doctor"), "auto"
     )

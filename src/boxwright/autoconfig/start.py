@@ -30,6 +30,8 @@ __all__ = ["Started", "init_config", "start_run"]
 _MOST_BATCH = 16
 # Anchors are changed where so many more of the objects are reached.
 _WORTH = 0.02
+# However little time there is.
+_LEAST_STEPS = 50
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,8 @@ def init_config(
     stem = out.with_suffix("")
     preset = wishes.preset
     base = load_config(f"preset:{preset}")
+    if wishes.epochs is not None and wishes.minutes is not None:
+        raise ConfigError("epochs and minutes say the same in two ways; leave one out")
     opened = _open(recognize(data), stem, progress)
     header = _header(data, wishes)
     text, choices = _fitted(opened, base, preset, header, wishes)
@@ -195,20 +199,34 @@ def _fitted(
         if not wishes.weights:
             plan, choice = _with_anchors(plan, config, data)
             choices += [choice] if choice else []
-        if wishes.steps and wishes.batch_size() is None:
-            fits, measured = fitting_batch(_loaded(plan, data.files, Path(folder)), plan.batch_size, wishes.device)
-            step = measured.predicted(measured.seconds, fits)
-            plan = _of_batch(plan, preset, fits, data, wishes) if fits < plan.batch_size else plan
-            minutes = step * plan.length.steps / 60
-            told = f"fits the {measured.device}'s memory; about {_rounded(minutes)} minutes there"
-            choices.append(Choice("batch", f"{fits} images", told))
+        if wishes.steps or wishes.minutes is not None:
+            plan, choice = _tried(plan, _loaded(plan, data.files, Path(folder)), preset, data, wishes)
+            choices.append(choice)
         else:
             why = "as asked" if wishes.batch_size() else "not tried"
             choices.append(Choice("batch", f"{plan.batch_size} images", why))
     length = plan.length
-    why = "as asked" if wishes.epochs is not None else f"for {data.facts.images} images"
+    asked = wishes.epochs is not None or wishes.minutes is not None
+    why = "as asked" if asked else f"for {data.facts.images} images"
     choices.append(Choice("length", f"{length.steps} steps", f"{length.epochs:.0f} times through the images, {why}"))
     return config_text(plan), choices
+
+
+def _tried(
+    plan: Plan, config: m.TrainEvalPipelineConfig, preset: str, data: _Data, wishes: Wishes
+) -> tuple[Plan, Choice]:
+    """Return a plan with a batch that fits the memory and, where that is asked for, a length that fits the time."""
+    fits, measured = fitting_batch(config, plan.batch_size, wishes.device)
+    if wishes.batch_size() is None and fits < plan.batch_size:
+        plan = _of_batch(plan, preset, fits, data, wishes)
+    seconds = measured.predicted(measured.seconds, plan.batch_size) + plan.batch_size * measured.sample_seconds
+    if wishes.minutes is not None:
+        steps = max(int(60 * wishes.minutes / seconds), _LEAST_STEPS)
+        epochs = steps * plan.batch_size / data.facts.images
+        plan = _of_batch(plan, preset, plan.batch_size, data, replace(wishes, epochs=epochs))
+    minutes = f"about {_rounded(seconds * plan.length.steps / 60)} minutes there"
+    why = "as asked" if wishes.batch_size() else f"fits the {measured.device}'s memory"
+    return plan, Choice("batch", f"{plan.batch_size} images", f"{why}; {minutes}")
 
 
 def _rounded(minutes: float) -> str:

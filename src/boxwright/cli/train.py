@@ -207,6 +207,10 @@ def _configuration_of(
                 f"--model {model} names a preset for a folder of pictures; a configuration has its own model. Was "
                 "--model_dir meant?"
             )
+        if words.minutes is not None:
+            raise ConfigError(
+                "--minutes chooses the length for a folder of pictures; with a configuration, --max_seconds"
+            )
         if model_dir is None:
             raise ConfigError("say where the run is to be, by --model_dir")
         return config, model_dir
@@ -222,6 +226,7 @@ def _configuration_of(
         imgsz=str(words.imgsz or ""),
         batch=words.batch or "auto",
         epochs=words.epochs,
+        minutes=words.minutes,
         weights="" if words.weights == "timm" else words.weights,
         device=settings.device,
     )
