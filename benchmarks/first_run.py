@@ -4,8 +4,8 @@
 
 bccd: 900 steps of the configuration that `init` writes, and 900 of benchmarks/bccd.config, with two seeds each.
 raccoon: `init`'s configuration, and the project's own for as many seconds; both are evaluated on the images that `init`
-held out, of which neither is trained on. tiny, elongated: pictures of objects of 8 to 14 pixels, and of bars 6 to 10 times
-as long as wide; trained for ten minutes.
+held out, of which neither is trained on. tiny, elongated: pictures of objects of 8 to 14 pixels, and of bars 6 to 10
+times as long as wide; trained for ten minutes.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def _background(generator: np.random.Generator, side: int) -> NDArray[np.uint8]:
 
 def draw_tiny(generator: np.random.Generator) -> tuple[NDArray[np.uint8], list[tuple[int, list[float]]]]:
     """Return a picture of 320 pixels a side with discs, squares and crosses of 8 to 14 pixels."""
-    image, objects = _background(generator, 320), []
+    image, objects = _background(generator, 320), list[tuple[int, list[float]]]()
     for _ in range(generator.integers(3, 9)):
         label, size = int(generator.integers(3)), int(generator.integers(8, 15))
         x, y = (int(value) for value in generator.integers(0, 320 - size, 2))
@@ -136,13 +136,13 @@ def draw_tiny(generator: np.random.Generator) -> tuple[NDArray[np.uint8], list[t
                  (np.abs(across) <= size / 6) | (np.abs(down) <= size / 6))[label]  # fmt: skip
         color = generator.choice([0, 255], 3)
         image[y : y + size, x : x + size][shape] = color
-        objects.append((label, [x, y, x + size, y + size]))
+        objects.append((label, [float(value) for value in (x, y, x + size, y + size)]))
     return image, objects
 
 
 def draw_elongated(generator: np.random.Generator) -> tuple[NDArray[np.uint8], list[tuple[int, list[float]]]]:
     """Return a picture of 256 pixels a side with plain and striped bars, upright or lying."""
-    image, objects = _background(generator, 256), []
+    image, objects = _background(generator, 256), list[tuple[int, list[float]]]()
     for _ in range(generator.integers(2, 6)):
         label, width = int(generator.integers(2)), int(generator.integers(8, 17))
         length = int(min(width * generator.uniform(6, 10), 200))
@@ -154,7 +154,7 @@ def draw_elongated(generator: np.random.Generator) -> tuple[NDArray[np.uint8], l
             stripes = (np.arange(length) // 4) % 2 == 0
             bar[stripes if tall else slice(None), slice(None) if tall else stripes] = 128
         image[y : y + h, x : x + w] = bar
-        objects.append((label, [x, y, x + w, y + h]))
+        objects.append((label, [float(value) for value in (x, y, x + w, y + h)]))
     return image, objects
 
 

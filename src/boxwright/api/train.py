@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
+from boxwright.api.progress import ProgressBar, is_watched
 from boxwright.api.run import Run
 from boxwright.config.load import load_config
 from boxwright.config.messages import TrainEvalPipelineConfig
@@ -49,7 +52,8 @@ def train(  # noqa: PLR0913  # two ways to say what is trained, each in its own 
         model_dir: The run's folder; it is made.
         settings: What the configuration does not say; without, the defaults.
         listeners: Hear what happens: a function of (step, numbers by name) such as `print`, an object with `hear` and
-            `close`, several in a list, or by name. One that fails is named and dropped.
+            `close`, several in a list, or by name. One that fails is named and dropped. Without any, a terminal or
+            notebook shows a bar.
         data: A folder of pictures with their annotations, in any format that `boxwright init` recognizes.
         model: With `data`, the preset; without, one that fits the data.
         out: Another name of `model_dir`.
@@ -68,8 +72,11 @@ def train(  # noqa: PLR0913  # two ways to say what is trained, each in its own 
     plan = _configuration(config, data, model, folder, overrides)
     if epochs is not None:
         plan.train_config.num_steps = steps_of_epochs(plan, epochs)[0]  # type: ignore[union-attr]  # it has one, or that raised
-    step = train_run(plan, folder, chosen, named_listeners(listeners))
-    return Run(folder, step)
+    console = Console(stderr=True)
+    hearing = named_listeners(listeners)
+    if listeners is None and is_watched(console) and plan.train_config is not None:
+        hearing = {"progress": ProgressBar(plan.train_config.num_steps, console)}
+    return Run(folder, train_run(plan, folder, chosen, hearing))
 
 
 def _folder(model_dir: str | Path | None, out: str | Path | None) -> Path:

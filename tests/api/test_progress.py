@@ -1,0 +1,30 @@
+"""The bar of training from Python."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from boxwright.api.progress import ProgressBar, is_watched
+from boxwright.training.log import Evaluated, Scalars
+
+
+def test_it_shows_steps_loss_and_evaluations() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=80)
+    bar = ProgressBar(10, console)
+    bar.hear(5, Scalars({"Loss/total_loss": 1.25, "steps_per_sec": 2.0}))
+    bar.hear(6, Scalars({"Loss/total_loss": 9.0}, progress=False))  # details for curves alone
+    bar.hear(5, Evaluated({"DetectionBoxes_Precision/mAP": 0.5}, {}))
+    bar._progress.refresh()
+    bar.close()
+    text = console.file.getvalue()  # type: ignore[attr-defined]  # StringIO
+    assert "5/10" in text
+    assert "loss 1.250" in text
+    assert "9.000" not in text
+    assert "step 5: DetectionBoxes_Precision/mAP 0.5000" in text
+
+
+def test_nobody_watches_a_file() -> None:
+    assert not is_watched(Console(file=io.StringIO()))
+    assert is_watched(Console(file=io.StringIO(), force_terminal=True))
