@@ -6,7 +6,7 @@ import dataclasses
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
 
 from boxwright.errors import ConfigError
 
@@ -65,4 +65,18 @@ def with_options(settings: S, options: Mapping[str, Any], what: str, others: Seq
             close = difflib.get_close_matches(name, known, 1)
             meant = f"; did you mean {close[0]}?" if close else f"; it has {', '.join(known)}"
             raise ConfigError(f"{what} has no option {name!r}{meant}")
+    kinds = get_type_hints(type(settings))
+    for name, value in options.items():
+        _check_kind(f"{what}: {name}", value, kinds[name])
     return dataclasses.replace(settings, **options)
+
+
+def _check_kind(what: str, value: Any, hint: Any) -> None:
+    """Raise a ConfigError for a value of another type; a whole number is a float, too."""
+    kinds = [kind for kind in (get_args(hint) or (hint,)) if isinstance(kind, type)]
+    if get_origin(hint) is tuple:
+        kinds = [tuple]
+    fits = any(isinstance(value, kind) and not (isinstance(value, bool) and kind is not bool) for kind in kinds)
+    if not fits and not (float in kinds and isinstance(value, int) and not isinstance(value, bool)):
+        names = " or ".join("None" if kind is type(None) else kind.__name__ for kind in kinds)
+        raise ConfigError(f"{what}: expected {names}, found {value!r}")

@@ -89,7 +89,7 @@ def test_epochs_name_a_schedule_that_ends_elsewhere(small_config: Path) -> None:
 
 
 def resizer(text: str, side: int) -> Any:
-    config = changed(f"model {{ ssd {{ image_resizer {{ {text} }} }} }}", imgsz=side)
+    config = changed(f"model {{ ssd {{ image_resizer {{ {text} }} }} }}", imgsz=str(side))
     assert config.model is not None
     assert config.model.ssd is not None
     return getattr(config.model.ssd.image_resizer, text.partition(" ")[0])

@@ -43,11 +43,11 @@ def test_what_is_wrong_is_put_right_and_what_was_there_stays(tmp_path: Path) -> 
 
     done = mend(CocoDataset(train_file), CocoDataset(eval_file), tmp_path / "mended")
     assert dict(done.counts) == {
-        "training samples that cannot be read left out": 1,
-        "training images that are there twice left out": 1,
-        "evaluation images left out, as training has nearly the same": 1,
-        "boxes without area, or outside their image, left out": 1,
-        "boxes clipped to their image": 1,
+        "training: samples that cannot be read, left out": 1,
+        "training: copies of other images with other annotations, left out; compare them with the first": 1,
+        "evaluation: images of which training has nearly the same, left out": 1,
+        "boxes without area or outside their image, left out": 1,
+        "boxes across the border, clipped": 1,
     }
     assert {path: path.read_bytes() for path in before} == before
     new_train, new_held_out = open_recognized(recognize(tmp_path / "mended"))

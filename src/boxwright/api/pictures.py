@@ -6,7 +6,7 @@ Dimensions: H W image, C channels.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,13 +74,21 @@ def pictures_of(images: Any, scale: str = "guess") -> Iterator[Picture]:
         images = find_images([Path(images)])
     elif not isinstance(images, Iterable):
         raise DataError(f"expected {_KINDS}, or a list of such, found {type(images).__name__}")
-    images = list(images)
-    _check_floats(images, scale)
+    if isinstance(images, Sequence) or hasattr(images, "ndim"):
+        _check_floats(images, scale)
+    else:  # one by one: there may be no end to them
+        images = _checked(images, scale)
     for number, image in enumerate(images):
         yield _picture(image, f"image {number}", scale)
 
 
-def _check_floats(images: list[Any], scale: str) -> None:
+def _checked(images: Iterable[Any], scale: str) -> Iterator[Any]:
+    for image in images:
+        _check_floats([image], scale)
+        yield image
+
+
+def _check_floats(images: Iterable[Any], scale: str) -> None:
     """Refuse floats on another scale than the caller says, judged by the largest of the call."""
     floats = [image.detach() if hasattr(image, "detach") else image for image in images if _is_float(image)]
     largest = max((float(image.max()) for image in floats if 0 not in image.shape), default=0.0)
@@ -105,7 +113,7 @@ def _is_several(path: str | os.PathLike[str]) -> bool:
 
 
 def _picture(image: Any, where: str, scale: str) -> Picture:
-    if isinstance(image, str) and image.startswith(("http://", "https://")):
+    if isinstance(image, str) and image.lower().startswith(("http://", "https://")):
         return Picture(decode_image(fetch_image(image), image, upright=True), image)
     if isinstance(image, str | os.PathLike):
         path = Path(image)

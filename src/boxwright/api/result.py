@@ -136,7 +136,9 @@ class Result:
     @overload
     def __getitem__(self, rows: Any) -> Result: ...
     def __getitem__(self, rows: Any) -> FoundObject | Result:
-        if isinstance(rows, int | np.integer):
+        if isinstance(rows, bool | np.bool_):
+            raise TypeError("expected a number, a slice, or a mask with a value for each object, found one truth value")
+        if isinstance(rows, int | np.integer) or getattr(rows, "ndim", 1) == 0:
             number = int(rows)
             if not -len(self) <= number < len(self):
                 raise IndexError(f"object {number} of {len(self)}")

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from boxwright.api.progress import ProgressBar, is_watched
 from boxwright.api.run import Run
+from boxwright.autoconfig.wishes import Wishes
 from boxwright.config.load import load_config
 from boxwright.config.messages import TrainEvalPipelineConfig
 from boxwright.config.overrides import apply_override
@@ -69,7 +70,8 @@ def train(  # noqa: PLR0913  # two ways to say what is trained, each in its own 
     """
     folder = _folder(model_dir, out)
     chosen = with_options(settings or RunSettings(), options, "train", _OTHERS)
-    plan = _configuration(config, data, model, folder, overrides)
+    wishes = Wishes(model=model or "", epochs=epochs, device=chosen.device)
+    plan = _configuration(config, data, wishes, folder, overrides)
     if epochs is not None:
         plan.train_config.num_steps = steps_of_epochs(plan, epochs)[0]  # type: ignore[union-attr]  # it has one, or that raised
     console = Console(stderr=True)
@@ -91,7 +93,7 @@ def _folder(model_dir: str | Path | None, out: str | Path | None) -> Path:
 def _configuration(
     config: str | Path | TrainEvalPipelineConfig | None,
     data: str | Path | None,
-    model: str | None,
+    wishes: Wishes,
     folder: Path,
     overrides: Sequence[str],
 ) -> TrainEvalPipelineConfig:
@@ -100,14 +102,13 @@ def _configuration(
         raise ConfigError('train: give a configuration, train("pipeline.config", "model"), or data="folder"; not both')
     if data is not None:
         from boxwright.autoconfig.start import start_run
-        from boxwright.autoconfig.wishes import Wishes
 
-        written, choices = start_run(data, folder, Wishes(model=model or ""))
+        written, choices = start_run(data, folder, wishes)
         for choice in choices:
             _LOG.info("%s: %s (%s)", choice.what, choice.chosen, choice.why)
         return load_config(written, overrides)
-    if model is not None:
-        raise ConfigError(f"train: model={model!r} names a preset for data=…; a configuration has its own model")
+    if wishes.model:
+        raise ConfigError(f"train: model={wishes.model!r} names a preset for data=…; a configuration has its own model")
     if isinstance(config, TrainEvalPipelineConfig):
         changed = copy.deepcopy(config)
         for override in overrides:

@@ -11,8 +11,8 @@ __all__ = ["Choice", "Length", "choose_augmentation", "choose_batch", "choose_in
 
 # Pixels a side of the input that all but a tenth of the objects cover: at least one and a half cells of the finest map,
 # which has one of 8 pixels; and, as long as that costs little, what makes boxes accurate.
-_LEAST_OBJECT, _GOOD_OBJECT = 12, 40
-_CHEAP_INPUT = 320
+_LEAST_OBJECT, _GOOD_OBJECT = 12, 48
+_CHEAP_INPUT = 384
 _SIDES = (128, 192, 256, 320, 384, 448, 512, 640, 768, 896, 1024)
 _LEAST_INPUT = 256
 _GRID = 16
@@ -55,7 +55,7 @@ def choose_input(size: tuple[int, int], small_side: float, aspect: float) -> tup
     """Return the (height, width) of a network's input for images and objects.
 
     The longer side is the first of 128, 192, 256, 320, 384, 448, 512, 640, 768, 896 and 1024 in which all but a tenth
-    of the objects cover 12 pixels a side; up to 320, in which they cover 40. It is at least 256 (of smaller images,
+    of the objects cover 12 pixels a side; up to 384, in which they cover 48. It is at least 256 (of smaller images,
     their own side) and at most one and a half times the images' own. The shorter side follows the images' shape.
 
     Args:

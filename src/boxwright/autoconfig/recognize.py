@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import json
+import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from boxwright.builders.input_reader import build_dataset
@@ -14,15 +17,18 @@ from boxwright.data.label_map import load_label_map
 from boxwright.data.record_classes import classes_of_records
 from boxwright.data.yolo import find_yolo, yolo_splits
 from boxwright.errors import DataError
-from boxwright.files import is_file, is_folder, read_file, shown
+from boxwright.files import is_file, is_folder, refuse_unfinished, shown
 from boxwright.inference.files import IMAGES
-from boxwright.types import Categories
+from boxwright.preflight.records import spread
+from boxwright.types import Categories, Category
 
-__all__ = ["Recognized", "is_data_file", "open_recognized", "recognize"]
+__all__ = ["Recognized", "is_data_file", "is_record_file", "open_recognized", "recognize"]
 
 _ROBOFLOW = "_annotations.coco.json"
 _TRAINING = ("trainval", "train", "training")
-_BEGINNING = 1 << 16
+_RECORDS = re.compile(r".+\.(tf_?)?records?(-[0-9]{5}-of-[0-9]{5})?|.+-[0-9]{5}-of-[0-9]{5}", re.IGNORECASE)
+_BEGINNING = 1 << 20
+_TRIED = 50
 _HELD_OUT = ("val", "valid", "validation", "eval", "test", "testing")
 # What a folder of a format looks like, for the error where nothing was recognized.
 _EXPECTED = (
@@ -50,11 +56,12 @@ class Recognized:
     notes: tuple[str, ...] = field(default=())
 
 
-def recognize(data: str | Path) -> Recognized:
+def recognize(data: str | Path, *, allow_paths_outside: bool = False) -> Recognized:
     """Recognize the format and the split of data.
 
     Args:
         data: A folder or a file.
+        allow_paths_outside: Whether annotations may name files outside their folder, as a data.yaml's `path: ../data`.
 
     Returns:
         What was recognized; paths in it are absolute.
@@ -62,34 +69,111 @@ def recognize(data: str | Path) -> Recognized:
     Raises:
         DataError: Where nothing is there, or nothing was recognized, with what was looked for.
     """
-    path = Path(data).resolve()
+    path = Path(os.path.abspath(data))  # links stay: a link's name may be all that tells the format
     if not (is_folder(path) or is_file(path)):
         raise DataError(f"{shown(data)}: no such file or folder")
-    for kind in (_yolo, _roboflow_coco, _records, _coco, _open_images, _voc):
+    if path.suffix == ".config":
+        raise DataError(f"{shown(data)} is a configuration; name it by --config")
+    refuse_unfinished(path)
+    for kind in (_yolo, _roboflow_coco, _records, _voc, _coco, _open_images):
         found = kind(path)
         if found is not None:
-            return found
+            return _with_paths_outside(found) if allow_paths_outside else found
     inside = sorted(item.name for item in path.iterdir())[:8] if is_folder(path) else [path.name]
     pictures = sum(item.suffix.lower() in IMAGES for item in path.rglob("*")) if is_folder(path) else 0
-    annotations = f"{pictures} images and no annotations" if pictures else "nothing that is known"
+    count = "1 image" if pictures == 1 else f"{pictures} images"
+    annotations = f"{count} and no annotations" if pictures else "nothing that is known"
     raise DataError(f"{shown(data)}: {annotations} ({', '.join(inside) or 'an empty folder'}); expected {_EXPECTED}")
 
 
-def open_recognized(found: Recognized) -> tuple[Dataset, Dataset | None]:
-    """Open data that were recognized: what is for training, and what for evaluation, if they come with a split."""
-    records = found.train.tf_record_input_reader
+def _with_paths_outside(found: Recognized) -> Recognized:
+    readers = [copy.deepcopy(reader) for reader in (found.train, found.held_out) if reader is not None]
+    for reader in readers:
+        own = getattr(reader, str(reader.which("input_reader")))
+        if "allow_paths_outside" in type(own).model_fields:
+            own.allow_paths_outside = True
+    return replace(found, train=readers[0], held_out=readers[1] if len(readers) > 1 else None)
+
+
+def open_recognized(found: Recognized, *, masks: bool = False) -> tuple[Dataset, Dataset | None]:
+    """Open data that were recognized.
+
+    Args:
+        found: As `recognize` returned it.
+        masks: Whether samples carry masks, where every object that is tried has an outline.
+
+    Returns:
+        What is for training, and what for evaluation, if they come with a split; both with the same classes.
+
+    Raises:
+        DataError: Where they cannot be opened.
+    """
+    train, held_out = found.train, found.held_out
+    if masks and _have_outlines(train):
+        train, held_out = (None if one is None else _with_masks(one) for one in (train, held_out))  # type: ignore[assignment]
+    records = train.tf_record_input_reader
     named = found.label_map or (classes_of_records(list(records.input_path)) if records is not None else None)
-    train = build_dataset(found.train, "the data", named)
-    held_out = found.held_out
-    return train, None if held_out is None else build_dataset(held_out, "the data", train.categories)
+    training = build_dataset(train, "the data", named)
+    if held_out is None:
+        return training, None
+    if train.voc_input_reader is None:
+        return training, build_dataset(held_out, "the data", training.categories)
+    # VOC names no classes: they are those that occur, on both sides.
+    names = {item.name for item in (*training.categories, *build_dataset(held_out, "the data").categories)}
+    both = Categories(tuple(Category(label, label + 1, name) for label, name in enumerate(sorted(names))))
+    return build_dataset(train, "the data", both), build_dataset(held_out, "the data", both)
+
+
+def _with_masks(reader: m.InputReader) -> m.InputReader:
+    changed = copy.deepcopy(reader)
+    changed.load_instance_masks = True
+    return changed
+
+
+def _have_outlines(reader: m.InputReader) -> bool:
+    """Tell whether every object of some samples has an outline."""
+    if reader.which("input_reader") not in ("coco_input_reader", "yolo_input_reader"):
+        return False
+    dataset = build_dataset(_with_masks(reader), "the data")
+    drawn = False
+    for number in spread(len(dataset), _TRIED):
+        try:
+            sample = dataset[number]
+        except DataError:
+            if _can_be_read(reader, number):
+                return False
+            continue
+        drawn |= sample.masks is not None and bool(sample.masks.any())
+    return drawn
+
+
+def _can_be_read(reader: m.InputReader, number: int) -> bool:
+    try:
+        build_dataset(reader, "the data")[number]
+    except DataError:
+        return False
+    return True
 
 
 def is_data_file(path: Path) -> bool:
     """Tell whether a .yaml or .json file holds YOLO's or COCO's data, and is no configuration."""
-    text = read_file(path)[:_BEGINNING].decode("utf-8", "replace")
-    if path.suffix == ".json":
-        return '"annotations"' in text or '"images"' in text
-    return re.search(r"^(names|nc)\s*:", text, re.MULTILINE) is not None
+    return _is_coco(path) if path.suffix == ".json" else re.search(r"^(names|nc)\s*:", _text_of(path), re.M) is not None
+
+
+def is_record_file(path: Path) -> bool:
+    """Tell whether a file is TFRecords, by its name."""
+    return _RECORDS.fullmatch(path.name) is not None
+
+
+def _is_coco(path: Path) -> bool:
+    """Tell COCO's annotations from other JSON by the first of their lists."""
+    lists = r'\s*\{\s*"(info|licenses|images|annotations|categories|type)"\s*:'
+    return re.match(lists, _text_of(path).lstrip("\ufeff")) is not None
+
+
+def _text_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return file.read(_BEGINNING).decode("utf-8", "replace")
 
 
 def _yolo(path: Path) -> Recognized | None:
@@ -100,19 +184,28 @@ def _yolo(path: Path) -> Recognized | None:
     if "train" not in lists:
         raise DataError(f"{found}: no list 'train'; there are: {', '.join(lists) or 'none'}")
     held_out = next((name for name in ("val", "valid", "test") if name in lists), None)
+    notes = _left([*lists], "train", held_out)
+    if held_out is not None and lists[held_out] == lists["train"]:
+        held_out, notes = None, (f"{held_out} names the same images as train, and is not used",)
 
     def reader(split: str) -> m.InputReader:
         return m.InputReader(yolo_input_reader=m.YoloInputReader(data=str(found), split=split))
 
-    return Recognized(
-        "YOLO", reader("train"), reader(held_out) if held_out else None, notes=_left([*lists], "train", held_out)
-    )
+    return Recognized("YOLO", reader("train"), reader(held_out) if held_out else None, notes=notes)
 
 
 def _left(lists: Sequence[str], train: str, held_out: str | None) -> tuple[str, ...]:
-    """Say which lists are not used: a test list is for the end."""
-    rest = [name for name in lists if name not in (train, held_out) and "test" in name]
-    return (f"the list {' and '.join(rest)} is left for a last evaluation",) if rest else ()
+    """Say which lists are not used: a test list is for the end, and what is in others is for the user to join."""
+    rest = [name for name in lists if name not in (train, held_out)]
+    tests = [name for name in rest if "test" in _words(name)]
+    # Of VOC's lists these are parts of trainval.
+    others = [name for name in rest if name not in tests and not (train == "trainval" and name in ("train", "val"))]
+    told = []
+    if tests:
+        told.append(f"the list {' and '.join(tests)} is left for a last evaluation")
+    if others:
+        told.append(f"not used: {', '.join(others[:4])}{', …' if len(others) > 4 else ''}")
+    return tuple(told)
 
 
 def _roboflow_coco(path: Path) -> Recognized | None:
@@ -138,15 +231,19 @@ def _roboflow_coco(path: Path) -> Recognized | None:
 
 
 def _two_of(names: Sequence[str], path: Path) -> tuple[str, str | None]:
-    """Return which of some lists is for training and which for evaluation, by their names."""
-    train = next((name for word in _TRAINING for name in names if word in _words(name)), None)
+    """Return which of some lists is for training and which for evaluation, by their names.
+
+    `trainval` goes with `test`, as val is in it; without a test list train goes with val.
+    """
+    by_word = {word: [name for name in names if word in _words(name)] for word in (*_TRAINING, *_HELD_OUT)}
+    if by_word["trainval"] and (by_word["test"] or not (by_word["train"] and by_word["val"])):
+        return by_word["trainval"][0], by_word["test"][0] if by_word["test"] else None
+    train = next((by_word[word][0] for word in ("train", "training") if by_word[word]), None)
     if train is None and len(names) == 1:
         return names[0], None
     if train is None:
         raise DataError(f"{path}: which of {', '.join(names)} is for training? one named train is expected")
-    # VOC's own pairs: trainval is evaluated on test, since val is in it.
-    order = ("test", *_HELD_OUT) if "trainval" in _words(train) else _HELD_OUT
-    held_out = next((name for word in order for name in names if word in _words(name) and name != train), None)
+    held_out = next((name for word in _HELD_OUT for name in by_word[word] if name != train), None)
     return train, held_out
 
 
@@ -158,8 +255,7 @@ def _words(name: str) -> list[str]:
 def _records(path: Path) -> Recognized | None:
     """TFRecord files: of one folder, or one of them with its shards."""
     folder = path if is_folder(path) else path.parent
-    pattern = re.compile(r".+\.(tf_?)?records?(-[0-9]{5}-of-[0-9]{5})?|.+-[0-9]{5}-of-[0-9]{5}", re.IGNORECASE)
-    files = [file for file in sorted(folder.iterdir()) if pattern.fullmatch(file.name)]
+    files = [file for file in sorted(folder.iterdir()) if is_record_file(file)]
     if is_file(path):
         if path not in files:
             return None
@@ -188,6 +284,7 @@ def _records(path: Path) -> Recognized | None:
 def _coco(path: Path) -> Recognized | None:
     """COCO's JSON: one file, a folder of images with one, or `annotations/instances_*.json`."""
     files = [path] if path.suffix == ".json" and is_file(path) else _json_files(path)
+    files = [file for file in files if _is_coco(file)]
     if not files:
         return None
     by_name = {file.stem: file for file in files}
@@ -216,16 +313,23 @@ def _json_files(path: Path) -> list[Path]:
 
 
 def _images_of(file: Path, root: Path) -> Path:
-    """Return the folder of a file's images: one with its list's name, `images`, or its own."""
+    """Return the folder that a file's names are relative to: where its first image is, else a likely one."""
     words = [word for word in re.findall("[a-z]+[0-9]*", file.stem.lower()) if word not in ("instances", "annotations")]
-    candidates = [
-        folder / name for folder in (root, root / "images", file.parent) for name in (*words, "images", "JPEGImages")
-    ]
-    return next((folder for folder in candidates if is_folder(folder) and _has_images(folder)), root)
+    roots = dict.fromkeys((root, file.parent, file.parent.parent))
+    names = ("", *words, "images", "JPEGImages", *(f"images/{word}" for word in words))
+    candidates: list[Path] = [folder / name for folder in roots for name in names]
+    first = re.search(r'"file_name"\s*:\s*"([^"]+)"', _text_of(file))
+    if first is not None:
+        named: str = json.loads(f'"{first[1]}"')
+        for folder in candidates:
+            if is_file(folder / named):
+                return folder
+    likely = [folder for folder in candidates[1:] if is_folder(folder) and _has_images(folder)]
+    return likely[0] if likely else root
 
 
 def _has_images(folder: Path) -> bool:
-    return any(item.suffix.lower() in IMAGES for item in folder.rglob("*"))
+    return any(item.suffix.lower() in IMAGES for item in folder.iterdir())
 
 
 def _open_images(path: Path) -> Recognized | None:
@@ -258,18 +362,21 @@ def _voc(path: Path) -> Recognized | None:
         return None
     if not any(any((path / name).glob("*.xml")) for name in ("Annotations", "annotations", ".")):
         return None
-    lists = sorted(file.stem for file in (path / "ImageSets" / "Main").glob("*.txt"))
-    # Lists of one class, as cat_train, come with VOC's own data.
-    names = [name for name in lists if "_" not in name]
+    folder = path / "ImageSets" / "Main"
+    names = [file.stem for file in sorted(folder.glob("*.txt")) if not _is_of_one_class(file)]
 
     def reader(name: str) -> m.InputReader:
         return m.InputReader(voc_input_reader=m.VocInputReader(root=str(path), image_set=name))
 
-    if not any(word in _words(name) for name in names for word in _TRAINING):
+    if not names or names == ["all"]:
         return Recognized("Pascal VOC", reader(""), None)
     train, held_out = _two_of(names, path)
-    if train == "trainval" and held_out != "test":
-        train, held_out = ("train", held_out) if "train" in names and held_out else (train, None)
     return Recognized(
         "Pascal VOC", reader(train), reader(held_out) if held_out else None, notes=_left(names, train, held_out)
     )
+
+
+def _is_of_one_class(file: Path) -> bool:
+    """Tell VOC's lists of one class, whose lines end in a flag, from those of images."""
+    lines = [line for line in _text_of(file).splitlines() if line.strip()]
+    return bool(lines) and all(re.search(r"\s(-1|0|1)\s*$", line) for line in lines[:50])

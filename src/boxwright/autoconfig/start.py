@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import math
+import os
 import tempfile
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,7 +22,7 @@ from boxwright.config.load import load_config
 from boxwright.data.dataset import Dataset
 from boxwright.data.label_map import label_map_text
 from boxwright.data.listed import ListedDataset, sample_list_text
-from boxwright.errors import ConfigError, OutputError
+from boxwright.errors import ConfigError, OutputError, TrainingError
 from boxwright.files import is_file, make_folder, write_whole
 from boxwright.preflight.anchors import anchors_of, fit_anchors
 from boxwright.preflight.records import Progress, Record
@@ -30,8 +33,10 @@ __all__ = ["Started", "init_config", "start_run"]
 _MOST_BATCH = 16
 # Anchors are changed where so many more of the objects are reached.
 _WORTH = 0.02
+_FEW_HELD_OUT = 0.1
 # However little time there is.
 _LEAST_STEPS = 50
+_PATIENCE = 1800.0
 
 
 @dataclass(frozen=True)
@@ -101,12 +106,15 @@ def init_config(
     base = load_config(f"preset:{preset}")
     if wishes.epochs is not None and wishes.minutes is not None:
         raise ConfigError("epochs and minutes say the same in two ways; leave one out")
-    opened = _open(recognize(data), stem, progress)
+    found = recognize(data, allow_paths_outside=wishes.allow_paths_outside)
+    opened = _open(found, stem, progress)
     header = _header(data, wishes)
     text, choices = _fitted(opened, base, preset, header, wishes)
     files = {**opened.files, out: text}
     if not force:
-        there = [str(path) for path, content in files.items() if is_file(path) and path.read_text() != content]
+        there = [
+            str(path) for path, content in files.items() if is_file(path) and path.read_bytes() != content.encode()
+        ]
         if there:
             raise OutputError(
                 f"{there[0]} is there already, with other content; --force replaces it, --out names another"
@@ -135,13 +143,28 @@ def start_run(
         ConfigError: Where the one that is there was written for other data or another preset.
     """
     path = Path(folder) / "init.config"
+    if os.environ.get("RANK", "0") != "0" and not is_file(path):
+        _wait_for(path)  # the first of torchrun's processes writes it
     if is_file(path):
-        first = (path.read_text(encoding="utf-8").splitlines() or [""])[0]
+        first = (path.read_bytes().decode("utf-8", "replace").splitlines() or [""])[0]
         if first != f"# {_header(data, wishes)}":
             raise ConfigError(f"{path} was written for other data or another preset ({first[2:]}); use another folder")
         return path, ()
+    if any(Path(folder).glob("ckpt-*.pt")):
+        raise ConfigError(
+            f"{folder} has a run of another configuration in it; name another folder by --model_dir, or out="
+        )
     started = init_config(data, path, wishes, progress=progress)
     return started.config, started.choices
+
+
+def _wait_for(path: Path) -> None:
+    """Wait until another process has written a file."""
+    until = time.monotonic() + _PATIENCE
+    while not is_file(path):
+        if time.monotonic() > until:
+            raise TrainingError(f"{path}: the first process has not written it within {_PATIENCE:g} s")
+        time.sleep(0.2)
 
 
 def _header(data: str | Path, wishes: Wishes) -> str:
@@ -181,11 +204,15 @@ def _open(found: Recognized, stem: Path, progress: Progress | None) -> _Data:
 
 
 def _told(split: Split) -> Choice:
-    why = "a fifth is held out"
+    share = len(split.held_out) / (len(split.train) + len(split.held_out))
+    why = f"{share:.0%} held out"
     if split.groups:
-        why += f"; {split.groups} groups of nearly the same picture stay together"
+        kinds = "1 group" if split.groups == 1 else f"{split.groups} groups"
+        why += f"; pictures that are nearly the same stay together ({kinds})"
+    if share < _FEW_HELD_OUT:
+        why += "; so few that metrics say little: add pictures that differ"
     if split.unreadable:
-        why += f"; {len(split.unreadable)} images that cannot be read are on neither side"
+        why += f"; left out, as they cannot be read: {len(split.unreadable)}"
     return Choice("split", f"{len(split.train)} to train, {len(split.held_out)} to evaluate", why)
 
 
@@ -280,7 +307,7 @@ def _of_batch(plan: Plan, preset: str, batch_size: int, data: _Data, wishes: Wis
     images = data.facts.images
     length = choose_length(images, batch_size)
     if wishes.epochs is not None:
-        steps = max(round(wishes.epochs * images / batch_size), 1)
+        steps = max(math.ceil(wishes.epochs * images / batch_size), 1)
         length = replace(length, steps=steps, warmup=max(round(steps / 20), 1), epochs=wishes.epochs)
     train = load_config(f"preset:{preset}", [f"train_config.batch_size={batch_size}"]).train_config
     if train is None or train.optimizer is None:
@@ -291,11 +318,14 @@ def _of_batch(plan: Plan, preset: str, batch_size: int, data: _Data, wishes: Wis
 
 def _loaded(plan: Plan, files: dict[Path, str], folder: Path) -> m.TrainEvalPipelineConfig:
     """Read a plan back, as a run would read it, before anything is where it is to be."""
-    text = config_text(plan)
+    plan = replace(plan, train=copy.deepcopy(plan.train), held_out=copy.deepcopy(plan.held_out))
     for path, content in files.items():
         write_whole(folder / path.name, content)
-        text = text.replace(f'"{path}"', f'"{folder / path.name}"')
-    write_whole(folder / "pipeline.config", text)
+    for reader in (plan.train, plan.held_out):
+        reader.label_map_path = str(folder / Path(reader.label_map_path).name)
+        if reader.sample_list:
+            reader.sample_list = str(folder / Path(reader.sample_list).name)
+    write_whole(folder / "pipeline.config", config_text(plan))
     return load_config(folder / "pipeline.config")
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from boxwright.errors import ConfigError
 from boxwright.settings import setting
 
-__all__ = ["DEFAULT_PRESET", "Wishes"]
+__all__ = ["DEFAULT_PRESET", "Wishes", "size_of"]
 
 # Trains from fresh weights on hundreds of images, on a CPU too.
 DEFAULT_PRESET = "ssd_mobilenet_v2_fpn_small"
@@ -29,6 +29,9 @@ class Wishes:
     )
     weights: str = setting("", "A checkpoint of the same model to start from, such as a zoo archive.")
     device: str = setting("auto", "Where it is to be trained: cpu, cuda, one GPU as cuda:1, or auto.")
+    allow_paths_outside: bool = setting(
+        False, "Let annotations name files outside their folder, as a data.yaml with `path: ../data` does."
+    )
     steps: bool = setting(True, "Try training steps, for a batch that fits the memory.")
 
     @property
@@ -37,23 +40,8 @@ class Wishes:
         return self.model or DEFAULT_PRESET
 
     def image_size(self) -> tuple[int, int] | None:
-        """Return (height, width) of the input; None to choose, or to keep what the preset is made for.
-
-        Returns:
-            The size.
-
-        Raises:
-            ConfigError: Where `imgsz` is no size.
-        """
-        if not self.imgsz:
-            return None
-        match = _SIZE.fullmatch(self.imgsz)
-        if match is None or not all(int(side) >= _LEAST_SIDE for side in match.groups() if side):
-            raise ConfigError(
-                f"imgsz {self.imgsz}: expected a side in pixels, as 320, or WIDTHxHEIGHT, as 320x240; at least 32"
-            )
-        width = int(match[1])
-        return int(match[2] or width), width
+        """Return (height, width) of the input; None to choose, or to keep what the preset is made for."""
+        return size_of(self.imgsz) if self.imgsz else None
 
     def batch_size(self) -> int | None:
         """Return the batch size that is asked for; None to choose.
@@ -69,3 +57,22 @@ class Wishes:
         if not self.batch.isdecimal() or int(self.batch) < 1:
             raise ConfigError(f"batch {self.batch}: expected a number of images, or auto")
         return int(self.batch)
+
+
+def size_of(text: str) -> tuple[int, int]:
+    """Read an input size.
+
+    Args:
+        text: A side in pixels, as 320, or WIDTHxHEIGHT, as 320x240.
+
+    Returns:
+        (height, width).
+
+    Raises:
+        ConfigError: Where it is neither, or a side is below 32.
+    """
+    match = _SIZE.fullmatch(text)
+    if match is None or not all(int(side) >= _LEAST_SIDE for side in match.groups() if side):
+        raise ConfigError(f"imgsz {text}: expected a side in pixels, as 320, or WIDTHxHEIGHT, as 320x240; at least 32")
+    width = int(match[1])
+    return int(match[2] or width), width

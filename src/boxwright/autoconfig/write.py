@@ -107,8 +107,7 @@ def config_text(plan: Plan) -> str:
         f"  # {plan.length.epochs:.0f} times through the images.",
         f"  num_steps: {plan.length.steps}",
         *_block("optimizer", plan.optimizer, "  "),
-        *([f'  fine_tune_checkpoint: "{plan.checkpoint}"'] if plan.checkpoint else []),
-        *(['  fine_tune_checkpoint_type: "transfer"'] if plan.checkpoint else []),
+        *_start(plan.checkpoint),
         *[f"  data_augmentation_options {{ {step} }}" for step in plan.augmentation or ()],
         "}",
         *_block("train_input_reader", plan.train),
@@ -129,6 +128,14 @@ def _model(plan: Plan) -> list[str]:
         name = "first_stage_anchor_generator" if plan.family == "faster_rcnn" else "anchor_generator"
         lines += [f"    # {plan.anchors_why}", *_block(name, plan.anchors, "    ")]
     return ["model {", f"  {plan.family} {{", *lines, "  }", "}"] if lines else []
+
+
+def _start(checkpoint: str) -> list[str]:
+    """Return the fields that name a checkpoint to start from; none for fresh weights."""
+    if not checkpoint:
+        return []
+    fields = m.TrainConfig(fine_tune_checkpoint=checkpoint, fine_tune_checkpoint_type="transfer")
+    return textwrap.indent(dump_message(fields).rstrip(), "  ").splitlines()
 
 
 def _block(name: str, message: Message, indent: str = "") -> list[str]:

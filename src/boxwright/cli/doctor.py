@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from boxwright.cli.console import console, count_progress, suggest
+from boxwright.cli.console import console, count_progress, errors, suggest
+from boxwright.errors import ConfigError
 from boxwright.files import is_file, is_folder
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from boxwright.preflight.finding import Finding
     from boxwright.preflight.records import Progress
 
@@ -56,6 +59,12 @@ def doctor_command(  # noqa: PLR0913  # each is an option
     Each finding has a verdict (fine, note, warning, fatal) and what to do. Exit status 0: nothing fatal; 1: a run
     would fail or learn nothing.
     """
+    if fix is not None:
+        from boxwright.preflight.mend import require_new
+
+        require_new(fix)
+    if not _is_configuration(config) and (changes or checkpoint):
+        raise ConfigError("--set and --checkpoint are of a configuration; data have neither")
     depth = (0, 0, 0) if full else None
     findings: list[Finding] = []
 
@@ -72,7 +81,7 @@ def doctor_command(  # noqa: PLR0913  # each is an option
     else:
         _print(findings)
     if fix is not None:
-        _fix(config, changes or [], fix, progress)
+        _fix(config, changes or [], fix, progress, errors if as_json else console)
     elif not as_json:
         _suggest_next(config, changes, fatal=fatal)
     raise typer.Exit(int(fatal and fix is None))
@@ -86,7 +95,9 @@ def _is_configuration(path: Path) -> bool:
         from boxwright.autoconfig.recognize import is_data_file
 
         return not is_data_file(path)
-    return path.suffix not in (".csv", ".record", ".tfrecord", ".records")
+    from boxwright.autoconfig.recognize import is_record_file
+
+    return path.suffix != ".csv" and not is_record_file(path)
 
 
 def _of_configuration(
@@ -126,7 +137,7 @@ def _of_data(data: Path, depth: tuple[int, int, int] | None, progress: Progress)
     return findings
 
 
-def _fix(path: Path, changes: list[str], out: Path, progress: Progress) -> None:
+def _fix(path: Path, changes: list[str], out: Path, progress: Progress, said: Console) -> None:
     """Write mended data, and say what was put right."""
     from boxwright.autoconfig.recognize import open_recognized, recognize
     from boxwright.preflight.mend import mend
@@ -140,12 +151,14 @@ def _fix(path: Path, changes: list[str], out: Path, progress: Progress) -> None:
         readers = loaded.eval_input_reader
         held_out = build_dataset(readers[0], "eval_input_reader", train.categories) if readers else None
     else:
-        train, held_out = open_recognized(recognize(path))
+        train, held_out = open_recognized(recognize(path), masks=True)
     done = mend(train, held_out, out, progress)
     for what, count in done.counts.items():
-        console.print(f"{count} {what}: {', '.join(done.examples[what])}", markup=False)
-    console.print(f"mended data: {done.folder}", markup=False)
-    suggest("init", done.folder)
+        said.print(f"{what}: {count} ({', '.join(done.examples[what])})", markup=False)
+    if train[0].masks is None:
+        said.print("boxes alone are written: not every object has an outline", markup=False)
+    said.print(f"mended data: {done.folder}", markup=False)
+    said.print(f"next: boxwright init {done.folder}", markup=False)
 
 
 def _suggest_next(config: Path, changes: list[str] | None, *, fatal: bool) -> None:

@@ -223,7 +223,7 @@ def _configuration_of(
     require_data(str(data))
     wishes = Wishes(
         model=model,
-        imgsz=str(words.imgsz or ""),
+        imgsz=words.imgsz,
         batch=words.batch or "auto",
         epochs=words.epochs,
         minutes=words.minutes,

@@ -32,7 +32,7 @@ class FieldWords:
         "", "Images of a step (train_config.batch_size); auto for as many as fit the memory, at most 64.", _PANEL
     )
     lr: float | None = setting(None, "The schedule's base learning rate; its other rates keep their ratio.", _PANEL, 0)
-    imgsz: int | None = setting(None, "The side of the network's input, where the image_resizer has one.", _PANEL, 1)
+    imgsz: str = setting("", "The side of the network's input, as 320; or WIDTHxHEIGHT, as 320x240.", _PANEL)
     weights: str = setting(
         "",
         "Weights to start from; sets train_config.fine_tune_checkpoint: a checkpoint of TensorFlow's or ours, "
@@ -60,7 +60,7 @@ def apply_words(config: TrainEvalPipelineConfig, words: FieldWords) -> list[str]
     changes: list[str] = []
     if words.lr is not None:
         changes += _rates(config, words.lr)
-    if words.imgsz is not None:
+    if words.imgsz:
         changes += _input_size(config, words.imgsz)
     if words.weights:
         changes += _weights(config, words.weights)
@@ -160,25 +160,29 @@ def _model(config: TrainEvalPipelineConfig) -> tuple[str, Message]:
     return name, getattr(config.model, name)
 
 
-def _input_size(config: TrainEvalPipelineConfig, side: int) -> list[str]:
+def _input_size(config: TrainEvalPipelineConfig, text: str) -> list[str]:
+    from boxwright.autoconfig.wishes import size_of
+
+    height, width = size_of(text)
+    side = min(height, width)
     name, model = _model(config)
     path = f"model.{name}.image_resizer"
     resizer = getattr(model, "image_resizer", None)
     kind = resizer.which("image_resizer_oneof") if resizer is not None else None
     chosen: Any = getattr(resizer, kind or "", None)
     if kind == "fixed_shape_resizer":
-        return [f"{path}.{kind}.height={side}", f"{path}.{kind}.width={side}"]
-    if kind == "keep_aspect_ratio_resizer" and chosen.min_dimension == chosen.max_dimension:
+        return [f"{path}.{kind}.height={height}", f"{path}.{kind}.width={width}"]
+    if kind == "keep_aspect_ratio_resizer" and chosen.min_dimension == chosen.max_dimension and height == width:
         return [f"{path}.{kind}.min_dimension={side}", f"{path}.{kind}.max_dimension={side}"]
     if kind == "keep_aspect_ratio_resizer":
         raise ConfigError(
-            f"--imgsz {side}: images keep their proportions, their shorter side {chosen.min_dimension}, the longer at most "
+            f"--imgsz {text}: images keep their proportions, their shorter side {chosen.min_dimension}, the longer at most "
             f"{chosen.max_dimension} pixels; say both: --set {path}.{kind}.min_dimension={side} "
             f"--set {path}.{kind}.max_dimension={round(side * chosen.max_dimension / max(chosen.min_dimension, 1))}"
         )
-    change = f"model {{ {name} {{ image_resizer {{ fixed_shape_resizer {{ height: {side} width: {side} }} }} }} }}"
+    change = f"model {{ {name} {{ image_resizer {{ fixed_shape_resizer {{ height: {height} width: {width} }} }} }} }}"
     raise ConfigError(
-        f"--imgsz {side}: {path} is {kind or 'missing'}, which has no side; choose another: --set '{change}'"
+        f"--imgsz {text}: {path} is {kind or 'missing'}, which has no side; choose another: --set '{change}'"
     )
 
 

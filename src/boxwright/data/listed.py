@@ -78,7 +78,7 @@ class ListedDataset:
         return data, found
 
     def _check(self, number: int, listed: str, found: str) -> None:
-        if listed and found and Path(found).name != listed:
+        if listed and found and _plain(found) != listed:
             raise DataError(
                 f"{self.path}: sample {number} is {Path(found).name}, and was {listed} when the data were split; "
                 "split them again by boxwright init"
@@ -114,5 +114,10 @@ def read_sample_list(path: str | Path) -> list[tuple[int, str]]:
 
 def sample_list_text(rows: Sequence[tuple[int, str]], comment: str) -> str:
     """Return the text of a list of samples, under a comment."""
-    lines = [f"# {comment}", *(f"{number} {Path(name).name}".rstrip() for number, name in rows)]
-    return "".join("".join(c if c.isprintable() else "?" for c in line) + "\n" for line in lines)
+    lines = [f"# {comment}", *(f"{number} {_plain(name)}".rstrip() for number, name in rows)]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _plain(name: str) -> str:
+    """Return a file's name as a line can hold it."""
+    return "".join(" " if c in "\0" or c.splitlines() != [c] else c for c in Path(name).name).strip()

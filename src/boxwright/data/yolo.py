@@ -37,10 +37,21 @@ def find_yolo(path: str | Path) -> Path | None:
     return next((candidate for candidate in candidates if is_file(candidate)), None)
 
 
-def yolo_splits(data: Path) -> list[str]:
-    """Return which of train, val, valid and test a `data.yaml` lists."""
+def yolo_splits(data: Path) -> dict[str, list[str]]:
+    """Return what each of train, val, valid and test names in a `data.yaml`, where there is anything.
+
+    A list other than train whose folders are missing is none: exports name lists that they do not have.
+    """
     content = _read_yaml(data)
-    return [name for name in ("train", "val", "valid", "test") if content.get(name)]
+    root = data.parent / str(content.get("path") or ".")
+    found = {}
+    for name in ("train", "val", "valid", "test"):
+        value = content.get(name)
+        listed = [str(item) for item in value] if isinstance(value, list) else [str(value)] if value else []
+        there = any((root / _within_export(root, item)).exists() for item in listed)
+        if listed and (there or name == "train"):
+            found[name] = listed
+    return found
 
 
 class YoloDataset:

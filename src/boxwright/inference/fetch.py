@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -68,15 +69,29 @@ def fetch_image(url: str) -> bytes:
             `limits.DOWNLOAD_BYTES`, takes longer than `limits.DOWNLOAD_SECONDS`, or is cut off; and where the server
             does not answer or has no such file.
     """
+    # In a thread of its own: a socket's timeout begins anew with every byte, so that headers could trickle for ever.
+    found: list[bytes | DataError] = []
+    fetching = threading.Thread(target=lambda: found.append(_fetched(url)), daemon=True)
+    fetching.start()
+    fetching.join(DOWNLOAD_SECONDS.value)
+    answer = found[0] if found else DataError(f"{url}: {DOWNLOAD_SECONDS.exceeded(DOWNLOAD_SECONDS.value + 1)}")
+    if isinstance(answer, DataError):
+        raise answer
+    return answer
+
+
+def _fetched(url: str) -> bytes | DataError:
     until = time.monotonic() + DOWNLOAD_SECONDS.value
     try:
         with _opened(url, DOWNLOAD_SECONDS.value) as answer:
             kind = _kind(answer)
             if not kind.startswith("image/") and kind not in _UNSAID:
-                raise DataError(f"{url}: expected an image, found {kind}; a browser shows what is there")
+                return DataError(f"{url}: expected an image, found {kind}; a browser shows what is there")
             return _read(answer, url, until)
+    except DataError as error:
+        return error
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise _failed(url, error) from None
+        return _failed(url, error)
 
 
 class _WebAlone(urllib.request.HTTPRedirectHandler):

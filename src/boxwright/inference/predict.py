@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from boxwright.data.image_io import encode_picture
 from boxwright.errors import DataError
 from boxwright.evaluation.pictures import draw_detections
-from boxwright.files import unfinished, unique_stem, write_whole
+from boxwright.files import MARKER, unfinished, unique_stem, write_whole
 from boxwright.inference.finders import looking
-from boxwright.inference.result_files import ResultFiles
+from boxwright.inference.result_files import RESULT_FILES, ResultFiles
 from boxwright.inference.settings import PredictionSettings
 from boxwright.inference.sources import Frame, Source
 from boxwright.inference.stages import Stage, Stages, StageTimes
@@ -153,6 +153,9 @@ def _names(sources: Sequence[Source], out: Path, settings: PredictionSettings) -
     """Name a picture for each image and a video for each video, all different, none of them over one of the sources."""
     taken: set[str] = set()
     files = {Path(source.name).resolve() for source in sources}
+    # Pictures of an earlier run are replaced; in a folder that no run wrote, those that are there are somebody's own.
+    if out.is_dir() and not any((out / name).exists() for name in (*RESULT_FILES, MARKER)):
+        files |= {path.resolve() for path in out.iterdir()}
     names: dict[Source, str] = {}
     for source in sources:
         if not (settings.save_video if source.moving else settings.pictures):
@@ -162,7 +165,7 @@ def _names(sources: Sequence[Source], out: Path, settings: PredictionSettings) -
         if not source.moving and (out / f"{stem}{suffix}").resolve() in files:
             stem = unique_stem(f"{stem}-detected", taken)
         if (out / f"{stem}{suffix}").resolve() in files:
-            raise DataError(f"{out / stem}{suffix} is one of the sources; write to another folder")
+            raise DataError(f"{out / stem}{suffix} is there, and of no earlier run; write to another folder")
         names[source] = f"{stem}{suffix}"
     return names
 

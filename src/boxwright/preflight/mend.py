@@ -2,7 +2,7 @@
 
 Mended are boxes (clipped to their image; those without area, turned inside out or outside are left out), images that
 cannot be read or are there twice to the byte (left out), and evaluation images that are nearly the same as one of
-training (left out of evaluation). Of two copies with other annotations the first stays, and a line says so.
+training (left out of evaluation). Of copies with other annotations the first stays, and they are counted apart.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from boxwright.data.convert import write_coco
 from boxwright.data.dataset import Dataset
 from boxwright.data.label_map import label_map_text
 from boxwright.errors import DataError, OutputError
-from boxwright.files import is_folder, write_whole
+from boxwright.files import is_folder, unfinished, write_whole
 from boxwright.preflight.images import near_pairs, read_fingerprints
 from boxwright.preflight.records import Progress
 from boxwright.types import Categories, Sample
 
-__all__ = ["Mended", "MendedDataset", "mend"]
+__all__ = ["Mended", "MendedDataset", "mend", "require_new"]
 
 _ANNOTATIONS = "_annotations.coco.json"
 _SHOWN = 5
@@ -91,9 +91,9 @@ class MendedDataset:
         boxes = np.clip(sample.boxes, 0, limits)
         whole = np.asarray((boxes[:, 2:] > boxes[:, :2]).all(1))
         name = sample.id or sample.filename
-        self._told.add("boxes without area, or outside their image, left out", name, int((~whole).sum()))
+        self._told.add("boxes without area or outside their image, left out", name, int((~whole).sum()))
         moved = whole & (boxes != sample.boxes).any(1)
-        self._told.add("boxes clipped to their image", name, int(moved.sum()))
+        self._told.add("boxes across the border, clipped", name, int(moved.sum()))
         # Areas of clipped boxes are measured anew; those of masks stay.
         areas = np.where(moved, (boxes[:, 2:] - boxes[:, :2]).prod(1), sample.areas)
         return replace(sample, boxes=boxes, areas=areas.astype(np.float32)).keep(whole)
@@ -116,8 +116,7 @@ def mend(train: Dataset, held_out: Dataset | None, out: str | Path, progress: Pr
         OutputError: Where the folder has something in it, the disk is full, or it cannot be written.
     """
     folder = Path(out)
-    if folder.exists() and (not is_folder(folder) or any(folder.iterdir())):
-        raise OutputError(f"{folder} is there already; mended data are written to a new folder")
+    require_new(folder)
     shown = progress or _silent
     told = Mended(folder)
     prints = read_fingerprints(train, shown("training images", range(len(train))))
@@ -127,17 +126,24 @@ def mend(train: Dataset, held_out: Dataset | None, out: str | Path, progress: Pr
         others = read_fingerprints(held_out, shown("evaluation images", range(len(held_out))))
         leaked = {others.indices[row] for _, row in near_pairs(prints, others)}
         for number in sorted(leaked):
-            told.add("evaluation images left out, as training has nearly the same", _name(held_out, number))
+            told.add("evaluation: images of which training has nearly the same, left out", _name(held_out, number))
         rest = _unlike(held_out, others.indices, others.exact, leaked, told, "evaluation")
         parts["valid"] = MendedDataset(held_out, rest, told)
     empty = next((name for name, part in parts.items() if not len(part)), None)
     if empty is not None:
         raise DataError(f"nothing is left of the data for {'training' if empty == 'train' else 'evaluation'}")
-    for name, part in parts.items():
-        write_coco(part, folder / name / _ANNOTATIONS, progress=_titled(shown, f"write {name}"))
-    write_whole(folder / "label_map.pbtxt", label_map_text(train.categories))
+    with unfinished(folder, "data that are being mended"):
+        for name, part in parts.items():
+            write_coco(part, folder / name / _ANNOTATIONS, progress=_titled(shown, f"write {name}"))
+        write_whole(folder / "label_map.pbtxt", label_map_text(train.categories))
     told.counts = +told.counts  # without what never came
     return told
+
+
+def require_new(folder: Path) -> None:
+    """Raise an OutputError where a folder has something in it: mended data are written to a new one."""
+    if folder.exists() and (not is_folder(folder) or any(folder.iterdir())):
+        raise OutputError(f"{folder} is there already; mended data are written to a new folder")
 
 
 def _unlike(
@@ -149,19 +155,29 @@ def _unlike(
     what: str,
 ) -> list[int]:
     """Return samples whose images and annotations can be read, each image once."""
-    kept, seen = [], set[bytes]()
+    kept, seen = list[int](), dict[bytes, int]()
     readable = dict(zip(indices, exact, strict=True))
     for number in range(len(dataset)):
         if number in without:
             continue
         if number not in readable or not _can_be_read(dataset, number):
-            told.add(f"{what} samples that cannot be read left out", _name(dataset, number))
-        elif readable[number] in seen:
-            told.add(f"{what} images that are there twice left out", _name(dataset, number))
-        else:
-            seen.add(readable[number])
+            told.add(f"{what}: samples that cannot be read, left out", _name(dataset, number))
+        elif readable[number] not in seen:
+            seen[readable[number]] = number
             kept.append(number)
+        elif _same_objects(dataset[number], dataset[seen[readable[number]]]):
+            told.add(f"{what}: copies of other images, left out", _name(dataset, number))
+        else:
+            told.add(
+                f"{what}: copies of other images with other annotations, left out; compare them with the first",
+                _name(dataset, number),
+            )
     return kept
+
+
+def _same_objects(one: Sample, other: Sample) -> bool:
+    rows = [sorted(zip(item.labels.tolist(), item.boxes.tolist(), strict=True)) for item in (one, other)]
+    return rows[0] == rows[1]
 
 
 def _can_be_read(dataset: Dataset, number: int) -> bool:

@@ -24,8 +24,8 @@ def steps_of_epochs(config: TrainEvalPipelineConfig, epochs: float) -> tuple[int
     Raises:
         ConfigError: Where the configuration trains nothing, or epochs is not above 0.
     """
-    if not epochs > 0 or not math.isfinite(epochs):
-        raise ConfigError(f"epochs: expected more than 0, found {epochs:g}")
+    if not isinstance(epochs, int | float) or not epochs > 0 or not math.isfinite(epochs):
+        raise ConfigError(f"epochs: expected a number above 0, found {epochs!r}")
     if config.train_config is None:
         raise ConfigError("train_config is not set; there is nothing to count epochs of")
     images = len(build_dataset(config.train_input_reader, "train_input_reader"))
