@@ -229,3 +229,16 @@ def test_export_takes_pictures_of_the_runs_own_data(run: SmallRun, tmp_path: Pat
     for wrong, options in ((bw.ExportError, {"format": "tflight"}), (bw.ExportError, {"opset": 17})):
         with pytest.raises(wrong, match="expected onnx|has no option 'opset'"):
             model.export(path=tmp_path / "b.onnx", images=[run.picture], **options)
+
+
+def test_a_stream_without_end(run: SmallRun) -> None:
+    given: list[int] = []
+
+    def endless() -> Any:
+        while True:
+            given.append(1)
+            yield run.picture
+
+    stream = bw.load(run.onnx).stream(endless(), batch_size=2)
+    assert len(next(stream)) > 0
+    assert len(given) == 2

@@ -84,7 +84,7 @@ def test_every_way_to_evaluate(run: SmallRun) -> None:
     by_folder = bw.evaluate(run.folder, device="cpu")
     ways = {
         "text": bw.evaluate(str(run.folder), device="cpu"),
-        "model": bw.load(run.folder).evaluate(device="cpu"),
+        "model": bw.load(run.folder).evaluate(),
         "run": bw.Run(run.folder).evaluate(device="cpu"),
         "checkpoint": bw.evaluate(run.folder / "ckpt-120.pt", device="cpu"),
         "configuration first": bw.evaluate(bw.load_config(run.config), run.folder),
@@ -112,6 +112,12 @@ def test_what_is_said_wrong(config: Path, run: SmallRun, tmp_path: Path) -> None
         (lambda: bw.evaluate(bw.load_config(config)), "the run's folder is missing"),
         (lambda: bw.evaluate(bw.load(run.onnx), run.folder), "leave model_dir out"),
         (lambda: bw.evaluate(run.folder, devise="cpu"), "did you mean device"),
+        (lambda: bw.evaluate(run.folder, engine="local"), "engine has no effect here"),
+        (lambda: bw.load(run.folder).evaluate(device="cpu"), "device has no effect on a Model that is open"),
+        (lambda: bw.evaluate(run.folder, workers="2"), "workers: expected int, found '2'"),
+        (lambda: bw.train(config, tmp_path / "m", track="wandb"), "track: expected tuple, found 'wandb'"),
+        (lambda: bw.train(config, tmp_path / "m", evaluate=1), "evaluate: expected bool, found 1"),
+        (lambda: bw.train(config, tmp_path / "m", epochs="3"), "epochs: expected a number above 0"),
     ):
         with pytest.raises(bw.ConfigError, match=message):
             call()

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 import boxwright as bw
-from boxwright.autoconfig.recognize import recognize
+from boxwright.autoconfig.recognize import open_recognized, recognize
 from boxwright.builders.input_reader import build_dataset
 from boxwright.data.record_classes import classes_of_records
 from tests.autoconfig.datasets import coco, roboflow_coco, roboflow_yolo, shapes, tfrecords, voc, yolo
@@ -104,9 +104,10 @@ def test_what_is_not_recognized_says_what_is_expected(tmp_path: Path) -> None:
     with pytest.raises(bw.DataError, match=r"nothing that is known \(an empty folder\); expected YOLO"):
         recognize(tmp_path)
     Image.new("RGB", (9, 9)).save(tmp_path / "a.png")
-    with pytest.raises(bw.DataError, match=r"1 images and no annotations \(a\.png\); expected YOLO"):
+    with pytest.raises(bw.DataError, match=r"1 image and no annotations \(a\.png\); expected YOLO"):
         recognize(tmp_path)
     (tmp_path / "data.yaml").write_text("names: [a]\nval: images\n")
+    (tmp_path / "images").mkdir()
     with pytest.raises(bw.DataError, match="no list 'train'; there are: val"):
         recognize(tmp_path)
     for name in ("one", "two"):
@@ -114,3 +115,101 @@ def test_what_is_not_recognized_says_what_is_expected(tmp_path: Path) -> None:
         (tmp_path / "both" / name / "_annotations.coco.json").write_text("{}")
     with pytest.raises(bw.DataError, match="which of one, two is for training"):
         recognize(tmp_path / "both")
+
+
+def test_lists_that_hold_each_other_are_no_pair(tmp_path: Path) -> None:
+    """`trainval` has val in it: it goes with test, and without one the parts are taken."""
+    from boxwright.data.convert import write_tfrecords
+
+    for name, seed in (("trainval", 1), ("val", 2)):
+        write_tfrecords(shapes(4, seed), tmp_path / f"{name}.record")
+    found = recognize(tmp_path)
+    assert found.train.tf_record_input_reader is not None
+    assert found.train.tf_record_input_reader.input_path == [str(tmp_path / "trainval.record")]
+    assert found.held_out is None
+    assert found.notes == ("not used: val.record",)
+    write_tfrecords(shapes(4, 3), tmp_path / "train.record")
+    found = recognize(tmp_path)
+    assert found.held_out is not None
+    assert found.train.tf_record_input_reader is not None
+    assert found.train.tf_record_input_reader.input_path == [str(tmp_path / "train.record")]
+    assert found.notes == ("not used: trainval.record",)
+
+
+def test_other_lists_are_named(tmp_path: Path) -> None:
+    folder = voc(tmp_path / "voc")
+    lists = folder / "ImageSets" / "Main"
+    stems = (lists / "all.txt").read_text().split()
+    (lists / "all.txt").unlink()
+    for name in ("fold1_train", "fold1_val", "fold2_train"):
+        (lists / f"{name}.txt").write_text("\n".join(stems[:5]))
+    (lists / "circle_train.txt").write_text("\n".join(f"{stem}  1" for stem in stems))
+    found = recognize(folder)
+    assert found.train.voc_input_reader is not None
+    assert found.train.voc_input_reader.image_set == "fold1_train"
+    assert found.notes == ("not used: fold2_train",)
+
+
+def test_a_class_that_only_one_side_has(tmp_path: Path) -> None:
+    folder = voc(tmp_path / "voc")
+    lists = folder / "ImageSets" / "Main"
+    stems = (lists / "all.txt").read_text().split()
+    (lists / "all.txt").unlink()
+    (lists / "train.txt").write_text("\n".join(stems[1:]))
+    (lists / "val.txt").write_text(stems[0])
+    annotation = folder / "Annotations" / f"{stems[0]}.xml"
+    text = annotation.read_text()
+    annotation.write_text(text.replace("<name>", "<name>rare-", 1))
+    train, held_out = open_recognized(recognize(folder))
+    assert held_out is not None
+    assert train.categories == held_out.categories
+    assert len(held_out[0].boxes) > 0
+
+
+def test_yolo_lists_that_are_not_there_or_the_same(tmp_path: Path) -> None:
+    folder = yolo(tmp_path / "yolo")
+    path = folder / "data.yaml"
+    text = path.read_text()
+    path.write_text(text.replace("images/val", "images/gone"))
+    assert recognize(folder).held_out is None
+    path.write_text(text.replace("images/val", "images/train"))
+    found = recognize(folder)
+    assert found.held_out is None
+    assert found.notes == ("val names the same images as train, and is not used",)
+
+
+def test_paths_outside_are_meant_where_that_is_said(tmp_path: Path) -> None:
+    folder = yolo(tmp_path / "data" / "yolo")
+    (tmp_path / "yaml").mkdir()
+    text = (folder / "data.yaml").read_text()
+    lines = [line for line in text.splitlines() if not line.startswith("path")]
+    (tmp_path / "yaml" / "data.yaml").write_text("\n".join(["path: ../data/yolo", *lines]))
+    with pytest.raises(bw.DataError, match="lies outside"):
+        open_recognized(recognize(tmp_path / "yaml"))
+    train, held_out = open_recognized(recognize(tmp_path / "yaml", allow_paths_outside=True))
+    assert held_out is not None
+    assert (len(train), len(held_out)) == (20, 6)
+
+
+def test_other_json_beside_the_data(tmp_path: Path) -> None:
+    folder = voc(tmp_path / "voc")
+    (folder / "classes.json").write_text('["a"]')
+    assert recognize(folder).kind == "Pascal VOC"
+    there = coco(tmp_path / "coco")
+    (there / "annotations" / "notes.json").write_text('{"notes": []}')
+    assert recognize(there).held_out is not None
+    one = recognize(there / "annotations" / "instances_val2017.json")
+    assert len(build_dataset(one.train, "train")) == 6
+    assert build_dataset(one.train, "train")[0].image.shape == (64, 80, 3)
+    (tmp_path / "link.json").symlink_to(there / "annotations" / "instances_val2017.json")
+    assert recognize(tmp_path / "link.json").kind == "COCO"
+
+
+def test_what_is_not_finished_or_no_data(tmp_path: Path) -> None:
+    folder = roboflow_coco(tmp_path / "data")
+    (folder / "UNFINISHED").write_text("by somebody")
+    with pytest.raises(bw.DataError, match="not whole"):
+        recognize(folder)
+    (tmp_path / "a.config").write_text("model { }")
+    with pytest.raises(bw.DataError, match="is a configuration; name it by --config"):
+        recognize(tmp_path / "a.config")

@@ -28,6 +28,17 @@ def test_the_samples_of_the_list_in_its_order() -> None:
         assert listed.encoded(index) == DATA.encoded(number)
 
 
+def test_names_that_a_line_cannot_hold_are_compared_as_it_holds_them() -> None:
+    from dataclasses import replace
+
+    class Renamed(ShapesDataset):
+        def __getitem__(self, index: int) -> bw.Sample:
+            return replace(super().__getitem__(index), filename=" line\nbreak.jpg")
+
+    listed = ListedDataset(Renamed(3, seed=1, size=(40, 40)), [(1, "line break.jpg")], "train.txt")
+    assert listed[0].filename == " line\nbreak.jpg"
+
+
 def test_data_that_changed_are_an_error() -> None:
     other = ListedDataset(DATA, [(2, "other.jpg")], "train.txt")
     for read in (other.__getitem__, other.encoded):
@@ -38,11 +49,17 @@ def test_data_that_changed_are_an_error() -> None:
 
 
 def test_lists_are_read_as_they_are_written(tmp_path: Path) -> None:
-    rows = [(3, "a b.jpg"), (0, "folder/ü.png"), (12, "")]
+    rows = [(3, "a b.jpg"), (0, "folder/ü.png"), (12, ""), (4, "Shot 1.23\u202fPM.jpg"), (5, "line\nbreak.jpg")]
     path = tmp_path / "list.txt"
     path.write_text(sample_list_text(rows, "a comment"), encoding="utf-8")
     assert path.read_text(encoding="utf-8").splitlines()[0] == "# a comment"
-    assert read_sample_list(path) == [(3, "a b.jpg"), (0, "ü.png"), (12, "")]
+    assert read_sample_list(path) == [
+        (3, "a b.jpg"),
+        (0, "ü.png"),
+        (12, ""),
+        (4, "Shot 1.23\u202fPM.jpg"),
+        (5, "line break.jpg"),
+    ]
 
 
 @pytest.mark.parametrize(

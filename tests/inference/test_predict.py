@@ -274,3 +274,18 @@ def test_a_full_disk_ends_it_where_the_picture_would_have_been(
         predict(find_blobs, find_sources([str(photos)]), tmp_path / "out")
     assert (tmp_path / "out" / MARKER).is_file()
     assert {thread.name for thread in threading.enumerate()}.isdisjoint({"read", "network", "draw", "write"})
+
+
+def test_pictures_of_ones_own_stay(tmp_path: Path) -> None:
+    """A folder that no run wrote may hold photographs; one that a run wrote is written again."""
+    (tmp_path / "new").mkdir()
+    (tmp_path / "album").mkdir()
+    (tmp_path / "new" / "cat.png").write_bytes(encode_png(picture_of([(3, 3, 20, 20)], 60, 60)))
+    (tmp_path / "album" / "cat.jpg").write_bytes(b"my own")
+    sources = find_sources([str(tmp_path / "new")])
+    predict(find_blobs, sources, tmp_path / "album", PredictionSettings())
+    assert (tmp_path / "album" / "cat.jpg").read_bytes() == b"my own"
+    assert (tmp_path / "album" / "cat-detected.jpg").is_file()
+    for _ in range(2):
+        predict(find_blobs, sources, tmp_path / "out", PredictionSettings())
+        assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["cat.jpg", "detections.json"]

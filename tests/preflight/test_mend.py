@@ -89,3 +89,44 @@ def test_sound_data_stay_as_they_are(tmp_path: Path) -> None:
         assert after[number].boxes == pytest.approx(before[number].boxes)
         assert after[number].labels.tolist() == before[number].labels.tolist()
         assert after.encoded(number)[0] == before.encoded(number)[0]
+
+
+def test_outlines_come_along(tmp_path: Path) -> None:
+    path, _ = data(tmp_path / "train", 1, 4)
+    train, _ = open_recognized(recognize(path), masks=True)
+    mend(train, None, tmp_path / "out")
+    after = CocoDataset(tmp_path / "out" / "train" / "_annotations.coco.json", load_masks=True)
+    before = CocoDataset(path, load_masks=True)
+    for number in range(4):
+        assert (after[number].masks == before[number].masks).all()
+        assert after[number].masks.any()
+
+
+def test_copies_with_the_same_annotations_are_told_apart_from_others(tmp_path: Path) -> None:
+    path, content = data(tmp_path / "train", 1, 3)
+    first, second = content["images"][:2]
+    images = tmp_path / "train" / "images"
+    (images / second["file_name"]).write_bytes((images / first["file_name"]).read_bytes())
+    rows = [row for row in content["annotations"] if row["image_id"] != second["id"]]
+    rows += [
+        {**row, "id": 1000 + n, "image_id": second["id"]}
+        for n, row in enumerate(rows)
+        if row["image_id"] == first["id"]
+    ]
+    path.write_text(json.dumps({**content, "annotations": rows}))
+    done = mend(CocoDataset(path), None, tmp_path / "out")
+    assert dict(done.counts) == {"training: copies of other images, left out": 1}
+
+
+def test_what_was_interrupted_is_not_taken_for_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, _ = data(tmp_path / "train", 1, 3)
+
+    def broken(what: str, items: Any) -> Any:
+        if what == "write valid":
+            raise KeyboardInterrupt
+        return items
+
+    with pytest.raises(KeyboardInterrupt):
+        mend(CocoDataset(path), CocoDataset(data(tmp_path / "eval", 2, 3)[0]), tmp_path / "out", broken)
+    with pytest.raises(bw.DataError, match="not whole"):
+        recognize(tmp_path / "out")

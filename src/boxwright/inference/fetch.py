@@ -98,7 +98,11 @@ class _WebAlone(urllib.request.HTTPRedirectHandler):
     """Follows redirects to other web addresses, and to nothing else (urllib would follow to ftp)."""
 
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
-        _require_web(newurl, f"{req.full_url} leads to {newurl}")
+        try:
+            _require_web(newurl, f"{req.full_url} leads to {newurl}")
+        except DataError:
+            fp.close()
+            raise
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
@@ -147,6 +151,7 @@ def _read(answer: Any, url: str, until: float) -> bytes:
 
 def _failed(url: str, error: Exception) -> DataError:
     if isinstance(error, urllib.error.HTTPError):
+        error.close()
         return DataError(f"{url}: the server answers {error.code} {error.reason}")
     reason = error.reason if isinstance(error, urllib.error.URLError) else error
     return DataError(f"{url}: cannot be fetched: {cause(reason) if isinstance(reason, Exception) else reason}")

@@ -153,19 +153,22 @@ def _names(sources: Sequence[Source], out: Path, settings: PredictionSettings) -
     """Name a picture for each image and a video for each video, all different, none of them over one of the sources."""
     taken: set[str] = set()
     files = {Path(source.name).resolve() for source in sources}
+    own: set[Path] = set()
     # Pictures of an earlier run are replaced; in a folder that no run wrote, those that are there are somebody's own.
     if out.is_dir() and not any((out / name).exists() for name in (*RESULT_FILES, MARKER)):
-        files |= {path.resolve() for path in out.iterdir()}
+        own = {path.resolve() for path in out.iterdir()} - files
     names: dict[Source, str] = {}
     for source in sources:
         if not (settings.save_video if source.moving else settings.pictures):
             continue
         suffix = ".mp4" if source.moving else f".{settings.picture_format}"
         stem = unique_stem(Path(source.name).stem, taken)
-        if not source.moving and (out / f"{stem}{suffix}").resolve() in files:
+        if not source.moving and (out / f"{stem}{suffix}").resolve() in files | own:
             stem = unique_stem(f"{stem}-detected", taken)
-        if (out / f"{stem}{suffix}").resolve() in files:
-            raise DataError(f"{out / stem}{suffix} is there, and of no earlier run; write to another folder")
+        target = (out / f"{stem}{suffix}").resolve()
+        if target in files | own:
+            what = "one of the sources" if target in files else "there already, and of no earlier run"
+            raise DataError(f"{out / stem}{suffix} is {what}; write to another folder")
         names[source] = f"{stem}{suffix}"
     return names
 
