@@ -107,7 +107,7 @@ def test_save(tmp_path: Path) -> None:
 
 def test_repr_is_short_and_says_what_is_there() -> None:
     text = repr(result("photos/a.jpg"))
-    assert text == "<Result 60×40 in photos/a.jpg: 1 cat scores 0.5 or more, of 3 objects>"
+    assert text == "<Result 60×40 in photos/a.jpg: 1 cat (score 0.5 or more; 3 objects in all)>"
     assert repr(result()[:2]) == "<Result 60×40: 1 cat, 1 dog <b>>"
     assert repr(result()[:0]) == "<Result 60×40: nothing>"
 

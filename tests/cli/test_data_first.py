@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from boxwright.cli.main import app
 from boxwright.errors import BoxwrightError, ConfigError, OutputError
-from tests.autoconfig.datasets import roboflow_yolo, voc
+from tests.autoconfig.datasets import coco, roboflow_coco, roboflow_yolo, tfrecords, voc
 
 RUNNER = CliRunner()
 
@@ -81,9 +81,29 @@ def test_doctor_fixes_data_of_a_folder_and_of_a_configuration(tmp_path: Path, sm
     assert (tmp_path / "of-config" / "valid" / "_annotations.coco.json").is_file()
 
 
+@pytest.mark.slow
 def test_a_batch_that_fits_is_tried(tmp_path: Path, small_config: Path) -> None:
     output = run(
         "train", "--config", small_config, "--model_dir", tmp_path / "m", "--batch", "auto", "--num_train_steps", 1,
         "--workers", 0, "--device", "cpu", "--no_evaluate",
     )  # fmt: skip
     assert "a batch of 64 fits the CPU's memory" in output
+
+
+def test_inspect_takes_what_init_takes(tmp_path: Path) -> None:
+    for make, images in ((roboflow_coco, 20), (coco, 20), (tfrecords, 20), (roboflow_yolo, 20), (voc, 20)):
+        data = make(tmp_path / make.__name__)
+        output = run("inspect", data, "--sheet", tmp_path / "sheet.png")
+        assert f"{images} images" in output, make.__name__
+
+
+def test_doctor_and_json(tmp_path: Path) -> None:
+    """What `--fix` says goes to standard error, beside which the JSON stays whole."""
+    data = voc(tmp_path / "voc")
+    result = RUNNER.invoke(app, ["doctor", str(data), "--json", "--fix", str(tmp_path / "fixed")])
+    assert json.loads(result.stdout)
+    assert "fixed data" in result.stderr
+    with pytest.raises(OutputError, match="written to a new folder"):
+        run("doctor", data, "--fix", tmp_path / "fixed")
+    with pytest.raises(ConfigError, match="are of a configuration; data have neither"):
+        run("doctor", data, "--set", "train_config.batch_size=2")

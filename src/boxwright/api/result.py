@@ -156,7 +156,7 @@ class Result:
         counts = Counter(self.above(self.drawn_from).names())
         told = ", ".join(f"{count} {name}" for name, count in counts.most_common(5)) or "nothing"
         more = f" and {len(counts) - 5} more classes" if len(counts) > 5 else ""
-        of = f" scores {self.drawn_from:g} or more, of {len(self)} objects" if self.drawn_from else ""
+        of = f" (score {self.drawn_from:g} or more; {len(self)} objects in all)" if self.drawn_from else ""
         where = f" in {self.source}" if self.source else ""
         return f"<Result {width}×{height}{where}: {told}{more}{of}>"
 

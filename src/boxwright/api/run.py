@@ -57,8 +57,9 @@ class Run:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The metrics of the newest evaluation; empty where nothing was evaluated."""
+        """The newest metrics of the first eval_input_reader; empty where nothing was evaluated."""
         found = [row for row in self.history if "evaluation" in row]
+        found = [row for row in found if row["evaluation"] == found[0]["evaluation"]]
         return {name: value for name, value in found[-1].items() if name not in ("step", "evaluation")} if found else {}
 
     def model(self, which: str = "best", *, device: str = "auto") -> Model:

@@ -22,7 +22,7 @@ from boxwright.inference.files import IMAGES
 from boxwright.preflight.records import spread
 from boxwright.types import Categories, Category
 
-__all__ = ["Recognized", "is_data_file", "is_record_file", "open_recognized", "recognize"]
+__all__ = ["Recognized", "has_voc_annotations", "is_data_file", "is_record_file", "open_recognized", "recognize"]
 
 _ROBOFLOW = "_annotations.coco.json"
 _TRAINING = ("trainval", "train", "training")
@@ -358,9 +358,7 @@ def _open_images(path: Path) -> Recognized | None:
 
 def _voc(path: Path) -> Recognized | None:
     """Pascal VOC: `Annotations/*.xml`, with lists in `ImageSets/Main` or without."""
-    if not is_folder(path):
-        return None
-    if not any(any((path / name).glob("*.xml")) for name in ("Annotations", "annotations", ".")):
+    if not is_folder(path) or not has_voc_annotations(path):
         return None
     folder = path / "ImageSets" / "Main"
     names = [file.stem for file in sorted(folder.glob("*.txt")) if not _is_of_one_class(file)]
@@ -374,6 +372,11 @@ def _voc(path: Path) -> Recognized | None:
     return Recognized(
         "Pascal VOC", reader(train), reader(held_out) if held_out else None, notes=_left(names, train, held_out)
     )
+
+
+def has_voc_annotations(path: Path) -> bool:
+    """Tell whether a folder has Pascal VOC's annotations."""
+    return any(any((path / name).glob("*.xml")) for name in ("Annotations", "annotations", "."))
 
 
 def _is_of_one_class(file: Path) -> bool:

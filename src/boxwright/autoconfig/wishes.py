@@ -20,12 +20,12 @@ _LEAST_SIDE = 32
 class Wishes:
     """What is not left to be chosen; `boxwright init` has an option for each."""
 
-    model: str = setting("", "A preset, as boxwright models lists them; without, one for small data.")
-    imgsz: str = setting("", "Input size: 320, or WIDTHxHEIGHT as 320x240; without, one that fits the objects.")
+    model: str = setting("", "A preset, as boxwright models lists them; default: one for small data.")
+    imgsz: str = setting("", "Input size: 320, or WIDTHxHEIGHT as 320x240; default: one that fits the objects.")
     batch: str = setting("auto", "Images of a step; auto for as many as fit the memory, at most 16.")
-    epochs: float | None = setting(None, "Times through the images; without, as their number asks.", least=0)
+    epochs: float | None = setting(None, "Times through the images; default: by their number.", least=0)
     minutes: float | None = setting(
-        None, "How long training may take on this machine, by steps that are tried; in place of --epochs.", least=0
+        None, "Train for about so long on this machine, instead of --epochs; steps are timed first.", least=0
     )
     weights: str = setting("", "A checkpoint of the same model to start from, such as a zoo archive.")
     device: str = setting("auto", "Where it is to be trained: cpu, cuda, one GPU as cuda:1, or auto.")

@@ -51,10 +51,10 @@ def doctor_command(  # noqa: PLR0913  # each is an option
     ] = None,
     fix: Annotated[
         Path | None,
-        typer.Option("--fix", help="Write the data, with what can be mended safely put right, to this new folder."),
+        typer.Option("--fix", help="Write the data, with what can be fixed safely, to this new folder."),
     ] = None,
 ) -> None:
-    """Look for what ruins runs, before one: in configuration, data, anchors, learning rate, memory and speed.
+    """Check a configuration and its data, or data alone, for what ruins a run: boxes, leaks, anchors, rates, memory.
 
     Each finding has a verdict (fine, note, warning, fatal) and what to do. Exit status 0: nothing fatal; 1: a run
     would fail or learn nothing.
@@ -157,13 +157,13 @@ def _fix(path: Path, changes: list[str], out: Path, progress: Progress, said: Co
         said.print(f"{what}: {count} ({', '.join(done.examples[what])})", markup=False)
     if train[0].masks is None:
         said.print("boxes alone are written: not every object has an outline", markup=False)
-    said.print(f"mended data: {done.folder}", markup=False)
+    said.print(f"fixed data: {done.folder}", markup=False)
     said.print(f"next: boxwright init {done.folder}", markup=False)
 
 
 def _suggest_next(config: Path, changes: list[str] | None, *, fatal: bool) -> None:
     if not _is_configuration(config):
-        suggest("doctor", config, "--fix", "mended") if fatal else suggest("init", config)
+        suggest("doctor", config, "--fix", "fixed") if fatal else suggest("init", config)
     elif fatal:
         suggest("doctor", config, when="when what is fatal is put right")
     else:

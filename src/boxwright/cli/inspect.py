@@ -83,6 +83,10 @@ def inspect_command(
         from boxwright.config import load_config
 
         dataset = build_dataset(load_config(data).train_input_reader, "train_input_reader")
+    elif _is_of_another_format(data):
+        from boxwright.autoconfig.recognize import open_recognized, recognize
+
+        dataset, _ = open_recognized(recognize(data, allow_paths_outside=allow_paths_outside))
     else:
         dataset = open_dataset(
             data,
@@ -102,6 +106,14 @@ def inspect_command(
         suggest("doctor", data)
     else:
         suggest("doctor", "pipeline.config", when="when a configuration reads these data")
+
+
+def _is_of_another_format(data: str) -> bool:
+    """Tell whether data are a folder that is neither VOC's nor has a file that names what is in it."""
+    from boxwright.autoconfig.recognize import has_voc_annotations
+    from boxwright.data.convert import detect_format
+
+    return Path(data).is_dir() and detect_format(data) == "voc" and not has_voc_annotations(Path(data))
 
 
 def _describe(path: str) -> None:

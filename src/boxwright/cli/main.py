@@ -81,7 +81,7 @@ _add("benchmark", with_settings(benchmark.benchmark_command), "Measure latency a
 _add("serve", with_settings(serve.serve_command), "Answer requests over HTTP by an exported detector.")
 _add("exporter_main_v2", with_settings(exporter_main.exporter_command), "As TensorFlow's exporter is called.")
 _add("inspect", inspect.inspect_command, "Count what is in data; draw a contact sheet.")
-_add("doctor", doctor.doctor_command, "Look for what ruins a run, before it.")
+_add("doctor", doctor.doctor_command, "Check a configuration and data for what ruins a run.")
 _add("replay", replay.replay_command, "Do a training step again that was not finite.")
 app.add_typer(config.app, name="config", short_help="Show, check and explain configurations.")
 

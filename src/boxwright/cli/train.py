@@ -169,6 +169,8 @@ def train_command(
     if words.epochs is not None and flags.num_train_steps is not None:
         raise ConfigError("--epochs and --num_train_steps say the same in two ways; leave one out")
     path, folder = _configuration_of(data, pipeline_config_path, model_dir, model, words, settings)
+    if data is not None and words.batch == "auto":  # it was chosen as the configuration was written
+        words = replace(words, batch="")
     config = _configured(path, words, flags, set_ or [], settings.device)
     if flags.checkpoint_dir is not None:
         _watch(config, flags.checkpoint_dir, folder, flags, settings)
@@ -247,7 +249,7 @@ def _configured(
     if flags.num_train_steps is not None:
         overrides.append(f"train_config.num_steps={flags.num_train_steps}")
     config = load_config(path, overrides)
-    if words.batch == "auto" and path.name != "init.config":  # which was fitted as it was written
+    if words.batch == "auto":
         from boxwright.builders.missing import require_for_training
         from boxwright.training.batch_size import fitting_batch
 

@@ -26,7 +26,7 @@ class FieldWords:
 
     epochs: float | None = setting(None, "Passes over the training data; sets train_config.num_steps.", _PANEL, 0)
     minutes: float | None = setting(
-        None, "With DATA: how long training may take on this machine; steps are tried first.", _PANEL, 0
+        None, "With DATA: train for about so long on this machine; steps are timed first.", _PANEL, 0
     )
     batch: str = setting(
         "", "Images of a step (train_config.batch_size); auto for as many as fit the memory, at most 64.", _PANEL

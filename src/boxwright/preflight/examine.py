@@ -121,7 +121,12 @@ def examine_data(
     yield from check_turned(prints)
     yield from check_duplicates(prints, "the training data")
     if held_out is None:
-        yield Finding("split", "note", "the data come without a split", "boxwright init makes one that leaks nothing")
+        yield Finding(
+            "split",
+            "note",
+            "the data come without a split",
+            "boxwright init makes one that keeps near-duplicates on one side",
+        )
     else:
         yield from _evaluation_data(held_out, prints, depth, shown)
 

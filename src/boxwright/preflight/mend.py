@@ -132,7 +132,7 @@ def mend(train: Dataset, held_out: Dataset | None, out: str | Path, progress: Pr
     empty = next((name for name, part in parts.items() if not len(part)), None)
     if empty is not None:
         raise DataError(f"nothing is left of the data for {'training' if empty == 'train' else 'evaluation'}")
-    with unfinished(folder, "data that are being mended"):
+    with unfinished(folder, "data that are being fixed"):
         for name, part in parts.items():
             write_coco(part, folder / name / _ANNOTATIONS, progress=_titled(shown, f"write {name}"))
         write_whole(folder / "label_map.pbtxt", label_map_text(train.categories))
@@ -143,7 +143,7 @@ def mend(train: Dataset, held_out: Dataset | None, out: str | Path, progress: Pr
 def require_new(folder: Path) -> None:
     """Raise an OutputError where a folder has something in it: mended data are written to a new one."""
     if folder.exists() and (not is_folder(folder) or any(folder.iterdir())):
-        raise OutputError(f"{folder} is there already; mended data are written to a new folder")
+        raise OutputError(f"{folder} is there already; fixed data are written to a new folder")
 
 
 def _unlike(
