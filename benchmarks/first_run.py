@@ -3,9 +3,9 @@
     BOXWRIGHT_DATA=folder-of-bccd-and-raccoon python benchmarks/first_run.py bccd raccoon tiny elongated
 
 bccd: 900 steps of the configuration that `init` writes, and 900 of benchmarks/bccd.config, with two seeds each.
-raccoon: five minutes of `init`'s configuration, and the project's own for as many seconds; both are evaluated on the images that `init`
-held out, of which neither is trained on. tiny, elongated: pictures of objects of 8 to 14 pixels, and of bars 6 to 10
-times as long as wide; trained for ten minutes.
+raccoon: five minutes of `init`'s configuration, and the project's own for as many seconds; both are evaluated on the
+images that `init` held out, on which neither is trained. tiny, elongated: pictures of objects of 8 to 14 pixels, and of
+bars 6 to 10 times as long as wide; trained for ten minutes.
 """
 
 from __future__ import annotations
