@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import http.server
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -242,3 +245,20 @@ def test_a_stream_without_end(run: SmallRun) -> None:
     stream = bw.load(run.onnx).stream(endless(), batch_size=2)
     assert len(next(stream)) > 0
     assert len(given) == 2
+
+
+def test_an_address_is_fetched(run: SmallRun) -> None:
+    """From a server of this machine; what it sends is decoded as a file is."""
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(run.picture.parent))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        model = bw.load(run.onnx)
+        found = model(f"{address}/{run.picture.name}")
+        same(found, model(run.picture))
+        assert found.source == f"{address}/{run.picture.name}"
+        with pytest.raises(bw.DataError, match="404"):
+            model(f"{address}/nowhere.png")
+        with pytest.raises(bw.DataError, match="expected an image, found"):
+            model(f"{address}/")
+        server.shutdown()
