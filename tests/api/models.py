@@ -42,8 +42,8 @@ def demo_config(folder: Path, steps: int) -> str:
     for name in ("label_map.pbtxt", "train.record-?????-of-00002", "val.record"):
         text = text.replace(f'"{name}"', f'"{folder}/{name}"')
     for old, new in (
-        ("num_steps: 1400", f"num_steps: {steps}"),
-        ("total_steps: 1400", f"total_steps: {steps}"),
+        ("num_steps: 1600", f"num_steps: {steps}"),
+        ("total_steps: 1600", f"total_steps: {steps}"),
         ("warmup_steps: 60", f"warmup_steps: {min(steps // 2, 10)}"),
         ("learning_rate_base: 0.01\n", "learning_rate_base: 0.018\n"),
         ("height: 128 width: 128", "height: 96 width: 96"),

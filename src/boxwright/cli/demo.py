@@ -21,7 +21,7 @@ def demo_command(
         bool, typer.Option("--data_only", help="Make the data and the configuration, and stop.")
     ] = False,
     num_train_steps: Annotated[int | None, typer.Option("--num_train_steps", help="Train for so many steps.")] = None,
-    train_images: Annotated[int, typer.Option("--train_images", min=1, help="Images to make for training.")] = 3000,
+    train_images: Annotated[int, typer.Option("--train_images", min=1, help="Images to make for training.")] = 2000,
     val_images: Annotated[int, typer.Option("--val_images", min=1, help="Images to make for evaluation.")] = 250,
 ) -> None:
     """Make pictures of shapes as TFRecords, train a detector on them, evaluate it, draw what it sees."""
