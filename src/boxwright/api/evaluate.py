@@ -23,7 +23,6 @@ __all__ = ["evaluate"]
 # A process that reads images is worth its start for long evaluations alone.
 _DEFAULTS = EvaluationSettings(workers=0)
 _OF_COMMANDS, _OF_OPENING = ("engine", "shares"), ("device", "tf32", "precision", "compile")
-_WHY = {False: "here: boxwright evaluate spreads work over processes", True: "on a Model that is open already"}
 
 
 def evaluate(
@@ -54,10 +53,13 @@ def evaluate(
         BoxwrightError: Where model, configuration or data cannot be used.
     """
     chosen = with_options(_DEFAULTS, settings, "evaluate")
-    unused = _OF_COMMANDS if not isinstance(model, Model) else (*_OF_COMMANDS, *_OF_OPENING)
     for name in settings:
-        if name in unused:
-            raise ConfigError(f"evaluate: {name} has no effect {_WHY[name in _OF_OPENING]}; leave it out")
+        if name in _OF_COMMANDS:
+            raise ConfigError(
+                f"evaluate: {name} has no effect here: boxwright evaluate spreads work over processes; leave it out"
+            )
+        if name in _OF_OPENING and isinstance(model, Model):
+            raise ConfigError(f"evaluate: {name} has no effect on a Model that is open already; leave it out")
     if isinstance(model, TrainEvalPipelineConfig) or model_dir is not None:
         if model_dir is None:
             raise ConfigError("evaluate(config, model_dir): the run's folder is missing")

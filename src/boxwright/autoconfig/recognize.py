@@ -6,12 +6,13 @@ import copy
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from boxwright.builders.input_reader import build_dataset
 from boxwright.config import messages as m
+from boxwright.data.coco import ROBOFLOW_ANNOTATIONS
 from boxwright.data.dataset import Dataset
 from boxwright.data.label_map import load_label_map
 from boxwright.data.record_classes import classes_of_records
@@ -19,12 +20,11 @@ from boxwright.data.yolo import find_yolo, yolo_splits
 from boxwright.errors import DataError
 from boxwright.files import is_file, is_folder, refuse_unfinished, shown
 from boxwright.inference.files import IMAGES
-from boxwright.preflight.records import spread
+from boxwright.preflight.records import can_be_read, spread
 from boxwright.types import Categories, Category
 
 __all__ = ["Recognized", "has_voc_annotations", "is_data_file", "is_record_file", "open_recognized", "recognize"]
 
-_ROBOFLOW = "_annotations.coco.json"
 _TRAINING = ("trainval", "train", "training")
 _RECORDS = re.compile(r".+\.(tf_?)?records?(-[0-9]{5}-of-[0-9]{5})?|.+-[0-9]{5}-of-[0-9]{5}", re.IGNORECASE)
 _BEGINNING = 1 << 20
@@ -134,25 +134,12 @@ def _have_outlines(reader: m.InputReader) -> bool:
     """Tell whether every object of some samples has an outline."""
     if reader.which("input_reader") not in ("coco_input_reader", "yolo_input_reader"):
         return False
-    dataset = build_dataset(_with_masks(reader), "the data")
-    drawn = False
-    for number in spread(len(dataset), _TRIED):
-        try:
-            sample = dataset[number]
-        except DataError:
-            if _can_be_read(reader, number):
-                return False
-            continue
-        drawn |= sample.masks is not None and bool(sample.masks.any())
-    return drawn
-
-
-def _can_be_read(reader: m.InputReader, number: int) -> bool:
-    try:
-        build_dataset(reader, "the data")[number]
-    except DataError:
+    plain, masked = (build_dataset(one, "the data") for one in (reader, _with_masks(reader)))
+    tried = [number for number in spread(len(plain), _TRIED) if can_be_read(plain, number)]
+    if not all(can_be_read(masked, number) for number in tried):
         return False
-    return True
+    found = [masked[number].masks for number in tried]
+    return any(masks is not None and masks.any() for masks in found)
 
 
 def is_data_file(path: Path) -> bool:
@@ -213,21 +200,13 @@ def _roboflow_coco(path: Path) -> Recognized | None:
     if not is_folder(path):
         return None
 
-    def reader(folder: Path) -> m.InputReader:
-        return m.InputReader(coco_input_reader=m.CocoInputReader(annotations=str(folder / _ROBOFLOW)))
+    def reader(name: str) -> m.InputReader:
+        return m.InputReader(coco_input_reader=m.CocoInputReader(annotations=str(path / name / ROBOFLOW_ANNOTATIONS)))
 
-    if is_file(path / _ROBOFLOW):
-        return Recognized("Roboflow's COCO", reader(path), None)
-    lists = sorted(folder.parent.name for folder in path.glob(f"*/{_ROBOFLOW}"))
-    if not lists:
-        return None
-    train, held_out = _two_of(lists, path)
-    return Recognized(
-        "Roboflow's COCO",
-        reader(path / train),
-        reader(path / held_out) if held_out else None,
-        notes=_left(lists, train, held_out),
-    )
+    if is_file(path / ROBOFLOW_ANNOTATIONS):
+        return Recognized("Roboflow's COCO", reader(""), None)
+    lists = sorted(folder.parent.name for folder in path.glob(f"*/{ROBOFLOW_ANNOTATIONS}"))
+    return _of_lists("Roboflow's COCO", lists, path, reader) if lists else None
 
 
 def _two_of(names: Sequence[str], path: Path) -> tuple[str, str | None]:
@@ -247,6 +226,19 @@ def _two_of(names: Sequence[str], path: Path) -> tuple[str, str | None]:
     return train, held_out
 
 
+def _of_lists(
+    kind: str,
+    names: Sequence[str],
+    path: Path,
+    reader: Callable[[str], m.InputReader],
+    label_map: Categories | None = None,
+) -> Recognized:
+    """Return data that come as lists, of which two are used by their names."""
+    train, held_out = _two_of(names, path)
+    notes = _left(names, train, held_out)
+    return Recognized(kind, reader(train), None if held_out is None else reader(held_out), label_map, notes)
+
+
 def _words(name: str) -> list[str]:
     """Return the words of a name: `instances_train2017` is instances and train."""
     return re.findall("[a-z]+", name.lower())
@@ -264,7 +256,6 @@ def _records(path: Path) -> Recognized | None:
         return None
     shards = re.compile(r"-[0-9]{5}-of-([0-9]{5})$")
     names = sorted({shards.sub(r"-?????-of-\1", file.name) for file in files})
-    train, held_out = _two_of(names, folder)
     label_map = next(
         (file for file in (folder / "label_map.pbtxt", *sorted(folder.glob("*.pbtxt"))) if is_file(file)), None
     )
@@ -272,13 +263,7 @@ def _records(path: Path) -> Recognized | None:
     def reader(name: str) -> m.InputReader:
         return m.InputReader(tf_record_input_reader=m.TFRecordInputReader(input_path=[str(folder / name)]))
 
-    return Recognized(
-        "TFRecords",
-        reader(train),
-        reader(held_out) if held_out else None,
-        load_label_map(label_map) if label_map else None,
-        _left(names, train, held_out),
-    )
+    return _of_lists("TFRecords", names, folder, reader, load_label_map(label_map) if label_map else None)
 
 
 def _coco(path: Path) -> Recognized | None:
@@ -288,7 +273,6 @@ def _coco(path: Path) -> Recognized | None:
     if not files:
         return None
     by_name = {file.stem: file for file in files}
-    train, held_out = _two_of(sorted(by_name), path)
 
     def reader(name: str) -> m.InputReader:
         images = _images_of(by_name[name], path if is_folder(path) else path.parent)
@@ -296,12 +280,7 @@ def _coco(path: Path) -> Recognized | None:
             coco_input_reader=m.CocoInputReader(annotations=str(by_name[name]), image_folder=str(images))
         )
 
-    return Recognized(
-        "COCO",
-        reader(train),
-        reader(held_out) if held_out else None,
-        notes=_left(sorted(by_name), train, held_out),
-    )
+    return _of_lists("COCO", sorted(by_name), path, reader)
 
 
 def _json_files(path: Path) -> list[Path]:
@@ -334,18 +313,11 @@ def _has_images(folder: Path) -> bool:
 
 def _open_images(path: Path) -> Recognized | None:
     """Open Images' CSV of boxes, with the images beside it."""
-    files = (
-        [path]
-        if path.suffix == ".csv" and is_file(path)
-        else sorted(path.glob("*bbox*.csv"))
-        if is_folder(path)
-        else []
-    )
-    if not files:
+    files = sorted(path.glob("*bbox*.csv")) if is_folder(path) else [path]
+    if not files or files[0].suffix != ".csv":
         return None
     root = path if is_folder(path) else path.parent
     by_name = {file.stem: file for file in files}
-    train, held_out = _two_of(sorted(by_name), path)
 
     def reader(name: str) -> m.InputReader:
         images = next((f for f in (*(root / word for word in _words(name)), root / "images") if is_folder(f)), root)
@@ -353,7 +325,7 @@ def _open_images(path: Path) -> Recognized | None:
             open_images_input_reader=m.OpenImagesInputReader(annotations=str(by_name[name]), image_folder=str(images))
         )
 
-    return Recognized("Open Images", reader(train), reader(held_out) if held_out else None)
+    return _of_lists("Open Images", sorted(by_name), path, reader)
 
 
 def _voc(path: Path) -> Recognized | None:
@@ -368,10 +340,7 @@ def _voc(path: Path) -> Recognized | None:
 
     if not names or names == ["all"]:
         return Recognized("Pascal VOC", reader(""), None)
-    train, held_out = _two_of(names, path)
-    return Recognized(
-        "Pascal VOC", reader(train), reader(held_out) if held_out else None, notes=_left(names, train, held_out)
-    )
+    return _of_lists("Pascal VOC", names, path, reader)
 
 
 def has_voc_annotations(path: Path) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 import os
 import tempfile
 import time
@@ -27,6 +26,7 @@ from boxwright.files import is_file, make_folder, write_whole
 from boxwright.preflight.anchors import anchors_of, fit_anchors
 from boxwright.preflight.records import Progress, Record
 from boxwright.training.batch_size import fitting_batch
+from boxwright.training.length import steps_through
 
 __all__ = ["Started", "init_config", "start_run"]
 
@@ -58,7 +58,6 @@ class Started:
 class _Data:
     """The data, opened."""
 
-    found: Recognized
     train: m.InputReader
     held_out: m.InputReader
     training: Dataset
@@ -200,7 +199,7 @@ def _open(found: Recognized, stem: Path, progress: Progress | None) -> _Data:
     for reader in (train, held_out):
         reader.label_map_path = str(label_map)
     held_out.shuffle = False
-    return _Data(found, train, held_out, training, facts, records, files, choices)
+    return _Data(train, held_out, training, facts, records, files, choices)
 
 
 def _told(split: Split) -> Choice:
@@ -307,7 +306,7 @@ def _of_batch(plan: Plan, preset: str, batch_size: int, data: _Data, wishes: Wis
     images = data.facts.images
     length = choose_length(images, batch_size)
     if wishes.epochs is not None:
-        steps = max(math.ceil(wishes.epochs * images / batch_size), 1)
+        steps = steps_through(images, wishes.epochs, batch_size)
         length = replace(length, steps=steps, warmup=max(round(steps / 20), 1), epochs=wishes.epochs)
     train = load_config(f"preset:{preset}", [f"train_config.batch_size={batch_size}"]).train_config
     if train is None or train.optimizer is None:

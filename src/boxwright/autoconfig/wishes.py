@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from boxwright.errors import ConfigError
 from boxwright.settings import setting
 
-__all__ = ["DEFAULT_PRESET", "Wishes", "size_of"]
+__all__ = ["DEFAULT_PRESET", "Wishes", "batch_of", "size_of"]
 
 # Trains from fresh weights on hundreds of images, on a CPU too.
 DEFAULT_PRESET = "ssd_mobilenet_v2_fpn_small"
@@ -44,19 +44,28 @@ class Wishes:
         return size_of(self.imgsz) if self.imgsz else None
 
     def batch_size(self) -> int | None:
-        """Return the batch size that is asked for; None to choose.
+        """Return the batch size that is asked for; None to choose."""
+        return batch_of(self.batch, "batch")
 
-        Returns:
-            The number of images.
 
-        Raises:
-            ConfigError: Where `batch` is neither a number above 0 nor auto.
-        """
-        if self.batch == "auto":
-            return None
-        if not self.batch.isdecimal() or int(self.batch) < 1:
-            raise ConfigError(f"batch {self.batch}: expected a number of images, or auto")
-        return int(self.batch)
+def batch_of(text: str, what: str) -> int | None:
+    """Read a batch size.
+
+    Args:
+        text: A number of images, or auto.
+        what: What the user calls it, for the error.
+
+    Returns:
+        The number; None for auto.
+
+    Raises:
+        ConfigError: Where it is neither a number above 0 nor auto.
+    """
+    if text == "auto":
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise ConfigError(f"{what} {text}: expected a number of images, or auto")
+    return int(text)
 
 
 def size_of(text: str) -> tuple[int, int]:

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from boxwright.autoconfig.choices import Length
 from boxwright.config import messages as m
 from boxwright.config.load import dump_message
-from boxwright.config.message import Message, field_specs
+from boxwright.config.message import Message, find_fields
 from boxwright.errors import ConfigError
 
 __all__ = ["Plan", "config_text", "family_of", "schedule_text"]
 
 # Fields that count steps.
 _STEPS = frozenset({"total_steps", "warmup_steps", "hold_base_rate_steps", "decay_steps", "step", "burnin_schedule"})
-_WARMUP_SHARE = 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,18 +79,10 @@ def family_of(config: m.TrainEvalPipelineConfig) -> str:
 def schedule_text(optimizer: m.Optimizer, num_steps: int, steps: int) -> m.Optimizer:
     """Return an optimizer whose schedule of learning rates is stretched from one number of steps to another."""
     stretched = copy.deepcopy(optimizer)
-    _stretch(stretched, num_steps, steps)
+    for message, name in find_fields(stretched, _STEPS):
+        if value := getattr(message, name):
+            setattr(message, name, max(round(value * steps / num_steps), 1))
     return stretched
-
-
-def _stretch(message: Message, before: int, after: int) -> None:
-    specs = field_specs(type(message))
-    for name, value in message.present().items():
-        if specs[name].kind == "message":
-            for child in value if specs[name].repeated else [value]:
-                _stretch(child, before, after)
-        elif name in _STEPS and value:
-            setattr(message, name, max(round(value * after / before), 1))
 
 
 def config_text(plan: Plan) -> str:

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from boxwright.cli.console import console, count_progress, errors, suggest
+from boxwright.cli.console import console, errors, progress_of, suggest
 from boxwright.errors import ConfigError
 from boxwright.files import is_file, is_folder
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from boxwright.preflight.examine import Depth
     from boxwright.preflight.finding import Finding
     from boxwright.preflight.records import Progress
 
@@ -65,11 +66,13 @@ def doctor_command(  # noqa: PLR0913  # each is an option
         require_new(fix)
     if not _is_configuration(config) and (changes or checkpoint):
         raise ConfigError("--set and --checkpoint are of a configuration; data have neither")
-    depth = (0, 0, 0) if full else None
+    from boxwright.preflight.examine import Depth
+
+    depth = Depth(0, 0, 0) if full else Depth()
     findings: list[Finding] = []
 
     def progress(what: str, items: Iterable[int]) -> Iterable[int]:
-        return items if as_json else count_progress(what)(items)
+        return items if as_json else progress_of(what, items)
 
     if _is_configuration(config):
         findings += _of_configuration(config, changes or [], checkpoint, depth, progress, (steps, workers, device))
@@ -104,16 +107,16 @@ def _of_configuration(
     config: Path,
     changes: list[str],
     checkpoint: str,
-    depth: tuple[int, int, int] | None,
+    depth: Depth,
     progress: Progress,
     trial: tuple[bool, int, str],
 ) -> list[Finding]:
     from boxwright.config import load_config
-    from boxwright.preflight.examine import Depth, examine
+    from boxwright.preflight.examine import examine
     from boxwright.training.rehearsal import check_speed_and_memory
 
     loaded = load_config(config, changes)
-    findings = list(examine(loaded, checkpoint, Depth(*depth) if depth else Depth(), progress))
+    findings = list(examine(loaded, checkpoint, depth, progress))
     buildable = all(
         finding.check not in ("configuration", "fields") or finding.verdict != "fatal" for finding in findings
     )
@@ -124,16 +127,16 @@ def _of_configuration(
     return findings
 
 
-def _of_data(data: Path, depth: tuple[int, int, int] | None, progress: Progress) -> list[Finding]:
+def _of_data(data: Path, depth: Depth, progress: Progress) -> list[Finding]:
     from boxwright.autoconfig.recognize import open_recognized, recognize
-    from boxwright.preflight.examine import Depth, examine_data
+    from boxwright.preflight.examine import examine_data
     from boxwright.preflight.finding import Finding
 
     found = recognize(data)
     train, held_out = open_recognized(found)
     told = f"{found.kind}, {len(train)} images" + (f" to train and {len(held_out)} to evaluate" if held_out else "")
     findings = [Finding("data", "fine", told)]
-    findings += examine_data(train, held_out, Depth(*depth) if depth else Depth(), progress)
+    findings += examine_data(train, held_out, depth, progress)
     return findings
 
 

@@ -85,11 +85,10 @@ def batch_override(words: FieldWords) -> list[str]:
     Raises:
         ConfigError: For what is neither a number of images nor auto.
     """
-    if words.batch in ("", "auto"):
-        return []
-    if not words.batch.isdecimal() or int(words.batch) < 1:
-        raise ConfigError(f"--batch {words.batch}: expected a number of images, or auto")
-    return [f"train_config.batch_size={int(words.batch)}"]
+    from boxwright.autoconfig.wishes import batch_of
+
+    size = batch_of(words.batch or "auto", "--batch")
+    return [] if size is None else [f"train_config.batch_size={size}"]
 
 
 def _steps(config: TrainEvalPipelineConfig, epochs: float) -> tuple[int, str]:
@@ -255,7 +254,7 @@ OTHER_NAMES: dict[str, dict[str, str]] = {
         "threshold": _THRESHOLD,
         "score_threshold": _THRESHOLD,
         "iou": _OVERLAP,
-        "batch": "--batch_size, where --out ends in .parquet; else pictures are looked at one by one",
+        "batch": "--batch_size, where --out ends in .parquet; else pictures are taken one by one",
         "save_txt": "--csv or --coco",
         "output": "--out",
         "project": "--out",

@@ -12,6 +12,7 @@ import enum
 import math
 import struct
 import types
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin
@@ -38,6 +39,7 @@ __all__ = [
     "String",
     "UInt32",
     "field_specs",
+    "find_fields",
 ]
 
 _INFINITE = {"inf": float("inf"), "infinity": float("inf"), "nan": float("nan")}
@@ -221,6 +223,17 @@ class FieldSpec:
 def field_specs(message: type[Message]) -> dict[str, FieldSpec]:
     """Return field name to its specification, in the order of declaration."""
     return {name: _spec(info.annotation) for name, info in message.model_fields.items()}
+
+
+def find_fields(message: Message, names: Collection[str]) -> Iterator[tuple[Message, str]]:
+    """Yield every scalar that is present under one of some names, in a message or below it: its message, its field."""
+    specs = field_specs(type(message))
+    for name, value in message.present().items():
+        if specs[name].kind == "message":
+            for child in value if specs[name].repeated else [value]:
+                yield from find_fields(child, names)
+        elif name in names:
+            yield message, name
 
 
 _SCALARS: dict[type, Literal["float", "int", "bool", "string"]] = {

@@ -7,9 +7,7 @@ for SGD; presets that learn with Adam do not ask for it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from boxwright.config.message import Message, field_specs
+from boxwright.config.message import find_fields
 from boxwright.config.messages import TrainConfig
 from boxwright.config.preset import from_preset
 
@@ -51,7 +49,7 @@ def scale_rates(train: TrainConfig) -> str:
         What was done, in a sentence; empty where nothing was.
     """
     meant_for, batch_size = train.learning_rate_batch_size, train.batch_size
-    rates = list(_rates(train.optimizer)) if train.optimizer is not None else []
+    rates = list(find_fields(train.optimizer, _RATES)) if train.optimizer is not None else []
     if batch_size == meant_for or not all(from_preset(message.location(name)) for message, name in rates):
         return ""
     changes = []
@@ -63,14 +61,3 @@ def scale_rates(train: TrainConfig) -> str:
         f"learning rates are scaled by {batch_size} / {meant_for}, as the preset's are for batches of {meant_for} and "
         f"train_config.batch_size is {batch_size} ({', '.join(changes)}); a rate of your own is taken as it is"
     )
-
-
-def _rates(message: Message) -> Iterator[tuple[Message, str]]:
-    """Yield every learning rate that is set in an optimizer: its message, and its field."""
-    specs = field_specs(type(message))
-    for name, value in message.present().items():
-        if specs[name].kind == "message":
-            for child in value if specs[name].repeated else [value]:
-                yield from _rates(child)
-        elif name in _RATES:
-            yield message, name

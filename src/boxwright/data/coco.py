@@ -20,7 +20,10 @@ from boxwright.files import is_file, is_folder, read_file, refuse_unfinished, sh
 from boxwright.ops.run_lengths import encode_mask
 from boxwright.types import Categories, Category, Sample
 
-__all__ = ["CocoDataset", "coco_annotation"]
+__all__ = ["ROBOFLOW_ANNOTATIONS", "CocoDataset", "coco_annotation"]
+
+# The annotations of a folder of Roboflow's exports, beside its images.
+ROBOFLOW_ANNOTATIONS = "_annotations.coco.json"
 
 _LOG = logging.getLogger("boxwright")
 _DIGITS = re.compile("[0-9]{1,18}")

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal
 
-from boxwright.data.coco import CocoDataset, coco_annotation
+from boxwright.data.coco import ROBOFLOW_ANNOTATIONS, CocoDataset, coco_annotation
 from boxwright.data.dataset import Dataset
 from boxwright.data.fddb import FddbDataset, is_fddb
 from boxwright.data.label_map import load_label_map, write_label_map
@@ -33,7 +33,6 @@ __all__ = ["DataFormat", "detect_format", "open_dataset", "write_coco", "write_t
 
 DataFormat = Literal["voc", "coco", "tfrecord", "yolo", "open_images", "wider_face", "fddb"]
 _BY_ENDING: dict[str, DataFormat] = {".json": "coco", ".csv": "open_images", ".yaml": "yolo", ".yml": "yolo"}
-_ROBOFLOW = "_annotations.coco.json"
 Progress = Callable[[Iterable[int]], Iterable[int]]
 # So that a name with an ending and a number stays below the 255 bytes of common file systems.
 _LONGEST_STEM, _LONGEST_SUFFIX = 180, 16
@@ -57,7 +56,7 @@ def detect_format(path: str | Path) -> DataFormat:
         return "fddb"
     if find_yolo(path) is not None:
         return "yolo"
-    if is_file(Path(path) / _ROBOFLOW):
+    if is_file(Path(path) / ROBOFLOW_ANNOTATIONS):
         return "coco"
     if is_folder(path):
         return "voc"
@@ -93,7 +92,7 @@ def open_dataset(
     """
     kind = detect_format(path)
     if kind == "coco" and is_folder(path):
-        path = Path(path) / _ROBOFLOW
+        path = Path(path) / ROBOFLOW_ANNOTATIONS
     beside = (Path(path) if kind == "voc" else Path(path).parent) / "label_map.pbtxt"
     if label_map is None and kind in ("voc", "tfrecord") and is_file(beside):
         label_map = beside

@@ -6,7 +6,7 @@ A line of the list is a sample's number in the data and its file's name, as `17 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from boxwright.data.dataset import Dataset
@@ -17,21 +17,32 @@ from boxwright.types import Categories, Sample
 __all__ = ["ListedDataset", "read_sample_list", "sample_list_text"]
 
 
+def _as_it_is(sample: Sample) -> Sample:
+    return sample
+
+
 class ListedDataset:
     """The samples of a data set that a list names, in the list's order."""
 
-    def __init__(self, dataset: Dataset, rows: Sequence[tuple[int, str]], path: str | Path) -> None:
+    def __init__(
+        self,
+        dataset: Dataset,
+        rows: Sequence[tuple[int, str]],
+        path: str | Path,
+        change: Callable[[Sample], Sample] = _as_it_is,
+    ) -> None:
         """Take the list.
 
         Args:
             dataset: All samples.
             rows: Numbers and file names, as `read_sample_list` returns them.
             path: Where the list was read from, for messages.
+            change: What becomes of each sample that is read.
 
         Raises:
             DataError: Where it names a sample that is not there.
         """
-        self._dataset, self._rows, self.path = dataset, list(rows), Path(path)
+        self._dataset, self._rows, self.path, self._change = dataset, list(rows), Path(path), change
         beyond = next((number for number, _ in self._rows if number >= len(dataset)), None)
         if beyond is not None:
             raise DataError(
@@ -68,7 +79,7 @@ class ListedDataset:
         number, name = self._rows[index]
         sample = self._dataset[number]
         self._check(number, name, sample.filename)
-        return sample
+        return self._change(sample)
 
     def encoded(self, index: int) -> tuple[bytes, str]:
         """Return the image file's bytes and its name."""

@@ -30,7 +30,7 @@ from boxwright.preflight.images import (
 )
 from boxwright.preflight.input_frame import InputFrame
 from boxwright.preflight.labels import check_balance, check_counts, check_label_map, check_record_texts
-from boxwright.preflight.records import Progress, Record, read_records, spread
+from boxwright.preflight.records import Progress, Record, read_records, silent, spread
 from boxwright.preflight.schedule import check_schedule
 
 __all__ = ["Depth", "examine", "examine_data", "examine_quickly"]
@@ -72,7 +72,7 @@ def examine(
     Yields:
         What each check found, also where all is well. After a configuration that cannot be built nothing follows.
     """
-    depth, shown = depth or Depth(), progress or _silent
+    depth, shown = depth or Depth(), progress or silent
     yield from check_fields(config)
     try:
         require_for_training(config)
@@ -111,7 +111,7 @@ def examine_data(
     Yields:
         What each check found, also where all is well.
     """
-    depth, shown = depth or Depth(), progress or _silent
+    depth, shown = depth or Depth(), progress or silent
     records, unreadable = _read(train, depth.decoded, "training samples", shown)
     prints = read_fingerprints(train, shown("training images", spread(len(train), depth.hashed)))
     yield from _readable(records, unreadable, prints, "training")
@@ -163,11 +163,6 @@ def _schedule(plan: TrainingPlan) -> Iterable[Finding]:
         )
     else:
         yield from check_schedule(plan.optimizer.schedule, plan.num_steps)
-
-
-def _silent(what: str, items: Iterable[int]) -> Iterable[int]:
-    del what
-    return items
 
 
 def _read(dataset: Dataset, most: int, what: str, progress: Progress) -> tuple[list[Record], list[str]]:

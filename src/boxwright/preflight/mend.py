@@ -8,24 +8,26 @@ training (left out of evaluation). Of copies with other annotations the first st
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from boxwright.data.coco import ROBOFLOW_ANNOTATIONS
 from boxwright.data.convert import write_coco
 from boxwright.data.dataset import Dataset
 from boxwright.data.label_map import label_map_text
+from boxwright.data.listed import ListedDataset
 from boxwright.errors import DataError, OutputError
 from boxwright.files import is_folder, unfinished, write_whole
-from boxwright.preflight.images import near_pairs, read_fingerprints
-from boxwright.preflight.records import Progress
-from boxwright.types import Categories, Sample
+from boxwright.preflight.images import Fingerprints, near_pairs, read_fingerprints
+from boxwright.preflight.records import Progress, can_be_read, silent
+from boxwright.types import Sample
 
-__all__ = ["Mended", "MendedDataset", "mend", "require_new"]
+__all__ = ["Mended", "mend", "require_new"]
 
-_ANNOTATIONS = "_annotations.coco.json"
 _SHOWN = 5
 
 
@@ -50,53 +52,19 @@ class Mended:
             self.examples[what].append(name)
 
 
-class MendedDataset:
-    """Some samples of a data set, with their boxes put right as they are read."""
-
-    def __init__(self, dataset: Dataset, indices: Sequence[int], told: Mended) -> None:
-        """Choose the samples.
-
-        Args:
-            dataset: All samples.
-            indices: Those that are taken.
-            told: Hears what was put right, whenever a sample is read.
-        """
-        self._dataset, self._indices, self._told = dataset, list(indices), told
-        self.name = dataset.name
-
-    @property
-    def categories(self) -> Categories:
-        """The classes."""
-        return self._dataset.categories
-
-    @property
-    def parts(self) -> tuple[int, ...]:
-        """How many samples each source has; all are of one."""
-        return (len(self),)
-
-    def __len__(self) -> int:
-        return len(self._indices)
-
-    def __getitem__(self, index: int) -> Sample:
-        """Read one sample, with boxes that lie in its image and have an area."""
-        return self._clipped(self._dataset[self._indices[index]])
-
-    def encoded(self, index: int) -> tuple[bytes, str]:
-        """Return the image file's bytes and its name."""
-        return self._dataset.encoded(self._indices[index])
-
-    def _clipped(self, sample: Sample) -> Sample:
-        height, width = sample.image.shape[:2]
-        limits = np.array([width, height] * 2, np.float32)
-        boxes = np.clip(sample.boxes, 0, limits)
-        whole = np.asarray((boxes[:, 2:] > boxes[:, :2]).all(1))
-        name = sample.id or sample.filename
-        self._told.add("boxes without area or outside their image, left out", name, int((~whole).sum()))
-        moved = whole & (boxes != sample.boxes).any(1)
-        self._told.add("boxes across the border, clipped", name, int(moved.sum()))
-        # Areas of clipped boxes are measured anew; those of masks stay.
-        areas = np.where(moved, (boxes[:, 2:] - boxes[:, :2]).prod(1), sample.areas)
-        return replace(sample, boxes=boxes, areas=areas.astype(np.float32)).keep(whole)
+def _with_whole_boxes(told: Mended, sample: Sample) -> Sample:
+    """Return a sample with the boxes that have an area in its image, clipped to it; what was put right is counted."""
+    height, width = sample.image.shape[:2]
+    limits = np.array([width, height] * 2, np.float32)
+    boxes = np.clip(sample.boxes, 0, limits)
+    whole = np.asarray((boxes[:, 2:] > boxes[:, :2]).all(1))
+    name = sample.id or sample.filename
+    told.add("boxes without area or outside their image, left out", name, int((~whole).sum()))
+    moved = whole & (boxes != sample.boxes).any(1)
+    told.add("boxes across the border, clipped", name, int(moved.sum()))
+    # Areas of clipped boxes are measured anew; those of masks stay.
+    areas = np.where(moved, (boxes[:, 2:] - boxes[:, :2]).prod(1), sample.areas)
+    return replace(sample, boxes=boxes, areas=areas.astype(np.float32)).keep(whole)
 
 
 def mend(train: Dataset, held_out: Dataset | None, out: str | Path, progress: Progress | None = None) -> Mended:
@@ -117,24 +85,19 @@ def mend(train: Dataset, held_out: Dataset | None, out: str | Path, progress: Pr
     """
     folder = Path(out)
     require_new(folder)
-    shown = progress or _silent
+    shown = progress or silent
     told = Mended(folder)
     prints = read_fingerprints(train, shown("training images", range(len(train))))
-    kept = _unlike(train, prints.indices, prints.exact, set(), told, "training")
-    parts = {"train": MendedDataset(train, kept, told)}
+    parts = {"train": _mended(train, prints, set(), told, "training")}
     if held_out is not None:
         others = read_fingerprints(held_out, shown("evaluation images", range(len(held_out))))
         leaked = {others.indices[row] for _, row in near_pairs(prints, others)}
         for number in sorted(leaked):
             told.add("evaluation: images of which training has nearly the same, left out", _name(held_out, number))
-        rest = _unlike(held_out, others.indices, others.exact, leaked, told, "evaluation")
-        parts["valid"] = MendedDataset(held_out, rest, told)
-    empty = next((name for name, part in parts.items() if not len(part)), None)
-    if empty is not None:
-        raise DataError(f"nothing is left of the data for {'training' if empty == 'train' else 'evaluation'}")
+        parts["valid"] = _mended(held_out, others, leaked, told, "evaluation")
     with unfinished(folder, "data that are being fixed"):
         for name, part in parts.items():
-            write_coco(part, folder / name / _ANNOTATIONS, progress=_titled(shown, f"write {name}"))
+            write_coco(part, folder / name / ROBOFLOW_ANNOTATIONS, progress=_titled(shown, f"write {name}"))
         write_whole(folder / "label_map.pbtxt", label_map_text(train.categories))
     told.counts = +told.counts  # without what never came
     return told
@@ -146,21 +109,14 @@ def require_new(folder: Path) -> None:
         raise OutputError(f"{folder} is there already; fixed data are written to a new folder")
 
 
-def _unlike(
-    dataset: Dataset,
-    indices: Sequence[int],
-    exact: Sequence[bytes],
-    without: set[int],
-    told: Mended,
-    what: str,
-) -> list[int]:
-    """Return samples whose images and annotations can be read, each image once."""
+def _mended(dataset: Dataset, prints: Fingerprints, without: set[int], told: Mended, what: str) -> Dataset:
+    """Return the samples whose images and annotations can be read, each image once, with whole boxes."""
     kept, seen = list[int](), dict[bytes, int]()
-    readable = dict(zip(indices, exact, strict=True))
+    readable = dict(zip(prints.indices, prints.exact, strict=True))
     for number in range(len(dataset)):
         if number in without:
             continue
-        if number not in readable or not _can_be_read(dataset, number):
+        if number not in readable or not can_be_read(dataset, number):
             told.add(f"{what}: samples that cannot be read, left out", _name(dataset, number))
         elif readable[number] not in seen:
             seen[readable[number]] = number
@@ -172,20 +128,15 @@ def _unlike(
                 f"{what}: copies of other images with other annotations, left out; compare them with the first",
                 _name(dataset, number),
             )
-    return kept
+    if not kept:
+        raise DataError(f"nothing is left of the data for {what}")
+    rows = [(number, "") for number in kept]
+    return ListedDataset(dataset, rows, told.folder, partial(_with_whole_boxes, told))
 
 
 def _same_objects(one: Sample, other: Sample) -> bool:
     rows = [sorted(zip(item.labels.tolist(), item.boxes.tolist(), strict=True)) for item in (one, other)]
     return rows[0] == rows[1]
-
-
-def _can_be_read(dataset: Dataset, number: int) -> bool:
-    try:
-        dataset[number]
-    except DataError:
-        return False
-    return True
 
 
 def _name(dataset: Dataset, number: int) -> str:
@@ -197,8 +148,3 @@ def _name(dataset: Dataset, number: int) -> str:
 
 def _titled(progress: Progress, title: str) -> Callable[[Iterable[int]], Iterable[int]]:
     return lambda items: progress(title, items)
-
-
-def _silent(what: str, items: Iterable[int]) -> Iterable[int]:
-    del what
-    return items

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from boxwright.data.dataset import Dataset
 from boxwright.data.loader import samples_or_errors
-from boxwright.errors import BoxwrightError
+from boxwright.errors import BoxwrightError, DataError
 
-__all__ = ["Progress", "Record", "read_records", "spread"]
+__all__ = ["Progress", "Record", "can_be_read", "read_records", "silent", "spread"]
 
 # Wraps what is gone through, to show how far it is: (what is done, items).
 Progress = Callable[[str, Iterable[int]], Iterable[int]]
@@ -41,6 +41,21 @@ class Record:
     labels: NDArray[np.int64]
     crowd: NDArray[np.bool_]
     left_out: int
+
+
+def silent(what: str, items: Iterable[int]) -> Iterable[int]:
+    """Return items that show nothing."""
+    del what
+    return items
+
+
+def can_be_read(dataset: Dataset, number: int) -> bool:
+    """Tell whether a sample's image and annotations can be read."""
+    try:
+        dataset[number]
+    except DataError:
+        return False
+    return True
 
 
 def spread(count: int, most: int) -> list[int]:

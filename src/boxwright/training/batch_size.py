@@ -10,8 +10,6 @@ from boxwright.training.rehearsal import Rehearsal, rehearse
 
 __all__ = ["fitting", "fitting_batch"]
 
-_FULL = 0.9  # of the memory that there is
-
 
 def fitting_batch(config: TrainEvalPipelineConfig, most: int, device: str = "auto") -> tuple[int, Rehearsal]:
     """Try steps of one and two images, and return the largest batch that should fit.
@@ -39,6 +37,6 @@ def fitting_batch(config: TrainEvalPipelineConfig, most: int, device: str = "aut
 def fitting(measured: Rehearsal, most: int) -> int:
     """Return `most`, or the first of its halves, quarters, … that fits; 1 where none does."""
     size = most
-    while size > 1 and measured.predicted(measured.memory, size) > _FULL * measured.available:
+    while size > 1 and not measured.fits(size):
         size //= 2
     return size

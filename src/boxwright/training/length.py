@@ -8,7 +8,7 @@ from boxwright.builders.input_reader import build_dataset
 from boxwright.config.messages import TrainEvalPipelineConfig
 from boxwright.errors import ConfigError
 
-__all__ = ["steps_of_epochs"]
+__all__ = ["steps_of_epochs", "steps_through"]
 
 
 def steps_of_epochs(config: TrainEvalPipelineConfig, epochs: float) -> tuple[int, int]:
@@ -29,4 +29,9 @@ def steps_of_epochs(config: TrainEvalPipelineConfig, epochs: float) -> tuple[int
     if config.train_config is None:
         raise ConfigError("train_config is not set; there is nothing to count epochs of")
     images = len(build_dataset(config.train_input_reader, "train_input_reader"))
-    return max(math.ceil(epochs * images / max(config.train_config.batch_size, 1)), 1), images
+    return steps_through(images, epochs, config.train_config.batch_size), images
+
+
+def steps_through(images: int, epochs: float, batch_size: int) -> int:
+    """Return how many steps go through so many images so often, at least 1; the last batch may begin another epoch."""
+    return max(math.ceil(epochs * images / max(batch_size, 1)), 1)

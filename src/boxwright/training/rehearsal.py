@@ -74,6 +74,10 @@ class Rehearsal:
     split: int = 0
     parts: int = 1
 
+    def fits(self, batch_size: int) -> bool:
+        """Tell whether a batch is measured, or predicted, to leave some of the memory free."""
+        return self.predicted(self.memory, batch_size) <= _FULL * self.available
+
     def predicted(self, values: Sequence[float], batch_size: int) -> float:
         """Return a value for a batch size: measured, or along the line through the first two."""
         if batch_size in self.batches:
@@ -117,7 +121,7 @@ def check_speed_and_memory(config: m.TrainEvalPipelineConfig, workers: int, devi
         yield Finding("memory", "fatal", text, _smaller(found, plan, size // 2))
     elif memory > found.available and size not in found.batches:
         yield Finding("memory", "fatal", text, _smaller(found, plan, size - 1))
-    elif memory > _FULL * found.available:
+    elif not found.fits(size):
         yield Finding("memory", "warning", text, _smaller(found, plan, size - 1))
     else:
         yield Finding("memory", "fine", text)
@@ -138,7 +142,7 @@ def check_speed_and_memory(config: m.TrainEvalPipelineConfig, workers: int, devi
 def _smaller(found: Rehearsal, plan: TrainingPlan, most: int) -> str:
     """Return what to do where a batch is too large, with parts of no more than so many images."""
     fits = 1
-    while fits < most and found.predicted(found.memory, fits + 1) <= _FULL * found.available:
+    while fits < most and found.fits(fits + 1):
         fits += 1
     return _in_parts_of(fits, plan)
 
@@ -206,10 +210,7 @@ def _measure(config: m.TrainEvalPipelineConfig, device: torch.device) -> Iterato
     found = Rehearsal(f"GPU ({device})" if device.type == "cuda" else "CPU", (), (), (), available, read)
     size = -(-plan.stream.batch_size // plan.accumulation)
     for count in dict.fromkeys((1, 2, size)):
-        if count > 2 and (
-            found.predicted(found.seconds, count) > _TRIED_SECONDS
-            or found.predicted(found.memory, count) > _FULL * available
-        ):
+        if count > 2 and (found.predicted(found.seconds, count) > _TRIED_SECONDS or not found.fits(count)):
             break
         seconds = _take_steps(learner, collate(list(islice(_again(samples), count))), device)
         if state.parts > 1:  # it was learned from in parts, which is another step than was asked for
