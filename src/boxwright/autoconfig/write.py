@@ -16,7 +16,7 @@ from boxwright.errors import ConfigError
 __all__ = ["Plan", "config_text", "family_of", "schedule_text"]
 
 # Fields that count steps.
-_STEPS = frozenset({"total_steps", "warmup_steps", "hold_base_rate_steps", "decay_steps", "step", "burnin_schedule"})
+_STEPS = frozenset({"total_steps", "warmup_steps", "hold_base_rate_steps", "decay_steps", "step", "burnin_steps"})
 
 
 @dataclass(frozen=True, eq=False)
