@@ -28,6 +28,8 @@ __all__ = [
     "PATTERN_SECONDS",
     "PICTURE_SIDE",
     "RECORD_BYTES",
+    "TRIAL_BYTES",
+    "TRIAL_SECONDS",
     "Limit",
 ]
 
@@ -91,6 +93,8 @@ ARCHIVE_FILES = Limit("archive_files", 10_000, "files in an archive")
 PATTERN_SECONDS = Limit("pattern_seconds", 5, "seconds of looking for a pattern")
 DOWNLOAD_BYTES = Limit("download_bytes", 200_000_000, "bytes of an image on a web server")
 DOWNLOAD_SECONDS = Limit("download_seconds", 60, "seconds of fetching an image")
+TRIAL_BYTES = Limit("trial_bytes", 8_000_000_000, "bytes of memory for opening an exported file")
+TRIAL_SECONDS = Limit("trial_seconds", 120, "seconds of opening an exported file")
 
 LIMITS = (
     IMAGE_PIXELS,
@@ -107,4 +111,6 @@ LIMITS = (
     PATTERN_SECONDS,
     DOWNLOAD_BYTES,
     DOWNLOAD_SECONDS,
+    TRIAL_BYTES,
+    TRIAL_SECONDS,
 )

@@ -27,8 +27,10 @@ from boxwright.exporters.litert_file import PYTHON, litert_input, litert_model, 
 from boxwright.exporters.litert_operator import Lite, with_operator
 from boxwright.ops.box_coder import FasterRcnnBoxCoder
 from boxwright.postprocessing.nms import Nms, PerClass
+from boxwright.runtime.export_file import read_export_file
 from boxwright.runtime.exported import ExportedDetector
 from boxwright.runtime.litert_session import LABELS, LitertSession
+from boxwright.runtime.sessions import open_session
 from tests.exporters.small_detectors import FAMILIES, build, fresh, pictures
 
 SIZE, ANCHORS, COLUMNS = (8, 6), 16, 5  # 8·6·3 = 16·(4 + 5)
@@ -119,7 +121,7 @@ def test_the_operator_suppresses_as_our_own_does(detector: bw.Detector, tmp_path
     """Random codes and scores through TensorFlow Lite's kernel and through `Nms`: the same boxes, classes, scores."""
     model, anchors = lite()
     save_litert(model, metadata(detector), tmp_path / "a.tflite")
-    session = LitertSession(tmp_path / "a.tflite", raw_outputs=True)
+    session = LitertSession(read_export_file(tmp_path / "a.tflite"), raw_outputs=True)
     corners = torch.from_numpy(
         np.concatenate([anchors[:, :2] - anchors[:, 2:] / 2, anchors[:, :2] + anchors[:, 2:] / 2], 1)
     )
@@ -163,7 +165,7 @@ def test_outputs_are_in_the_order_that_readers_expect(detector: bw.Detector, tmp
 def test_pictures_are_resized_and_scaled(detector: bw.Detector, tmp_path: Path) -> None:
     """Halving with pixel centres at 0.5 is the mean of two; red is scaled to -1..1."""
     save_litert(lite()[0], metadata(detector), tmp_path / "a.tflite")
-    session = LitertSession(tmp_path / "a.tflite")
+    session = LitertSession(read_export_file(tmp_path / "a.tflite"))
     image = np.zeros((16, 6, 3), np.uint8)
     image[::2] = 255
     found = session.preprocessed(image[None])
@@ -237,13 +239,19 @@ def test_damaged_and_strange_files(detector: bw.Detector, tmp_path: Path) -> Non
     save_litert(lite()[0], metadata(detector), path)
     whole = path.read_bytes()
     (tmp_path / "none.tflite").unlink(missing_ok=True)
-    with pytest.raises(ExportError, match="No such file"):
-        LitertSession(tmp_path / "none.tflite")
+    with pytest.raises(ExportError, match="no such file"):
+        open_session(tmp_path / "none.tflite")
     path.write_bytes(passing_network())
+    with pytest.raises(ExportError, match="no checksum: another program wrote it"):
+        open_session(path)
     with pytest.raises(ExportError, match="boxwright"):
-        LitertSession(path)
-    script = "import sys; from boxwright.runtime.litert_session import LitertSession as L; from boxwright.errors import ExportError\n"
-    script += "for p in sys.argv[1:]:\n try: L(p)\n except ExportError: print('refused')\n"
+        open_session(path, allow_edited=True)
+    script = (
+        "import sys; from boxwright.runtime.sessions import open_session; from boxwright.errors import ExportError\n"
+    )
+    script += (
+        "for p in sys.argv[1:]:\n try: open_session(p, allow_edited=True)\n except ExportError: print('refused')\n"
+    )
     paths = []
     for number, damaged in enumerate((b"", b"rubbish", whole[:100], whole[: len(whole) // 2])):
         paths.append(tmp_path / f"{number}.tflite")
@@ -297,7 +305,7 @@ def test_a_whole_detector(family: str, tmp_path: Path) -> None:
     assert [stage.name for stage in report.stages] == [
         "preprocessing", "raw outputs", "suppression", "detections", "batches",
     ]  # fmt: skip
-    found = ExportedDetector(LitertSession(path)).detect(pictures()[:2])
+    found = ExportedDetector(LitertSession(read_export_file(path))).detect(pictures()[:2])
     assert all(len(one) for one in found)
     told = json.loads((tmp_path / "detector.tflite.parity.json").read_text())
     assert told["verdict"] == "passed"

@@ -10,8 +10,6 @@ import io
 import json
 import os
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -48,28 +46,13 @@ from boxwright.tensorflow.sstable import read_table, write_table
 from boxwright.training.log import _forget_after
 from boxwright.types import Categories, Category
 from tests.conftest import SMALL_MODEL, SMALL_TRAINING
+from tests.fuzz.exports import EXPORT_READERS
+from tests.fuzz.reader import AcceptedError, Reader
 
-__all__ = ["READERS", "AcceptedError", "Reader", "small_checkpoint"]
+__all__ = ["READERS", "small_checkpoint"]
 
 CLASSES = Categories((Category(0, 1, "circle"), Category(1, 2, "square"), Category(2, 3, "a b")))
 RECORDS = [b"", b"one", b"x" * 500, bytes(range(256)), b"\0" * 40, b"end"]
-
-
-class AcceptedError(AssertionError):
-    """An input was accepted, and means something else than what was written."""
-
-
-@dataclass(frozen=True)
-class Reader:
-    """A reader.
-
-    Attributes:
-        seeds: Good inputs.
-        read: Takes bytes and an empty folder.
-    """
-
-    seeds: Callable[[], list[bytes]]
-    read: Callable[[bytes, Path], None]
 
 
 def _text(data: bytes) -> str:
@@ -527,5 +510,6 @@ READERS: dict[str, Reader] = {
     "frozen": _frozen(),
     "archive": _archive(),
     "log": _log(),
+    **EXPORT_READERS,
 }
 warnings.filterwarnings("ignore", message=".*is not in the label map.*")

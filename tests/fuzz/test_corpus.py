@@ -31,7 +31,8 @@ from boxwright.data.tf_example import decode_example, read_features
 from boxwright.training.state import new_state
 from tests.conftest import SMALL_MODEL, SMALL_TRAINING, extra_folder
 from tests.fuzz.guard import guarded
-from tests.fuzz.readers import CLASSES, READERS, AcceptedError, small_checkpoint
+from tests.fuzz.reader import AcceptedError
+from tests.fuzz.readers import CLASSES, READERS, small_checkpoint
 
 FOLDER = extra_folder("BOXWRIGHT_FUZZ")
 CASES = sorted(FOLDER.rglob("*/*.txt")) if FOLDER else []

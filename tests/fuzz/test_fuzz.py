@@ -14,11 +14,12 @@ from tests.fuzz import run
 from tests.fuzz.commands import _words
 from tests.fuzz.guard import guarded
 from tests.fuzz.mutate import mutate
-from tests.fuzz.readers import READERS, Reader
+from tests.fuzz.reader import AcceptedError, Reader
+from tests.fuzz.readers import READERS
 
 
 def test_there_is_a_fuzzer_for_each_reader() -> None:
-    assert len(READERS) == 23
+    assert len(READERS) == 27
 
 
 @pytest.mark.parametrize("name", READERS)
@@ -53,7 +54,6 @@ def test_the_same_seed_gives_the_same_inputs() -> None:
 def test_what_breaks_is_found(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader with each kind of fault at one of five inputs: one finding, with its input, and the others are read."""
     from boxwright.errors import DataError
-    from tests.fuzz.readers import AcceptedError
 
     class LongError(DataError):
         def __str__(self) -> str:

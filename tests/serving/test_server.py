@@ -13,6 +13,7 @@ import threading
 import time
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,11 @@ from PIL import Image
 
 from boxwright.errors import ExportError
 from boxwright.exporters.export import About, Format, export
-from boxwright.inference.finders import open_export
+from boxwright.exporters.onnx_file import onnx_bytes
+from boxwright.inference import exports
 from boxwright.runtime.exported import open_exported
+from boxwright.runtime.metadata_reader import read_metadata
+from boxwright.runtime.seal import UNSEALED
 from boxwright.serving.app import Counters, make_app
 from boxwright.serving.model import ServedModel
 from boxwright.serving.settings import ServerSettings
@@ -67,7 +71,7 @@ def test_every_format_is_answered_alike(client: TestClient, name: str, tmp_path:
     about = About(config="model { }", source="shapes")
     export(exported_detector().detector, tmp_path / name, format=format, images=pictures(), about=about)
     counters = Counters()
-    model = ServedModel(tmp_path / name, "detector", SETTINGS, counters.observe, open_export)
+    model = ServedModel(tmp_path / name, "detector", SETTINGS, counters.observe, exports.__name__)
     with TestClient(make_app(model, SETTINGS, counters)) as other:
         wanted, found = (one.post("/detect?min_score=0.05", content=png(PICTURES[0])).json() for one in (client, other))
     assert len(wanted["detections"]) == len(found["detections"]) > 3
@@ -309,9 +313,8 @@ def test_a_new_file_is_taken_up_and_a_bad_one_is_not(tmp_path: Path) -> None:
         assert client.post("/detect", content=png(PICTURES[0])).json()["version"] == 1
         import onnx
 
-        other = onnx.load_model_from_string(data)
-        other.doc_string = "another"
-        path.write_bytes(other.SerializeToString())
+        later = replace(read_metadata(exported_detector().file), step=8, checksum=UNSEALED)
+        path.write_bytes(onnx_bytes(onnx.load_model_from_string(data), later))
         assert model.reload() is True
         assert client.post("/detect", content=png(PICTURES[0])).json()["version"] == 2
         assert client.get("/v1/models/detector/versions/1").status_code == 404

@@ -34,13 +34,16 @@ def run_folder(path: Path) -> Path:
     return path if path.is_dir() else path.parent
 
 
-def configuration_of(model: Path, given: str | Path | None = None, overrides: Sequence[str] = ()) -> Configuration:
+def configuration_of(
+    model: Path, given: str | Path | None = None, overrides: Sequence[str] = (), *, allow_edited: bool = False
+) -> Configuration:
     """Return the configuration of a run, a checkpoint or an exported file; of the latter without importing PyTorch.
 
     Args:
         model: Where it is.
         given: A configuration that is taken instead.
         overrides: Changes.
+        allow_edited: Whether an exported file is read that is not as it was written.
 
     Returns:
         The given one; else `pipeline.config` beside a checkpoint; else what the model carries.
@@ -52,7 +55,7 @@ def configuration_of(model: Path, given: str | Path | None = None, overrides: Se
         given = _beside(model)
     if given is not None:
         return Configuration(load_config(given, overrides), Path(given))
-    config = _carried(model)
+    config = _carried(model, allow_edited)
     for override in overrides:
         apply_override(config, override)
     return Configuration(config, None)
@@ -65,9 +68,10 @@ def _beside(model: Path) -> Path | None:
     return beside if is_file(beside) and not is_archive(model) else None
 
 
-def _carried(model: Path) -> TrainEvalPipelineConfig:
+def _carried(model: Path, allow_edited: bool) -> TrainEvalPipelineConfig:
     if model.suffix in EXPORTS:
-        return parse_message(read_metadata(model).config, TrainEvalPipelineConfig, file=str(model))
+        metadata = read_metadata(model, allow_edited=allow_edited)
+        return parse_message(metadata.config, TrainEvalPipelineConfig, file=str(model))
     from boxwright.checkpoints.restore import stored_config
 
     return stored_config(model)

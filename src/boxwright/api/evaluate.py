@@ -74,7 +74,7 @@ def evaluate(
     if isinstance(config, TrainEvalPipelineConfig):
         plan = _with_overrides(config, overrides)
     else:
-        plan = configuration_of(path, config, overrides).message
+        plan = configuration_of(path, config, overrides, allow_edited=chosen.allow_edited).message
     return run_evaluation(plan, open_for_evaluation(path, plan, chosen).detector, chosen).metrics
 
 

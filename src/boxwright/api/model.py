@@ -11,7 +11,7 @@ from boxwright.api.pictures import Picture, is_one, pictures_of
 from boxwright.api.result import DRAWN_FROM, Result
 from boxwright.errors import CheckpointError, ConfigError, ExportError
 from boxwright.files import is_file, is_folder, shown
-from boxwright.inference.finders import open_export
+from boxwright.inference.exports import open_export
 from boxwright.runtime.exported import ExportedDetector
 from boxwright.runtime.formats import EXPORTS
 from boxwright.types.categories import Categories
@@ -30,6 +30,7 @@ def load(
     device: str = "auto",
     config: str | Path | TrainEvalPipelineConfig | None = None,
     label_map: str | Path | None = None,
+    allow_edited: bool = False,
 ) -> Model:
     """Open whatever detects.
 
@@ -39,6 +40,7 @@ def load(
         device: cpu, cuda, cuda:1, or auto for a GPU where there is one; exported files run on the CPU.
         config: The configuration, for weights of TensorFlow's that lie without their pipeline.config.
         label_map: Names of the classes (.pbtxt), where the source has none.
+        allow_edited: Whether an exported file is opened that is not as `boxwright export` wrote it.
 
     Returns:
         The model.
@@ -54,7 +56,7 @@ def load(
             raise ExportError(f"{shown(path)} is exported: it has its configuration and classes in it; leave them out")
         if device not in ("auto", "cpu"):
             raise ExportError(f"{shown(path)} is exported and runs on the CPU; device={device!r} is for checkpoints")
-        return Model(open_export(path), path)
+        return Model(open_export(path, allow_edited=allow_edited), path)
     return _load_checkpoint(path, device, config, label_map)
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from boxwright.benchmarking.settings import BenchmarkSettings
 from boxwright.errors import ConfigError
-from boxwright.inference.finders import open_export
+from boxwright.inference.exports import open_export
 from boxwright.runtime.formats import EXPORTS
 from boxwright.runtime.measure import Timing, measure
 
@@ -100,5 +100,5 @@ def time_contenders(
 def _exported(name: str, settings: BenchmarkSettings) -> Contender:
     if settings.train:
         raise ConfigError(f"{name} is exported, and cannot be trained; without --train it is measured")
-    find = open_export(Path(name), settings.threads).detect
+    find = open_export(Path(name), settings.threads, allow_edited=settings.allow_edited).detect
     return Contender(lambda given: partial(find, given))

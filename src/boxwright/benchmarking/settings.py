@@ -25,6 +25,7 @@ class BenchmarkSettings:
     train: bool = setting(False, "Measure training steps, on pictures with eight made-up boxes each.")
     compile: bool = setting(False, "Measure PyTorch's networks compiled, too; a minute or more each.")
     precision: str = setting("float32", "With bfloat16, measure PyTorch's networks in that, too.")
+    allow_edited: bool = setting(False, "Open an exported file that is not as `boxwright export` wrote it.")
 
     def __post_init__(self) -> None:
         if self.precision not in _PRECISIONS:

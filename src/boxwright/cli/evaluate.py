@@ -116,8 +116,8 @@ def _evaluate_without_pytorch(
     from boxwright.evaluation.exported import evaluate_exported
     from boxwright.runtime.exported import open_exported
 
-    detector = open_exported(path)
-    config = _configuration(path, config_path, changes)
+    detector = open_exported(path, allow_edited=settings.allow_edited)
+    config = _configuration(path, config_path, changes, allow_edited=settings.allow_edited)
     return evaluate_exported(config, detector, settings, _progress), detector.metadata.step
 
 
@@ -127,7 +127,7 @@ def _evaluate_any(
     from boxwright.evaluation.run import run_evaluation
     from boxwright.inference.evaluate_shares import evaluate_in_shares, open_for_evaluation
 
-    config = _configuration(path, config_path, changes)
+    config = _configuration(path, config_path, changes, allow_edited=settings.allow_edited)
     opened = open_for_evaluation(path, config, settings)
     if settings.engine:
         return evaluate_in_shares(path, config, settings, opened.detector.categories), opened.step
@@ -139,11 +139,14 @@ def _progress(items: Iterable[int], title: str) -> Iterable[int]:
     return wrapped
 
 
-def _configuration(model: Path, given: Path | None, changes: list[str]) -> TrainEvalPipelineConfig:
+def _configuration(
+    model: Path, given: Path | None, changes: list[str], *, allow_edited: bool = False
+) -> TrainEvalPipelineConfig:
     """Return the configuration to evaluate with, and say which file it is."""
     from boxwright.api.configuration import configuration_of
 
-    found = configuration_of(model, given, [*changes, "eval_config.include_metrics_per_category=true"])
+    changes = [*changes, "eval_config.include_metrics_per_category=true"]
+    found = configuration_of(model, given, changes, allow_edited=allow_edited)
     if found.path is not None:
         console.print(f"configuration: {found.path}", markup=False)
     return found.message

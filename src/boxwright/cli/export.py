@@ -119,7 +119,7 @@ def export_command(
     detector, config, step = restore_detector(source, config=config)
     pictures, origin = comparison_pictures(images or [], config, detector)
     if verify is not None:
-        report = compare_again(detector, verify, pictures, origin)
+        report = compare_again(detector, verify, pictures, origin, allow_edited=settings.allow_edited)
         print_report(report)
         if not report.passed:
             raise ExportError(f"{verify} does not do what the detector does. {report.problem()}")

@@ -120,9 +120,10 @@ def _describe(path: str) -> None:
     """Print what an exported file says of itself."""
     from rich.table import Column, Table
 
+    from boxwright.runtime.export_file import is_as_written, read_export_file
     from boxwright.runtime.metadata_reader import read_metadata
 
-    metadata = read_metadata(path)
+    metadata = read_metadata(path, allow_edited=True)
     classes = metadata.classes()
     names = "not known" if classes is None else ", ".join(f"{item.id} {item.title}" for item in classes)
     suppression = ", ".join(f"{name} {value}" for name, value in metadata.suppression.items())
@@ -138,6 +139,7 @@ def _describe(path: str) -> None:
         f"{metadata.input.get('range')}; {metadata.input.get('resizer')}",
         "suppression": suppression,
         "weights": metadata.weights_sha256,
+        "checksum": "holds" if is_as_written(read_export_file(path)) else "does not hold: damaged, or edited",
         "compared with the detector": f"{metadata.parity.get('verdict', 'never')} {metadata.parity.get('problem', '')}",
     }
     table = Table(Column(no_wrap=True), Column(overflow="fold"), show_header=False, box=None, padding=(0, 2, 0, 0))

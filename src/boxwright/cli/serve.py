@@ -43,7 +43,7 @@ def serve_command(
         require_library(library, "serve")
     import uvicorn
 
-    from boxwright.inference.finders import open_export
+    from boxwright.inference import exports
     from boxwright.serving.app import Counters, make_app
     from boxwright.serving.model import ServedModel
     from boxwright.serving.server import Server
@@ -51,7 +51,7 @@ def serve_command(
     share_arenas()
     key = _key(api_key_file)
     counters = Counters()
-    served = ServedModel(model, name, settings, counters.observe, open_export)
+    served = ServedModel(model, name, settings, counters.observe, exports.__name__)
     app = make_app(served, settings, counters, api_key=key, watch=watch)
     config = uvicorn.Config(
         app,

@@ -28,6 +28,7 @@ class EvaluationSettings:
     tf32: bool = setting(False, "Let a GPU round factors of float32 products to 10 bits.")
     precision: str = setting("float32", "float32, bfloat16, or fastest: whichever is measured to be.")
     compile: bool = setting(False, "Compile the network; a minute or more first.")
+    allow_edited: bool = setting(False, "Open an exported file that is not as `boxwright export` wrote it.")
     workers: int = setting(1, "Processes that read and decode images.", least=0)
     engine: str = setting("", "Share the images: local, among processes here; ray, over a cluster (RAY_ADDRESS).")
     shares: int = setting(2, "With --engine, among how many.", least=1)

@@ -27,6 +27,7 @@ from boxwright.exporters.program import Suppression, detection_program
 from boxwright.exporters.pt2_file import Pt2Session, save_pt2
 from boxwright.files import make_folder, write_whole
 from boxwright.models.detector import Detector
+from boxwright.runtime.export_file import ExportFile, check_seal, read_export_file
 from boxwright.runtime.exported import ExportedDetector
 from boxwright.runtime.litert_session import LitertSession
 from boxwright.runtime.metadata import Metadata
@@ -64,8 +65,8 @@ class _Kind:
     libraries: tuple[str, ...]
     make: Callable[[Detector, Suppression, int, torch.dtype], Any]
     save: Callable[[Any, Metadata, Path], None]
-    session: Callable[[Path], Session]
-    inputs: Callable[[Path], Inputs] | None = None
+    session: Callable[[ExportFile], Session]
+    inputs: Callable[[ExportFile], Inputs] | None = None
     describe: Callable[[Detector], dict[str, Any]] = lambda detector: {}
 
 
@@ -74,7 +75,7 @@ def _onnx(detector: Detector, suppression: Suppression, times: int, dtype: torch
 
 
 def _save_onnx(model: Any, metadata: Metadata, path: Path) -> None:
-    path.write_bytes(onnx_bytes(model, metadata))
+    write_whole(path, onnx_bytes(model, metadata))
 
 
 def _pt2(detector: Detector, suppression: Suppression, times: int, dtype: torch.dtype) -> Any:
@@ -85,12 +86,12 @@ def _openvino(detector: Detector, suppression: Suppression, times: int, dtype: t
     return openvino_model(_onnx(detector, suppression, times, dtype).SerializeToString(deterministic=True))
 
 
-def _onnx_inputs(file: Path) -> Inputs:
-    session = OnnxSession(with_output(file.read_bytes(), PREPROCESSED))
+def _onnx_inputs(file: ExportFile) -> Inputs:
+    session = OnnxSession(replace(file, data=with_output(file.data, PREPROCESSED)))
     return lambda images: session.run(images, [PREPROCESSED])[PREPROCESSED]
 
 
-def _litert_inputs(file: Path) -> Inputs:
+def _litert_inputs(file: ExportFile) -> Inputs:
     session = LitertSession(file)
     return lambda images: session.preprocessed(images).transpose(0, 3, 1, 2)
 
@@ -238,13 +239,22 @@ def _made(
         made = kind.make(detector, suppression, times, dtype)
         made = quantized(made, images) if metadata.precision == "int8" else made
         kind.save(made, metadata, scratch)
-        session = kind.session(scratch)
-        report = _compared(detector, session, scratch, images)
+        file = _whole(scratch)
+        session = kind.session(file)
+        report = _compared(detector, session, file, images)
         if report.complete:
             break
     if accuracy is not None:
         report.accuracy = compared_accuracy(accuracy, *_finders(detector, session))
     return made, session.output_names, report
+
+
+def _whole(path: Path, *, allow_edited: bool = False) -> ExportFile:
+    """Return an export's bytes, as they were written."""
+    file = read_export_file(path)
+    if not allow_edited:
+        check_seal(file)
+    return file
 
 
 def _finders(detector: Detector, session: Session) -> tuple[Finder, Finder]:
@@ -271,7 +281,7 @@ def _kind_of(image: object) -> str:
     return f"{image.dtype} {image.shape}" if isinstance(image, np.ndarray) else type(image).__name__
 
 
-def _compared(detector: Detector, session: Session, file: Path, images: Pictures, source: str = "") -> Report:
+def _compared(detector: Detector, session: Session, file: ExportFile, images: Pictures, source: str = "") -> Report:
     metadata = session.metadata
     kind = FORMATS[metadata.format]
     stages = compare(
@@ -307,28 +317,32 @@ def report_path(path: str | Path) -> Path:
     return Path(path).with_name(f"{Path(path).name}.parity.json")
 
 
-def open_session_of(path: str | Path) -> Session:
+def open_session_of(path: str | Path, *, allow_edited: bool = False) -> Session:
     """Open an exported file of any format in its runtime.
 
     Args:
         path: The file.
+        allow_edited: Whether a file is opened that is not as it was written.
 
     Returns:
         The session.
 
     Raises:
-        ExportError: Where there is no such file, or it is of no format of ours.
+        ExportError: Where there is no such file, it is of no format of ours, damaged or edited.
     """
-    path = Path(path)
-    kind = next((kind for kind in FORMATS.values() if kind.suffix == path.suffix), None)
+    return _kind_of_file(path).session(_whole(Path(path), allow_edited=allow_edited))
+
+
+def _kind_of_file(path: str | Path) -> _Kind:
+    kind = next((kind for kind in FORMATS.values() if kind.suffix == Path(path).suffix), None)
     if kind is None:
         raise ExportError(f"{path}: expected {', '.join(kind.suffix for kind in FORMATS.values())}")
-    if not path.is_file():
-        raise ExportError(f"{path}: no such file")
-    return kind.session(path)
+    return kind
 
 
-def verify(detector: Detector, path: str | Path, images: Pictures, source: str = "") -> Report:
+def verify(
+    detector: Detector, path: str | Path, images: Pictures, source: str = "", *, allow_edited: bool = False
+) -> Report:
     """Compare an exported file with its detector once more, such as on the machine that it will run on.
 
     Args:
@@ -336,20 +350,21 @@ def verify(detector: Detector, path: str | Path, images: Pictures, source: str =
         path: The file.
         images: Real pictures, uint8 [H, W, 3].
         source: Where they are from, for the report.
+        allow_edited: Whether a file is compared that is not as it was written.
 
     Returns:
         The report.
 
     Raises:
-        ExportError: Where the file is of another detector.
+        ExportError: Where the file is of another detector, damaged or edited.
     """
-    path = Path(path)
-    session = open_session_of(path)
+    kind, file = _kind_of_file(path), _whole(Path(path), allow_edited=allow_edited)
+    session = kind.session(file)
     if session.metadata.weights_sha256 != weights_sha256(detector):
         raise ExportError(f"{path} was exported from other weights than the detector's")
     training = detector.training
     detector.eval()
     try:
-        return _compared(detector, session, path, images, source)
+        return _compared(detector, session, file, images, source)
     finally:
         detector.train(training)

@@ -26,6 +26,7 @@ from boxwright.exporters.litert_labels import model_metadata
 from boxwright.exporters.litert_operator import Lite, with_operator
 from boxwright.exporters.program import Suppression, quiet
 from boxwright.exporters.resizing import PIXEL_CENTRES, refuse_resizer
+from boxwright.files import write_whole
 from boxwright.models.detector import Detector
 from boxwright.ops.box_coder import FasterRcnnBoxCoder
 from boxwright.postprocessing.anchor import AnchorPostprocessor
@@ -33,6 +34,7 @@ from boxwright.postprocessing.nms import PerClass
 from boxwright.preprocessing.image_resizer import FixedShapeResizer
 from boxwright.runtime.litert_session import INPUT, LABELS
 from boxwright.runtime.metadata import KEY, Metadata
+from boxwright.runtime.seal import seal
 
 __all__ = ["PYTHON", "litert_input", "litert_model", "save_litert"]
 
@@ -129,13 +131,17 @@ def save_litert(model: Lite, metadata: Metadata, path: Path) -> None:
         model: As `litert_model` returned it.
         metadata: What it says of itself; also in the form that TensorFlow Lite's libraries read.
         path: The file.
+
+    Raises:
+        OutputError: Where the disk is full or the folder cannot be written.
     """
     names = [item["name"] for item in sorted(metadata.categories, key=lambda item: item["label"])]
     scale, offset = metadata.input["scaling"]["scale"], metadata.input["scaling"]["offset"]
     height, width = metadata.input["size"]
     described = model_metadata((height, width), scale, offset, LABELS if names else "")
     content = {KEY.upper(): metadata.to_json().encode(), "TFLITE_METADATA": described}
-    path.write_bytes(model.packed(content, {LABELS: "\n".join(names) + "\n"} if names else {}))
+    packed = model.packed(content, {LABELS: "\n".join(names) + "\n"} if names else {})
+    write_whole(path, seal([packed])[0])
 
 
 def _parts(

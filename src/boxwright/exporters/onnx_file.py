@@ -13,6 +13,7 @@ from boxwright.exporters.graph import INPUT, PREPROCESSED
 from boxwright.exporters.program import quiet
 from boxwright.runtime.metadata import KEY, Metadata
 from boxwright.runtime.optional import require_library
+from boxwright.runtime.seal import seal
 
 __all__ = ["OPSET", "onnx_bytes", "onnx_model", "with_output"]
 
@@ -113,7 +114,7 @@ def _prune(graph: Any) -> None:
 
 
 def onnx_bytes(model: Any, metadata: Metadata) -> bytes:
-    """Return a model as a file's bytes, with what it says of itself.
+    """Return a model as a file's bytes, with what it says of itself and its checksum.
 
     Args:
         model: The `onnx.ModelProto`; its metadata is replaced.
@@ -127,7 +128,7 @@ def onnx_bytes(model: Any, metadata: Metadata) -> bytes:
     entry.key, entry.value = KEY, metadata.to_json()
     model.producer_name, model.producer_version = KEY, metadata.boxwright
     data: bytes = model.SerializeToString(deterministic=True)
-    return data
+    return seal([data])[0]
 
 
 def with_output(data: bytes, name: str) -> bytes:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from boxwright.errors import OutputError
+from boxwright.files import shown, write_whole
 from boxwright.runtime.metadata import KEY, Metadata
-from boxwright.runtime.optional import require_library
+from boxwright.runtime.optional import first_line, require_library
+from boxwright.runtime.seal import seal
 
 __all__ = ["openvino_model", "save_openvino"]
 
@@ -24,8 +27,17 @@ def save_openvino(model: Any, metadata: Metadata, path: Path) -> None:
         model: As `openvino_model` returned it.
         metadata: What it says of itself.
         path: The .xml.
+
+    Raises:
+        OutputError: Where the disk is full or the folder cannot be written.
     """
     runtime = require_library("openvino", "openvino")
     model.set_rt_info(metadata.to_json(), [KEY])
-    # OpenVINO would save weights as float16.
-    runtime.save_model(model, str(path), compress_to_fp16=False)
+    try:
+        # OpenVINO would save weights as float16.
+        runtime.save_model(model, str(path), compress_to_fp16=False)
+        parts = [path.read_bytes(), path.with_suffix(".bin").read_bytes()]
+        sealed = seal(parts)[0]
+    except (RuntimeError, OSError, ValueError) as error:  # ValueError: not all of it was written
+        raise OutputError(f"{shown(path)}: could not be written by OpenVINO: {first_line(error)}") from None
+    write_whole(path, sealed)

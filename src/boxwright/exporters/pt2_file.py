@@ -5,7 +5,7 @@ Dimensions: B batch, H W image.
 
 from __future__ import annotations
 
-import zipfile
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,15 @@ from numpy.typing import NDArray
 
 from boxwright.errors import ExportError
 from boxwright.exporters.program import quiet
-from boxwright.files import shown
-from boxwright.runtime.metadata import KEY, Metadata
+from boxwright.exporters.pt2_archive import checked_members, plain_members
+from boxwright.files import write_whole
+from boxwright.runtime.export_file import ExportFile
+from boxwright.runtime.metadata import Metadata
 from boxwright.runtime.optional import first_line
+from boxwright.runtime.pt2_members import ABOUT, packed_members, sealed_parts, unpacked_members
+from boxwright.runtime.seal import seal
 
 __all__ = ["Pt2Session", "save_pt2"]
-
-_ENTRY = f"{KEY}.json"
 
 
 def save_pt2(program: torch.export.ExportedProgram, metadata: Metadata, path: Path) -> None:
@@ -32,38 +34,49 @@ def save_pt2(program: torch.export.ExportedProgram, metadata: Metadata, path: Pa
         program: Of `detection_program`, without operators of ours.
         metadata: What it says of itself.
         path: The .pt2.
+
+    Raises:
+        OutputError: Where the disk is full or the folder cannot be written.
     """
+    buffer = io.BytesIO()  # PyTorch's writer ends the process where a disk is full
     with quiet():
-        torch.export.save(program, path, extra_files={_ENTRY: metadata.to_json()})
+        torch.export.save(program, buffer)
+    members = plain_members(unpacked_members(buffer.getvalue(), "the program"))
+    members[ABOUT] = metadata.to_json().encode()
+    members[ABOUT] = seal(sealed_parts(members))[-1]
+    write_whole(path, packed_members(members))
 
 
 class Pt2Session:
     """A .pt2 file in PyTorch."""
 
-    def __init__(self, source: str | Path) -> None:
+    def __init__(self, file: ExportFile) -> None:
         """Open a file.
 
         Args:
-            source: The file.
+            file: Its bytes. What in them could run code is refused before PyTorch sees it.
 
         Raises:
             ExportError: Where the file is damaged, or not ours.
         """
-        extra = {_ENTRY: ""}
+        members = unpacked_members(file.data, file.name)
+        self.metadata = Metadata.from_json(members.get(ABOUT, b"").decode("utf-8", "replace"), file.name)
+        checked = packed_members(checked_members(members, file.name))
         try:
             with quiet():
-                program = torch.export.load(source, extra_files=extra)
-        except (RuntimeError, OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-            reason = first_line(error)
-            raise ExportError(f"{shown(source)} cannot be opened by PyTorch: {reason}") from None
-        text: Any = extra[_ENTRY]
-        self.metadata = Metadata.from_json(text.decode() if isinstance(text, bytes) else text, shown(source))
-        self._module = program.module()
+                program = torch.export.load(io.BytesIO(checked))
+                self._module = program.module()
+            self.output_names: tuple[str, ...] = tuple(program.call_spec.out_spec.context)
+        except Exception as error:  # noqa: BLE001  # PyTorch's deserializer raises whatever damage makes it meet
+            raise ExportError(f"{file.name} cannot be opened by PyTorch: {first_line(error)}") from None
+        self._name = file.name
         self._dtype = np.float32 if self.metadata.input.get("type") == "float_image_tensor" else np.uint8
-        self.output_names: tuple[str, ...] = tuple(program.call_spec.out_spec.context)
 
     def run(self, images: NDArray[Any], names: Sequence[str] = ()) -> dict[str, NDArray[np.float32]]:
         """Return the outputs of some names, or all, for pictures uint8 [B, H, W, 3]."""
-        with torch.inference_mode():
-            found = self._module(torch.from_numpy(np.ascontiguousarray(images, self._dtype)))
+        try:
+            with torch.inference_mode():
+                found = self._module(torch.from_numpy(np.ascontiguousarray(images, self._dtype)))
+        except Exception as error:  # noqa: BLE001  # so does its interpreter
+            raise ExportError(f"{self._name} cannot be run by PyTorch: {first_line(error)}") from None
         return {name: found[name].numpy() for name in names or self.output_names}

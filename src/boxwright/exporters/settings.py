@@ -38,6 +38,7 @@ class ExportSettings:
         "and scores alone.",
     )
     allow_difference: bool = setting(False, "Write also what does not do what the detector does; it says so.")
+    allow_edited: bool = setting(False, "With --verify: compare also a file that is not as it was written.")
     precision: Precision = setting(
         Precision.FLOAT32,
         "int8: quantize an ONNX file, calibrated on the pictures; it is written where average precision on the "

@@ -36,7 +36,7 @@ def write_triton(file: str | Path, folder: str | Path, name: str = "detector") -
         raise ExportError(f"{file}: Triton is given .onnx files")
     metadata = open_session(file).metadata
     onnx = require_library("onnx", "onnx")
-    data = read_file(file)
+    data = read_file(file, ExportError)
     graph = onnx.load_model_from_string(data).graph
     lines = [
         f'name: "{name}"',

@@ -16,7 +16,7 @@ from boxwright.evaluation.results import Evaluation
 from boxwright.evaluation.run import evaluate_share, sum_shares
 from boxwright.evaluation.settings import EvaluationSettings
 from boxwright.inference.engines import engine_of
-from boxwright.inference.finders import open_export
+from boxwright.inference.exports import open_export
 from boxwright.models.detector import Detector
 from boxwright.runtime.exported import ExportedDetector
 from boxwright.runtime.formats import EXPORTS
@@ -53,7 +53,7 @@ def open_for_evaluation(model: Path, config: TrainEvalPipelineConfig, settings: 
         BoxwrightError: Where there is none.
     """
     if model.suffix in EXPORTS:
-        exported = open_export(model)
+        exported = open_export(model, allow_edited=settings.allow_edited)
         return Opened(exported, exported.metadata.step)
     detector, _, step = restore_detector(model, config=config)
     detector.to(open_device(settings.device, tf32=settings.tf32))

@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 
 from boxwright.errors import ConfigError, ExportError
 from boxwright.evaluation.settings import EvaluationSettings
+from boxwright.inference.exports import open_export
 from boxwright.inference.merging import MERGES
 from boxwright.inference.settings import PredictionSettings
 from boxwright.inference.tiles import in_tiles
 from boxwright.inference.tracking import least_score
-from boxwright.runtime.exported import ExportedDetector, open_exported
-from boxwright.runtime.formats import EXPORTS, RUNTIMES
+from boxwright.runtime.formats import EXPORTS
 from boxwright.types import Categories, Finder, FoundObjects
 
-__all__ = ["Model", "OpenModel", "check_fixed", "looking", "open_export"]
+__all__ = ["Model", "OpenModel", "check_fixed", "looking"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,26 +93,6 @@ def looking(detect: Finder, settings: PredictionSettings) -> Finder:
     return in_tiles(above, settings.tile, settings.overlap, MERGES[settings.merge]) if settings.tile else above
 
 
-def open_export(path: Path, threads: int = 0) -> ExportedDetector:
-    """Open an exported file of any format; PyTorch is imported for PyTorch's programs alone.
-
-    Args:
-        path: The file.
-        threads: How many its runtime may use; 0 for what it chooses.
-
-    Returns:
-        The detector.
-
-    Raises:
-        ExportError: Where there is none, or it is damaged.
-    """
-    if path.suffix in RUNTIMES:
-        return open_exported(path, threads)
-    from boxwright.exporters.export import open_session_of
-
-    return ExportedDetector(open_session_of(path))
-
-
 def check_fixed(path: Path, settings: PredictionSettings | EvaluationSettings) -> None:
     """Raise an ExportError where an exported file is asked for another precision, or to be compiled."""
     if settings.precision != "float32" or settings.compile:
@@ -124,7 +104,7 @@ def _exported(model: Model, threads: int) -> OpenModel:
     if model.config or model.label_map or model.changes or settings.multi_scale:
         raise ExportError(f"{model.path} is exported: its configuration, classes and scales are fixed; export it anew")
     check_fixed(model.path, settings)
-    detector = open_export(model.path, threads)
+    detector = open_export(model.path, threads, allow_edited=settings.allow_edited)
     about = detector.metadata
     return OpenModel(detector.detect, detector.categories, f"{about.weights_sha256} {about.format} {about.precision}")
 

@@ -29,6 +29,7 @@ class PredictionSettings:
     tf32: bool = setting(False, "Let a GPU round factors of float32 products to 10 bits.")
     precision: str = setting("float32", "float32, bfloat16, or fastest: whichever is measured to be.")
     compile: bool = setting(False, "Compile the network; a minute or more first.")
+    allow_edited: bool = setting(False, "Open an exported file that is not as `boxwright export` wrote it.")
     profile: bool = setting(False, "Print how busy reading, network, drawing and writing were.")
     pictures: bool = setting(True, "Draw a picture of each image file.", _FILES)
     picture_format: str = setting("jpg", "jpg; or png, without loss, which takes many times as long.", _FILES)

@@ -14,16 +14,17 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from boxwright.data.image_io import decode_image
-from boxwright.errors import DataError
+from boxwright.errors import DataError, ExportError
 from boxwright.runtime.metadata import Metadata
 from boxwright.runtime.sessions import Session, open_session
 from boxwright.types.categories import Categories
 from boxwright.types.found import FoundObjects
 
-__all__ = ["ExportedDetector", "found_objects", "open_exported"]
+__all__ = ["ExportedDetector", "checked_outputs", "found_objects", "open_exported"]
 
 Images = Sequence[NDArray[np.uint8] | Image.Image]
 _IMAGE = 3
+_NEEDED = ("num_detections", "detection_boxes", "detection_scores", "detection_classes")
 
 
 class ExportedDetector:
@@ -73,9 +74,37 @@ class ExportedDetector:
         return self.detect([decode_image(data, f"image {number}") for number, data in enumerate(files)])
 
     def _detect_batch(self, images: NDArray[np.uint8]) -> list[FoundObjects]:
-        outputs = self.session.run(images)
+        outputs = checked_outputs(self.session.run(images), len(images))
         size = (images.shape[1], images.shape[2])
         return [found_objects(outputs, number, size, self.categories) for number in range(len(images))]
+
+
+def checked_outputs(outputs: dict[str, NDArray[np.float32]], batch: int) -> dict[str, NDArray[np.float32]]:
+    """Return outputs that have a row for each picture, and as many boxes, scores and classes as they say.
+
+    Args:
+        outputs: As `Session.run` returns them.
+        batch: How many pictures there were.
+
+    Returns:
+        They.
+
+    Raises:
+        ExportError: Where they do not: the file was edited, or is no detector.
+    """
+    missing = [name for name in _NEEDED if name not in outputs]
+    if missing:
+        raise ExportError(f"the export has no output {missing[0]!r}: it does not detect")
+    rooms = {outputs[name].shape[1:2] for name in _NEEDED if name != "num_detections"}
+    lone = all(value.ndim > 0 and len(value) == batch for value in outputs.values())
+    counts = outputs["num_detections"]
+    if not lone or len(rooms) != 1 or () in rooms or counts.shape != (batch,):
+        shapes = {name: value.shape for name, value in outputs.items()}
+        raise ExportError(f"the export's outputs are of shapes that no detector has: {str(shapes)[:200]}")
+    ((room,),) = rooms
+    if outputs["detection_boxes"].shape != (batch, room, 4) or not bool(((counts >= 0) & (counts <= room)).all()):
+        raise ExportError("the export says that it found another number of objects than it has boxes for")
+    return outputs
 
 
 def found_objects(
@@ -111,12 +140,13 @@ def found_objects(
     )
 
 
-def open_exported(path: str | Path, threads: int = 0) -> ExportedDetector:
+def open_exported(path: str | Path, threads: int = 0, *, allow_edited: bool = False) -> ExportedDetector:
     """Open an exported file.
 
     Args:
-        path: The file: .onnx, or OpenVINO's .xml.
+        path: The file: .onnx, OpenVINO's .xml, or .tflite.
         threads: How many its runtime may use; 0 for what it chooses.
+        allow_edited: Whether a file is opened that is not as it was written.
 
     Returns:
         The detector.
@@ -124,7 +154,7 @@ def open_exported(path: str | Path, threads: int = 0) -> ExportedDetector:
     Raises:
         ExportError: As `open_session`.
     """
-    return ExportedDetector(open_session(path, threads))
+    return ExportedDetector(open_session(path, threads, allow_edited=allow_edited))
 
 
 def _rows(outputs: dict[str, NDArray[np.float32]], name: str, number: int, count: int) -> NDArray[np.float32] | None:

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.errors import ExportError
-from boxwright.files import read_file, shown
+from boxwright.runtime.export_file import ExportFile
 from boxwright.runtime.metadata import KEY, Metadata
 from boxwright.runtime.optional import first_line, require_library
 from boxwright.threads import runtime_threads, usable_cpus
@@ -33,11 +32,11 @@ Floats = NDArray[np.float32]
 class LitertSession:
     """A .tflite of ours, one picture at a time."""
 
-    def __init__(self, source: str | Path, threads: int = 0, *, raw_outputs: bool = False) -> None:
+    def __init__(self, file: ExportFile, threads: int = 0, *, raw_outputs: bool = False) -> None:
         """Open a file.
 
         Args:
-            source: The file.
+            file: Its bytes.
             threads: How many it may use; 0 for what OMP_NUM_THREADS says, else one a CPU (its own choice is one).
             raw_outputs: Whether `run` also returns what the network gave before suppression; it then keeps all tensors.
 
@@ -45,19 +44,19 @@ class LitertSession:
             ExportError: Where the file is damaged, or not ours.
         """
         library = require_library("ai_edge_litert.interpreter", "litert")
-        data = read_file(source, ExportError)
-        text, self._scales = _own_metadata(data, shown(source))
-        self.metadata = Metadata.from_json(text, shown(source))
+        self._name = file.name
+        text, self._scales = _own_metadata(file.data, file.name)
+        self.metadata = Metadata.from_json(text, file.name)
         count = threads or runtime_threads() or usable_cpus()
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # keeping all tensors takes memory: it is for comparisons
                 self._interpreter = library.Interpreter(
-                    model_content=data, num_threads=count, experimental_preserve_all_tensors=raw_outputs
+                    model_content=file.data, num_threads=count, experimental_preserve_all_tensors=raw_outputs
                 )
             self._interpreter.allocate_tensors()
-        except (ValueError, RuntimeError) as error:
-            raise ExportError(f"{shown(source)} cannot be opened by LiteRT: {first_line(error)}") from None
+        except Exception as error:  # noqa: BLE001  # the runtime's own errors share no base of theirs
+            raise ExportError(f"{file.name} cannot be opened by LiteRT: {first_line(error)}") from None
         self._raw = raw_outputs
         self.output_names = (*OUTPUTS, *(("raw_detection_boxes", "raw_detection_scores") if raw_outputs else ()))
 
@@ -67,8 +66,10 @@ class LitertSession:
         Boxes are clipped to the picture and classes begin at 1, as TensorFlow's own outputs are; the operator does
         neither.
         """
-        inputs = self.preprocessed(images)
-        found = [self._run(one[None]) for one in inputs]
+        try:
+            found = [self._run(one[None]) for one in self.preprocessed(images)]
+        except Exception as error:  # noqa: BLE001  # as above
+            raise ExportError(f"{self._name} cannot be run by LiteRT: {first_line(error)}") from None
         return {name: np.concatenate([one[name] for one in found]) for name in names or self.output_names}
 
     def preprocessed(self, images: NDArray[Any]) -> Floats:

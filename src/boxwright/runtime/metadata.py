@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from boxwright.errors import DataError, ExportError
+from boxwright.runtime.seal import UNSEALED
 from boxwright.types.categories import Categories
 
 __all__ = ["KEY", "SCHEMA", "Metadata"]
@@ -36,6 +37,7 @@ class Metadata:
         calibration: How many images reduced precision was calibrated on, and their source; or empty.
         parity: The verdict of the comparison with the detector, and its report's SHA-256; empty before it.
         versions: Of the libraries that wrote it.
+        checksum: Of all that belongs to the file, as `seal.seal` has it; zeros before it is written.
         schema: Of this JSON.
     """
 
@@ -55,6 +57,7 @@ class Metadata:
     precision: str = "float32"
     calibration: dict[str, Any] = field(default_factory=dict)
     parity: dict[str, Any] = field(default_factory=dict)
+    checksum: str = UNSEALED
     schema: int = SCHEMA
 
     def to_json(self) -> str:

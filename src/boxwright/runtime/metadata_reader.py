@@ -2,39 +2,33 @@
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 
-from boxwright.errors import ExportError
-from boxwright.files import is_file, shown
-from boxwright.runtime.metadata import KEY, Metadata
+from boxwright.runtime.export_file import check_seal, read_export_file
+from boxwright.runtime.metadata import Metadata
+from boxwright.runtime.pt2_members import ABOUT, unpacked_members
 from boxwright.runtime.sessions import open_session
 
 __all__ = ["read_metadata"]
 
-_MOST_BYTES = 16 * 2**20
 
-
-def read_metadata(path: str | Path) -> Metadata:
+def read_metadata(path: str | Path, *, allow_edited: bool = False) -> Metadata:
     """Return what an exported file says of itself.
 
     Args:
-        path: The file: .onnx, .xml or .pt2.
+        path: The file: .onnx, .xml, .tflite or .pt2, for which PyTorch is not needed.
+        allow_edited: Whether a file is read that is not as it was written.
 
     Returns:
         The metadata.
 
     Raises:
-        ExportError: Where there is no such file, it is damaged or not ours, or its runtime is not installed.
+        ExportError: Where there is no such file, it is damaged, edited or not ours, or its runtime is not installed.
     """
     if Path(path).suffix != ".pt2":
-        return open_session(path).metadata
-    if not is_file(path):
-        raise ExportError(f"{shown(path)}: no such file")
-    try:
-        with zipfile.ZipFile(path) as archive:
-            found = [item for item in archive.infolist() if item.filename.endswith(f"/extra/{KEY}.json")]
-            text = archive.read(found[0]).decode() if found and found[0].file_size <= _MOST_BYTES else None
-    except (OSError, zipfile.BadZipFile, UnicodeDecodeError, NotImplementedError, RuntimeError) as error:
-        raise ExportError(f"{shown(path)} is no PyTorch program: {error}") from None
-    return Metadata.from_json(text, shown(path))
+        return open_session(path, allow_edited=allow_edited).metadata
+    file = read_export_file(path)
+    if not allow_edited:
+        check_seal(file)
+    members = unpacked_members(file.data, file.name)
+    return Metadata.from_json(members.get(ABOUT, b"").decode("utf-8", "replace"), file.name)

@@ -17,14 +17,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.errors import ExportError
-from boxwright.files import is_file, shown
+from boxwright.files import shown
+from boxwright.runtime.export_file import ExportFile, check_seal, read_export_file
 from boxwright.runtime.formats import RUNTIMES
 from boxwright.runtime.litert_session import LitertSession
 from boxwright.runtime.metadata import KEY, Metadata
+from boxwright.runtime.onnx_wire import has_external_data
 from boxwright.runtime.optional import first_line, require_library
+from boxwright.runtime.trial import try_in_child
 from boxwright.threads import runtime_threads
 
-__all__ = ["OnnxSession", "OpenVinoSession", "Session", "open_session"]
+__all__ = ["OnnxSession", "OpenVinoSession", "Session", "open_session", "session_of"]
 
 
 class Session(Protocol):
@@ -48,46 +51,61 @@ class Session(Protocol):
 class OnnxSession:
     """An ONNX file in ONNX Runtime, on the CPU."""
 
-    def __init__(self, source: str | Path | bytes, threads: int = 0) -> None:
+    def __init__(self, file: ExportFile, threads: int = 0) -> None:
         """Open a file.
 
         Args:
-            source: The file, or its bytes.
+            file: Its bytes.
             threads: How many it may use; 0 for what OMP_NUM_THREADS or a container says, else what the runtime chooses.
 
         Raises:
             ExportError: Where the file is damaged, or not ours.
         """
         runtime = require_library("onnxruntime", "onnx")
-        where = "an ONNX model" if isinstance(source, bytes) else shown(source)
+        self._name = file.name
+        _refuse_external_data(file)
         options = runtime.SessionOptions()
-        options.log_severity_level = 3
+        options.log_severity_level = 4
         options.intra_op_num_threads = threads or runtime_threads()
         try:
-            model = source if isinstance(source, bytes) else str(source)
-            self._session = runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+            self._session = runtime.InferenceSession(file.data, options, providers=["CPUExecutionProvider"])
+            text = self._session.get_modelmeta().custom_metadata_map.get(KEY)
         except Exception as error:  # noqa: BLE001  # the runtime's own errors share no base of theirs
-            raise ExportError(f"{where} cannot be opened by ONNX Runtime: {first_line(error)}") from None
-        self.metadata = Metadata.from_json(self._session.get_modelmeta().custom_metadata_map.get(KEY), where)
+            raise ExportError(f"{file.name} cannot be opened by ONNX Runtime: {first_line(error)}") from None
+        self.metadata = Metadata.from_json(text, file.name)
         self.output_names = tuple(output.name for output in self._session.get_outputs())
-        given = self._session.get_inputs()[0]
-        self._input, self._dtype = given.name, np.float32 if given.type == "tensor(float)" else np.uint8
+        inputs = self._session.get_inputs()
+        if len(inputs) != 1:
+            raise ExportError(f"{file.name} takes {len(inputs)} inputs, expected pictures alone")
+        self._input, self._dtype = inputs[0].name, np.float32 if inputs[0].type == "tensor(float)" else np.uint8
 
     def run(self, images: NDArray[Any], names: Sequence[str] = ()) -> dict[str, NDArray[np.float32]]:
         """Return the outputs of some names, or all, for pictures uint8 [B, H, W, 3]."""
         wanted = list(names or self.output_names)
-        found = self._session.run(wanted, {self._input: images.astype(self._dtype, copy=False)})
+        try:
+            found = self._session.run(wanted, {self._input: images.astype(self._dtype, copy=False)})
+        except Exception as error:  # noqa: BLE001  # as above
+            raise ExportError(f"{self._name} cannot be run by ONNX Runtime: {first_line(error)}") from None
         return dict(zip(wanted, found, strict=True))
+
+
+def _refuse_external_data(file: ExportFile) -> None:
+    try:
+        outside = has_external_data(file.data)
+    except ValueError as error:
+        raise ExportError(f"{file.name} is no ONNX file, or damaged: {error}") from None
+    if outside:
+        raise ExportError(f"{file.name} keeps data in other files, which Boxwright never does; it is not opened")
 
 
 class OpenVinoSession:
     """An OpenVINO model (.xml with its .bin) on the CPU."""
 
-    def __init__(self, source: str | Path, threads: int = 0) -> None:
+    def __init__(self, file: ExportFile, threads: int = 0) -> None:
         """Open a file.
 
         Args:
-            source: The .xml; or an .onnx, which OpenVINO reads, too.
+            file: The bytes of the .xml and the .bin; or of an .onnx, which OpenVINO reads, too.
             threads: How many it may use; 0 for what OMP_NUM_THREADS or a container says, else what the runtime chooses.
 
         Raises:
@@ -95,48 +113,82 @@ class OpenVinoSession:
         """
         runtime = require_library("openvino", "openvino")
         core = runtime.Core()
-        try:
-            model = core.read_model(str(source))
-            text = None
-            with suppress(RuntimeError):
-                text = model.get_rt_info(KEY).astype(str)
-        except Exception as error:  # noqa: BLE001  # the runtime's own errors share no base of theirs
-            raise ExportError(f"{shown(source)} cannot be opened by OpenVINO: {first_line(error)}") from None
-        self.metadata = Metadata.from_json(text, shown(source))
+        self._name = file.name
         settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "f32"}
         if count := threads or runtime_threads():
             settings["INFERENCE_NUM_THREADS"] = count
-        self._compiled = core.compile_model(model, "CPU", settings)
-        floats = self._compiled.inputs[0].get_element_type().get_type_name().startswith("f")
-        self._dtype = np.float32 if floats else np.uint8
-        self.output_names = tuple(output.get_any_name() for output in self._compiled.outputs)
+        text = None
+        try:
+            model = core.read_model(*file.parts)
+            with suppress(RuntimeError):
+                text = model.get_rt_info(KEY).astype(str)
+        except Exception as error:  # noqa: BLE001  # the runtime's own errors share no base of theirs
+            raise ExportError(f"{file.name} cannot be opened by OpenVINO: {first_line(error)}") from None
+        self.metadata = Metadata.from_json(text, file.name)
+        try:
+            self._compiled = core.compile_model(model, "CPU", settings)
+            self.output_names = tuple(output.get_any_name() for output in self._compiled.outputs)
+            (given,) = self._compiled.inputs
+        except Exception as error:  # noqa: BLE001  # as above
+            raise ExportError(f"{file.name} cannot be compiled by OpenVINO: {first_line(error)}") from None
+        self._dtype = np.float32 if given.get_element_type().get_type_name().startswith("f") else np.uint8
 
     def run(self, images: NDArray[Any], names: Sequence[str] = ()) -> dict[str, NDArray[np.float32]]:
         """Return the outputs of some names, or all, for pictures uint8 [B, H, W, 3]."""
-        found = self._compiled([images.astype(self._dtype, copy=False)])
-        return {name: np.array(found[name]) for name in names or self.output_names}
+        try:
+            found = self._compiled([images.astype(self._dtype, copy=False)])
+            return {name: np.array(found[name]) for name in names or self.output_names}
+        except Exception as error:  # noqa: BLE001  # as above
+            raise ExportError(f"{self._name} cannot be run by OpenVINO: {first_line(error)}") from None
 
 
-_SESSIONS: dict[str, Callable[..., Session]] = {".onnx": OnnxSession, ".xml": OpenVinoSession, ".tflite": LitertSession}
+_SESSIONS: dict[str, Callable[[ExportFile, int], Session]] = {
+    ".onnx": OnnxSession,
+    ".xml": OpenVinoSession,
+    ".tflite": LitertSession,
+}
+# Whose runtimes a hand-made file can crash or hang: an input that is missing is enough.
+_TRIED_FIRST = (".tflite", ".xml")
 
 
-def open_session(path: str | Path, threads: int = 0) -> Session:
-    """Open an exported file in the runtime of its format.
+def session_of(file: ExportFile, threads: int = 0) -> Session:
+    """Open an export's bytes in the runtime of its format, as they are.
 
     Args:
-        path: The file: .onnx, OpenVINO's .xml, or .tflite.
+        file: Of .onnx, .xml or .tflite.
         threads: How many the runtime may use; 0 for what it chooses.
 
     Returns:
         The session.
 
     Raises:
-        ExportError: Where there is no such file, it is of another format, damaged or not ours, or its runtime is not
-            installed.
+        ExportError: Where the file is of another format, damaged or not ours, or its runtime is not installed.
     """
-    suffix = Path(path).suffix
-    if suffix not in _SESSIONS:
+    if file.suffix not in _SESSIONS:
+        raise ExportError(f"{file.name}: expected {' or '.join(RUNTIMES)}")
+    return _SESSIONS[file.suffix](file, threads)
+
+
+def open_session(path: str | Path, threads: int = 0, *, allow_edited: bool = False) -> Session:
+    """Open an exported file in the runtime of its format.
+
+    Args:
+        path: The file: .onnx, OpenVINO's .xml, or .tflite.
+        threads: How many the runtime may use; 0 for what it chooses.
+        allow_edited: Whether a file is opened that is not as it was written.
+
+    Returns:
+        The session.
+
+    Raises:
+        ExportError: Where there is no such file, it is of another format, damaged, edited or not ours, or its runtime
+            is not installed.
+    """
+    if Path(path).suffix not in _SESSIONS:
         raise ExportError(f"{shown(path)}: expected {' or '.join(RUNTIMES)}")
-    if not is_file(path):
-        raise ExportError(f"{shown(path)}: no such file")
-    return _SESSIONS[suffix](path, threads)
+    file = read_export_file(path)
+    if not allow_edited:
+        check_seal(file)
+    if file.suffix in _TRIED_FIRST:
+        try_in_child(file, __name__)
+    return session_of(file, threads)

@@ -291,11 +291,11 @@ def _lifespan(model: ServedModel, watch: bool) -> Any:
 
 
 async def _watch(model: ServedModel) -> None:
-    stamp = model.path.stat().st_mtime_ns
+    stamp = model.stamp()
     while True:
         await asyncio.sleep(_WATCH_S)
         try:
-            newest = model.path.stat().st_mtime_ns
+            newest = model.stamp()
             if newest != stamp:
                 stamp = newest
                 if await run_in_threadpool(model.reload):

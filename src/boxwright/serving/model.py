@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.errors import ExportError
-from boxwright.files import read_file
-from boxwright.runtime.exported import ExportedDetector, open_exported
+from boxwright.runtime import sessions
+from boxwright.runtime.export_file import ExportFile, check_seal, read_export_file
+from boxwright.runtime.exported import ExportedDetector, checked_outputs
+from boxwright.runtime.trial import try_in_child
 from boxwright.serving.batcher import Batcher
 from boxwright.serving.settings import ServerSettings
 
@@ -31,7 +33,7 @@ class Served:
         version: 1, and one more for each file that took its place.
         detector: The opened file.
         batcher: Runs it.
-        sha256: Of the file.
+        sha256: Of its files.
         shapes: The shape of each output for one picture, without the batch.
     """
 
@@ -51,37 +53,43 @@ class ServedModel:
         name: str,
         settings: ServerSettings,
         observe: Callable[[int, float], Any] = lambda size, seconds: None,
-        open_file: Callable[[Path, int], ExportedDetector] = open_exported,
+        opener: str = sessions.__name__,
+        *,
+        allow_edited: bool = False,
     ) -> None:
-        """Open the file, and run it once.
+        """Read the file, try it in a process of its own, open what was read, and run it once.
 
         Args:
             path: The file.
             name: What clients call the model.
             settings: How.
             observe: Is told the size of each batch, and the seconds it took.
-            open_file: Opens a file for a number of threads.
+            opener: The module whose `session_of` opens a file's bytes.
+            allow_edited: Whether a file is served that is not as it was written.
 
         Raises:
-            ExportError: Where the file is damaged or not ours, or was written although it differs from its detector.
+            ExportError: Where the file is damaged, edited or not ours, or was written although it differs from its
+                detector.
         """
         self.path, self.name, self._settings, self._observe = Path(path), name, settings, observe
-        self._open_file = open_file
-        self._swap = threading.Lock()
-        self.current = self._open(1)
+        self._opener, self._allow_edited = opener, allow_edited
+        self._swap, self._closing = threading.Lock(), threading.Event()
+        self.current = self._open(read_export_file(self.path), 1)
 
-    def _open(self, version: int) -> Served:
-        detector = self._open_file(self.path, self._settings.threads)
-        session = detector.session
+    def _open(self, file: ExportFile, version: int) -> Served:
+        if not self._allow_edited:
+            check_seal(file)
+        try_in_child(file, self._opener, self._closing.is_set)
+        session = import_module(self._opener).session_of(file, self._settings.threads)
         verdict = session.metadata.parity.get("verdict")
         if verdict != "passed":
             raise ExportError(f"{self.path} was written although it differs from its detector; it is not served")
         if "num_detections" not in session.output_names:
             raise ExportError(f"{self.path} ends before suppression (--nms none); it is not served")
-        probe = session.run(np.zeros((1, *_WARM_UP), np.uint8))
+        probe = checked_outputs(session.run(np.zeros((1, *_WARM_UP), np.uint8)), 1)
 
         def run(images: NDArray[np.uint8]) -> dict[str, NDArray[np.float32]]:
-            return session.run(images)
+            return checked_outputs(session.run(images), len(images))
 
         batcher = Batcher(
             run,
@@ -90,9 +98,21 @@ class ServedModel:
             queue=self._settings.queue,
             observe=self._observe,
         )
-        sha256 = hashlib.sha256(read_file(self.path)).hexdigest()
         shapes = {name: value.shape[1:] for name, value in probe.items()}
-        return Served(version, detector, batcher, sha256, shapes)
+        return Served(version, ExportedDetector(session), batcher, file.sha256(), shapes)
+
+    def stamp(self) -> tuple[tuple[str, int, int, int], ...]:
+        """Return what shows that the model's files were replaced or changed.
+
+        Returns:
+            Of each file its name, number, size and time.
+
+        Raises:
+            OSError: Where the model's folder is gone.
+        """
+        names = [one for one in self.path.parent.iterdir() if one.stem == self.path.stem]
+        found = [(one.name, one.stat()) for one in sorted(names)]
+        return tuple((name, stat.st_ino, stat.st_size, stat.st_mtime_ns) for name, stat in found)
 
     def reload(self) -> bool:
         """Take up the file anew where it has changed; the old version finishes what it took.
@@ -104,13 +124,14 @@ class ServedModel:
             ExportError: Where the new file cannot be served; the old version goes on.
         """
         with self._swap:
-            old = self.current
-            if hashlib.sha256(read_file(self.path)).hexdigest() == old.sha256:
+            old, file = self.current, read_export_file(self.path)
+            if file.sha256() == old.sha256:
                 return False
-            self.current = self._open(old.version + 1)
+            self.current = self._open(file, old.version + 1)
         old.batcher.close()
         return True
 
     def close(self) -> None:
-        """Take no more; return once what waits is answered."""
+        """Take no more; return once what waits is answered. A file that is being tried is given up."""
+        self._closing.set()
         self.current.batcher.close()

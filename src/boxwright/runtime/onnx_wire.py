@@ -1,0 +1,74 @@
+"""What an ONNX file asks for outside itself, read from its bytes before a runtime opens it.
+
+The `onnx` package is not needed to run a file, so the few messages that can hold a tensor are walked as protobuf lays
+them out (https://protobuf.dev/programming-guides/encoding; field numbers of onnx.proto).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from boxwright.tensorflow.varint import read_varint
+
+__all__ = ["has_external_data"]
+
+# Message to field number to the message that the field holds.
+_MESSAGES: dict[str, dict[int, str]] = {
+    "model": {7: "graph", 20: "training", 25: "function"},
+    "training": {1: "graph", 2: "graph"},
+    "graph": {1: "node", 5: "tensor", 15: "sparse"},
+    "function": {7: "node", 11: "attribute"},
+    "node": {5: "attribute"},
+    "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse", 23: "sparse"},
+    "sparse": {1: "tensor", 2: "tensor"},
+    "tensor": {},
+}
+_EXTERNAL_DATA, _DATA_LOCATION = 13, 14
+_VARINT, _EIGHT, _LENGTH, _FOUR = 0, 1, 2, 5
+_DEEPEST = 64
+
+
+def has_external_data(data: bytes) -> bool:
+    """Tell whether any tensor of an ONNX model names data outside the file.
+
+    Args:
+        data: The model.
+
+    Returns:
+        Whether one does. A runtime would read them from any path, or as an address in its own memory.
+
+    Raises:
+        ValueError: Where the bytes are no protobuf message.
+    """
+    waiting: list[tuple[str, int, int, int]] = [("model", 0, len(data), 0)]
+    while waiting:
+        message, start, end, depth = waiting.pop()
+        if depth > _DEEPEST:
+            raise ValueError("graphs are nested too deeply")
+        for number, kind, value, stop in _fields(data, start, end):
+            if message == "tensor" and (number == _EXTERNAL_DATA or (number == _DATA_LOCATION and value != 0)):
+                return True
+            inner = _MESSAGES[message].get(number)
+            if inner and kind == _LENGTH:
+                waiting.append((inner, value, stop, depth + 1))
+    return False
+
+
+def _fields(data: bytes, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+    """Yield (number, wire type, value or where the content starts, where the content ends) of a message's fields."""
+    place = start
+    while place < end:
+        key, place = read_varint(data, place)
+        number, kind, value = key >> 3, key & 7, 0
+        if kind == _VARINT:
+            value, place = read_varint(data, place)
+        elif kind == _LENGTH:
+            length, value = read_varint(data, place)
+            place = value + length
+        elif kind in (_EIGHT, _FOUR):
+            place += 8 if kind == _EIGHT else 4
+        else:
+            raise ValueError("it has a field of no known kind")
+        if place > end:
+            raise ValueError("a field ends behind its message")
+        yield number, kind, value, place

@@ -1,0 +1,79 @@
+"""The archive that a .pt2 is, read and written without PyTorch.
+
+Two readers of zip archives may see two contents in one file; so only this one reads files, and what it has read is
+written anew for PyTorch.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import zipfile
+from collections.abc import Mapping
+
+from boxwright.errors import ExportError
+from boxwright.limits import ARCHIVE_FILES, CHECKPOINT_BYTES
+from boxwright.runtime.metadata import KEY
+
+__all__ = ["ABOUT", "Members", "packed_members", "sealed_parts", "unpacked_members"]
+
+# Members by name, without the folder that all of them are in.
+Members = dict[str, bytes]
+
+ABOUT = f"extra/{KEY}.json"
+_KNOWN = re.compile(
+    r"models/model\.json|extra/boxwright\.json|archive_format|archive_version|byteorder"
+    r"|\.data/(version|serialization_id)|data/sample_inputs/model\.pt"
+    r"|data/weights/(model_weights_config\.json|weight_[0-9]{1,6})"
+    r"|data/constants/(model_constants_config\.json|tensor_[0-9]{1,6})"
+)
+_FOLDER = "detector"
+
+
+def unpacked_members(data: bytes, name: str) -> Members:
+    """Return the members of an archive; what Boxwright does not write is refused.
+
+    Args:
+        data: The archive.
+        name: The file's, for messages.
+
+    Returns:
+        Their bytes, by name.
+
+    Raises:
+        ExportError: Where it is no such archive, is damaged, or holds something else.
+    """
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            infos = archive.infolist()
+            sizes = sum(one.file_size for one in infos)
+            if problem := ARCHIVE_FILES.exceeded(len(infos)) or CHECKPOINT_BYTES.exceeded(sizes):
+                raise ExportError(f"{name}: {problem}")
+            if any(one.compress_type != zipfile.ZIP_STORED for one in infos):
+                raise ExportError(f"{name}: its members are compressed, which PyTorch's never are")
+            found = [(one.filename.partition("/")[2], archive.read(one)) for one in infos]
+    except (OSError, ValueError, RuntimeError, NotImplementedError, EOFError, zipfile.BadZipFile) as error:
+        raise ExportError(f"{name} is no PyTorch program, or damaged: {str(error)[:200]}") from None
+    for member, _ in found:
+        if not _KNOWN.fullmatch(member):
+            raise ExportError(
+                f"{name} holds {member[:80]!r}, which `boxwright export` does not write and could be code"
+            )
+    if len(dict(found)) < len(found):
+        raise ExportError(f"{name} holds two members of one name")
+    return dict(found)
+
+
+def packed_members(members: Mapping[str, bytes]) -> bytes:
+    """Return an archive of members, as PyTorch's own are: nothing is compressed, all are in one folder."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        for member, content in members.items():
+            archive.writestr(zipfile.ZipInfo(f"{_FOLDER}/{member}"), content)
+    return buffer.getvalue()
+
+
+def sealed_parts(members: Members) -> list[bytes]:
+    """Return names and contents in one order, with what the file says of itself last, for `seal` and `check_seal`."""
+    others = sorted((name, content) for name, content in members.items() if name != ABOUT)
+    return [*(part for name, content in others for part in (name.encode(), content)), members.get(ABOUT, b"")]

@@ -1,0 +1,137 @@
+"""Opening an exported file, and running it once, in a process of its own.
+
+Runtimes trust the files they are given: LiteRT ends the process at some damaged ones, others loop for ever or ask for
+all memory. Here that ends a child, and costs a line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from signal import Signals
+from typing import Any
+
+import numpy as np
+
+from boxwright.errors import BoxwrightError, ExportError
+from boxwright.limits import TRIAL_BYTES, TRIAL_SECONDS
+from boxwright.runtime.export_file import ExportFile
+
+__all__ = ["try_in_child"]
+
+_PICTURE = (1, 64, 64, 3)
+_ANSWER = "boxwright-trial:"
+_POLL_S = 0.05
+
+
+def _goes_on() -> bool:
+    return False
+
+
+def try_in_child(file: ExportFile, opener: str, stopped: Callable[[], bool] = _goes_on) -> None:
+    """Open a file's bytes in a child process, and look at a black picture of 64 by 64.
+
+    Args:
+        file: Its bytes.
+        opener: The module whose `session_of` opens it.
+        stopped: Asked now and then; once it is true, the child is killed.
+
+    Raises:
+        ExportError: Where that fails, ends the child, takes more time or memory than the limits allow, or was stopped.
+    """
+    words = [sys.executable, "-m", "boxwright.runtime.trial", opener, str(file.path), str(TRIAL_BYTES.value)]
+    words += [str(len(part)) for part in file.parts]
+    with subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=_environment()
+    ) as child:
+        said: list[bytes] = []
+        talk = threading.Thread(target=lambda: said.append(child.communicate(b"".join(file.parts))[0]), daemon=True)
+        talk.start()
+        try:
+            _wait_for(talk, file, stopped)
+        finally:
+            child.kill()
+            talk.join()
+    answer = _answer_in(said)
+    if answer is None:
+        raise ExportError(f"{file.name} cannot be opened: {_how_it_ended(child.returncode)}")
+    if answer:
+        raise ExportError(answer)
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment, in which a child finds what this process has found."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+
+
+def _wait_for(talk: threading.Thread, file: ExportFile, stopped: Callable[[], bool]) -> None:
+    """Wait until a child has said all, for as long as it has."""
+    until = time.monotonic() + TRIAL_SECONDS.value
+    while talk.is_alive():
+        talk.join(_POLL_S)
+        if stopped():
+            raise ExportError(f"{file.name} was not opened: the server ends")
+        if talk.is_alive() and time.monotonic() > until:
+            raise ExportError(
+                f"{file.name} was not opened and run within {TRIAL_SECONDS.value} s "
+                f"({TRIAL_SECONDS.variable} raises that)"
+            )
+
+
+def _answer_in(said: list[bytes]) -> str | None:
+    """Return what a child says of its file: empty where all is well; None where it died before it said anything."""
+    lines = [line for text in said for line in text.decode("utf-8", "replace").splitlines()]
+    answers = [json.loads(line.removeprefix(_ANSWER)) for line in lines if line.startswith(_ANSWER)]
+    return str(answers[-1]) if answers else None
+
+
+def _how_it_ended(status: int) -> str:
+    if status < 0:
+        return f"its runtime ends the process that opens it ({Signals(-status).name})"
+    return f"the process that opens it ended with status {status}, perhaps out of memory"
+
+
+def _limit_memory(amount: int) -> None:
+    """Limit what this process may allocate; not its address space, of which threads reserve far more than they use."""
+    if sys.platform == "win32":
+        return
+    import resource
+
+    for kind, most in ((resource.RLIMIT_DATA, amount), (resource.RLIMIT_CORE, 0)):
+        _, hard = resource.getrlimit(kind)
+        if hard == resource.RLIM_INFINITY or most < hard:
+            resource.setrlimit(kind, (most, hard))
+
+
+def _tried(file: ExportFile, opener: str) -> str:
+    """Open and run a file; return what is wrong with it, or nothing."""
+    try:
+        session: Any = import_module(opener).session_of(file, 1)
+        session.run(np.zeros(_PICTURE, np.uint8))
+    except BoxwrightError as error:
+        return str(error)
+    except MemoryError:
+        return f"{file.name} cannot be opened: it asks for more memory than {TRIAL_BYTES.variable} allows"
+    return ""
+
+
+def main() -> None:
+    """Try the file whose name and sizes are in the arguments, and whose bytes come in."""
+    opener, path, memory, *sizes = sys.argv[1:]
+    _limit_memory(int(memory))
+    parts = [sys.stdin.buffer.read(int(size)) for size in sizes]
+    answer = _tried(ExportFile(Path(path), *parts), opener)
+    sys.stdout.write(f"{_ANSWER}{json.dumps(answer)}\n")
+    sys.stdout.flush()
+    os._exit(0)  # a runtime's threads may hang at the end of a process
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""One tiny export of each format, whose program is a few operators: for tests that damage files."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from boxwright.exporters.litert_file import save_litert
+from boxwright.exporters.onnx_file import onnx_bytes, onnx_model
+from boxwright.exporters.openvino_file import openvino_model, save_openvino
+from boxwright.exporters.program import quiet
+from boxwright.exporters.pt2_file import save_pt2
+from boxwright.runtime.metadata import Metadata
+from tests.exporters.exported import made_once
+
+__all__ = ["ABOUT", "Tiny", "program_of", "tiny_export"]
+
+ABOUT = Metadata(
+    format="onnx",
+    boxwright="1",
+    config="model { }",
+    num_classes=1,
+    categories=[{"id": 1, "name": "circle", "label": 0}],
+    step=7,
+    created="2020-01-01T00:00:00Z",
+    weights_sha256="0" * 64,
+    input={"name": "input_tensor", "type": "image_tensor", "dtype": "uint8"},
+    outputs={},
+    suppression={},
+    versions={},
+    parity={"verdict": "passed"},
+)
+
+
+class Tiny(nn.Module):
+    """Finds two boxes in every picture; the first one's score is the mean of its red channel times a weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((3,), 1 / 255))
+        self.boxes: Tensor
+        self.register_buffer("boxes", torch.tensor([[[0.1, 0.2, 0.5, 0.6], [0.0, 0.0, 1.0, 1.0]]]))
+
+    def forward(self, images: Tensor) -> dict[str, Tensor]:
+        means = images.float().mean((1, 2)) * self.weight
+        scores = means[:, :2]
+        return {
+            "detection_boxes": self.boxes + 0 * means[:, :1, None],
+            "detection_scores": scores,
+            "detection_classes": torch.ones_like(scores),
+            "num_detections": torch.ones_like(scores[:, 0]) * 2,
+        }
+
+
+def program_of(network: nn.Module) -> torch.export.ExportedProgram:
+    """Return a network as a program of ATen's operators, with batch, height and width left open."""
+    dims = {number: torch.export.Dim(name, min=1, max=4096) for number, name in enumerate(("batch", "height", "width"))}
+    with torch.no_grad(), quiet():
+        found = torch.export.export(
+            network.eval(), (torch.zeros(2, 8, 6, 3, dtype=torch.uint8),), dynamic_shapes=(dims,), strict=False
+        )
+        return found.run_decompositions({})
+
+
+def tiny_export(suffix: str) -> Path:
+    """Return a tiny export of a format; it belongs to all tests of a run: copy it before it is damaged."""
+    return made_once(f"tiny{suffix}", lambda folder: _MAKERS[suffix](folder / f"tiny{suffix}")) / f"tiny{suffix}"
+
+
+def _onnx(path: Path) -> None:
+    path.write_bytes(onnx_bytes(onnx_model(program_of(Tiny())), ABOUT))
+
+
+def _openvino(path: Path) -> None:
+    model = openvino_model(onnx_model(program_of(Tiny())).SerializeToString())
+    save_openvino(model, replace(ABOUT, format="openvino"), path)
+
+
+def _pt2(path: Path) -> None:
+    save_pt2(program_of(Tiny()), replace(ABOUT, format="pt2"), path)
+
+
+def _litert(path: Path) -> None:
+    from tests.exporters.test_litert import lite
+
+    about: dict[str, Any] = {
+        "size": [8, 6],
+        "pixel centre": 0.5,
+        "scaling": {"scale": [1 / 255] * 3, "offset": [0.0] * 3},
+    }
+    save_litert(lite()[0], replace(ABOUT, format="litert", input={**ABOUT.input, **about}), path)
+
+
+_MAKERS = {".onnx": _onnx, ".xml": _openvino, ".pt2": _pt2, ".tflite": _litert}
+PICTURE = np.full((1, 20, 30, 3), 51, np.uint8)
