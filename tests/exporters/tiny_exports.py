@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +17,7 @@ from boxwright.exporters.pt2_file import save_pt2
 from boxwright.runtime.metadata import Metadata
 from tests.exporters.exported import made_once
 
-__all__ = ["ABOUT", "Tiny", "program_of", "tiny_export"]
+__all__ = ["ABOUT", "LITERT_ABOUT", "PICTURE", "Tiny", "program_of", "tiny_export"]
 
 ABOUT = Metadata(
     format="onnx",
@@ -35,6 +34,9 @@ ABOUT = Metadata(
     versions={},
     parity={"verdict": "passed"},
 )
+
+_SCALING = {"size": [8, 6], "pixel centre": 0.5, "scaling": {"scale": [1 / 255] * 3, "offset": [0.0] * 3}}
+LITERT_ABOUT = replace(ABOUT, format="litert", input={**ABOUT.input, **_SCALING})
 
 
 class Tiny(nn.Module):
@@ -88,12 +90,7 @@ def _pt2(path: Path) -> None:
 def _litert(path: Path) -> None:
     from tests.exporters.test_litert import lite
 
-    about: dict[str, Any] = {
-        "size": [8, 6],
-        "pixel centre": 0.5,
-        "scaling": {"scale": [1 / 255] * 3, "offset": [0.0] * 3},
-    }
-    save_litert(lite()[0], replace(ABOUT, format="litert", input={**ABOUT.input, **about}), path)
+    save_litert(lite()[0], LITERT_ABOUT, path)
 
 
 _MAKERS = {".onnx": _onnx, ".xml": _openvino, ".pt2": _pt2, ".tflite": _litert}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import threading
 import warnings
@@ -33,6 +32,7 @@ from boxwright.cli import (
 )
 from boxwright.cli.console import console, errors, show_log
 from boxwright.cli.options import CONTEXT, Commands, PlainCommand, with_settings
+from boxwright.cli.termination import Terminated, raise_on_sigterm
 from boxwright.errors import BoxwrightError
 
 __all__ = ["app", "like_absl", "main"]
@@ -113,15 +113,6 @@ def like_absl(arguments: list[str]) -> list[str]:
 _SWITCHES = ("use_side_inputs", "use_tpu", "record_summaries", "eval_on_train_data")
 
 
-class _Terminated(BaseException):
-    """SIGTERM, as an exception: so that files begun are finished or taken away, as for Ctrl-C."""
-
-
-def _terminate(number: int, _: object) -> None:
-    signal.signal(number, signal.SIG_DFL)  # a second one ends at once
-    raise _Terminated
-
-
 def _let_everything_be_printed() -> None:
     """Print characters that a terminal lacks (ASCII, undecodable names of files) as escapes, not as an error."""
     for stream in (sys.stdout, sys.stderr):
@@ -134,7 +125,7 @@ def main() -> None:
     _let_everything_be_printed()
     warnings.showwarning = _show_warning  # type: ignore[assignment]  # the same call, without the line of code
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, _terminate)
+        raise_on_sigterm()
     try:
         app(args=like_absl(sys.argv[1:]))
     except BoxwrightError as error:
@@ -153,6 +144,6 @@ def main() -> None:
     except KeyboardInterrupt:
         console.print("interrupted")
         sys.exit(130)
-    except _Terminated:
+    except Terminated:
         errors.print("terminated")
         sys.exit(143)

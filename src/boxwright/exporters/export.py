@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from boxwright.errors import ExportError
+from boxwright.errors import ExportError, OutputError
 from boxwright.exporters.accuracy import Accuracy, compared_accuracy
 from boxwright.exporters.describe import describe, weights_sha256
 from boxwright.exporters.graph import PREPROCESSED
@@ -179,7 +181,10 @@ def export(
     detector.eval()
     try:
         metadata = _metadata(detector, format, suppression, images, about, accuracy)
-        with tempfile.TemporaryDirectory(dir=make_folder(path.parent), prefix=f".{path.name}.") as folder:
+        with (
+            tempfile.TemporaryDirectory(dir=make_folder(path.parent), prefix=f".{path.name}.") as folder,
+            _naming(path, Path(folder)),
+        ):
             scratch = Path(folder) / path.name
             made, names, report = _made(detector, scratch, images, metadata, suppression, accuracy)
             report.images["source"] = about.source
@@ -191,6 +196,15 @@ def export(
     finally:
         detector.train(training)
     return report
+
+
+@contextmanager
+def _naming(path: Path, folder: Path) -> Iterator[None]:
+    """Let errors of writing name the file that is asked for, not the one that it is until it is compared."""
+    try:
+        yield
+    except OutputError as error:
+        raise OutputError(str(error).replace(f"{folder}{os.sep}", f"{path.parent}{os.sep}")) from None
 
 
 def _refuse(path: Path, report: Report) -> None:

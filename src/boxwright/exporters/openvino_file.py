@@ -39,5 +39,7 @@ def save_openvino(model: Any, metadata: Metadata, path: Path) -> None:
         parts = [path.read_bytes(), path.with_suffix(".bin").read_bytes()]
         sealed = seal(parts)[0]
     except (RuntimeError, OSError, ValueError) as error:  # ValueError: not all of it was written
-        raise OutputError(f"{shown(path)}: could not be written by OpenVINO: {first_line(error)}") from None
+        raise OutputError(
+            f"{shown(path)}: could not be written by OpenVINO (is the disk full?): {first_line(error)}"
+        ) from None
     write_whole(path, sealed)
