@@ -141,7 +141,7 @@ def evaluation_folder(model_dir: Path, name: str) -> Path:
 
 
 def write_evaluation_events(
-    events: EventFile, step: int, metrics: dict[str, float], pictures: dict[str, NDArray[np.uint8]]
+    events: EventFile, step: int, metrics: dict[str, float], pictures: dict[str, NDArray[np.uint8]], before: int = -1
 ) -> None:
     """Write an evaluation to TensorBoard under TF2's tags.
 
@@ -149,10 +149,11 @@ def write_evaluation_events(
         events: The folder's file.
         step: Steps that the detector was trained.
         metrics: Metric name to value.
-        pictures: Image id to detections beside truth; none where `draws_pictures` says so.
+        pictures: Image id to detections beside truth; written where `draws_pictures` says so.
+        before: The step of the evaluation before; -1 for none.
     """
     for tag, value in metrics.items():
         events.scalar(tag, value, step)
-    for number, picture in enumerate(pictures.values()):
+    for number, picture in enumerate(pictures.values() if draws_pictures(step, before) else ()):
         events.image(f"eval_side_by_side_{number}_0", picture, step)
     events.flush()

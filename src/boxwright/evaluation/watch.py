@@ -12,7 +12,7 @@ from boxwright.checkpoints.store import CheckpointStore
 from boxwright.config import messages as m
 from boxwright.device import open_device
 from boxwright.errors import CheckpointError
-from boxwright.evaluation.events import EventFile, draws_pictures, evaluation_folder, write_evaluation_events
+from boxwright.evaluation.events import EventFile, evaluation_folder, write_evaluation_events
 from boxwright.evaluation.optimized import optimized
 from boxwright.evaluation.parts import EvaluationSet, check_reader, open_evaluation, reader_name
 from boxwright.evaluation.results import Evaluation
@@ -72,8 +72,7 @@ def watch(
                     optimized(detector.to(device), settings.precision, compile=settings.compile), settings.multi_scale
                 )
                 evaluation = evaluate_detector(seeing, opened.dataset, opened.plan, workers=settings.workers)
-                pictures = evaluation.pictures if draws_pictures(step, evaluated) else {}
-                write_evaluation_events(events, step, evaluation.metrics, pictures)
+                write_evaluation_events(events, step, evaluation.metrics, evaluation.pictures, evaluated)
                 heard(step, evaluation, "")
                 last, evaluated, count = newest, step, count + 1
                 if total and step >= total:

@@ -283,9 +283,8 @@ class TensorBoard:
             if event.name not in self._eval:
                 self._eval[event.name] = EventFile(folder, purge_step=self._evaluated + 1)
             before = self._before.get(event.name, self._evaluated)
-            pictures = event.pictures if draws_pictures(step, before) else {}
             self._before[event.name] = step
-            write_evaluation_events(self._eval[event.name], step, event.metrics, pictures)
+            write_evaluation_events(self._eval[event.name], step, event.metrics, event.pictures, before)
         elif isinstance(event, Scalars):
             for tag, value in event.values.items():
                 self._train.scalar(tag, value, step)
