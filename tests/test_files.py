@@ -5,7 +5,10 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import signal
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -99,6 +102,93 @@ def test_a_folder_is_marked_until_it_is_whole(tmp_path: Path) -> None:
         pass
     refuse_unfinished(folder)
     assert not list(folder.iterdir())
+
+
+def test_a_folder_has_one_writer(tmp_path: Path) -> None:
+    """The second hears of the first; what the first leaves unmarked or marked is the first's affair."""
+    folder = tmp_path / "out"
+    with unfinished(folder, "predictions"):
+        wanted = rf"out: another run is writing to this folder: predictions; host {socket.gethostname()}, process {os.getpid()};"
+        with pytest.raises(OutputError, match=wanted), unfinished(folder, "an evaluation"):
+            pytest.fail("two at a time")
+        assert (folder / MARKER).is_file()
+    assert not list(folder.iterdir())
+
+
+WRITER = """
+import os, sys, time
+from boxwright.files import unfinished
+with unfinished(sys.argv[1], "predictions"):
+    if os.fork() == 0:
+        time.sleep(600)  # a worker that outlives its parent
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_killed_writer_leaves_its_mark_and_the_folder_open(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WRITER, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as writer:
+        try:
+            assert writer.stdout is not None
+            assert writer.stdout.readline() == "held\n"
+            with (
+                pytest.raises(OutputError, match=f"another run is writing .*process {writer.pid};"),
+                unfinished(tmp_path, "predictions"),
+            ):
+                pass
+            writer.send_signal(signal.SIGKILL)
+            writer.wait()
+            with pytest.raises(DataError, match="has not finished"):
+                refuse_unfinished(tmp_path)
+            with unfinished(tmp_path, "predictions"):
+                assert f"process {os.getpid()}." in (tmp_path / MARKER).read_text()
+            assert not list(tmp_path.iterdir())
+        finally:
+            os.killpg(writer.pid, signal.SIGKILL)
+
+
+def test_a_mark_that_another_run_made_meanwhile_stays(tmp_path: Path) -> None:
+    """A user takes a mark away, and begins anew: the first's end is not the second's."""
+    with unfinished(tmp_path, "predictions"):
+        (tmp_path / MARKER).unlink()
+        (tmp_path / MARKER).write_text("another's")
+    assert (tmp_path / MARKER).read_text() == "another's"
+
+
+def test_a_mark_that_points_elsewhere_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / MARKER).symlink_to(tmp_path / "mine.txt")
+    with pytest.raises(OutputError, match=f"{MARKER}: could not be written"), unfinished(tmp_path / "out", "x"):
+        pass
+    assert (tmp_path / "mine.txt").read_text() == "mine"
+
+
+def test_a_folder_on_a_full_disk_is_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("boxwright.files.os.fsync", full)
+    with pytest.raises(OutputError, match=rf"{MARKER}: could not be written: No space"), unfinished(tmp_path, "x"):
+        pass
+    assert not list(tmp_path.iterdir())
+    (tmp_path / MARKER).write_text("of a run that was killed")
+    with pytest.raises(OutputError, match="No space"), unfinished(tmp_path, "x"):
+        pass
+    assert (tmp_path / MARKER).is_file()
+
+
+def test_a_folder_that_cannot_be_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on some network file systems: said, and left to the user."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with pytest.warns(UserWarning, match="nothing keeps a second run out"), unfinished(tmp_path, "x"):
+        assert (tmp_path / MARKER).is_file()
+    assert not list(tmp_path.iterdir())
 
 
 def test_stems_are_names_and_all_different() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import BinaryIO
 from uuid import uuid4
 
 from boxwright.errors import BoxwrightError, DataError, OutputError, shortened
+from boxwright.locks import closed_in_children, lock
 
 __all__ = [
     "MARKER",
@@ -32,6 +34,7 @@ __all__ = [
 
 # Lies in a folder while its files are being written one by one.
 MARKER = "UNFINISHED"
+_UNTIL = "Removed when all is written."
 # What a name may be at most on common file systems is 255 bytes; the rest is for endings and temporaries.
 _LONGEST_STEM = 120
 
@@ -181,6 +184,8 @@ def make_folder(path: str | Path) -> Path:
 def unfinished(folder: str | Path, what: str) -> Iterator[Path]:
     """Mark a folder while its files are written; the mark stays where anything prevents the last of them.
 
+    The mark is held as a lock, so that there is one writer a folder; one that was killed holds nothing.
+
     Args:
         folder: The folder; it is made.
         what: Who writes what, for the mark's text and for who meets it later.
@@ -189,12 +194,77 @@ def unfinished(folder: str | Path, what: str) -> Iterator[Path]:
         The folder.
 
     Raises:
-        OutputError: Where the folder or the mark cannot be written.
+        OutputError: Where another writes to the folder, or the folder or the mark cannot be written.
     """
     marker = make_folder(folder) / MARKER
-    write_whole(marker, f"{what}; host {socket.gethostname()}, process {os.getpid()}. Removed when all is written.\n")
-    yield Path(folder)
-    marker.unlink(missing_ok=True)
+    try:
+        descriptor = _locked(marker)
+        with closed_in_children(descriptor):
+            _write_holder(marker, descriptor, f"{what}; host {socket.gethostname()}, process {os.getpid()}")
+            yield Path(folder)
+            if os.name == "posix":  # in the lock, as whoever comes next makes a mark of its own
+                _remove(marker, descriptor)
+        if os.name != "posix":  # where an open file cannot be removed
+            marker.unlink(missing_ok=True)
+    except _MarkError as problem:
+        raise OutputError(f"{shown(marker)}: could not be written: {problem}") from None
+
+
+class _MarkError(Exception):
+    """Why a mark could not be written."""
+
+
+def _locked(marker: Path) -> int:
+    """Open a mark, new or left by one that was killed, and lock it; return its descriptor."""
+    while True:
+        try:
+            descriptor = os.open(marker, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
+        except (OSError, ValueError) as error:
+            raise _MarkError(cause(error)) from None
+        try:
+            refused = lock(descriptor)
+        except BlockingIOError:
+            holder = os.read(descriptor, 1000).decode("utf-8", "replace").split(f". {_UNTIL}")[0]
+            os.close(descriptor)
+            raise OutputError(
+                f"{shown(marker.parent)}: another run is writing to this folder: "
+                f"{holder or 'one that has not given its name yet'}; write to another, or wait for its end"
+            ) from None
+        if refused:
+            warnings.warn(
+                f"{shown(marker.parent)}: this file system cannot lock files ({refused}): nothing keeps a second run "
+                "out of the folder",
+                stacklevel=4,
+            )
+        if os.name != "posix" or _is_still(marker, descriptor):
+            return descriptor
+        os.close(descriptor)  # its holder removed it between our two calls
+
+
+def _write_holder(marker: Path, descriptor: int, holder: str) -> None:
+    before = os.fstat(descriptor).st_size
+    try:
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"{holder}. {_UNTIL}\n".encode())
+        os.fsync(descriptor)
+    except OSError as error:
+        if not before:  # nobody's: the folder is as it was
+            _remove(marker, descriptor)
+        raise _MarkError(cause(error)) from None
+
+
+def _remove(marker: Path, descriptor: int) -> None:
+    """Remove a mark, unless a user has done so and the one that is there now is another run's."""
+    if _is_still(marker, descriptor):
+        marker.unlink(missing_ok=True)
+
+
+def _is_still(path: Path, descriptor: int) -> bool:
+    """Tell whether an open file has its name yet: who held it before may have removed it."""
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
 
 
 def refuse_unfinished(folder: str | Path) -> None:

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from pycocotools.coco import COCO
 
 from boxwright.data.image_io import decode_image, encode_jpeg, encode_png, read_image
-from boxwright.errors import ConfigError, DataError
-from boxwright.files import MARKER
+from boxwright.errors import ConfigError, DataError, OutputError
+from boxwright.files import MARKER, unfinished
 from boxwright.inference.predict import predict
 from boxwright.inference.settings import PredictionSettings
 from boxwright.inference.sources import CameraSource, Frame, ImageSource, VideoSource, find_sources
@@ -150,6 +150,18 @@ def test_kinds_of_sources(tmp_path: Path) -> None:
     ]:  # fmt: skip
         with pytest.raises(DataError, match=message):
             find_sources([word])
+
+
+def test_a_folder_is_one_predictions_at_a_time(tmp_path: Path) -> None:
+    """The mark that is there is the first's, and stays until the first's end."""
+    (tmp_path / "a.png").write_bytes(encode_png(picture_of([(4, 8, 20, 24)], HEIGHT, WIDTH)))
+    sources = find_sources([str(tmp_path / "a.png")])
+    with unfinished(tmp_path / "out", "predictions"):
+        with pytest.raises(OutputError, match="out: another run is writing to this folder: predictions; host "):
+            predict(find_blobs, sources, tmp_path / "out")
+        assert [path.name for path in (tmp_path / "out").iterdir()] == [MARKER]
+    assert predict(find_blobs, sources, tmp_path / "out").pictures == 1
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["a.jpg", "detections.json"]
 
 
 def test_a_camera_that_is_not_there(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from boxwright.inference import stages as stages_module
 from boxwright.inference.stages import Stages
 
 
@@ -127,3 +128,26 @@ def test_results_before_an_error_come_before_it(where: str) -> None:
         for item in stages.spread("work", work, items(), 4):
             taken.append(item)  # noqa: PERF402  # what came before the error is kept
     assert taken == [0, 1, 2, 3, 4]
+
+
+def test_what_computes_is_waited_for_and_what_hangs_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A runtime that gives its result while the interpreter ends aborts the process; a camera may never give one."""
+    monkeypatch.setattr(stages_module, "_END_S", 0.01)
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def hanging() -> Iterator[int]:
+        yield 0
+        threading.Event().wait()
+
+    def slow(item: int) -> int:
+        begun.set()
+        assert goes_on.wait(60)
+        return item
+
+    with Stages() as stages:
+        stages.ahead("slow", map(slow, stages.ahead("hanging", hanging())))
+        assert begun.wait(60)
+        threading.Timer(0.3, goes_on.set).start()
+    names = [thread.name for thread in threading.enumerate()]
+    assert "slow" not in names
+    assert "hanging" in names

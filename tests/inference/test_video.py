@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import av
@@ -11,6 +16,7 @@ import pytest
 from numpy.typing import NDArray
 
 from boxwright.errors import DataError, OutputError
+from boxwright.inference.files import VIDEOS
 from boxwright.inference.video import frame_count, open_video_for_writing, read_video
 from tests.inference.blobs import picture_of
 
@@ -85,6 +91,127 @@ def test_what_is_no_video(tmp_path: Path) -> None:
             list(read_video(str(tmp_path / name)))
     with pytest.raises(DataError, match="no such file"):
         list(read_video(str(tmp_path / "none.mp4")))
+
+
+KINDS = {
+    ".mp4": ("mp4", "libx264"), ".mov": ("mov", "libx264"), ".avi": ("avi", "mpeg4"), ".mkv": ("matroska", "libx264"),
+    ".webm": ("webm", "libvpx"), ".m4v": ("ipod", "libx264"), ".mpg": ("mpeg", "mpeg2video"),
+    ".mpeg": ("mpeg2video", "mpeg2video"), ".ts": ("mpegts", "libx264"), ".wmv": ("asf", "wmv2"), ".flv": ("flv", "flv"),
+    ".3gp": ("3gp", "libx264"),
+}  # fmt: skip
+
+
+def write_as(path: Path, form: str, codec: str, height: int = 48, width: int = 64, count: int = 8) -> Path:
+    with av.open(str(path), "w", format=form) as container:
+        stream = container.add_stream(codec, rate=25)
+        stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
+        for picture in shots(count, height, width):
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+        container.mux(stream.encode())
+    return path
+
+
+@pytest.mark.parametrize("suffix", sorted(VIDEOS))
+def test_every_kind_of_video_is_read(tmp_path: Path, suffix: str) -> None:
+    path = write_as(tmp_path / f"a:%d{suffix}", *KINDS[suffix])
+    assert {image.shape for image, _ in read_video(str(path))} == {(48, 64, 3)}
+
+
+@pytest.mark.parametrize("text", [
+    "ffconcat version 1.0\nfile real.mp4\n",
+    "ffconcat version 1.0\nfile 'FOLDER/real.mp4'\n",
+    "#EXTM3U\n#EXT-X-TARGETDURATION:9\n#EXTINF:9,\nreal.ts\n#EXT-X-ENDLIST\n",
+    "#EXTM3U\n#EXT-X-TARGETDURATION:9\n#EXTINF:9,\nfile://FOLDER/real.ts\n#EXT-X-ENDLIST\n",
+    "v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\nm=video 5004 RTP/AVP 96\na=rtpmap:96 H264/90000\n",
+    "[playlist]\nFile1=real.mp4\n",
+])  # fmt: skip
+@pytest.mark.parametrize("name", ["list.mp4", "list.mkv", "list.ts"])
+def test_a_list_of_other_files_is_no_video(
+    tmp_path: Path, text: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FFmpeg by itself would go on to the files that a text names, whatever the text's own name."""
+    monkeypatch.chdir(tmp_path)
+    write_as(tmp_path / "real.mp4", "mp4", "libx264")
+    write_as(tmp_path / "real.ts", "mpegts", "libx264")
+    Path(name).write_text(text.replace("FOLDER", str(tmp_path)))
+    for path in (name, str(tmp_path / name)):
+        with pytest.raises(DataError, match=rf"{name}: (cannot be opened as a video|has no pictures)") as refused:
+            list(read_video(path))
+        assert "\n" not in str(refused.value)
+
+
+def test_a_name_is_no_address_and_no_pattern(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_as(Path("real.mp4"), "mp4", "libx264", count=8)
+    write_as(Path("short.mp4"), "mp4", "libx264", count=3).rename("concat:real.mp4")
+    assert len(list(read_video("concat:real.mp4"))) == 3
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    handler = partial(QuietHandler, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *arguments: object) -> None:
+        pass
+
+
+def test_a_playlist_of_a_web_server_stays_on_the_web(tmp_path: Path) -> None:
+    """HLS is how servers send video; a server's list of this machine's files is not."""
+    write_as(tmp_path / "real.ts", "mpegts", "libx264")
+    secret = write_as(tmp_path / "secret.ts", "mpegts", "libx264")
+    head = "#EXTM3U\n#EXT-X-TARGETDURATION:9\n#EXTINF:9,\n"
+    (tmp_path / "good.m3u8").write_text(f"{head}real.ts\n#EXT-X-ENDLIST\n")
+    (tmp_path / "bad.m3u8").write_text(f"{head}file://{secret}\n#EXT-X-ENDLIST\n")
+    (tmp_path / "list.m3u8").write_text("ffconcat version 1.0\nfile real.ts\n")
+    with served(tmp_path) as address:
+        assert len(list(read_video(f"{address}/good.m3u8"))) == 8
+        assert len(list(read_video(f"{address}/real.ts"))) == 8
+        for name in ("bad.m3u8", "list.m3u8"):
+            with pytest.raises(DataError, match=name):
+                list(read_video(f"{address}/{name}"))
+
+
+@pytest.mark.parametrize("suffix", sorted(VIDEOS))
+def test_the_pixels_of_a_video_are_limited(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_as(tmp_path / f"a{suffix}", *KINDS[suffix], height=96, width=128)
+    monkeypatch.setenv("BOXWRIGHT_MAX_IMAGE_PIXELS", str(96 * 128 - 1))
+    with pytest.raises(DataError, match=rf"a{suffix}: .*12,287 .*allowed \(BOXWRIGHT_MAX_IMAGE_PIXELS raises that\)"):
+        list(read_video(str(path)))
+    with suppress(DataError):
+        frame_count(str(path))
+    monkeypatch.setenv("BOXWRIGHT_MAX_IMAGE_PIXELS", str(96 * 128))
+    assert len(list(read_video(str(path)))) >= 7
+
+
+@pytest.mark.parametrize("codec", ["libx264", "mpeg4", "mpeg2video"])
+def test_a_video_that_grows_is_limited_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: str) -> None:
+    """In MPEG-TS any picture may say that from it on the size is another."""
+    small = write_as(tmp_path / "small.ts", "mpegts", codec, count=20).read_bytes()
+    large = write_as(tmp_path / "large.ts", "mpegts", codec, 480, 640).read_bytes()
+    (tmp_path / "a.ts").write_bytes(small * 10 + large)
+    sizes = {image.shape for image, _ in read_video(str(tmp_path / "a.ts"))}
+    assert (480, 640, 3) in sizes
+    monkeypatch.setenv("BOXWRIGHT_MAX_IMAGE_PIXELS", "100000")
+    with pytest.raises(DataError, match="BOXWRIGHT_MAX_IMAGE_PIXELS"):
+        for image, _ in read_video(str(tmp_path / "a.ts")):
+            assert image.shape == (48, 64, 3)
+
+
+def test_a_video_that_declares_a_smaller_size_is_limited_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sizes in a film's header (ISO 14496-12, 8.5.2) need not be those of its pictures."""
+    path = write_as(tmp_path / "a.mp4", "mp4", "libx264", 480, 640)
+    data, place = path.read_bytes(), path.read_bytes().index(b"avc1", path.read_bytes().index(b"stsd")) + 4 + 24
+    assert data[place : place + 4] == struct.pack(">HH", 640, 480)
+    path.write_bytes(data[:place] + struct.pack(">HH", 64, 48) + data[place + 4 :])
+    monkeypatch.setenv("BOXWRIGHT_MAX_IMAGE_PIXELS", "100000")
+    with pytest.raises(DataError, match="BOXWRIGHT_MAX_IMAGE_PIXELS"):
+        list(read_video(str(path)))
 
 
 def test_a_video_without_pictures(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import warnings
@@ -294,3 +295,38 @@ def test_the_run_as_a_user_sees_it(small_config: Path, tmp_path: Path) -> None:
     assert found.returncode == 1
     assert found.stderr.strip().splitlines()[-1].startswith("error: ")
     assert "Traceback" not in found.stderr
+
+
+RUN = """
+import sys
+import tempfile
+import boxwright as bw
+bw.train(bw.load_config(sys.argv[1], ["train_config.num_steps=1000000"]), sys.argv[2], bw.RunSettings(evaluate=False, workers=2))
+"""
+
+
+@pytest.mark.parametrize("name", ["m", "d" * 80])
+def test_a_killed_run_leaves_nothing_in_the_systems_temporary_folder(small_config: Path, name: str) -> None:
+    """Workers have sockets, in folders that nobody removes after a kill: they are the run's, and go when it goes on."""
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="") as short:
+        folder, temporary = Path(short) / name, Path(short) / "tmp"
+        temporary.mkdir()
+        command = [sys.executable, "-c", RUN, str(small_config), str(folder)]
+        environment = {**os.environ, "TMPDIR": str(temporary)}
+        with subprocess.Popen(command, env=environment, start_new_session=True) as run:
+            try:
+                until = time.monotonic() + 300
+                while not [*folder.rglob("listener-*"), *temporary.rglob("listener-*")]:
+                    assert run.poll() is None
+                    assert time.monotonic() < until
+                    time.sleep(0.05)
+            finally:
+                os.killpg(run.pid, signal.SIGKILL)
+        assert list(folder.glob(".workers/*"))
+        assert len(list(temporary.glob("pymp-*"))) == 0
+        config = bw.load_config(small_config, ["train_config.num_steps=1"])
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(tempfile, "tempdir", str(temporary))
+            bw.train(config, folder, bw.RunSettings(evaluate=False, workers=1))
+        assert not list(folder.glob(".workers"))
+        assert not [path for path in temporary.iterdir() if path.name.startswith(("pymp-", "boxwright-"))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 from pathlib import Path
@@ -201,6 +202,40 @@ def test_events_are_what_tensorboard_reads(tmp_path: Path) -> None:
         assert [(one.step, one.value) for one in events.Scalars(tag)] == [(4, value)]
     assert EventAccumulator(str(tmp_path / "eval")).Reload().Images("eval_side_by_side_0_0")[0].width == 5
     assert json.loads((tmp_path / "metrics.jsonl").read_text()) == {"step": 4, "loss": None}
+
+
+def test_the_pictures_of_a_long_run_take_little_room(tmp_path: Path) -> None:
+    """Of evaluations 1.25 times apart: the first ones, and 1 + log(300) / log(1.25) = 26 of 300 at most."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    noise = np.random.default_rng(0).integers(0, 256, (60, 90, 3), np.uint8)
+    board = TensorBoard(tmp_path, start=0, evaluated=-1)
+    for number in range(1, 301):
+        if number == 200:  # a run that is resumed goes on as it would have
+            board.close()
+            board = TensorBoard(tmp_path, start=1990, evaluated=1990)
+        board.hear(10 * number, Evaluated({"mAP": 0.5}, {"a": noise, "b": noise}))
+    board.close()
+    events = EventAccumulator(str(tmp_path / "eval"), size_guidance={"images": 0, "scalars": 0}).Reload()
+    steps = [one.step for one in events.Images("eval_side_by_side_0_0")]
+    assert steps[:4] == [10, 20, 30, 40]
+    assert len(steps) <= 26
+    assert all(later <= 1.25 * 1.25 * step for step, later in itertools.pairwise(steps[4:]))
+    assert steps[-1] >= 3000 / 1.25
+    assert len(events.Scalars("mAP")) == 300
+    size = sum(path.stat().st_size for path in (tmp_path / "eval").iterdir())
+    assert size < 26 * 2 * noise.size + 300 * 100
+
+
+def test_large_pictures_are_made_as_small_as_a_screen(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    board = TensorBoard(tmp_path, start=0, evaluated=-1)
+    board.hear(1, Evaluated({}, {"a": np.random.default_rng(0).integers(0, 256, (2000, 4000, 3), np.uint8)}))
+    board.close()
+    (picture,) = EventAccumulator(str(tmp_path / "eval")).Reload().Images("eval_side_by_side_0_0")
+    assert (picture.width, picture.height) == (1280, 640)
+    assert len(picture.encoded_image_string) < 1280 * 640 * 3 / 2, "noise as PNG would have a byte a value"
 
 
 @pytest.mark.parametrize("size", [(3, 2000), (2000, 3), (1, 1)])

@@ -12,13 +12,16 @@ import multiprocessing.util
 import os
 import shutil
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
@@ -33,6 +36,7 @@ from boxwright.data.dataset import Dataset
 from boxwright.data.image_io import image_size
 from boxwright.data.order import Key, StreamSettings, sample_keys
 from boxwright.data.reading import reading
+from boxwright.data.worker_folder import make_worker_folder, remove_worker_folder
 from boxwright.distributed import ALONE, Processes
 from boxwright.errors import BoxwrightError, DataError, TrainingError
 from boxwright.types import Sample
@@ -123,11 +127,12 @@ def _no_shared_memory(problem: Exception) -> TrainingError:
     )
 
 
-def _live_as_long_as_the_parent(_: int) -> None:
-    """Let this worker end when its parent ends it or is gone, and at no signal.
+def _begin_worker(folder: str, _: int) -> None:
+    """Let this worker end when its parent ends it or is gone, and at no signal; its sockets are in a folder.
 
     Ctrl-C reaches all processes of a terminal, torchrun's SIGTERM all of a group; the parent saves first.
     """
+    tempfile.tempdir = folder
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     # Where a server forks workers, it is that one that ends with the parent.
@@ -169,14 +174,15 @@ class _Batches:
 class BatchStream:
     """Batches as they come, and word of those that do not come."""
 
-    def __init__(self, loader: DataLoader[Any], patience: float) -> None:
+    def __init__(self, loader: DataLoader[Any], patience: float, run: Path | None = None) -> None:
         """Remember the parts.
 
         Args:
             loader: PyTorch's; one that has workers gives up waiting after a second.
             patience: Seconds without a batch after which the workers count as stuck.
+            run: The run's folder, which has the workers' sockets; None for the system's temporary folder.
         """
-        self._loader, self._patience = loader, patience
+        self._loader, self._patience, self._run = loader, patience, run
         self._taken = 0
 
     @property
@@ -198,10 +204,12 @@ class BatchStream:
         """Yield batches as `__iter__`, and None each second in which none has come."""
         before = set(multiprocessing.active_children())
         stream: Iterator[Any] | None = None
+        folder = make_worker_folder(self._run) if self._loader.num_workers else None
+        self._loader.worker_init_fn = partial(_begin_worker, str(folder))
         workers: list[BaseProcess] = []
         waiting = True
         # Where nobody closes this, the program's end would wait for workers that heed no signal.
-        at_exit = multiprocessing.util.Finalize(None, _kill, (workers,), exitpriority=100)
+        at_exit = multiprocessing.util.Finalize(None, _end, (workers, folder, self._run), exitpriority=100)
         try:
             stream = iter(self._loader)
             workers += [child for child in multiprocessing.active_children() if child not in before]
@@ -229,7 +237,7 @@ class BatchStream:
                 if waiting:  # they may be stuck, and torch asks each to end for five seconds
                     _kill(workers)
                 del stream
-                _kill(workers)
+                _end(workers, folder, self._run)
             at_exit.cancel()
 
 
@@ -263,6 +271,12 @@ def _kill(workers: list[BaseProcess]) -> None:
             worker.join()
 
 
+def _end(workers: list[BaseProcess], folder: Path | None, run: Path | None) -> None:
+    _kill(workers)
+    if folder is not None:
+        remove_worker_folder(folder, run)
+
+
 def _stuck(workers: list[BaseProcess], patience: float) -> TrainingError:
     states = ", ".join(f"{worker.pid} {'waits' if worker.is_alive() else 'is dead'}" for worker in workers)
     return TrainingError(
@@ -286,6 +300,7 @@ def training_batches(
     start: int = 0,
     processes: Processes = ALONE,
     patience: float = 600.0,
+    run: Path | None = None,
 ) -> BatchStream:
     """Make the stream of batches.
 
@@ -295,6 +310,7 @@ def training_batches(
         start: How many samples have come before, for resuming after a stop.
         processes: Those that share each batch.
         patience: Seconds without a batch after which the workers count as stuck.
+        run: The run's folder, which has the workers' sockets; None for the system's temporary folder.
 
     Returns:
         The stream, without end unless `num_epochs` is set.
@@ -311,16 +327,15 @@ def training_batches(
         num_workers=settings.workers,
         # Of its own, so that starting a loader draws nothing from the process's generator.
         generator=torch.Generator(),
-        worker_init_fn=_live_as_long_as_the_parent,
         pin_memory=torch.cuda.is_available(),
         prefetch_factor=3 if settings.workers else None,
         timeout=_POLL_SECONDS if settings.workers else 0,
     )
-    return BatchStream(loader, patience)
+    return BatchStream(loader, patience, run)
 
 
 def samples_in_order(
-    dataset: Dataset, indices: Sequence[int], workers: int = 0, patience: float = 600.0
+    dataset: Dataset, indices: Sequence[int], workers: int = 0, patience: float = 600.0, run: Path | None = None
 ) -> Generator[Sample]:
     """Yield samples as they are asked for, read and decoded ahead by workers.
 
@@ -329,6 +344,7 @@ def samples_in_order(
         indices: Which samples, in order.
         workers: Processes that read; 0 to read here.
         patience: Seconds without a sample after which the workers count as stuck.
+        run: The run's folder, which has the workers' sockets; None for the system's temporary folder.
 
     Yields:
         One sample an index.
@@ -336,7 +352,7 @@ def samples_in_order(
     Raises:
         BoxwrightError: Where a sample cannot be read, or a worker died or is stuck.
     """
-    with closing(samples_or_errors(dataset, indices, workers, patience)) as found:
+    with closing(samples_or_errors(dataset, indices, workers, patience, run)) as found:
         for item in found:
             if isinstance(item, BoxwrightError):
                 raise item
@@ -344,7 +360,7 @@ def samples_in_order(
 
 
 def samples_or_errors(
-    dataset: Dataset, indices: Sequence[int], workers: int = 0, patience: float = 600.0
+    dataset: Dataset, indices: Sequence[int], workers: int = 0, patience: float = 600.0, run: Path | None = None
 ) -> Generator[Sample | BoxwrightError]:
     """Yield samples, or why they cannot be read, as `samples_in_order` does.
 
@@ -353,6 +369,7 @@ def samples_or_errors(
         indices: Which samples, in order.
         workers: Processes that read; 0 to read here.
         patience: Seconds without a sample after which the workers count as stuck.
+        run: The run's folder, which has the workers' sockets; None for the system's temporary folder.
 
     Yields:
         One sample or error an index; after that of a worker that died or is stuck nothing follows.
@@ -368,11 +385,10 @@ def samples_or_errors(
         collate_fn=_unchanged,
         num_workers=workers,
         generator=torch.Generator(),
-        worker_init_fn=_live_as_long_as_the_parent,
         prefetch_factor=8,
         timeout=_POLL_SECONDS,
     )
-    with closing(BatchStream(loader, patience).polled()) as stream:
+    with closing(BatchStream(loader, patience, run).polled()) as stream:
         yield from (item for item in stream if item is not None)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -75,6 +76,7 @@ def find_parts(
     progress: Progress = silent,
     processes: Processes = ALONE,
     workers: int = 0,
+    run: Path | None = None,
 ) -> list[Part]:
     """Return what a detector finds in the images of a data set, which the processes share.
 
@@ -84,6 +86,7 @@ def find_parts(
         progress: Wraps the indices and takes a title, to show how far it is.
         processes: Those that evaluate; each image is seen by one of them.
         workers: Processes that read and decode.
+        run: The folder of the run that this is part of, which has the workers' sockets.
 
     Returns:
         A part an image, the same in every process; `sum_up` makes an evaluation of them.
@@ -91,7 +94,7 @@ def find_parts(
     training = detector.training
     detector.eval()
     try:
-        look, read = partial(_looked_at, detector, data.plan), partial(samples_in_order, workers=workers)
+        look, read = partial(_looked_at, detector, data.plan), partial(samples_in_order, workers=workers, run=run)
         parts = look_at(look, data, read, progress, processes.share)
     finally:
         detector.train(training)

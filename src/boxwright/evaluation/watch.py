@@ -58,7 +58,7 @@ def watch(
     check_reader(config, settings)
     device = open_device(settings.device, tf32=settings.tf32)
     folder = evaluation_folder(Path(model_dir), reader_name(config, settings))
-    last, count, since = -1, 0, time.monotonic()
+    last, evaluated, count, since = -1, -1, 0, time.monotonic()
     opened: EvaluationSet | None = None  # when the first checkpoint says of which classes
     total = config.train_config.num_steps if config.train_config else 0
     with EventFile(folder) as events:
@@ -72,9 +72,9 @@ def watch(
                     optimized(detector.to(device), settings.precision, compile=settings.compile), settings.multi_scale
                 )
                 evaluation = evaluate_detector(seeing, opened.dataset, opened.plan, workers=settings.workers)
-                write_evaluation_events(events, step, evaluation.metrics, evaluation.pictures)
+                write_evaluation_events(events, step, evaluation.metrics, evaluation.pictures, evaluated)
                 heard(step, evaluation, "")
-                last, count = newest, count + 1
+                last, evaluated, count = newest, step, count + 1
                 if total and step >= total:
                     heard(step, None, f"step {step} of {total} is evaluated: the end")
                     return count

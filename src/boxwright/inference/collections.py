@@ -16,7 +16,7 @@ from boxwright.data.tfrecord import TFRecordFile
 from boxwright.errors import DataError
 from boxwright.files import cause
 from boxwright.inference.files import IMAGES, find_files
-from boxwright.inference.stores import Store, is_address, open_file, require_pyarrow
+from boxwright.inference.stores import Store, is_address, open_file, open_parquet, require_pyarrow
 
 __all__ = ["Item", "Unit", "items_of", "units_of"]
 
@@ -170,7 +170,7 @@ def _parquet(unit: Unit, column: str) -> Iterator[Item]:
 
     (address,) = unit.addresses
     number = 0
-    with open_file(address) as opened:
+    with open_parquet(address) as opened:
         file = ParquetFile(opened)
         name = _column(file.schema_arrow, column, address)
         for batch in file.iter_batches(batch_size=_BATCH, columns=[name]):

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, BinaryIO
+from typing import Any
 
 from boxwright.ops.pasted_masks import mask_run_lengths
 from boxwright.types import FoundObjects
@@ -72,8 +72,8 @@ def parquet_bytes(rows: Sequence[Row], about: dict[str, Any]) -> bytes:
     return bytes(buffer.getvalue())
 
 
-def counts(file: BinaryIO) -> tuple[int, int]:
-    """Return how many rows a file of ours has, and how many of them have an error."""
+def counts(file: Any) -> tuple[int, int]:
+    """Return how many rows a file of ours, opened by `stores.open_parquet`, has, and how many of them have an error."""
     from pyarrow.parquet import ParquetFile
 
     column = ParquetFile(file).read(columns=["error"]).column(0)

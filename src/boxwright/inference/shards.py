@@ -29,7 +29,7 @@ from boxwright.inference.collections import Item, Unit, items_of
 from boxwright.inference.finders import Model, OpenModel, looking
 from boxwright.inference.parquet_rows import Row, counts, parquet_bytes, row_of
 from boxwright.inference.stages import Stages
-from boxwright.inference.stores import Store
+from boxwright.inference.stores import Store, open_parquet
 from boxwright.types import Finder
 
 __all__ = ["PLAN", "Job", "Part", "begin", "finished", "run_unit", "unfinished_units", "worker"]
@@ -184,7 +184,7 @@ def _done(unit: Unit) -> str:
 
 
 def _counted(store: Store, name: str) -> Part:
-    with store.open(name) as file:
+    with open_parquet(f"{store.address}/{name}") as file:
         return Part(name, *counts(file))
 
 

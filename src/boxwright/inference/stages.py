@@ -64,8 +64,8 @@ class Stage(Generic[T]):
             self.ended = True
             self.changed.notify_all()
 
-    def join(self, seconds: float) -> None:
-        """Wait until it has stopped, but not for ever: a camera or a disk may hang."""
+    def join(self, seconds: float | None = None) -> None:
+        """Wait until it has stopped, or for so many seconds."""
         self._thread.join(seconds)
 
     def __iter__(self) -> Iterator[T]:
@@ -185,9 +185,12 @@ class Stages:
     ) -> None:
         for stage in self._stages:
             stage.end()
-        until = time.monotonic() + _END_S
-        for stage in self._stages:
-            stage.join(max(until - time.monotonic(), 0.0))
+        # The first waits for a camera, a network or a disk, which may hang. The others end after the item that they are
+        # at: one that came back from a runtime while the interpreter ends would abort the process.
+        for stage in self._stages[:1]:
+            stage.join(_END_S)
+        for stage in self._stages[1:]:
+            stage.join()
 
     def ahead(self, name: str, items: Iterable[T]) -> Stage[T]:
         """Make items in a thread, a few ahead of who takes them.

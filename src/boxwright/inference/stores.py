@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -9,7 +10,7 @@ from typing import Any, BinaryIO, TypeVar
 from boxwright.errors import BoxwrightError, DataError, OutputError
 from boxwright.files import cause, make_folder, write_whole
 
-__all__ = ["Store", "is_address", "open_file", "require_pyarrow"]
+__all__ = ["Store", "is_address", "open_file", "open_parquet", "require_pyarrow"]
 
 T = TypeVar("T")
 
@@ -109,6 +110,26 @@ def open_file(address: str) -> BinaryIO:
     system, path = _resolved(address)
     file: BinaryIO = _tried(address, DataError, lambda: system.open_input_file(path))
     return file
+
+
+def open_parquet(address: str) -> Any:
+    """Open a file for PyArrow's readers, as a file of PyArrow's own.
+
+    Their threads hold the file, and what was read of it, for some moments longer than the call that asked for it. Were
+    it an object of Python's, they would let go of it while the interpreter ends, which aborts the process.
+
+    Args:
+        address: A path, or an address of an object store.
+
+    Returns:
+        PyArrow's file.
+
+    Raises:
+        DataError: Where it cannot be opened.
+    """
+    if is_address(address):
+        return open_file(address)
+    return _tried(address, DataError, lambda: require_pyarrow().OSFile(os.fsencode(address)))
 
 
 def _listed(address: str, *, recursive: bool) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from fractions import Fraction
@@ -13,14 +14,25 @@ from numpy.typing import NDArray
 
 from boxwright.errors import DataError, OutputError
 from boxwright.files import cause, is_file, open_whole
+from boxwright.limits import IMAGE_PIXELS
 
 __all__ = ["VideoWriter", "frame_count", "open_video_for_writing", "read_video"]
 
 # Ticks a second of times in videos, as MPEG counts them: frame rates of cinema, television and screens divide it.
 _TICKS = 90_000
+_OF_SIZES = (errno.EINVAL, errno.ENOMEM)  # with which decoders refuse a picture that is larger than they may make
 _ENCODERS = ("libx264", "mpeg4")
 _MOST_FAILURES = 1000  # packets that cannot be read, one after the other
 _WAIT_S = (15, 30)  # until a stream answers, and between its pictures
+
+# What FFmpeg may take bytes for, and where it may get bytes: by default a file of text may be a list of other files,
+# a pattern of names or an address, and is followed.
+_MEDIA = "mov,matroska,avi,asf,flv,live_flv,mpeg,mpegts,mpegvideo,m4v,h264,hevc,ogg"
+# A list of addresses (HLS) is what servers of video send; its parts may have sound beside them, or texts.
+_ON_THE_WEB = f"{_MEDIA},hls,mpjpeg,mjpeg,aac,ac3,eac3,mp3,webvtt"
+_LIVE = f"{_MEDIA},rtsp,rtp,mjpeg,nut"
+_FROM_THE_WEB = "http,https,httpproxy,crypto,tcp,tls"
+_FROM_A_STREAM = f"{_FROM_THE_WEB},udp,rtp,srtp,rtsp,rtmp,rtmpe,rtmps,rtmpt,rtmpte,rtmpts,srt"
 
 
 def read_video(address: str) -> Iterator[tuple[NDArray[np.uint8], float]]:
@@ -40,6 +52,7 @@ def read_video(address: str) -> Iterator[tuple[NDArray[np.uint8], float]]:
     first: float | None = None
     with closing(_opened(address)) as container:
         for frame in _decoded(container, address):
+            _check_size(frame, address)
             image = frame.to_ndarray(format="rgb24")
             seconds = float(frame.time or 0.0)
             first = seconds if first is None else first
@@ -50,17 +63,54 @@ def read_video(address: str) -> Iterator[tuple[NDArray[np.uint8], float]]:
 
 def _opened(address: str) -> Any:
     av = _library()
-    if "://" not in address and not is_file(address):
+    local = "://" not in address
+    if local and not is_file(address):
         raise DataError(f"{address}: no such file")
-    options = {"rtsp_transport": "tcp"} if address.lower().startswith("rtsp") else {}
     try:
-        container = av.open(address, options=options, timeout=_WAIT_S)
+        # With `file:` no name is taken for a protocol or an address.
+        container = av.open(f"file:{address}" if local else address, options=_options(address), timeout=_WAIT_S)
     except (av.FFmpegError, OSError, ValueError) as error:
-        raise DataError(f"{address}: cannot be opened as a video: {cause(error)}") from None
+        refused = getattr(error, "errno", None) == errno.EINVAL
+        reason = "of no kind of video that is read" if refused else cause(error)
+        raise DataError(f"{address}: cannot be opened as a video: {reason}") from None
     if not container.streams.video:
         container.close()
         raise DataError(f"{address}: has no pictures, only sound or text")
+    stream = container.streams.video[0]
+    try:
+        _check_size(stream, address)
+    except DataError:
+        container.close()
+        raise
+    stream.codec_context.options = {"max_pixels": _most_decoded()}
     return container
+
+
+def _options(address: str) -> dict[str, str]:
+    """Return what FFmpeg may open at an address, and how large its pictures may be."""
+    kind = address.split("://", 1)[0].lower() if "://" in address else ""
+    formats, protocols = _LIVE, _FROM_A_STREAM
+    if not kind:
+        formats, protocols = _MEDIA, "file"
+    elif kind in ("http", "https"):
+        formats, protocols = _ON_THE_WEB, _FROM_THE_WEB
+    transport = {"rtsp_transport": "tcp"} if kind.startswith("rtsp") else {}
+    return {
+        "format_whitelist": formats,
+        "protocol_whitelist": protocols,
+        "max_pixels": _most_decoded(),
+        **transport,
+    }
+
+
+def _most_decoded() -> str:
+    """Return how many pixels a decoder may make room for, whatever size a video declares: it adds a border to each."""
+    return str(2 * IMAGE_PIXELS.value + 2**16)
+
+
+def _check_size(video: Any, address: str) -> None:
+    if problem := IMAGE_PIXELS.exceeded(video.width * video.height):
+        raise DataError(f"{address}: {video.width}×{video.height}: {problem}")
 
 
 def _decoded(container: Any, address: str) -> Iterator[Any]:
@@ -76,9 +126,17 @@ def _decoded(container: Any, address: str) -> Iterator[Any]:
         except EOFError:
             return
         except (av.InvalidDataError, IndexError):  # IndexError: a packet of a stream that damage has made up
+            _check_size(stream.codec_context, address)  # one that grew is no damage
             failures += 1
         except (av.FFmpegError, OSError) as error:
-            raise DataError(f"{address}: the video broke off: {cause(error)}") from None
+            reason = cause(error)
+            if getattr(error, "errno", None) in _OF_SIZES:
+                _check_size(stream.codec_context, address)
+                most = f"{IMAGE_PIXELS.value:,} {IMAGE_PIXELS.what}"
+                reason = (
+                    f"a picture is damaged, or larger than the {most} allowed ({IMAGE_PIXELS.variable} raises that)"
+                )
+            raise DataError(f"{address}: the video broke off: {reason}") from None
         else:
             return
 

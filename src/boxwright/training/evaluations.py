@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -60,6 +61,7 @@ class Evaluations:
         processes: Processes,
         log: TrainingLog | None,
         workers: int,
+        run: Path | None,
     ) -> None:
         """Remember what is evaluated.
 
@@ -69,8 +71,10 @@ class Evaluations:
             processes: Those of the run.
             log: Hears of metrics and pictures.
             workers: Processes that read and decode.
+            run: The run's folder, which has the workers' sockets.
         """
-        self.sets, self._state, self._processes, self._log, self._workers = sets, state, processes, log, workers
+        self.sets, self._state, self._processes, self._log = sets, state, processes, log
+        self._workers, self._run = workers, run
         self._pending: _Pending | None = None
 
     def look(self, losses: nn.Module, content: Callable[[], Content], stop_requested: Callable[[], bool]) -> bool:
@@ -91,7 +95,7 @@ class Evaluations:
             for data in self.sets:
                 if processes.largest(int(stop_requested())):
                     break
-                parts = find_parts(state.detector, data, processes=processes, workers=self._workers)
+                parts = find_parts(state.detector, data, processes=processes, workers=self._workers, run=self._run)
                 known = known and len(parts) < WORTH_A_PROCESS
                 if processes.leads:
                     found.append(sum_up_beside(parts, data.plan, categories_of(data)))

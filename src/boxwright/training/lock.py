@@ -12,11 +12,7 @@ from pathlib import Path
 
 from boxwright.errors import TrainingError
 from boxwright.files import cause, make_folder
-
-try:
-    import fcntl
-except ImportError:  # no POSIX system: the lock's file names the holder, and nothing holds it
-    fcntl = None  # type: ignore[assignment]
+from boxwright.locks import closed_in_children, lock
 
 __all__ = ["LOCK", "run_lock"]
 
@@ -46,35 +42,23 @@ def run_lock(folder: str | Path) -> Iterator[str]:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
         raise TrainingError(f"{path}: cannot be written to: {cause(error)}") from None
-    held = True
-
-    def close_in_child() -> None:
-        # A forked worker would hold the lock beyond its parent's end.
-        if held:
-            os.close(descriptor)
-
-    try:
+    with closed_in_children(descriptor):
         unlocked = _acquire(descriptor, path)
         left = _holder(descriptor)
         since = time.strftime("%Y-%m-%d %H:%M:%S")
         _write(descriptor, {"process": os.getpid(), "host": socket.gethostname(), "since": since})
-        if fcntl is not None:
-            os.register_at_fork(after_in_child=close_in_child)
         try:
             yield unlocked or (f"taking the place of {_named(left)}, which was killed" if left else "")
         finally:  # an error ends a run in order, too: only what is killed leaves its name
             os.ftruncate(descriptor, 0)
-    finally:
-        held = False  # the number may be another file's from now on
-        os.close(descriptor)
 
 
 def _acquire(descriptor: int, path: Path) -> str:
     """Take the lock; return a warning where there is none to take."""
     until = time.monotonic() + _ORPHANS_SECONDS
-    while fcntl is not None:
+    while True:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            refused = lock(descriptor)
         except BlockingIOError:
             holder = _holder(descriptor)
             if _lives(holder) or time.monotonic() > until:
@@ -82,14 +66,15 @@ def _acquire(descriptor: int, path: Path) -> str:
                     f"{path.parent}: another run is in this folder: {_named(holder)}; use another model_dir, or stop it"
                 ) from None
             time.sleep(_POLL_SECONDS)
-        except OSError as error:
-            return (
-                f"{path.parent}: this file system cannot lock files ({cause(error)}): nothing keeps a second "
-                "run out of the folder, and two would spoil each other's checkpoints"
-            )
-        else:
+            continue
+        if refused is None:
             return ""
-    return "this system cannot lock files: nothing keeps a second run out of the folder"
+        if not refused:
+            return "this system cannot lock files: nothing keeps a second run out of the folder"
+        return (
+            f"{path.parent}: this file system cannot lock files ({refused}): nothing keeps a second "
+            "run out of the folder, and two would spoil each other's checkpoints"
+        )
 
 
 def _holder(descriptor: int) -> dict[str, object]:

@@ -18,7 +18,7 @@ from boxwright.criteria.criterion import Description
 from boxwright.data.batch import Batch
 from boxwright.drawing import draw_boxes, draw_cumulative
 from boxwright.errors import TrainingError
-from boxwright.evaluation.events import EventFile, evaluation_folder, write_evaluation_events
+from boxwright.evaluation.events import EventFile, draws_pictures, evaluation_folder, write_evaluation_events
 from boxwright.files import read_file, write_whole
 from boxwright.metrics.metric import without_nan
 from boxwright.training.trackers import Tracker
@@ -271,7 +271,8 @@ class TensorBoard:
             start: The step at which the run begins or resumes.
             evaluated: The step of the last evaluation that counts.
         """
-        self._folder, self._evaluated = model_dir, evaluated
+        self._folder, self._evaluated, self._described = model_dir, evaluated, start
+        self._before: dict[str, int] = {}
         self._train = EventFile(model_dir / "train", purge_step=start + 1)
         self._eval: dict[str, EventFile] = {}
 
@@ -281,7 +282,9 @@ class TensorBoard:
             folder = evaluation_folder(self._folder, event.name)
             if event.name not in self._eval:
                 self._eval[event.name] = EventFile(folder, purge_step=self._evaluated + 1)
-            write_evaluation_events(self._eval[event.name], step, event.metrics, event.pictures)
+            before = self._before.get(event.name, self._evaluated)
+            self._before[event.name] = step
+            write_evaluation_events(self._eval[event.name], step, event.metrics, event.pictures, before)
         elif isinstance(event, Scalars):
             for tag, value in event.values.items():
                 self._train.scalar(tag, value, step)
@@ -294,13 +297,17 @@ class TensorBoard:
         self._train.flush()
 
     def _draw(self, step: int, event: Described | Inputs) -> None:
-        if isinstance(event, Inputs):
+        drawn = draws_pictures(step, self._described)
+        if isinstance(event, Inputs):  # comes after the description of the same step
+            self._described = step
+            if not drawn:
+                return
             for row, picture in enumerate(draw_inputs(event.batch, event.categories, 3)):
                 self._train.image(f"train_input_images/{row}", picture, step)
             return
         for tag, number in event.description.scalars.items():
             self._train.scalar(tag, float(number), step)
-        for tag, values in event.description.distributions.items():
+        for tag, values in event.description.distributions.items() if drawn else ():
             self._train.image(tag, draw_cumulative(values.cpu().numpy()), step)
 
     def close(self) -> None:

@@ -26,6 +26,7 @@ from boxwright.config.load import dump_message
 from boxwright.config.support import refuse_unsupported, report
 from boxwright.data.dataset import Dataset
 from boxwright.data.loader import BatchStream, training_batches
+from boxwright.data.worker_folder import clear_worker_folders
 from boxwright.device import is_out_of_memory, open_device
 from boxwright.distributed import Processes, join_processes
 from boxwright.errors import BoxwrightError, CheckpointError, ConfigError, TrainingError
@@ -100,6 +101,7 @@ def _take_folder(folder: Path, processes: Processes, lock: ExitStack) -> None:
         if taken_over := lock.enter_context(run_lock(folder)):
             processes.log.warning(taken_over)
         CheckpointStore(folder).tidy()
+        clear_worker_folders(folder)
 
     processes.from_leader(take)
 
@@ -164,7 +166,7 @@ def _prepare(
     if settings.preflight and newest is None:
         _say_what_looks_wrong(config, plan, dataset, state, processes)
     _change_execution(state, plan, settings, processes)
-    log = None
+    log, own = None, None if settings.profile else model_dir  # what looks at a run only leaves its folder alone
     if processes.leads and not settings.profile:
         text = dump_message(config)
         # An earlier one is replaced whole or not at all.
@@ -176,9 +178,9 @@ def _prepare(
         settings=settings,
         state=state,
         store=store,
-        batches=_batches(config, plan, settings, state, dataset, processes),
+        batches=_batches(config, plan, settings, state, dataset, processes, own),
         log=log,
-        evaluations=Evaluations(evaluations, state, processes, log, settings.workers),
+        evaluations=Evaluations(evaluations, state, processes, log, settings.workers, own),
         processes=processes,
         stop_requested=held.enter_context(stop_requests()),
         writer=held.enter_context(BackgroundWriter(processes.log.info)),
@@ -227,10 +229,11 @@ def _batches(
     state: TrainingState,
     dataset: Dataset,
     processes: Processes,
+    own: Path | None,
 ) -> BatchStream:
     """Return the stream of this process's parts of the batches, from where the run stopped."""
     examples = training_examples(config, dataset, state.detector, state.seed, skip_bad=plan.stream.skip_bad)
-    return training_batches(examples, plan.stream, state.samples, processes, settings.data_timeout)
+    return training_batches(examples, plan.stream, state.samples, processes, settings.data_timeout, own)
 
 
 def _check_processes(plan: TrainingPlan, processes: Processes) -> None:
