@@ -27,7 +27,8 @@ from boxwright.errors import ExportError
 from boxwright.exporters.export import About, Format, export
 from boxwright.inference.finders import open_export
 from boxwright.runtime.exported import open_exported
-from boxwright.serving.app import Counters, make_app
+from boxwright.serving.app import make_app
+from boxwright.serving.guard import Counters
 from boxwright.serving.model import ServedModel
 from boxwright.serving.settings import ServerSettings
 from tests.exporters.exported import exported_detector

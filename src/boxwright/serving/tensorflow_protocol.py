@@ -16,12 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.serving.batcher import Row
-from boxwright.serving.requests import BadRequest, decoded, picture_of_list, unpacked
+from boxwright.serving.pictures import pictures_of, unpacked
+from boxwright.serving.requests import BadRequest
 from boxwright.serving.settings import ServerSettings
 
 __all__ = ["Question", "answer", "metadata", "question", "status"]
 
 _INPUT = "input_tensor"
+_MOST_OUTPUTS = 100
 
 
 @dataclass(frozen=True)
@@ -53,20 +55,23 @@ def question(content: dict[str, Any], settings: ServerSettings) -> Question:
         BadRequest: Where it is malformed.
     """
     signature = content.get("signature_name", "serving_default")
+    if not isinstance(signature, str):
+        raise BadRequest(400, f"signature_name: expected text, found {type(signature).__name__}")
     if signature not in ("serving_default", ""):
-        raise BadRequest(400, f'Serving signature name: "{str(signature)[:60]}" not found in signature def')
+        raise BadRequest(400, f'Serving signature name: "{signature[:60]}" not found in signature def')
     if ("instances" in content) == ("inputs" in content):
         raise BadRequest(400, 'Missing or duplicate keys: a request has either "instances" or "inputs"')
     wanted = content.get("output_filter", [])
-    if not isinstance(wanted, list) or not all(isinstance(name, str) for name in wanted):
-        raise BadRequest(400, "output_filter: expected a list of names")
+    if not isinstance(wanted, list) or not all(isinstance(name, str) for name in wanted) or len(wanted) > _MOST_OUTPUTS:
+        raise BadRequest(400, f"output_filter: expected a list of at most {_MOST_OUTPUTS} names")
     by_row = "instances" in content
     given = content["instances"] if by_row else _column(content["inputs"])
     if not isinstance(given, list) or not given:
         raise BadRequest(400, "expected a list of pictures that is not empty")
     if len(given) > settings.max_images:
         raise BadRequest(400, f"{len(given)} pictures are over the {settings.max_images} of a request")
-    return Question([_picture(one, number, settings) for number, one in enumerate(given)], by_row, tuple(wanted))
+    encoded = [_encoded(one, number) for number, one in enumerate(given)]
+    return Question(pictures_of(encoded, settings), by_row, tuple(wanted))
 
 
 def _column(inputs: Any) -> Any:
@@ -78,13 +83,11 @@ def _column(inputs: Any) -> Any:
     return [inputs] if isinstance(inputs, dict) else inputs
 
 
-def _picture(given: Any, number: int, settings: ServerSettings) -> NDArray[np.uint8]:
-    where = f"picture {number}"
+def _encoded(given: Any, number: int) -> Any:
+    """Return an image file's bytes, or nested lists as they are."""
     if isinstance(given, dict) and "b64" not in given and len(given) == 1:
         (given,) = given.values()
-    if isinstance(given, dict):
-        return decoded(unpacked(given.get("b64"), where), settings, where)
-    return picture_of_list(given, settings, where)
+    return unpacked(given.get("b64"), f"picture {number}") if isinstance(given, dict) else given
 
 
 def answer(asked: Question, rows: Sequence[Row]) -> dict[str, Any]:
