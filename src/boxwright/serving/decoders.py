@@ -177,7 +177,7 @@ class Decoders:
     async def _take(self, deadline: float) -> _Child:
         self.start()
         if self._free:
-            return self._free.popleft()
+            return self._free.pop()  # the last that worked: its memory is in the caches
         if len(self._waiting) >= max(self._settings.queue, self._count):
             raise BadRequest(503, "too many requests wait; try again")
         turn: asyncio.Future[_Child] = asyncio.get_running_loop().create_future()
