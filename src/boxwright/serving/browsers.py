@@ -28,9 +28,9 @@ class Browsers:
             listening: The address or name where the server listens.
             allowed: Others, each with a port or for any; several in one are separated by commas.
         """
-        named = [name.strip().lower() for names in allowed for name in names.split(",") if name.strip()]
+        self._named = {name.strip().lower() for names in allowed for name in names.split(",") if name.strip()}
         here = socket.gethostname().lower()
-        self._names = {*named, *_LOOPBACK, listening.lower(), here, here.partition(".")[0], f"{here}.local"}
+        self._names = {*self._named, *_LOOPBACK, listening.lower(), here, here.partition(".")[0], f"{here}.local"}
 
     def refusal(self, headers: Mapping[bytes, bytes]) -> tuple[int, str] | None:
         """Return the status and the reason for which a request is refused; None where it is not.
@@ -51,7 +51,7 @@ class Browsers:
             return 403, f"browsers reach this server by {host[:200]!r} only where --allow_host names it"
         if origin is not None:
             there = origin.decode("latin-1").strip().lower().partition("://")[2]
-            if there != host and not self._is_allowed(there):
+            if there != host and not _is_among(there, self._named):
                 return (
                     403,
                     f"pages of {there[:200] or 'nowhere'!r} may use this server only where --allow_host names it",
@@ -65,12 +65,13 @@ class Browsers:
         try:
             ipaddress.ip_address(found[1].strip("[]"))
         except ValueError:
-            return self._is_allowed(host)
+            return _is_among(host, self._names)
         return True  # a page has a name of its own; what reaches an address by its number was not misled
 
-    def _is_allowed(self, host: str) -> bool:
-        found = _HOST.fullmatch(host)
-        return found is not None and (host in self._names or found[1] in self._names)
+
+def _is_among(host: str, names: set[str]) -> bool:
+    found = _HOST.fullmatch(host)
+    return found is not None and (host in names or found[1] in names)
 
 
 def _is_browser(headers: Mapping[bytes, bytes]) -> bool:
