@@ -52,7 +52,7 @@ def test_a_shape_of_very_many_very_large_numbers(client: TestClient) -> None:
 @pytest.mark.parametrize("kind", ["UINT8", "BYTES"])
 @pytest.mark.parametrize(
     "shape",
-    [[1] * 5001, [1, 2**62, 2**62, 3], [2**62], [1, 1, 1, 1, 1], [1, True, 1, 3], [1, 1.0, 1, 3], [], [0], [[1]], "1", 1, None],
+    [[10] * 5001, [1, 2**62, 2**62, 3], [2**62], [1, 1, 1, 1, 1], [1, True, 1, 3], [1, 1.0, 1, 3], [], [0], [[1]], "1", 1, None],
 )  # fmt: skip
 def test_shapes(client: TestClient, shape: Any, kind: str) -> None:
     answer = infer(client, {"inputs": [tensor(shape=shape, datatype=kind)]})
@@ -228,7 +228,8 @@ def test_odd_values_in_every_field(path: str, good: Any, client: TestClient, cap
 
 @pytest.mark.parametrize("host", ["[", "[::1", "a b", "http://x"])
 def test_a_host_that_is_none(host: str, client: TestClient) -> None:
-    assert client.post("/detect/", content=b"x", headers={"Host": host}).status_code == 400
+    answer = client.post("/detect/", content=b"x", headers={"Host": host})
+    assert (answer.status_code, answer.json()) == (400, {"error": "the Host header names no host"})
 
 
 def test_pages_of_elsewhere_may_not_ask(client: TestClient) -> None:

@@ -39,7 +39,7 @@ __all__ = ["Decoders", "Read", "decoder_count"]
 _LOG = logging.getLogger("boxwright.serving")
 _FEWEST, _MOST = 2, 4
 # A process gets so long for a request that came to it late: starting another costs more than waiting.
-_LEAST_WORK_S = 2.0
+_LEAST_WORK_S, _MOST_WORK_S = 2.0, 86400.0
 _START_S = 60.0
 # After one that could not start, so that a machine without memory is not kept busy by trying.
 _PAUSE_S = 1.0
@@ -209,7 +209,8 @@ class Decoders:
     async def _work(self, child: _Child, question: _Question, deadline: float) -> Read:
         why = "died"
         try:
-            answer = await self._answer(child, question, max(deadline - time.monotonic(), _LEAST_WORK_S))
+            left = min(max(deadline - time.monotonic(), _LEAST_WORK_S), _MOST_WORK_S)
+            answer = await self._answer(child, question, left)
             counts = [height * width * 3 for height, width in answer.get("sizes", [])]
             why = "grown" if child.last else ""
             question.hold(sum(counts))
