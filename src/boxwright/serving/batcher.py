@@ -147,8 +147,8 @@ class Batcher:
 
     def _room(self) -> int:
         """Return how many pictures of the first's size may run together."""
-        height, width = self._jobs[0].image.shape[:2]
-        return max(min(self._most, _MOST_PIXELS // (height * width)), 1)
+        pixels = self._jobs[0].image.size // 3
+        return max(min(self._most, _MOST_PIXELS // pixels), 1)
 
     def _forget(self) -> None:
         """Drop those for whom nobody waits any more."""
