@@ -12,6 +12,7 @@ import struct
 import threading
 import time
 
+import numpy as np
 import pytest
 
 from boxwright.serving.connections import OnceAMinute
@@ -185,3 +186,28 @@ def test_a_body_of_two_lengths_is_refused_and_the_rest_is_no_request(lines: str)
     assert answer.count(b"HTTP/1.1 ") == 1
     assert status(answer) == 400
     assert b"connection: close" in answer.lower()
+
+
+def chunked(*chunks: bytes) -> bytes:
+    body = b"".join(b"%x\r\n%s\r\n" % (len(chunk), chunk) for chunk in (*chunks, b""))
+    head = b"POST /detect HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    return head + body
+
+
+@pytest.mark.parametrize("size", [100, 5000, 300_000])
+def test_a_body_in_chunks_is_read_whole_and_so_is_what_follows(size: int) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (400, 500, 3), np.uint8)
+    data = png(noise)
+    pieces = [data[place : place + size] for place in range(0, len(data), size)]
+    with serving(ServerSettings(timeout_s=120)) as running:
+        answer = running.ask(chunked(*pieces) + post("/detect", data, close=False) + HEALTH)
+    assert answer.count(b"HTTP/1.1 200") == 3
+    assert answer.count(b'"width":500') == 2
+
+
+def test_a_million_chunks_of_a_byte_are_refused() -> None:
+    """Each is an event of its own: 256 KiB of them kept everyone waiting for a second."""
+    with serving(ServerSettings(timeout_s=120)) as running:
+        answer = running.ask(chunked(*[b"x"] * 200_000))
+        assert status(answer or b"HTTP/1.1 400 reset before it was read") == 400
+        assert status(running.ask(HEALTH)) == 200

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -18,10 +20,17 @@ from boxwright.serving.settings import ServerSettings
 
 __all__ = ["Connection", "Idle", "OnceAMinute"]
 
-_LATE_HEAD = (
-    b"HTTP/1.1 408 Request Timeout\r\nContent-Type: application/json\r\nContent-Length: 48\r\nConnection: close\r\n\r\n"
-    b'{"error": "the head of the request is too late"}'
-)
+
+def _refusal(status: str, reason: str) -> bytes:
+    body = json.dumps({"error": reason})
+    head = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close"
+    return f"HTTP/1.1 {status}\r\n{head}\r\n\r\n{body}".encode()
+
+
+_LATE_HEAD = _refusal("408 Request Timeout", "the head of the request is too late")
+_TINY_CHUNKS = _refusal("400 Bad Request", "the request comes in too many chunks of too few bytes")
+# What is read at once of a body in chunks, and how many lines of how few bytes are too many: each chunk has two.
+_PIECE, _MANY_LINES, _TINY = 16 * 1024, 20_000, 16
 
 # Connections on which nothing is asked, the one that is so for longest first.
 Idle = dict["Connection", None]
@@ -45,7 +54,8 @@ class Connection(H11Protocol):
         super().__init__(config=config, server_state=server_state, **more)
         self._settings, self._idle, self.app_state = settings, idle, dict(self.app_state)
         self._clock: asyncio.TimerHandle | None = None
-        self._unsent = 0
+        self._unsent, self._lines, self._bytes = 0, 0, 0
+        self._pieces = deque[bytes]()
         # Whether a request is being answered; whether bytes of its head are here; whether the rest of one that was
         # answered before it was whole is read and dropped.
         self._asks, self._begun, self._drains = False, False, False
@@ -63,9 +73,49 @@ class Connection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take bytes; with a request's first its time begins."""
+        if self._pieces:
+            self._pieces.append(data)
+            self.transport.pause_reading()
+            return
+        self._feed(data[:_PIECE])
+        if len(data) <= _PIECE or self.transport.is_closing():
+            return
+        if self._has_length():
+            self._feed(data[_PIECE:])
+            return
+        # What comes in chunks may be thousands of them, each read by itself: others are answered in between.
+        self._pieces.append(data[_PIECE:])
+        self.transport.pause_reading()
+        self.loop.call_soon(self._feed_piece)
+
+    def _feed_piece(self) -> None:
+        if self.transport.is_closing():
+            self._pieces.clear()
+            return
+        data = self._pieces.popleft()
+        if len(data) > _PIECE:
+            self._pieces.appendleft(data[_PIECE:])
+        self._feed(data[:_PIECE])
+        if self._pieces:
+            self.loop.call_soon(self._feed_piece)
+        elif not self.flow.read_paused and not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    def _feed(self, data: bytes) -> None:
         if not self._asks and not self._begun:
             self._begin()
         super().data_received(data)
+        if self.conn.their_state is h11.SEND_BODY and not self._has_length():
+            self._lines, self._bytes = self._lines + data.count(b"\r\n"), self._bytes + len(data)
+            if self._lines > _MANY_LINES and self._bytes < _TINY * self._lines and not self.transport.is_closing():
+                if not self.cycle.response_started:
+                    self.transport.write(_TINY_CHUNKS)
+                self.transport.close()
+
+    def _has_length(self) -> bool:
+        """Tell whether a body is being read whose length is known."""
+        chunked = any(name == b"transfer-encoding" for name, _ in self.headers or ())
+        return self.conn.their_state is h11.SEND_BODY and not chunked
 
     def handle_events(self) -> None:
         """Read what has come; once a request's head is whole, the application watches the time."""
@@ -111,7 +161,7 @@ class Connection(H11Protocol):
 
     def _begin(self) -> None:
         """Start the time of a request."""
-        self._begun = True
+        self._begun, self._lines, self._bytes = True, 0, 0
         self.app_state[BEGAN] = time.monotonic()
         self._set_clock(min(self._settings.timeout_s, self._settings.idle_s), self._close_silent)
 
