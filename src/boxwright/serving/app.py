@@ -177,7 +177,7 @@ def _add_tensorflow(app: FastAPI, model: ServedModel, asking: _Asking) -> None:
             rows, _ = await asking(request, read.images)
         fields = read.fields
         asked = tf.Question(read.images, fields["by_row"], tuple(fields["wanted"]))
-        return _json(await run_in_threadpool(tf.answer, asked, rows))
+        return Response(await run_in_threadpool(tf.answer, asked, rows), media_type="application/json")
 
     app.post("/v1/models/{name}:predict")(predict)
     app.post("/v1/models/{name}/versions/{version}:predict")(predict)

@@ -40,7 +40,7 @@ READY = {"ready": True}
 # Beyond what one request leaves behind, a new process takes the place of this one.
 _GROWN_BYTES = 256 * 2**20
 # What a request must have had before it is worth looking.
-_LARGE_BYTES = 16 * 2**20
+_LARGE_BYTES = 48 * 2**20
 # After the time of a request, the server ends this process; where the server itself is gone, the kernel does.
 _ALARM_S = 30.0
 

@@ -45,7 +45,8 @@ _START_S = 60.0
 _PAUSE_S = 1.0
 # What is copied by the loop itself; more than this, by a thread.
 _QUICK_BYTES = 8 * 2**20
-_KEPT_BYTES = 16 * 2**20
+# Of a process's file, for the next picture of a camera; more is given back at once.
+_KEPT_BYTES = 48 * 2**20
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from boxwright.serving.nested import bytes_of, flat_numbers, picture_of_numbers
 from boxwright.serving.pictures import check_sizes, pictures_of, unpacked
 from boxwright.serving.requests import BadRequest, parsed_json
 from boxwright.serving.settings import ServerSettings
+from boxwright.serving.tensorflow_protocol import numbers
 
 __all__ = ["EXTENSIONS", "LENGTH_HEADER", "Asked", "answer", "metadata", "question"]
 
@@ -212,16 +213,17 @@ def answer(asked: Asked, rows: Sequence[Row], name: str, version: int) -> tuple[
     names = asked.outputs or {name: asked.binary for name in rows[0] if not name.startswith("raw_")}
     outputs, tails = [], []
     for output, binary in names.items():
-        values = np.stack([row[output] for row in rows])
-        entry: dict[str, Any] = {"name": output, "datatype": "FP32", "shape": list(values.shape)}
+        values = [row[output] for row in rows]
+        entry: dict[str, Any] = {"name": output, "datatype": "FP32", "shape": [len(rows), *values[0].shape]}
         if binary:
-            tails.append(values.astype("<f4").tobytes())
+            tails.append(np.stack(values).astype("<f4").tobytes())
             entry["parameters"] = {"binary_data_size": len(tails[-1])}
+            outputs.append(orjson.dumps(entry))
         else:
-            entry["data"] = values.ravel()
-        outputs.append(entry)
-    content = {"model_name": name, "model_version": str(version), "id": asked.id, "outputs": outputs}
-    head = orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
+            flat = b",".join(numbers([value.ravel()])[1:-1] for value in values if value.size)
+            outputs.append(orjson.dumps(entry)[:-1] + b',"data":[' + flat + b"]}")
+    about = orjson.dumps({"model_name": name, "model_version": str(version), "id": asked.id})
+    head = about[:-1] + b',"outputs":[' + b",".join(outputs) + b"]}"
     return head + b"".join(tails), len(head) if tails else None
 
 
