@@ -53,7 +53,7 @@ test-oldest:     ## tests of training and the commands, with the oldest releases
 parity: install  ## every recording in the folder that BOXWRIGHT_GOLDEN names, or in the one shipped
 	$(BIN)/python -m pytest tests/parity
 
-fuzz: install    ## change good inputs at random, a minute for each reader and for commands (FUZZ="--seconds 3600": hours)
+fuzz: install    ## change good inputs at random, a minute for each reader, for commands and for the server (FUZZ="--seconds 3600": hours)
 	$(BIN)/python -m tests.fuzz.run $(FUZZ)
 
 check: install   ## lint, types, layers, docstrings

@@ -40,9 +40,13 @@ from boxwright.files import (
 from boxwright.inference.fetch import fetch_image
 from boxwright.limits import IMAGE_PIXELS, LIMITS, Limit
 from boxwright.optimization.trainable import Freezing, Trainable
+from boxwright.runtime import sessions
+from boxwright.runtime.export_file import read_export_file
+from boxwright.runtime.trial import try_in_child
 from boxwright.tensorflow.saved_slices import SavedSlices
 from boxwright.tensorflow.sstable import read_table, write_table
 from boxwright.types import Sample
+from tests.exporters.tiny_exports import tiny_export
 from tests.tensorflow.test_first_formats import archive, saved_slices
 
 
@@ -201,7 +205,7 @@ def test_stems_are_names_and_all_different() -> None:
 
 
 def test_limits_are_raised_by_their_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert len({limit.variable for limit in LIMITS}) == len(LIMITS) == 14
+    assert len({limit.variable for limit in LIMITS}) == len(LIMITS) == 16
     assert "BOXWRIGHT_MAX_IMAGE_PIXELS" in IMAGE_PIXELS.exceeded(10**9)
     assert not IMAGE_PIXELS.exceeded(10**8)
     monkeypatch.setenv("BOXWRIGHT_MAX_IMAGE_PIXELS", "2e9")
@@ -226,8 +230,8 @@ def test_every_limit_holds_and_is_a_users(limit: Limit, tmp_path: Path, monkeypa
                 torch.nn.Linear(1, 1), Freezing(freeze=("^(a|aa)+$",)), {"weight": ("a" * 60 + "!",), "bias": ("b",)}
             )
     else:
-        if limit.name == "download_seconds":  # the clock goes by two seconds at each look
-            monkeypatch.setattr("boxwright.inference.fetch.time.monotonic", itertools.count(0, 2).__next__)
+        if limit.name.endswith("_seconds"):  # the clock goes by two seconds at each look
+            monkeypatch.setattr("time.monotonic", itertools.count(0, 2).__next__)
         with pytest.raises(BoxwrightError, match=limit.variable):
             use(tmp_path)
 
@@ -279,6 +283,8 @@ USES: dict[str, Callable[[Path], object]] = {
     "mask_boundary": _polygon,
     "coordinate": lambda _: checked_sample(BOX, "x"),
     "record_bytes": _record,
+    "trial_bytes": lambda _: try_in_child(read_export_file(tiny_export(".onnx")), sessions.__name__),
+    "trial_seconds": lambda _: try_in_child(read_export_file(tiny_export(".onnx")), sessions.__name__),
     "download_bytes": _download,
     "download_seconds": _download,
     "picture_side": lambda _: None,

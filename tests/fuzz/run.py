@@ -25,12 +25,15 @@ import torch
 
 from boxwright.errors import BoxwrightError
 from tests.fuzz.commands import fuzz_commands
+from tests.fuzz.http import fuzz_http
 from tests.fuzz.mutate import mutate
 from tests.fuzz.readers import READERS
 
 # An input may take so long and so much memory, beyond what the reader has at its start.
 SECONDS, MEMORY = 60, 3 * 2**30
 _BATCH = 400
+# What is no reader: command lines, and requests to a server.
+_OTHERS = {"commands": fuzz_commands, "http": fuzz_http}
 
 
 def findings_folder() -> Path:
@@ -126,16 +129,16 @@ def write_finding(name: str, data: bytes, what: str) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("readers", nargs="*", help=f"which readers: {', '.join([*READERS, 'commands'])}; default: all")
+    parser.add_argument("readers", nargs="*", help=f"which readers: {', '.join([*READERS, *_OTHERS])}; default: all")
     parser.add_argument("--seconds", type=float, default=60, help="for each reader")
     parser.add_argument("--count", type=int, default=10**9, help="inputs for each reader at most")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     os.environ["BOXWRIGHT_CACHE"] = tempfile.mkdtemp(prefix="boxwright-fuzz-cache-")
     total: Counter[str] = Counter()
-    for name in arguments.readers or [*READERS, "commands"]:
-        if name == "commands":
-            found = fuzz_commands(arguments.seed, arguments.seconds, arguments.count, write_finding)
+    for name in arguments.readers or [*READERS, *_OTHERS]:
+        if name in _OTHERS:
+            found = _OTHERS[name](arguments.seed, arguments.seconds, arguments.count, write_finding)
         else:
             found = fuzz(name, arguments.seed, arguments.seconds, arguments.count)
         total += found

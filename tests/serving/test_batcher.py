@@ -109,3 +109,22 @@ def test_closing_answers_what_was_taken() -> None:
     assert not closing.is_alive()
     with pytest.raises(Full):
         batcher.submit([picture(1)], PATIENCE)
+
+
+def test_large_pictures_run_by_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Room for 40 pixels: two of 16, and one of 100."""
+    monkeypatch.setattr("boxwright.serving.batcher._MOST_PIXELS", 40)
+    sizes: list[int] = []
+    gate = threading.Event()
+
+    def run(images: NDArray[np.uint8]) -> dict[str, NDArray[np.float32]]:
+        gate.wait(PATIENCE)
+        sizes.append(len(images))
+        return {"x": np.zeros((len(images), 1), np.float32)}
+
+    batcher = Batcher(run, most=8, wait_s=0)
+    futures = [batcher.submit([np.zeros((side, side, 3), np.uint8)], PATIENCE)[0] for side in (1, 4, 4, 4, 10, 10)]
+    gate.set()
+    wait(futures, PATIENCE)
+    assert sizes == [1, 2, 1, 1, 1]
+    batcher.close()

@@ -10,6 +10,7 @@ from fastapi import FastAPI
 from boxwright.cli.serve import listening_socket
 from boxwright.serving import server as ending
 from boxwright.serving.server import Server
+from boxwright.serving.settings import ServerSettings
 
 
 def test_what_an_open_connection_asks_after_the_end_began_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,7 +26,7 @@ def test_what_an_open_connection_asks_after_the_end_began_is_answered(monkeypatc
     listening = listening_socket("127.0.0.1", 0)
     address = listening.getsockname()
     listening.listen()
-    server = Server(uvicorn.Config(app, log_level="critical"), ended.set)
+    server = Server(uvicorn.Config(app, log_level="critical"), ServerSettings(), ended.set)
     running = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     running.start()
     with (

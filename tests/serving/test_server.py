@@ -31,7 +31,8 @@ from boxwright.inference import exports
 from boxwright.runtime.exported import open_exported
 from boxwright.runtime.metadata_reader import read_metadata
 from boxwright.runtime.seal import UNSEALED
-from boxwright.serving.app import Counters, make_app
+from boxwright.serving.app import make_app
+from boxwright.serving.guard import Counters
 from boxwright.serving.model import ServedModel
 from boxwright.serving.settings import ServerSettings
 from tests.exporters.exported import exported_detector

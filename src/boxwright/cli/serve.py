@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 from pathlib import Path
 from typing import Annotated
 
@@ -36,6 +37,9 @@ def serve_command(
     """Answer requests: TensorFlow Serving's REST protocol, the Open Inference Protocol, and POST /detect with an image."""
     if model.suffix not in EXPORTS:
         raise ExportError(f"{model}: only exported detectors are served; write one by `boxwright export {model}`")
+    _check_name(name)
+    key = _key(api_key_file)
+    _check_certificate(certfile, keyfile)
     from boxwright.runtime.allocator import share_arenas
     from boxwright.runtime.optional import require_library
 
@@ -44,31 +48,35 @@ def serve_command(
     import uvicorn
 
     from boxwright.inference import exports
-    from boxwright.serving.app import Counters, make_app
+    from boxwright.serving.app import make_app
+    from boxwright.serving.guard import Counters
     from boxwright.serving.model import ServedModel
     from boxwright.serving.server import Server
 
     share_arenas()
-    key = _key(api_key_file)
     counters = Counters()
-    served = ServedModel(model, name, settings, counters.observe, exports.__name__)
+    served = ServedModel(model, name, settings, counters.observe, exports.__name__, allow_edited=settings.allow_edited)
     app = make_app(served, settings, counters, api_key=key, watch=watch)
     config = uvicorn.Config(
         app,
+        http="h11",
+        ws="none",
         host=settings.host,
         port=settings.port,
         log_level="warning",
         server_header=False,
+        timeout_keep_alive=int(settings.idle_s) + 1,
         timeout_graceful_shutdown=max(int(settings.grace_s), 1),
         ssl_certfile=certfile,
         ssl_keyfile=keyfile,
     )
-    server = Server(config, lambda: console.print(counters.summary(), markup=False))
     config.load()
     sockets = [listening_socket(settings.host, settings.port)]
-    where = f"{'https' if certfile else 'http'}://{settings.host}:{sockets[0].getsockname()[1]}"
-    mib = settings.queue * settings.max_pixels * 3 / 2**20
-    console.print(f"{model}: {where}/ (at most {settings.queue} pictures wait: {mib:,.0f} MiB)", markup=False)
+    server = Server(config, settings, lambda: console.print(counters.summary(), markup=False))
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    where = f"{'https' if certfile else 'http'}://{host}:{sockets[0].getsockname()[1]}"
+    held = f"at most {settings.queue} pictures wait, {settings.max_held_mib:,.0f} MiB with what is being read"
+    console.print(f"{model}: {where}/ ({held})", markup=False)
     console.print(f"TensorFlow Serving: {where}/v1/models/{name}:predict", markup=False)
     console.print(f"Open Inference: {where}/v2/models/{name}/infer", markup=False)
     console.print(f"an image: curl --data-binary @image.jpg {where}/detect", markup=False)
@@ -100,15 +108,53 @@ def listening_socket(host: str, port: int) -> socket.socket:
         except OSError:
             listening.close()
             raise
-    except OSError as error:
-        raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}") from None
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or "this is no name of a host"
+        raise ConfigError(f"cannot listen on {host}:{port}: {reason}") from None
     return listening
+
+
+def _check_name(name: str) -> None:
+    """Raise a ConfigError for a name that is not one part of a URL's path."""
+    if name in ("", ".", "..") or any(not one.isprintable() or one.isspace() or one in "/\\?#%" for one in name):
+        raise ConfigError(
+            f"--name {name!r}: expected a name that can stand in an address, without / \\ ? # % and spaces"
+        )
+
+
+def _check_certificate(certfile: Path | None, keyfile: Path | None) -> None:
+    """Raise a ConfigError that names the file where TLS could not be spoken."""
+    if certfile is None:
+        if keyfile is not None:
+            raise ConfigError(f"--keyfile {keyfile}: a key needs its certificate, --certfile")
+        return
+    for option, path in (("--certfile", certfile), ("--keyfile", keyfile)):
+        if path is not None:
+            _read(option, path)
+    words = f"--certfile {certfile}" + (f" --keyfile {keyfile}" if keyfile else "")
+    try:
+        # A password would be asked for at the terminal, of a service without one.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certfile, keyfile, password="")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", None) or "no certificate and key without a password in PEM"
+        raise ConfigError(f"{words}: expected a certificate and its key in PEM, without a password: {reason}") from None
+
+
+def _read(option: str, path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{option} {path}: {error.strerror}") from None
 
 
 def _key(path: Path | None) -> str:
     if path is None:
         return ""
-    lines = path.read_text().splitlines() if path.is_file() else []
-    if not lines or not lines[0].strip():
-        raise ConfigError(f"--api_key_file {path}: expected a file whose first line is the key")
-    return lines[0].strip()
+    try:
+        lines = _read("--api_key_file", path).decode().splitlines()
+    except UnicodeDecodeError:
+        lines = []
+    key = lines[0].strip() if lines else ""
+    if not key or not key.isprintable():
+        raise ConfigError(f"--api_key_file {path}: expected a file of text whose first line is the key")
+    return key

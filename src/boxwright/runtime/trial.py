@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from signal import Signals
@@ -20,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from boxwright.child_process import child_environment, child_words
 from boxwright.errors import BoxwrightError, ExportError
 from boxwright.limits import TRIAL_BYTES, TRIAL_SECONDS
 from boxwright.runtime.export_file import ExportFile
@@ -29,6 +31,12 @@ __all__ = ["try_in_child"]
 _PICTURE = (1, 64, 64, 3)
 _ANSWER = "boxwright-trial:"
 _POLL_S = 0.05
+_LIBRARIES = {
+    ".onnx": "onnxruntime",
+    ".xml": "openvino",
+    ".tflite": "ai_edge_litert.interpreter",
+    ".pt2": "torch.export",
+}
 
 
 def _goes_on() -> bool:
@@ -46,10 +54,10 @@ def try_in_child(file: ExportFile, opener: str, stopped: Callable[[], bool] = _g
     Raises:
         ExportError: Where that fails, ends the child, takes more time or memory than the limits allow, or was stopped.
     """
-    words = [sys.executable, "-m", "boxwright.runtime.trial", opener, str(file.path), str(TRIAL_BYTES.value)]
-    words += [str(len(part)) for part in file.parts]
+    sizes = [str(len(part)) for part in file.parts]
+    words = child_words("boxwright.runtime.trial", opener, str(file.path), str(TRIAL_BYTES.value), *sizes)
     with subprocess.Popen(
-        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=_environment()
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=child_environment()
     ) as child:
         said: list[bytes] = []
         talk = threading.Thread(target=lambda: said.append(child.communicate(b"".join(file.parts))[0]), daemon=True)
@@ -64,11 +72,6 @@ def try_in_child(file: ExportFile, opener: str, stopped: Callable[[], bool] = _g
         raise ExportError(f"{file.name} cannot be opened: {_how_it_ended(child.returncode)}")
     if answer:
         raise ExportError(answer)
-
-
-def _environment() -> dict[str, str]:
-    """Return the environment, in which a child finds what this process has found."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
 
 def _wait_for(talk: threading.Thread, file: ExportFile, stopped: Callable[[], bool]) -> None:
@@ -95,7 +98,7 @@ def _answer_in(said: list[bytes]) -> str | None:
 def _how_it_ended(status: int) -> str:
     if status < 0:
         return f"its runtime ends the process that opens it ({Signals(-status).name})"
-    return f"the process that opens it ended with status {status}, perhaps out of memory"
+    return f"the process that opens it ended with status {status} ({TRIAL_BYTES.variable} raises its memory)"
 
 
 def _limit_memory(amount: int) -> None:
@@ -116,15 +119,18 @@ def _tried(file: ExportFile, opener: str) -> str:
         session: Any = import_module(opener).session_of(file, 1)
         session.run(np.zeros(_PICTURE, np.uint8))
     except BoxwrightError as error:
-        return str(error)
+        said = str(error)
+        return f"{said} ({TRIAL_BYTES.variable} raises what it may take)" if "alloc" in said.lower() else said
     except MemoryError:
-        return f"{file.name} cannot be opened: it asks for more memory than {TRIAL_BYTES.variable} allows"
+        return f"{file.name} asks for more memory than trying it may take ({TRIAL_BYTES.variable} raises that)"
     return ""
 
 
 def main() -> None:
     """Try the file whose name and sizes are in the arguments, and whose bytes come in."""
     opener, path, memory, *sizes = sys.argv[1:]
+    with suppress(ImportError):  # libraries that are loaded under a limit would seem not to be installed
+        import_module(_LIBRARIES[Path(path).suffix])
     _limit_memory(int(memory))
     parts = [sys.stdin.buffer.read(int(size)) for size in sizes]
     answer = _tried(ExportFile(Path(path), *parts), opener)

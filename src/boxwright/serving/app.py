@@ -6,11 +6,9 @@ TensorFlow Serving's REST protocol, the Open Inference Protocol, and one plain r
 from __future__ import annotations
 
 import asyncio
-import hmac
-import json
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from concurrent.futures import CancelledError
 from contextlib import asynccontextmanager
 from importlib.resources import files
@@ -21,64 +19,30 @@ import orjson
 from fastapi import FastAPI, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from numpy.typing import NDArray
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import generate_latest
 
-from boxwright.data.image_io import encode_png
+from boxwright.data.image_io import encode_picture
 from boxwright.errors import BoxwrightError
 from boxwright.evaluation.pictures import draw_detections
 from boxwright.runtime.exported import found_objects
 from boxwright.serving import open_inference_protocol as v2
 from boxwright.serving import tensorflow_protocol as tf
 from boxwright.serving.batcher import Full, Row
+from boxwright.serving.browsers import Browsers
+from boxwright.serving.decoders import Decoders, Read
+from boxwright.serving.guard import Counters, Guard, error_response
+from boxwright.serving.held import Held, Share
 from boxwright.serving.model import Served, ServedModel
-from boxwright.serving.requests import BadRequest, parsed_json, picture_of_upload, read_body
+from boxwright.serving.requests import BEGAN, BadRequest, read_body
 from boxwright.serving.settings import ServerSettings
 from boxwright.types.categories import ids
 from boxwright.types.found import FoundObjects
 
-__all__ = ["Counters", "make_app"]
+__all__ = ["make_app"]
 
 _LOG = logging.getLogger("boxwright.serving")
-_OPEN_TO_ALL = ("/healthz", "/readyz", "/")
 _MOST_DRAWN = 100
 _WATCH_S = 2.0
-
-
-class Counters:
-    """What `/metrics` shows."""
-
-    def __init__(self) -> None:
-        """Make them, in a registry of their own."""
-        self.registry = CollectorRegistry()
-        self.begun = Counter("boxwright_requests_begun", "Requests read.", registry=self.registry)
-        self.requests = Counter("boxwright_requests", "Requests answered.", ("route", "status"), registry=self.registry)
-        self.seconds = Histogram(
-            "boxwright_request_seconds", "Seconds of a request.", ("route",), registry=self.registry
-        )
-        self.images = Counter("boxwright_images", "Pictures detected in.", registry=self.registry)
-        self.batch = Histogram(
-            "boxwright_batch_size", "Pictures run together.", buckets=(1, 2, 4, 8, 16, 32, 64), registry=self.registry
-        )
-        self.run = Histogram("boxwright_batch_seconds", "Seconds of a batch in the runtime.", registry=self.registry)
-        self.waiting = Gauge("boxwright_queue", "Pictures that wait.", registry=self.registry)
-        self.version = Gauge(
-            "boxwright_model_version", "The model's version.", ("name", "sha256"), registry=self.registry
-        )
-
-    def observe(self, size: int, seconds: float) -> None:
-        """Count a batch."""
-        self.batch.observe(size)
-        self.run.observe(seconds)
-        self.images.inc(size)
-
-    def summary(self) -> str:
-        """Return what became of all requests, in a line."""
-        return f"{_total(self.requests):.0f} of {_total(self.begun):.0f} requests were answered"
-
-
-def _total(counter: Counter) -> float:
-    samples = (sample for metric in counter.collect() for sample in metric.samples)
-    return sum(sample.value for sample in samples if sample.name.endswith("_total"))
 
 
 def make_app(
@@ -96,74 +60,70 @@ def make_app(
     Returns:
         The application.
     """
-    asking = _Asking(model, settings)
-    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, lifespan=_lifespan(model, watch))
-    app.state.ready = True
-
-    @app.middleware("http")
-    async def guard(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
-        began, route = time.monotonic(), _route(request.url.path)
-        counters.begun.inc()
-        if api_key and request.url.path not in _OPEN_TO_ALL and not _has_key(request, api_key):
-            response = _error(401, "an API key is needed: Authorization: Bearer …")
-        else:
-            try:
-                response = await call_next(request)
-            except Exception:  # noqa: BLE001  # whatever it is, no traceback leaves the server
-                _LOG.exception("a request failed")
-                response = _error(500, "the server failed at this request; its log says why")
-        counters.requests.labels(route, str(response.status_code)).inc()
-        counters.seconds.labels(route).observe(time.monotonic() - began)
-        if response.status_code == 503:
-            response.headers["Retry-After"] = "1"
-        return response
+    decoders = Decoders(settings, counters.count_replaced)
+    asking = _Asking(model, settings, decoders)
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, lifespan=_lifespan(model, decoders, watch))
+    app.state.ready, app.state.decoders = True, decoders
+    app.add_middleware(Guard, counters=counters, browsers=Browsers(settings.host, settings.allow_host), api_key=api_key)
 
     @app.exception_handler(BadRequest)
     async def bad_request(_: Request, error: BadRequest) -> Response:
-        return _error(error.status, error.reason)
+        return error_response(error.status, error.reason, close=error.status == 408)
 
     @app.exception_handler(404)
     async def unknown(_: Request, __: Exception) -> Response:
-        return _error(404, "there is no such address; see /")
+        return error_response(404, "there is no such address; see /")
 
     @app.exception_handler(405)
     async def wrong_method(_: Request, __: Exception) -> Response:
-        return _error(405, "this address takes another method")
+        return error_response(405, "this address takes another method")
 
-    _add_plain(app, model, settings, counters, asking)
-    _add_tensorflow(app, model, settings, asking)
-    _add_open_inference(app, model, settings, asking)
+    _add_plain(app, model, counters, asking)
+    _add_tensorflow(app, model, asking)
+    _add_open_inference(app, model, asking)
     return app
 
 
 class _Asking:
-    """Lets a model look at pictures, within the time that a request has."""
+    """Reads requests and lets a model look at their pictures, within the time that a request has."""
 
-    def __init__(self, model: ServedModel, settings: ServerSettings) -> None:
-        self.model, self.settings = model, settings
+    def __init__(self, model: ServedModel, settings: ServerSettings, decoders: Decoders) -> None:
+        self.model, self._settings, self._decoders = model, settings, decoders
+        self.held = Held(settings.max_held_mib)
 
-    async def __call__(self, images: list[NDArray[np.uint8]]) -> tuple[list[Row], Served]:
+    async def read(self, request: Request, kind: str, head: str | None, share: Share) -> Read:
+        """Return what a request asks."""
+        deadline = self._deadline(request)
+        body = await read_body(request.stream(), self._settings, deadline, share.add)
+        return await self._decoders.read(kind, head, body, deadline, share.add)
+
+    async def __call__(self, request: Request, images: list[NDArray[np.uint8]]) -> tuple[list[Row], Served]:
+        """Return what was found in pictures, and by which version of the model."""
         while True:
-            served = self.model.current
+            served, left = self.model.current, self._deadline(request) - time.monotonic()
             try:
-                waiting = served.batcher.submit(images, self.settings.timeout_s)
+                waiting = served.batcher.submit(images, left)
                 break
             except Full:
                 # Where the model was taken up anew at this very moment, the new one is asked.
                 if served is self.model.current:
                     raise BadRequest(503, "too many pictures wait; try again") from None
         try:
-            rows = await asyncio.wait_for(
-                asyncio.gather(*map(asyncio.wrap_future, waiting)), timeout=self.settings.timeout_s
-            )
+            rows = await asyncio.wait_for(asyncio.gather(*map(asyncio.wrap_future, waiting)), timeout=max(left, 0))
         except (TimeoutError, CancelledError, asyncio.CancelledError):
             for one in waiting:
                 one.cancel()
-            raise BadRequest(504, f"not answered within {self.settings.timeout_s:g} s") from None
+            raise BadRequest(504, f"not answered within {self._settings.timeout_s:g} s") from None
         return list(rows), served
 
+    def _deadline(self, request: Request) -> float:
+        """Return when a request must be answered: its time is from its first byte, which the connection saw."""
+        if not hasattr(request.state, BEGAN):
+            setattr(request.state, BEGAN, time.monotonic())
+        return float(getattr(request.state, BEGAN)) + self._settings.timeout_s
 
-def _add_plain(app: FastAPI, model: ServedModel, settings: ServerSettings, counters: Counters, asking: _Asking) -> None:
+
+def _add_plain(app: FastAPI, model: ServedModel, counters: Counters, asking: _Asking) -> None:
     page = files("boxwright.serving").joinpath("page.html").read_text()
 
     @app.get("/")
@@ -176,12 +136,13 @@ def _add_plain(app: FastAPI, model: ServedModel, settings: ServerSettings, count
 
     @app.get("/readyz")
     async def ready() -> Response:
-        return Response("ready\n", media_type="text/plain") if app.state.ready else _error(503, "ending")
+        return Response("ready\n", media_type="text/plain") if app.state.ready else error_response(503, "ending")
 
     @app.get("/metrics")
     async def metrics() -> Response:
         served = model.current
         counters.waiting.set(served.batcher.waiting)
+        counters.held.set(asking.held.bytes)
         counters.version.clear()
         counters.version.labels(model.name, served.sha256[:12]).set(served.version)
         return Response(generate_latest(counters.registry), media_type="text/plain; version=0.0.4")
@@ -189,19 +150,19 @@ def _add_plain(app: FastAPI, model: ServedModel, settings: ServerSettings, count
     @app.post("/detect")
     async def detect(request: Request) -> Response:
         least = _number(request, "min_score", 0.5)
-        body = await read_body(request.stream(), settings)
-        image = await run_in_threadpool(picture_of_upload, body, request.headers.get("content-type", ""), settings)
-        (row,), served = await asking([image])
-        size = (image.shape[0], image.shape[1])
-        batch = {name: value[None] for name, value in row.items()}
-        found = found_objects(batch, 0, size, served.detector.categories).above(least)
-        if "image/png" in request.headers.get("accept", "") or request.query_params.get("draw") == "1":
-            picture = await run_in_threadpool(draw_detections, image, found, least, _MOST_DRAWN)
-            return Response(encode_png(picture), media_type="image/png")
+        with Share(asking.held) as share:
+            asked = await asking.read(request, "upload", request.headers.get("content-type"), share)
+            (row,), served = await asking(request, asked.images)
+            (image,) = asked.images
+            size = (image.shape[0], image.shape[1])
+            batch = {name: value[None] for name, value in row.items()}
+            found = found_objects(batch, 0, size, served.detector.categories).above(least)
+            if "image/png" in request.headers.get("accept", "") or request.query_params.get("draw") == "1":
+                return Response(await run_in_threadpool(_drawn, image, found, least), media_type="image/png")
         return _json({**_objects(found), "model": model.name, "version": served.version})
 
 
-def _add_tensorflow(app: FastAPI, model: ServedModel, settings: ServerSettings, asking: _Asking) -> None:
+def _add_tensorflow(app: FastAPI, model: ServedModel, asking: _Asking) -> None:
     def known(name: str, version: str | None = None, label: str | None = None) -> Served:
         served = model.current
         if name != model.name or version not in (None, str(served.version)) or label not in (None, "stable"):
@@ -211,10 +172,12 @@ def _add_tensorflow(app: FastAPI, model: ServedModel, settings: ServerSettings, 
 
     async def predict(request: Request, name: str, version: str | None = None, label: str | None = None) -> Response:
         known(name, version, label)
-        body = await read_body(request.stream(), settings)
-        asked = await run_in_threadpool(lambda: tf.question(parsed_json(body), settings))
-        rows, _ = await asking(asked.images)
-        return _json(await run_in_threadpool(tf.answer, asked, rows))
+        with Share(asking.held) as share:
+            read = await asking.read(request, "tensorflow", None, share)
+            rows, _ = await asking(request, read.images)
+        fields = read.fields
+        asked = tf.Question(read.images, fields["by_row"], tuple(fields["wanted"]))
+        return Response(await run_in_threadpool(tf.answer, asked, rows), media_type="application/json")
 
     app.post("/v1/models/{name}:predict")(predict)
     app.post("/v1/models/{name}/versions/{version}:predict")(predict)
@@ -232,7 +195,7 @@ def _add_tensorflow(app: FastAPI, model: ServedModel, settings: ServerSettings, 
         return _json(tf.metadata(name, served.version, served.shapes))
 
 
-def _add_open_inference(app: FastAPI, model: ServedModel, settings: ServerSettings, asking: _Asking) -> None:
+def _add_open_inference(app: FastAPI, model: ServedModel, asking: _Asking) -> None:
     def known(name: str, version: str | None = None) -> Served:
         served = model.current
         if name != model.name or version not in (None, "", str(served.version)):
@@ -249,7 +212,7 @@ def _add_open_inference(app: FastAPI, model: ServedModel, settings: ServerSettin
 
     @app.get("/v2/health/ready")
     async def ready() -> Response:
-        return _json({"ready": True}) if app.state.ready else _error(503, "ending")
+        return _json({"ready": True}) if app.state.ready else error_response(503, "ending")
 
     @app.get("/v2/models/{name}")
     @app.get("/v2/models/{name}/versions/{version}")
@@ -267,24 +230,26 @@ def _add_open_inference(app: FastAPI, model: ServedModel, settings: ServerSettin
     @app.post("/v2/models/{name}/versions/{version}/infer")
     async def infer(request: Request, name: str, version: str | None = None) -> Response:
         known(name, version)
-        body = await read_body(request.stream(), settings)
-        length = request.headers.get(v2.LENGTH_HEADER)
-        asked = await run_in_threadpool(v2.question, body, length, settings)
-        rows, served = await asking(asked.images)
+        with Share(asking.held) as share:
+            read = await asking.read(request, "open_inference", request.headers.get(v2.LENGTH_HEADER), share)
+            rows, served = await asking(request, read.images)
+        asked = v2.Asked(read.images, **read.fields)
         content, json_length = await run_in_threadpool(v2.answer, asked, rows, name, served.version)
         headers = {} if json_length is None else {v2.LENGTH_HEADER: str(json_length)}
         kind = "application/json" if json_length is None else "application/octet-stream"
         return Response(content, media_type=kind, headers=headers)
 
 
-def _lifespan(model: ServedModel, watch: bool) -> Any:
+def _lifespan(model: ServedModel, decoders: Decoders, watch: bool) -> Any:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        decoders.start()
         watching = asyncio.create_task(_watch(model)) if watch else None
         yield
         app.state.ready = False
         if watching is not None:
             watching.cancel()
+        await decoders.close()
         await run_in_threadpool(model.close)
 
     return lifespan
@@ -304,17 +269,8 @@ async def _watch(model: ServedModel) -> None:
             _LOG.warning("the old version goes on: %s", error)
 
 
-def _route(path: str) -> str:
-    """Return a path's kind, of which there are few: clients choose paths."""
-    for start in ("/detect", "/metrics", "/healthz", "/readyz", "/v1/models", "/v2"):
-        if path.startswith(start):
-            return start
-    return "/" if path == "/" else "other"
-
-
-def _has_key(request: Request, key: str) -> bool:
-    given = request.headers.get("authorization", "")
-    return hmac.compare_digest(given.encode("utf-8", "replace"), f"Bearer {key}".encode())
+def _drawn(image: NDArray[np.uint8], found: FoundObjects, least: float) -> bytes:
+    return encode_picture(draw_detections(image, found, least, _MOST_DRAWN), ".png")
 
 
 def _number(request: Request, name: str, default: float) -> float:
@@ -344,7 +300,3 @@ def _objects(found: FoundObjects) -> dict[str, Any]:
 
 def _json(content: Any) -> Response:
     return Response(orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY), media_type="application/json")
-
-
-def _error(status: int, reason: str) -> Response:
-    return Response(json.dumps({"error": reason}), status, media_type="application/json")

@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 
 __all__ = ["Batcher", "Full", "Row"]
 
+# What runs together at most, so that eight pictures of 50 megapixels do not take the memory of 400.
+_MOST_PIXELS = 50_000_000
 Row = dict[str, NDArray[np.float32]]
 Runner = Callable[[NDArray[np.uint8]], dict[str, NDArray[np.float32]]]
 
@@ -129,7 +131,7 @@ class Batcher:
                     return []
                 self._changed.wait()
             ready = time.monotonic() + self._wait
-            while len(self._alike()) < self._most and not self._closing:
+            while len(self._alike()) < self._room() and not self._closing:
                 left = ready - time.monotonic()
                 if left <= 0 or not self._changed.wait(left):
                     break
@@ -139,9 +141,14 @@ class Batcher:
             return [job for job in chosen if job.answer.set_running_or_notify_cancel()] or self._next()
 
     def _alike(self) -> list[_Job]:
-        """Return the first that waits, and those of its size, in order."""
+        """Return the first that waits, and those of its size, in order; of large ones fewer, down to one."""
         shape = self._jobs[0].image.shape
-        return [job for job in self._jobs if job.image.shape == shape][: self._most]
+        return [job for job in self._jobs if job.image.shape == shape][: self._room()]
+
+    def _room(self) -> int:
+        """Return how many pictures of the first's size may run together."""
+        pixels = self._jobs[0].image.size // 3
+        return max(min(self._most, _MOST_PIXELS // pixels), 1)
 
     def _forget(self) -> None:
         """Drop those for whom nobody waits any more."""

@@ -5,6 +5,7 @@ Dimensions: B batch, H W picture.
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,8 +16,11 @@ import orjson
 from numpy.typing import NDArray
 
 from boxwright.serving.batcher import Row
-from boxwright.serving.requests import BadRequest, decoded, parsed_json, picture_of_list, unpacked
+from boxwright.serving.nested import bytes_of, flat_numbers, picture_of_numbers
+from boxwright.serving.pictures import check_sizes, pictures_of, unpacked
+from boxwright.serving.requests import BadRequest, parsed_json
 from boxwright.serving.settings import ServerSettings
+from boxwright.serving.tensorflow_protocol import numbers
 
 __all__ = ["EXTENSIONS", "LENGTH_HEADER", "Asked", "answer", "metadata", "question"]
 
@@ -24,6 +28,7 @@ LENGTH_HEADER = "Inference-Header-Content-Length"
 EXTENSIONS = ("binary_tensor_data",)
 _INPUT = "input_tensor"
 _BATCH = 4
+_MOST_DIGITS, _MOST_OUTPUTS, _LONGEST_ID = 20, 100, 1000
 _PREFIX = struct.Struct("<I")
 
 
@@ -62,67 +67,113 @@ def question(body: bytes, header_length: str | None, settings: ServerSettings) -
     inputs = content.get("inputs")
     if not isinstance(inputs, list) or len(inputs) != 1 or not isinstance(inputs[0], dict):
         raise BadRequest(400, f"expected one input, {_INPUT}")
-    given, parameters = inputs[0], content.get("parameters") or {}
+    (given,) = inputs
     if given.get("name") != _INPUT:
-        raise BadRequest(400, f"unexpected input {str(given.get('name'))[:60]!r}; expected {_INPUT}")
-    shape = given.get("shape")
-    if not isinstance(shape, list) or not all(type(side) is int and side > 0 for side in shape) or not shape:
-        raise BadRequest(400, f"{_INPUT}: expected a shape of positive numbers")
-    if shape[0] > settings.max_images:
-        raise BadRequest(400, f"{shape[0]} pictures are over the {settings.max_images} of a request")
-    size = (given.get("parameters") or {}).get("binary_data_size")
+        raise BadRequest(400, f"unexpected input {_shown(given.get('name'))}; expected {_INPUT}")
+    shape = _shape(given.get("shape"), settings)
+    size = _parameters(given, _INPUT).get("binary_data_size")
     data = given.get("data")
     if size is not None:
         if type(size) is not int or size != len(tail):
-            raise BadRequest(400, f"{_INPUT}: binary_data_size says {str(size)[:20]}, found {len(tail)} bytes")
+            raise BadRequest(400, f"{_INPUT}: binary_data_size says {_shown(size)}, found {len(tail)} bytes")
         data = tail
-    read = {"UINT8": _pixels, "BYTES": _files}.get(str(given.get("datatype")))
-    if read is None:
-        raise BadRequest(400, f"{_INPUT}: expected datatype UINT8 or BYTES, found {str(given.get('datatype'))[:20]!r}")
-    binary = _flag(parameters, "binary_data_output", default=False)
-    return Asked(read(data, shape, settings), _wanted(content, binary), binary, str(content.get("id", "")))
+    kind = given.get("datatype")
+    if kind not in ("UINT8", "BYTES"):
+        raise BadRequest(400, f"{_INPUT}: expected datatype UINT8 or BYTES, found {_shown(kind)}")
+    images = _pixels(data, shape, settings) if kind == "UINT8" else _files(data, shape, settings)
+    binary = _flag(_parameters(content, "the request"), "binary_data_output", default=False)
+    return Asked(images, _wanted(content, binary), binary, _id(content))
+
+
+def _shown(value: Any) -> str:
+    """Return a short text of what a client sent in place of something else."""
+    return repr(value[:60]) if isinstance(value, str) else f"{value!r:.20}" if type(value) is int else _kind(value)
+
+
+def _kind(value: Any) -> str:
+    return f"a JSON {type(value).__name__}"
 
 
 def _parts(body: bytes, header_length: str | None) -> tuple[dict[str, Any], bytes]:
     if header_length is None:
         return parsed_json(body), b""
-    if not header_length.isascii() or not header_length.isdigit() or int(header_length) > len(body):
+    length = header_length if header_length.isascii() and len(header_length) < _MOST_DIGITS else ""
+    if not length.isdigit() or int(length) > len(body):
         raise BadRequest(400, f"{LENGTH_HEADER}: expected the length of the JSON")
-    return parsed_json(body[: int(header_length)]), body[int(header_length) :]
+    return parsed_json(body[: int(length)]), body[int(length) :]
 
 
-def _flag(parameters: Any, name: str, *, default: bool) -> bool:
-    return parameters.get(name, default) is True if isinstance(parameters, dict) else default
+def _shape(shape: Any, settings: ServerSettings) -> list[int]:
+    """Return a shape whose numbers are few and small, so that they may be multiplied."""
+    most = max(settings.max_pixels, settings.max_images)
+    if not isinstance(shape, list) or not shape or not all(type(side) is int and side > 0 for side in shape):
+        raise BadRequest(400, f"{_INPUT}: expected a shape of positive numbers")
+    if len(shape) > _BATCH:
+        raise BadRequest(400, f"{_INPUT}: expected shape [batch, height, width, 3], found {len(shape)} numbers")
+    if shape[0] > settings.max_images:
+        raise BadRequest(400, f"{shape[0]} pictures are over the {settings.max_images} of a request")
+    if max(shape) > most:
+        raise BadRequest(400, f"{_INPUT}: a side of {max(shape)} is over {most} pixels")
+    return shape
+
+
+def _parameters(holder: dict[str, Any], where: str) -> dict[str, Any]:
+    found = holder.get("parameters")
+    if found is not None and not isinstance(found, dict):
+        raise BadRequest(400, f"{where}: expected parameters to be an object, found {_kind(found)}")
+    return found or {}
+
+
+def _flag(parameters: dict[str, Any], name: str, *, default: bool) -> bool:
+    found = parameters.get(name, default)
+    if not isinstance(found, bool):
+        raise BadRequest(400, f"{name}: expected true or false, found {_shown(found)}")
+    return found
+
+
+def _id(content: dict[str, Any]) -> str:
+    found = content.get("id", "")
+    if type(found) not in (str, int) or len(str(found)) > _LONGEST_ID:
+        raise BadRequest(400, f"id: expected text of at most {_LONGEST_ID} characters")
+    return str(found)
 
 
 def _wanted(content: dict[str, Any], binary: bool) -> dict[str, bool]:
-    outputs = content.get("outputs") or []
-    if not isinstance(outputs, list) or not all(isinstance(one, dict) and "name" in one for one in outputs):
+    outputs = content.get("outputs")
+    outputs = [] if outputs is None else outputs
+    if not isinstance(outputs, list) or len(outputs) > _MOST_OUTPUTS:
+        raise BadRequest(400, f"outputs: expected a list of at most {_MOST_OUTPUTS} objects with a name")
+    if not all(isinstance(one, dict) and isinstance(one.get("name"), str) for one in outputs):
         raise BadRequest(400, "outputs: expected a list of objects with a name")
-    return {str(one["name"]): _flag(one.get("parameters"), "binary_data", default=binary) for one in outputs}
+    return {one["name"]: _flag(_parameters(one, "outputs"), "binary_data", default=binary) for one in outputs}
 
 
 def _pixels(data: Any, shape: list[int], settings: ServerSettings) -> list[NDArray[np.uint8]]:
-    count = int(np.prod(shape, dtype=object))
     if len(shape) != _BATCH:
-        raise BadRequest(400, f"{_INPUT}: expected shape [batch, height, width, 3], found {shape[:8]}")
+        raise BadRequest(400, f"{_INPUT}: expected shape [batch, height, width, 3], found {shape}")
+    names = [f"picture {number}" for number in range(shape[0])]
+    check_sizes([(shape[1], shape[2])] * shape[0], settings, names)
+    count = math.prod(shape)
     if isinstance(data, bytes):
         if len(data) != count:
             raise BadRequest(400, f"{_INPUT}: shape {shape} wants {count} bytes, found {len(data)}")
-        values = np.frombuffer(data, np.uint8).reshape(shape)
+        values = np.frombuffer(data, np.uint8)
     else:
-        try:
-            values = np.asarray(data)
-        except (ValueError, TypeError, OverflowError):
-            raise BadRequest(400, f"{_INPUT}: rows of unlike lengths") from None
-        if values.size != count or values.dtype.kind not in "uif":
-            raise BadRequest(400, f"{_INPUT}: expected {count} numbers, found {values.size}")
-        values = values.reshape(shape)
-    return [picture_of_list(one, settings, f"picture {number}") for number, one in enumerate(values)]
+        if not isinstance(data, list):
+            raise BadRequest(400, f"{_INPUT}: expected data")
+        _, numbers = flat_numbers(data, _BATCH, _INPUT)
+        if len(numbers) != count:
+            raise BadRequest(400, f"{_INPUT}: expected {count} numbers, found {len(numbers)}")
+        values = bytes_of(numbers, _INPUT)
+    return [
+        picture_of_numbers(one, shape[1:], name) for one, name in zip(values.reshape(shape[0], -1), names, strict=True)
+    ]
 
 
 def _files(data: Any, shape: list[int], settings: ServerSettings) -> list[NDArray[np.uint8]]:
-    count = int(np.prod(shape, dtype=object))
+    count = math.prod(shape)
+    if count > settings.max_images:
+        raise BadRequest(400, f"{count} pictures are over the {settings.max_images} of a request")
     if isinstance(data, bytes):
         files: list[bytes] = []
         place = 0
@@ -138,7 +189,7 @@ def _files(data: Any, shape: list[int], settings: ServerSettings) -> list[NDArra
         raise BadRequest(400, f"{_INPUT}: expected data")
     if len(files) != count:
         raise BadRequest(400, f"{_INPUT}: shape {shape} wants {count} pictures, found {len(files)}")
-    return [decoded(one, settings, f"picture {number}") for number, one in enumerate(files)]
+    return pictures_of(files, settings)
 
 
 def answer(asked: Asked, rows: Sequence[Row], name: str, version: int) -> tuple[bytes, int | None]:
@@ -162,16 +213,17 @@ def answer(asked: Asked, rows: Sequence[Row], name: str, version: int) -> tuple[
     names = asked.outputs or {name: asked.binary for name in rows[0] if not name.startswith("raw_")}
     outputs, tails = [], []
     for output, binary in names.items():
-        values = np.stack([row[output] for row in rows])
-        entry: dict[str, Any] = {"name": output, "datatype": "FP32", "shape": list(values.shape)}
+        values = [row[output] for row in rows]
+        entry: dict[str, Any] = {"name": output, "datatype": "FP32", "shape": [len(rows), *values[0].shape]}
         if binary:
-            tails.append(values.astype("<f4").tobytes())
+            tails.append(np.stack(values).astype("<f4").tobytes())
             entry["parameters"] = {"binary_data_size": len(tails[-1])}
+            outputs.append(orjson.dumps(entry))
         else:
-            entry["data"] = values.ravel()
-        outputs.append(entry)
-    content = {"model_name": name, "model_version": str(version), "id": asked.id, "outputs": outputs}
-    head = orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
+            flat = b",".join(numbers([value.ravel()])[1:-1] for value in values if value.size)
+            outputs.append(orjson.dumps(entry)[:-1] + b',"data":[' + flat + b"]}")
+    about = orjson.dumps({"model_name": name, "model_version": str(version), "id": asked.id})
+    head = about[:-1] + b',"outputs":[' + b",".join(outputs) + b"]}"
     return head + b"".join(tails), len(head) if tails else None
 
 

@@ -13,15 +13,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
 from boxwright.serving.batcher import Row
-from boxwright.serving.requests import BadRequest, decoded, picture_of_list, unpacked
+from boxwright.serving.pictures import pictures_of, unpacked
+from boxwright.serving.requests import BadRequest
 from boxwright.serving.settings import ServerSettings
 
-__all__ = ["Question", "answer", "metadata", "question", "status"]
+__all__ = ["Question", "answer", "metadata", "numbers", "question", "status"]
 
 _INPUT = "input_tensor"
+_MOST_OUTPUTS = 100
+_ARRAYS = orjson.OPT_SERIALIZE_NUMPY
 
 
 @dataclass(frozen=True)
@@ -53,20 +57,23 @@ def question(content: dict[str, Any], settings: ServerSettings) -> Question:
         BadRequest: Where it is malformed.
     """
     signature = content.get("signature_name", "serving_default")
+    if not isinstance(signature, str):
+        raise BadRequest(400, f"signature_name: expected text, found {type(signature).__name__}")
     if signature not in ("serving_default", ""):
-        raise BadRequest(400, f'Serving signature name: "{str(signature)[:60]}" not found in signature def')
+        raise BadRequest(400, f'Serving signature name: "{signature[:60]}" not found in signature def')
     if ("instances" in content) == ("inputs" in content):
         raise BadRequest(400, 'Missing or duplicate keys: a request has either "instances" or "inputs"')
     wanted = content.get("output_filter", [])
-    if not isinstance(wanted, list) or not all(isinstance(name, str) for name in wanted):
-        raise BadRequest(400, "output_filter: expected a list of names")
+    if not isinstance(wanted, list) or not all(isinstance(name, str) for name in wanted) or len(wanted) > _MOST_OUTPUTS:
+        raise BadRequest(400, f"output_filter: expected a list of at most {_MOST_OUTPUTS} names")
     by_row = "instances" in content
     given = content["instances"] if by_row else _column(content["inputs"])
     if not isinstance(given, list) or not given:
         raise BadRequest(400, "expected a list of pictures that is not empty")
     if len(given) > settings.max_images:
         raise BadRequest(400, f"{len(given)} pictures are over the {settings.max_images} of a request")
-    return Question([_picture(one, number, settings) for number, one in enumerate(given)], by_row, tuple(wanted))
+    encoded = [_encoded(one, number) for number, one in enumerate(given)]
+    return Question(pictures_of(encoded, settings), by_row, tuple(wanted))
 
 
 def _column(inputs: Any) -> Any:
@@ -78,24 +85,22 @@ def _column(inputs: Any) -> Any:
     return [inputs] if isinstance(inputs, dict) else inputs
 
 
-def _picture(given: Any, number: int, settings: ServerSettings) -> NDArray[np.uint8]:
-    where = f"picture {number}"
+def _encoded(given: Any, number: int) -> Any:
+    """Return an image file's bytes, or nested lists as they are."""
     if isinstance(given, dict) and "b64" not in given and len(given) == 1:
         (given,) = given.values()
-    if isinstance(given, dict):
-        return decoded(unpacked(given.get("b64"), where), settings, where)
-    return picture_of_list(given, settings, where)
+    return unpacked(given.get("b64"), f"picture {number}") if isinstance(given, dict) else given
 
 
-def answer(asked: Question, rows: Sequence[Row]) -> dict[str, Any]:
-    """Return the answer, for a JSON that writes arrays.
+def answer(asked: Question, rows: Sequence[Row]) -> bytes:
+    """Return the answer.
 
     Args:
         asked: What was asked.
         rows: What was found in each picture.
 
     Returns:
-        `predictions` by row, or `outputs` by column.
+        JSON: `predictions` by row, or `outputs` by column.
 
     Raises:
         BadRequest: For an output that there is not.
@@ -105,10 +110,24 @@ def answer(asked: Question, rows: Sequence[Row]) -> dict[str, Any]:
         missing = [name for name in asked.wanted if name not in rows[0]]
         if missing:
             raise BadRequest(400, f"output_filter: there is no output {missing[0][:60]!r}")
-        names = list(asked.wanted)
+        names = list(dict.fromkeys(asked.wanted))
     if asked.by_row:
-        return {"predictions": [{name: _plain(row[name]) for name in names} for row in rows]}
-    return {"outputs": {name: np.stack([row[name] for row in rows]) for name in names}}
+        written = (orjson.dumps({name: _plain(row[name]) for name in names}, option=_ARRAYS) for row in rows)
+        return b'{"predictions":[' + b",".join(written) + b"]}"
+    columns = (orjson.dumps(name) + b":[" + numbers([row[name] for row in rows]) + b"]" for name in names)
+    return b'{"outputs":{' + b",".join(columns) + b"}}"
+
+
+def numbers(values: Sequence[NDArray[np.float32]]) -> bytes:
+    """Return arrays as JSON, with commas between them; one by one, so that other threads have their turns.
+
+    Args:
+        values: The arrays.
+
+    Returns:
+        What stands in a list of them.
+    """
+    return b",".join(orjson.dumps(np.array(value, order="C")[None], option=_ARRAYS)[1:-1] for value in values)
 
 
 def _plain(value: NDArray[np.float32]) -> Any:

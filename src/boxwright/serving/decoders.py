@@ -1,0 +1,377 @@
+"""Reading what strangers send in processes of its own, which can be ended: each request within its time and memory.
+
+A process that overruns a request's time is killed, one that a picture crashed is gone, one that has grown ends itself;
+another takes its place. Pictures come back through a file in memory.
+
+Dimensions: H W picture.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from boxwright.child_process import child_environment, child_words
+from boxwright.serving.decoder_child import LENGTH, settings_json
+from boxwright.serving.requests import BadRequest
+from boxwright.serving.settings import ServerSettings
+from boxwright.threads import usable_cpus
+
+__all__ = ["Decoders", "Read", "decoder_count"]
+
+_LOG = logging.getLogger("boxwright.serving")
+_FEWEST, _MOST = 2, 4
+# A process gets so long for a request that came to it late: starting another costs more than waiting.
+_LEAST_WORK_S, _MOST_WORK_S = 2.0, 86400.0
+_START_S = 60.0
+# After one that could not start, so that a machine without memory is not kept busy by trying.
+_PAUSE_S = 1.0
+# What is copied by the loop itself; more than this, by a thread.
+_QUICK_BYTES = 8 * 2**20
+# Of a process's file, for the next picture of a camera; more is given back at once.
+_KEPT_BYTES = 48 * 2**20
+
+
+@dataclass(frozen=True)
+class Read:
+    """What a request asks.
+
+    Attributes:
+        images: uint8 [H, W, 3] each.
+        fields: What else its protocol's question has.
+    """
+
+    images: list[NDArray[np.uint8]]
+    fields: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class _Question:
+    """A request, as a process is asked."""
+
+    kind: str
+    head: str | None
+    body: bytes
+    hold: Callable[[int], None]
+
+    def message(self, seconds: float) -> bytes:
+        """Return what is sent; the body is in the file."""
+        return orjson.dumps({"kind": self.kind, "head": self.head, "size": len(self.body), "seconds": seconds})
+
+
+@dataclass(eq=False)
+class _Child:
+    """A process, the socket to it and the file that both have."""
+
+    process: subprocess.Popen[bytes]
+    connection: socket.socket
+    file: int
+    last: bool = False
+
+    def end(self) -> None:
+        """Kill the process and close what leads to it."""
+        self.connection.close()
+        os.close(self.file)
+        self.process.kill()
+
+
+def decoder_count(settings: ServerSettings) -> int:
+    """Return how many processes decode."""
+    return settings.decoders or min(max(usable_cpus(), _FEWEST), _MOST)
+
+
+class Decoders:
+    """The processes; requests wait for a free one in turn."""
+
+    def __init__(self, settings: ServerSettings, replaced: Callable[[str], Any] = lambda why: None) -> None:
+        """Start none yet.
+
+        Args:
+            settings: How many, and the limits.
+            replaced: Is told why a process is replaced: late, died, grown.
+        """
+        self._settings, self._replaced = settings, replaced
+        self._count = decoder_count(settings)
+        self._free: deque[_Child] = deque()
+        self._waiting: deque[asyncio.Future[_Child]] = deque()
+        self._children: set[_Child] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._starting, self._closed = 0, False
+
+    def start(self) -> None:
+        """Start the processes that there are to be."""
+        while not self._closed and len(self._children) + self._starting < self._count:
+            self._starting += 1
+            self._later(self._start_one())
+
+    async def close(self) -> None:
+        """End the processes."""
+        self._closed = True
+        for task in list(self._tasks):
+            task.cancel()
+        while self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        processes = [child.process for child in self._children]
+        for child in list(self._children):
+            child.end()
+        self._children.clear()
+        self._free.clear()
+        await asyncio.gather(*(asyncio.to_thread(process.wait) for process in processes))
+
+    @property
+    def processes(self) -> list[int]:
+        """The ids of the processes."""
+        return [child.process.pid for child in self._children]
+
+    async def read(
+        self, kind: str, head: str | None, body: bytes, deadline: float, hold: Callable[[int], None]
+    ) -> Read:
+        """Return what a request asks.
+
+        Args:
+            kind: Which protocol, as `boxwright.serving.decoder_child` names them.
+            head: The header that it needs, if there is one.
+            body: The body.
+            deadline: When it must be read, on the clock of `time.monotonic`.
+            hold: Is told the bytes of the pictures before they are taken; may refuse them.
+
+        Returns:
+            Its pictures and its fields.
+
+        Raises:
+            BadRequest: Where it is malformed, too large, or takes too long.
+        """
+        question = _Question(kind, head, body, hold)
+        for again in (True, False):
+            child = await self._take(deadline)
+            working = asyncio.ensure_future(self._work(child, question, deadline))
+            # Where the time is over, or nobody waits any more, the work ends by itself and gives the process back.
+            self._keep(working)
+            done, _ = await asyncio.wait({working}, timeout=max(deadline - time.monotonic(), 0))
+            if not done:
+                raise self._late()
+            with suppress(ConnectionError):
+                return working.result()
+            status = await asyncio.to_thread(child.process.wait)
+            # Killed from outside, by a person or for want of memory, and not by what it read.
+            if not (again and status == -signal.SIGKILL):
+                break
+        raise BadRequest(400, "the request cannot be read: the process that read it ended")
+
+    async def _take(self, deadline: float) -> _Child:
+        self.start()
+        if self._free:
+            return self._free.pop()  # the last that worked: its memory is in the caches
+        if len(self._waiting) >= max(self._settings.queue, self._count):
+            raise BadRequest(503, "too many requests wait; try again")
+        turn: asyncio.Future[_Child] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            async with asyncio.timeout(deadline - time.monotonic()):
+                return await turn
+        except (TimeoutError, asyncio.CancelledError) as error:
+            if turn in self._waiting:
+                self._waiting.remove(turn)
+            elif not turn.cancelled():  # it came at this very moment
+                self._give(turn.result())
+            if isinstance(error, TimeoutError):
+                raise self._late() from None
+            raise
+
+    def _late(self) -> BadRequest:
+        return BadRequest(504, f"not read within {self._settings.timeout_s:g} s")
+
+    def _give(self, child: _Child) -> None:
+        """Let the next that waits have a process."""
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(child)
+                return
+        self._free.append(child)
+
+    async def _work(self, child: _Child, question: _Question, deadline: float) -> Read:
+        why = "died"
+        try:
+            left = min(max(deadline - time.monotonic(), _LEAST_WORK_S), _MOST_WORK_S)
+            answer = await self._answer(child, question, left)
+            counts = [height * width * 3 for height, width in answer.get("sizes", [])]
+            why = "grown" if child.last else ""
+            question.hold(sum(counts))
+            why = why or "died"  # what it promised may not be there
+            pixels = np.empty(sum(counts), np.uint8)
+            await _copied(_fill, child.file, pixels.data)
+            why = "grown" if child.last else ""
+        except TimeoutError:
+            why = "late"
+            raise self._late() from None
+        finally:
+            if why:
+                self._replace(child, why)
+            else:
+                _make_small(child.file)
+                self._give(child)
+        if "status" in answer:
+            raise _refused(answer)
+        ends = np.cumsum(counts)
+        return Read(
+            [
+                pixels[end - count : end].reshape(height, width, 3)
+                for (height, width), count, end in zip(answer["sizes"], counts, ends, strict=True)
+            ],
+            answer["fields"],
+        )
+
+    async def _answer(self, child: _Child, question: _Question, seconds: float) -> dict[str, Any]:
+        await _copied(_write, child.file, question.body)
+        async with asyncio.timeout(seconds):
+            found: dict[str, Any] = orjson.loads(await _exchanged(child, question.message(seconds)))
+        return found
+
+    def _replace(self, child: _Child, why: str) -> None:
+        if child in self._children:
+            self._children.discard(child)
+            self._replaced(why)
+            child.end()
+            self._later(asyncio.to_thread(child.process.wait))
+            self.start()
+
+    def _later(self, work: Coroutine[Any, Any, Any]) -> None:
+        self._keep(asyncio.ensure_future(work))
+
+    def _keep(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._forget)
+
+    def _forget(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # whoever waited for it was told, or nobody waits
+
+    async def _start_one(self) -> None:
+        child = None
+        try:
+            child = _started(self._settings)
+            async with asyncio.timeout(_START_S):
+                await _received(child)
+        except BaseException as error:
+            if child is not None:
+                child.end()
+                await asyncio.shield(asyncio.to_thread(child.process.wait))
+            if not isinstance(error, Exception):
+                raise
+            _LOG.warning("a process that decodes could not be started: %s", f"{type(error).__name__}: {error}")
+            await asyncio.sleep(_PAUSE_S)
+        else:
+            self._children.add(child)
+            self._give(child)
+        finally:
+            self._starting -= 1
+        if self._waiting:
+            self.start()
+
+
+def _refused(found: dict[str, Any]) -> Exception:
+    if found["status"] == 500:
+        return RuntimeError(found["reason"])
+    return BadRequest(found["status"], found["reason"])
+
+
+def _started(settings: ServerSettings) -> _Child:
+    file = _memory_file()
+    ours, theirs = socket.socketpair()
+    try:
+        own = [str(theirs.fileno()), str(file), settings_json(settings)]
+        process = subprocess.Popen(
+            child_words("boxwright.serving.decoder_child", *own),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=(theirs.fileno(), file),
+            env={**child_environment(), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+        )
+    except OSError:
+        ours.close()
+        os.close(file)
+        raise
+    finally:
+        theirs.close()
+    ours.setblocking(False)
+    return _Child(process, ours, file)
+
+
+def _memory_file() -> int:
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("boxwright-decoder")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+async def _exchanged(child: _Child, message: bytes) -> bytes:
+    await asyncio.get_running_loop().sock_sendall(child.connection, LENGTH.pack(len(message)) + message)
+    return await _received(child)
+
+
+async def _received(child: _Child) -> bytes:
+    """Return a process's next message; raise ConnectionError where it has ended."""
+    loop, parts, whole = asyncio.get_running_loop(), bytearray(), LENGTH.size + 1
+    while len(parts) < whole:
+        part = await loop.sock_recv(child.connection, 65536)
+        if not part:
+            raise ConnectionResetError
+        parts += part
+        if len(parts) >= LENGTH.size:
+            whole = LENGTH.size + 1 + LENGTH.unpack_from(parts)[0]
+    child.last = bool(parts[LENGTH.size])
+    return bytes(parts[LENGTH.size + 1 :])
+
+
+async def _copied(copy: Callable[[int, Any], None], file: int, data: Any) -> None:
+    """Copy into or out of a process's file; the loop does by itself what is done in a moment."""
+    if len(data) <= _QUICK_BYTES:
+        copy(file, data)
+        return
+
+    def in_a_thread(duplicate: int) -> None:
+        try:
+            copy(duplicate, data)
+        finally:
+            os.close(duplicate)
+
+    # A descriptor of its own, and never cancelled: the file may be closed before the thread is done.
+    await asyncio.shield(asyncio.to_thread(in_a_thread, os.dup(file)))
+
+
+def _make_small(file: int) -> None:
+    """Give back the memory of a large request."""
+    if os.fstat(file).st_size > _KEPT_BYTES:
+        os.ftruncate(file, 0)
+
+
+def _write(file: int, data: bytes) -> None:
+    view, done = memoryview(data), 0
+    while done < len(view):
+        done += os.pwrite(file, view[done:], done)
+
+
+def _fill(file: int, data: memoryview) -> None:
+    done = 0
+    while done < len(data):
+        count = os.preadv(file, [data[done:]], done)
+        if not count:
+            raise ConnectionResetError  # what it promised is not there
+        done += count

@@ -1,0 +1,61 @@
+"""Which requests of browsers are answered; programs are not asked by what name they come."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from boxwright.serving.browsers import Browsers
+
+AGENT = {"user-agent": "Mozilla/5.0 (X11; Linux x86_64)"}
+
+
+def refused(listening: str = "127.0.0.1", allowed: tuple[str, ...] = (), **headers: str) -> int:
+    named = {name.replace("_", "-").encode(): value.encode() for name, value in headers.items()}
+    found = Browsers(listening, allowed).refusal(named)
+    return found[0] if found else 0
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost:8501", "127.0.0.1:8501", "[::1]:8501", "10.1.2.3", "[fe80::1]", socket.gethostname()]
+)
+def test_its_own_page(host: str) -> None:
+    assert refused(host=host, origin=f"http://{host}", **AGENT) == 0
+    assert refused(host=host, sec_fetch_site="none") == 0
+    assert refused(listening="0.0.0.0", host=host.upper(), origin=f"https://{host}") == 0
+
+
+@pytest.mark.parametrize("host", ["detector.default.svc:80", "gpu-box.example.com", "my_service:8501", "", "127.0.0.1"])
+def test_programs_by_any_name(host: str) -> None:
+    assert refused(host=host, user_agent="curl/8.5.0") == 0
+    assert refused(listening="0.0.0.0", host=host) == 0
+
+
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example", "https://127.0.0.1:9999", "null", "", "http://127.0.0.1:8501.evil.example"]
+)
+def test_pages_of_elsewhere(origin: str) -> None:
+    assert refused(host="127.0.0.1:8501", origin=origin) == 403
+
+
+def test_a_name_that_came_to_mean_this_address() -> None:
+    """DNS rebinding: the page is of the same origin as what it asks, by a name that is not the server's."""
+    evil = {"host": "evil.example:8501", "origin": "http://evil.example:8501"}
+    assert refused(**evil) == 403
+    assert refused(host="evil.example:8501", **AGENT) == 403
+    assert refused(host="evil.example:8501", sec_fetch_mode="cors") == 403
+
+
+def test_names_that_are_allowed() -> None:
+    allowed = ("detect.example.com, other.example.com:444", "Third.example.com")
+    for host in ("detect.example.com", "detect.example.com:8501", "other.example.com:444", "third.example.com"):
+        assert refused(allowed=allowed, host=host, origin=f"https://{host}") == 0
+    assert refused(allowed=allowed, host="other.example.com", origin="https://other.example.com") == 403
+    assert refused(allowed=allowed, host="127.0.0.1:8501", origin="https://detect.example.com") == 0
+    assert "--allow_host" in str(Browsers("127.0.0.1").refusal({b"host": b"a.example", b"origin": b"http://a.example"}))
+
+
+@pytest.mark.parametrize("host", ["[", "a b", "[::1", "a:b", "http://a", "a/b", "a@b", "ä", "a:1234567"])
+def test_what_is_no_host(host: str) -> None:
+    assert refused(host=host) == 400
