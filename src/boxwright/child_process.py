@@ -6,8 +6,6 @@ import os
 import sys
 from pathlib import Path
 
-import boxwright
-
 __all__ = ["child_environment", "child_words"]
 
 
@@ -21,5 +19,5 @@ def child_words(module: str, *arguments: str) -> list[str]:
 
 def child_environment() -> dict[str, str]:
     """Return the environment in which such a process finds the modules that this one has found."""
-    folders = [str(Path(boxwright.__file__).parent.parent), *filter(None, sys.path)]
+    folders = [str(Path(__file__).parent.parent), *filter(None, sys.path)]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(folders))}

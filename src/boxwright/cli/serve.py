@@ -72,6 +72,7 @@ def serve_command(
     )
     config.load()
     sockets = [listening_socket(settings.host, settings.port)]
+    sockets[0].listen(config.backlog)  # who reads the address below may connect at once
     server = Server(config, settings, lambda: console.print(counters.summary(), markup=False))
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     where = f"{'https' if certfile else 'http'}://{host}:{sockets[0].getsockname()[1]}"
