@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -67,20 +68,29 @@ def test_a_certificate_is_spoken(tmp_path: Path) -> None:
 
     cert, key = certificate(tmp_path)
     words = [sys.executable, "-m", "boxwright", "serve", str(exported_detector().file), "--port", "0", "--certfile", str(cert), "--keyfile", str(key)]  # fmt: skip
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "200"}) as process:
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "200"})
+    try:
         assert process.stdout is not None
-        found = re.search(r"https://127\.0\.0\.1:\d+", process.stdout.readline())
+        found = re.search(r"https://127\.0\.0\.1:(\d+)", process.stdout.readline())
         assert found
-        transport = httpx.HTTPTransport(verify=False, retries=20)
-        silent = (
-            socket.create_connection(("127.0.0.1", int(found[0].rpartition(":")[2])), timeout=120) if found else None
-        )
-        with httpx.Client(transport=transport, timeout=120) as client:
-            assert client.get(f"{found[0]}/healthz").text == "ok\n", "beside one that never shakes hands"
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(120) in (0, 143, -signal.SIGTERM)
-        if silent is not None:
-            silent.close()
+
+        def health() -> str:
+            return httpx.get(f"{found[0]}/healthz", verify=False, timeout=120).text
+
+        while True:
+            try:
+                assert health() == "ok\n"
+                break
+            except httpx.ConnectError:
+                assert process.poll() is None
+                time.sleep(0.05)
+        with socket.create_connection(("127.0.0.1", int(found[1])), timeout=120):
+            assert health() == "ok\n", "beside one that never shakes hands"
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(120) in (0, 143, -signal.SIGTERM)
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def test_files_of_a_key(tmp_path: Path) -> None:
