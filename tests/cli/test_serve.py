@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -67,7 +68,8 @@ def test_a_certificate_is_spoken(tmp_path: Path) -> None:
 
     cert, key = certificate(tmp_path)
     words = [sys.executable, "-m", "boxwright", "serve", str(exported_detector().file), "--port", "0", "--certfile", str(cert), "--keyfile", str(key)]  # fmt: skip
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "200"}) as process:
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "200"})
+    try:
         assert process.stdout is not None
         try:
             found = re.search(r"https://127\.0\.0\.1:(\d+)", process.stdout.readline())
