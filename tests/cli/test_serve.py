@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -68,8 +67,7 @@ def test_a_certificate_is_spoken(tmp_path: Path) -> None:
 
     cert, key = certificate(tmp_path)
     words = [sys.executable, "-m", "boxwright", "serve", str(exported_detector().file), "--port", "0", "--certfile", str(cert), "--keyfile", str(key)]  # fmt: skip
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "200"})
-    try:
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "200"}) as process:
         assert process.stdout is not None
         try:
             found = re.search(r"https://127\.0\.0\.1:(\d+)", process.stdout.readline())
