@@ -198,6 +198,34 @@ def imported_module(mark: Path) -> Members:
     return changed(GRAPH, change)
 
 
+def renamed(old: str, new: str) -> Callable[[Path], Members]:
+    """Return what gives something in the graph another name, wherever it stands."""
+
+    def made(mark: Path) -> Members:
+        text = members()[GRAPH].decode()
+        assert f'"{old}"' in text
+        named = json.dumps(new.replace("MARK", str(mark)))
+        return {**members(), GRAPH: text.replace(f'"{old}"', named).encode()}
+
+    return made
+
+
+def output_of_code(mark: Path) -> Members:
+    found = members()
+    name = "detection_boxes'];import antigravity;['"
+    return {**found, GRAPH: found[GRAPH].replace(b"detection_boxes", name.encode())}
+
+
+def weight_of_code(mark: Path) -> Members:
+    name = f'weight" if __import__("os").system("touch {mark}") else "'
+
+    def change(content: Any) -> None:
+        content["config"] = {name if key == "weight" else key: value for key, value in content["config"].items()}
+
+    found = changed(WEIGHTS, change)
+    return {**found, GRAPH: renamed("weight", name)(mark)[GRAPH]}
+
+
 def tensor_that_is_not_there(mark: Path) -> Members:
     return changed(WEIGHTS, lambda content: first(content).update(path_name="weight_77"))
 
@@ -235,13 +263,17 @@ WAYS: dict[str, tuple[Callable[[Path], Members], str]] = {
     "a symbol's name": (symbol_of_code, "is no symbol"),
     "many symbols": (many_symbols, "is no symbol"),
     "a module that is imported": (imported_module, "which Boxwright never writes"),
+    "the name of an input": (renamed("images", "images=__import__('os').system('touch MARK')"), "is no name"),
+    "the name of a node": (renamed("mean", "mean=__import__('os').system('touch MARK');x"), "is no name"),
+    "the name of a weight": (weight_of_code, "no name"),
+    "the name of an output": (output_of_code, "which Boxwright never writes"),
     "a tensor that is not there": (tensor_that_is_not_there, "is not in the file"),
     "an empty tensor of a terabyte": (empty_tensor_of_a_terabyte, "is not in the file, or empty"),
 }
 
 
 def test_all_ways_are_here() -> None:
-    assert len(WAYS) == 27
+    assert len(WAYS) == 31
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -19,6 +19,7 @@ __all__ = ["checked_members", "plain_members"]
 
 _GRAPH = "models/model.json"
 _SAMPLE_INPUTS = "data/sample_inputs/model.pt"
+_FQN = re.compile(r"[A-Za-z0-9_.]+")
 _TABLES = {
     "data/weights/model_weights_config.json": ("data/weights", re.compile(r"weight_[0-9]{1,6}")),
     "data/constants/model_constants_config.json": ("data/constants", re.compile(r"tensor_[0-9]{1,6}")),
@@ -70,6 +71,8 @@ def _check_table(content: Any, folder: str, pattern: re.Pattern[str], members: M
         raise ExportError(f"{where} is damaged")
     for tensor, about in entries.items():
         here = f"{where}: {tensor[:80]!r}"
+        if not _FQN.fullmatch(tensor):
+            raise ExportError(f"{here} is no name of a tensor; it is not opened")
         if not isinstance(about, dict):
             raise ExportError(f"{here} is damaged")
         if about.get("use_pickle") is not False:

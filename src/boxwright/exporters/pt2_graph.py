@@ -40,6 +40,9 @@ _FUNCTIONS = {
 _ASSUMPTIONS = {"positive", "integer", "nonnegative"}
 _SYMBOL = re.compile(r"[a-z]{1,4}[0-9]{1,4}")
 _TREE_TYPES = {None, "builtins.tuple", "builtins.list", "builtins.dict"}
+# Names of nodes, inputs and weights become Python that PyTorch writes and runs.
+_NAME = re.compile(r"[A-Za-z0-9_.]*")
+_NO_NAMES = {"expr_str", "in_spec", "out_spec", "as_string", "torch_version"}
 _LONGEST_EXPRESSION, _LARGEST_NUMBER = 10_000, 2**63
 
 
@@ -74,27 +77,34 @@ def checked_graph(given: Any, name: str) -> Any:
         for node in module["graph"]["nodes"]:
             _check_target(node["target"], name)
         for key, value in _entries(graph):
-            if key in _REFUSED_KEYS and value is not None:
-                raise ExportError(f"{name}: its graph has a {key}, which Boxwright never writes; it is not opened")
-            if key == "expr_str":
-                _check_expression(value, name)
-            elif key in ("in_spec", "out_spec"):
-                _check_tree(json.loads(value), name)
+            _check_entry(key, value, name)
     except (KeyError, TypeError, AttributeError, ValueError, IndexError, RecursionError) as error:
         raise ExportError(f"{name}: its graph is damaged: {type(error).__name__} {str(error)[:100]}") from None
     return graph
 
 
 def _entries(graph: Any) -> Iterator[tuple[str, Any]]:
-    """Yield each key and value of nested JSON."""
-    waiting = [graph]
+    """Yield each key and value of nested JSON; of a list each item, with the list's key; and each key as a value."""
+    waiting: list[tuple[str, Any]] = [("", graph)]
     while waiting:
-        one = waiting.pop()
+        key, one = waiting.pop()
         if isinstance(one, dict):
-            yield from one.items()
-            waiting.extend(one.values())
+            yield from (("", name) for name in one)
+            waiting.extend(one.items())
         elif isinstance(one, list):
-            waiting.extend(one)
+            waiting.extend((key, item) for item in one)
+        yield key, one
+
+
+def _check_entry(key: str, value: Any, name: str) -> None:
+    if key in _REFUSED_KEYS and value is not None:
+        raise ExportError(f"{name}: its graph has a {key}, which Boxwright never writes; it is not opened")
+    if isinstance(value, str) and key not in _NO_NAMES and not _NAME.fullmatch(value):
+        raise ExportError(f"{name}: its graph has {value[:80]!r}, which is no name; it is not opened")
+    if key == "expr_str":
+        _check_expression(value, name)
+    elif key in ("in_spec", "out_spec") and value is not None:
+        _check_tree(json.loads(value), name)
 
 
 def _check_target(target: Any, name: str) -> None:
@@ -113,7 +123,8 @@ def _check_target(target: Any, name: str) -> None:
 
 def _check_ranges(ranges: Any, name: str) -> None:
     for symbol, limits in ranges.items():
-        if not _SYMBOL.fullmatch(symbol) or set(limits) - {"min_val", "max_val"}:
+        plain = all(value is None or type(value) is int for value in limits.values())
+        if not _SYMBOL.fullmatch(symbol) or set(limits) - {"min_val", "max_val"} or not plain:
             raise ExportError(f"{name}: its graph has the size {symbol[:80]!r}, which is no symbol; it is not opened")
 
 
@@ -165,6 +176,6 @@ def _check_tree(tree: Any, name: str) -> None:
         one = waiting.pop()
         context = json.loads(one["context"]) if one["context"] is not None else None
         names = context if isinstance(context, list) else [] if context is None else [None]
-        if one["type"] not in _TREE_TYPES or not all(isinstance(key, str) for key in names):
+        if one["type"] not in _TREE_TYPES or not all(isinstance(key, str) and _NAME.fullmatch(key) for key in names):
             raise ExportError(f"{name}: its outputs are {str(one)[:80]!r}, which Boxwright never writes")
         waiting.extend(one["children_spec"])

@@ -48,6 +48,11 @@ class Session(Protocol):
         ...
 
 
+# Bytes of pictures whose memory is given back at once, at the cost of some time; and of those whose memory is kept for
+# the next ones of their kind, until some of a quarter of their bytes come.
+_LARGE_BYTES, _MEDIUM_BYTES, _LESS = 64 * 2**20, 4 * 2**20, 4
+
+
 class OnnxSession:
     """An ONNX file in ONNX Runtime, on the CPU."""
 
@@ -77,16 +82,29 @@ class OnnxSession:
         inputs = self._session.get_inputs()
         if len(inputs) != 1:
             raise ExportError(f"{file.name} takes {len(inputs)} inputs, expected pictures alone")
+        # Without it, the arena keeps for ever what the largest picture took: ten times its pixels as floats.
+        self._kept_bytes = 0
+        self._giving_back = runtime.RunOptions()
+        self._giving_back.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
         self._input, self._dtype = inputs[0].name, np.float32 if inputs[0].type == "tensor(float)" else np.uint8
 
     def run(self, images: NDArray[Any], names: Sequence[str] = ()) -> dict[str, NDArray[np.float32]]:
         """Return the outputs of some names, or all, for pictures uint8 [B, H, W, 3]."""
         wanted = list(names or self.output_names)
         try:
-            found = self._session.run(wanted, {self._input: images.astype(self._dtype, copy=False)})
+            options = self._giving_back if self._is_too_much(images.nbytes) else None
+            found = self._session.run(wanted, {self._input: images.astype(self._dtype, copy=False)}, options)
         except Exception as error:  # noqa: BLE001  # as above
             raise ExportError(f"{self._name} cannot be run by ONNX Runtime: {first_line(error)}") from None
         return dict(zip(wanted, found, strict=True))
+
+    def _is_too_much(self, given: int) -> bool:
+        """Tell whether a run is to give back what the runtime keeps, and remember what it keeps after it."""
+        self._kept_bytes = max(self._kept_bytes, given)
+        if given > _LARGE_BYTES or self._kept_bytes > max(_MEDIUM_BYTES, _LESS * given):
+            self._kept_bytes = 0 if given > _LARGE_BYTES else given
+            return True
+        return False
 
 
 def _refuse_external_data(file: ExportFile) -> None:

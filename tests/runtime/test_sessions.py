@@ -1,0 +1,47 @@
+"""What a session keeps and what it says when it cannot run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from boxwright.errors import ExportError
+from boxwright.inference.exports import open_export
+from tests.exporters.tiny_exports import tiny_export
+
+SCRIPT = """
+import os, sys
+from pathlib import Path
+import numpy as np
+from boxwright.runtime.sessions import open_session
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+session = open_session(sys.argv[1])
+session.run(np.zeros((1, 480, 640, 3), np.uint8))
+before = resident()
+for side in map(int, sys.argv[2:]):
+    session.run(np.zeros((1, side, side, 3), np.uint8))
+print(resident() - before)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is read as Linux tells it")
+@pytest.mark.parametrize("sides", [(6000,), (2500, 400)])
+def test_the_memory_of_a_large_picture_is_given_back(sides: tuple[int, ...]) -> None:
+    """As floats they take 412 and 72 MiB: after the one at once, after the other when smaller ones come."""
+    words = [sys.executable, "-c", SCRIPT, str(tiny_export(".onnx")), *map(str, sides)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 50
+
+
+@pytest.mark.parametrize("suffix", [".onnx", ".xml", ".pt2"])
+def test_what_cannot_be_run_is_an_error_in_a_line(suffix: str) -> None:
+    session = open_export(tiny_export(suffix)).session
+    with pytest.raises(ExportError, match=f"tiny{suffix} cannot be run by") as problem:
+        session.run(np.zeros((1, 4, 3), np.uint8))
+    assert "\n" not in str(problem.value)
