@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -20,30 +19,49 @@ from boxwright.errors import ExportError
 __all__ = ["checked_graph", "plain_nodes"]
 
 _ATEN = re.compile(r"torch\.ops\.aten\.([A-Za-z0-9_]+)\.([A-Za-z0-9_]+)")
+# Operators that prove their arguments and change nothing: those of our exports, and others that networks consist of.
+# What is not here is refused: some of ATen's other two thousand trust indices, change the process, or open files.
+_OPERATORS = """
+__and__ __or__ _adaptive_avg_pool2d _assert_async _assert_scalar _assert_tensor_metadata _log_softmax
+_native_batch_norm_legit_no_training _softmax _to_copy _unsafe_view abs adaptive_avg_pool2d add addcmul addmm alias
+all amax amin any arange argmax argmin argsort avg_pool2d batch_norm bitwise_and bitwise_not bitwise_or bitwise_xor
+bmm cat ceil channel_shuffle chunk clamp clamp_max clamp_min clone constant_pad_nd conv2d conv_transpose2d
+convolution copy cos cumsum detach div einsum elu eq erf exp expand expand_as fill flatten flip floor floor_divide
+fmod full full_like gather ge gelu glu grid_sampler grid_sampler_2d group_norm gt hardsigmoid hardswish hardtanh
+index index_put index_select isfinite isinf isnan layer_norm le leaky_relu lerp lift_fresh_copy linear linspace log
+log2 log_softmax logical_and logical_not logical_or logical_xor lt masked_fill matmul max max_pool2d
+max_pool2d_with_indices maximum mean min minimum mish mm movedim mul nan_to_num narrow native_group_norm
+native_layer_norm ne neg new_full new_ones new_zeros ones ones_like pad permute pixel_shuffle pow prod
+reciprocal reflection_pad2d relu remainder repeat repeat_interleave replication_pad2d reshape roll round rsqrt rsub
+scalar_tensor scaled_dot_product_attention scatter scatter_add scatter_reduce select select_scatter sigmoid sign
+silu sin slice slice_scatter softmax softplus sort split split_with_sizes sqrt square squeeze stack std sub sum
+sym_constrain_range sym_constrain_range_for_size sym_numel sym_size t tanh tile topk transpose tril triu trunc
+unbind unfold unsqueeze upsample_bilinear2d upsample_nearest2d var_mean view where zeros zeros_like
+"""
 _SIZES = ("add", "sub", "mul", "floordiv", "truediv", "mod", "neg", "getitem", "eq", "ne", "lt", "le", "gt", "ge")
 # Between the two steps of a detector whose export ends with raw outputs.
 _OWN = "torch.ops.boxwright.suppress_pairs.default"
 _PYTHON = {
+    _OWN,
     *(f"_operator.{name}" for name in _SIZES),
     *(f"torch.sym_{name}" for name in ("int", "float", "max", "min", "not", "sum", "ite")),
 }
-# Arguments of text that choose how an operator computes; another's could name a file (aten.from_file).
-_CHOICES = {"mode", "padding_mode", "rounding_mode", "reduce", "approximate", "indexing", "equation"}
+# Arguments of text that choose how an operator computes.
+_CHOICES = {"mode", "padding", "padding_mode", "rounding_mode", "reduce", "approximate", "indexing", "equation"}
 # What would be resolved to functions, graphs or objects.
 _REFUSED_KEYS = {"as_graph", "as_operator", "as_custom_obj", "custom_obj", "token", "as_opaque", "as_opaque_value"}
 _FUNCTIONS = {
-    *("Add", "Mul", "Max", "Min", "Mod", "PythonMod", "FloorDiv", "CeilDiv", "CleanDiv", "ModularIndexing"),
-    *("Integer", "Float", "Rational", "Symbol", "Eq", "Ne", "Lt", "Le", "Gt", "Ge", "And", "Or", "Not"),
-    *("Equality", "Unequality", "StrictLessThan", "LessThan", "StrictGreaterThan", "GreaterThan", "Where"),
-    *("CeilToInt", "FloorToInt", "TruncToInt", "TruncToFloat", "RoundToInt", "IntTrueDiv", "FloatTrueDiv", "ToFloat"),
+    *("Add", "Mul", "Mod", "PythonMod", "FloorDiv", "CeilDiv", "CleanDiv", "Integer", "Symbol", "Eq", "Ne", "Lt", "Le"),
+    *("Gt", "Ge", "CeilToInt", "FloorToInt", "TruncToInt", "IntTrueDiv", "FloatTrueDiv", "ToFloat"),
 }
 _ASSUMPTIONS = {"positive", "integer", "nonnegative"}
 _SYMBOL = re.compile(r"[a-z]{1,4}[0-9]{1,4}")
 _TREE_TYPES = {None, "builtins.tuple", "builtins.list", "builtins.dict"}
 # Names of nodes, inputs and weights become Python that PyTorch writes and runs.
 _NAME = re.compile(r"[A-Za-z0-9_.]*")
-_NO_NAMES = {"expr_str", "in_spec", "out_spec", "as_string", "torch_version"}
-_LONGEST_EXPRESSION, _LARGEST_NUMBER = 10_000, 2**63
+_FREE_TEXT = {"as_string", "torch_version"}
+_EXPRESSION = re.compile(r"[A-Za-z0-9_(),='. -]{1,1000}")
+_LARGEST_NUMBER = 2**63
 
 
 def plain_nodes(graph: Any) -> Any:
@@ -76,48 +94,48 @@ def checked_graph(given: Any, name: str) -> Any:
         _check_ranges(graph["range_constraints"], name)
         for node in module["graph"]["nodes"]:
             _check_target(node["target"], name)
-        for key, value in _entries(graph):
-            _check_entry(key, value, name)
+        return _rewritten("", graph, name)
     except (KeyError, TypeError, AttributeError, ValueError, IndexError, RecursionError) as error:
         raise ExportError(f"{name}: its graph is damaged: {type(error).__name__} {str(error)[:100]}") from None
-    return graph
 
 
-def _entries(graph: Any) -> Iterator[tuple[str, Any]]:
-    """Yield each key and value of nested JSON; of a list each item, with the list's key; and each key as a value."""
-    waiting: list[tuple[str, Any]] = [("", graph)]
-    while waiting:
-        key, one = waiting.pop()
-        if isinstance(one, dict):
-            yield from (("", name) for name in one)
-            waiting.extend(one.items())
-        elif isinstance(one, list):
-            waiting.extend((key, item) for item in one)
-        yield key, one
+def _rewritten(key: str, value: Any, name: str) -> Any:
+    """Return nested JSON in which each text was checked, and each that is parsed again is written from what was parsed.
 
-
-def _check_entry(key: str, value: Any, name: str) -> None:
+    A text that two parsers read is two texts: SymPy drops newlines before it evaluates what Python's parser saw.
+    """
     if key in _REFUSED_KEYS and value is not None:
         raise ExportError(f"{name}: its graph has a {key}, which Boxwright never writes; it is not opened")
-    if isinstance(value, str) and key not in _NO_NAMES and not _NAME.fullmatch(value):
-        raise ExportError(f"{name}: its graph has {value[:80]!r}, which is no name; it is not opened")
+    if isinstance(value, dict):
+        return {_named(one, name): _rewritten(one, inner, name) for one, inner in value.items()}
+    if isinstance(value, list):
+        return [_rewritten(key, one, name) for one in value]
     if key == "expr_str":
-        _check_expression(value, name)
-    elif key in ("in_spec", "out_spec") and value is not None:
-        _check_tree(json.loads(value), name)
+        return _arithmetic(value, name)
+    if key in ("in_spec", "out_spec") and value is not None:
+        tree = json.loads(value)
+        _check_tree(tree, name)
+        return json.dumps(tree)
+    return _named(value, name) if isinstance(value, str) and key not in _FREE_TEXT else value
+
+
+def _named(text: str, name: str) -> str:
+    if not _NAME.fullmatch(text):
+        raise ExportError(f"{name}: its graph has {text[:80]!r}, which is no name; it is not opened")
+    return text
 
 
 def _check_target(target: Any, name: str) -> None:
-    if target in _PYTHON or target == _OWN:
+    if target in _PYTHON:
         return
     found = _ATEN.fullmatch(target)
-    operator = None if found is None else getattr(getattr(torch.ops.aten, found[1], None), found[2], None)
+    known = found is not None and found[1] in _OPERATORS.split()
+    operator = getattr(getattr(torch.ops.aten, found[1], None), found[2], None) if found and known else None
     if not isinstance(operator, torch._ops.OpOverload):
-        raise ExportError(f"{name}: {target[:80]!r} in its graph is no operator; it is not opened")
+        raise ExportError(f"{name}: {target[:80]!r} in its graph is no operator of a detector; it is not opened")
     schema = operator._schema
     texts = {one.name for one in schema.arguments if "str" in str(one.type)}
-    unchecked = found is not None and found[1].startswith("_unsafe") and found[1] != "_unsafe_view"
-    if schema.is_mutable or texts - _CHOICES or unchecked:
+    if schema.is_mutable or texts - _CHOICES:
         raise ExportError(f"{name}: {target[:80]!r} in its graph does more than compute; it is not opened")
 
 
@@ -128,10 +146,10 @@ def _check_ranges(ranges: Any, name: str) -> None:
             raise ExportError(f"{name}: its graph has the size {symbol[:80]!r}, which is no symbol; it is not opened")
 
 
-def _check_expression(text: Any, name: str) -> None:
-    """Raise for an expression that is anything but functions of numbers and symbols."""
+def _arithmetic(text: Any, name: str) -> str:
+    """Return an expression, written anew; raise where it is anything but functions of numbers and symbols."""
     problem = ExportError(f"{name}: its graph has the size {str(text)[:80]!r}, which is no arithmetic; it is not read")
-    if not isinstance(text, str) or len(text) > _LONGEST_EXPRESSION:
+    if not isinstance(text, str) or not _EXPRESSION.fullmatch(text):
         raise problem
     try:
         tree = ast.parse(text, mode="eval").body
@@ -154,6 +172,7 @@ def _check_expression(text: Any, name: str) -> None:
                 waiting.extend(one.args)
         else:
             raise problem
+    return ast.unparse(tree)
 
 
 def _is_symbol(call: ast.Call) -> bool:

@@ -25,7 +25,7 @@ _MESSAGES: dict[str, dict[int, str]] = {
 }
 _EXTERNAL_DATA, _DATA_LOCATION = 13, 14
 _VARINT, _EIGHT, _LENGTH, _FOUR = 0, 1, 2, 5
-_DEEPEST = 64
+_DEEPEST, _FIELDS = 64, 2**29
 
 
 def has_external_data(data: bytes) -> bool:
@@ -58,17 +58,27 @@ def _fields(data: bytes, start: int, end: int) -> Iterator[tuple[int, int, int, 
     """Yield (number, wire type, value or where the content starts, where the content ends) of a message's fields."""
     place = start
     while place < end:
-        key, place = read_varint(data, place)
+        key, place = _number(data, place)
         number, kind, value = key >> 3, key & 7, 0
+        if not 1 <= number < _FIELDS:
+            raise ValueError("it has a field of no possible number")
         if kind == _VARINT:
-            value, place = read_varint(data, place)
+            value, place = _number(data, place)
         elif kind == _LENGTH:
-            length, value = read_varint(data, place)
+            length, value = _number(data, place)
             place = value + length
         elif kind in (_EIGHT, _FOUR):
             place += 8 if kind == _EIGHT else 4
         else:
             raise ValueError("it has a field of no known kind")
         if place > end:
-            raise ValueError("a field ends behind its message")
+            raise ValueError("a field ends beyond its message")
         yield number, kind, value, place
+
+
+def _number(data: bytes, place: int) -> tuple[int, int]:
+    """Read a number and where it ends; other readers keep fewer bits of one that is written longer than it need be."""
+    value, end = read_varint(data, place)
+    if end - place > 1 and data[end - 1] == 0:
+        raise ValueError("a number is written longer than it need be")
+    return value, end

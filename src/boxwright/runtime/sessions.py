@@ -123,13 +123,15 @@ class OpenVinoSession:
         """Open a file.
 
         Args:
-            file: The bytes of the .xml and the .bin; or of an .onnx, which OpenVINO reads, too.
+            file: The bytes of the .xml and the .bin.
             threads: How many it may use; 0 for what OMP_NUM_THREADS or a container says, else what the runtime chooses.
 
         Raises:
             ExportError: Where the file is damaged, or not ours.
         """
         runtime = require_library("openvino", "openvino")
+        if not file.data.startswith((b"<?xml", b"<net")):  # other formats it would read, too, and their files
+            raise ExportError(f"{file.name} is no OpenVINO model, or damaged")
         core = runtime.Core()
         self._name = file.name
         settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "f32"}

@@ -28,7 +28,7 @@ from boxwright.runtime.export_file import ExportFile
 
 __all__ = ["try_in_child"]
 
-_PICTURE = (1, 64, 64, 3)
+_PICTURE = (1, 63, 85, 3)
 _ANSWER = "boxwright-trial:"
 _POLL_S = 0.05
 _LIBRARIES = {
@@ -44,7 +44,7 @@ def _goes_on() -> bool:
 
 
 def try_in_child(file: ExportFile, opener: str, stopped: Callable[[], bool] = _goes_on) -> None:
-    """Open a file's bytes in a child process, and look at a black picture of 64 by 64.
+    """Open a file's bytes in a child process, and run it on a picture of noise.
 
     Args:
         file: Its bytes.
@@ -117,7 +117,7 @@ def _tried(file: ExportFile, opener: str) -> str:
     """Open and run a file; return what is wrong with it, or nothing."""
     try:
         session: Any = import_module(opener).session_of(file, 1)
-        session.run(np.zeros(_PICTURE, np.uint8))
+        session.run(np.random.default_rng(0).integers(0, 256, _PICTURE, np.uint8))
     except BoxwrightError as error:
         said = str(error)
         return f"{said} ({TRIAL_BYTES.variable} raises what it may take)" if "alloc" in said.lower() else said
