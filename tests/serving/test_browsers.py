@@ -6,6 +6,7 @@ import socket
 
 import pytest
 
+from boxwright.errors import ConfigError
 from boxwright.serving.browsers import Browsers
 
 AGENT = {"user-agent": "Mozilla/5.0 (X11; Linux x86_64)"}
@@ -24,6 +25,15 @@ def test_its_own_page(host: str) -> None:
     assert refused(host=host, origin=f"http://{host}", **AGENT) == 0
     assert refused(host=host, sec_fetch_site="none") == 0
     assert refused(listening="0.0.0.0", host=host.upper(), origin=f"https://{host}") == 0
+
+
+def test_names_as_browsers_write_them() -> None:
+    """A default port is left out, a name may end in a dot, and what is no name is an error."""
+    assert refused(allowed=("det.example.com:443",), host="det.example.com", origin="https://det.example.com") == 0
+    assert refused(allowed=("Det.example.com.",), host="det.example.com:8501", sec_fetch_site="none") == 0
+    assert refused(host="localhost.:8501", sec_fetch_site="none") == 0
+    with pytest.raises(ConfigError, match="--allow_host https://det.example.com: expected a name"):
+        Browsers("127.0.0.1", ("https://det.example.com",))
 
 
 @pytest.mark.parametrize("host", ["detector.default.svc:80", "gpu-box.example.com", "my_service:8501", "", "127.0.0.1"])

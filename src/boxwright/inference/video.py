@@ -27,10 +27,10 @@ _WAIT_S = (15, 30)  # until a stream answers, and between its pictures
 
 # What FFmpeg may take bytes for, and where it may get bytes: by default a file of text may be a list of other files,
 # a pattern of names or an address, and is followed.
-_MEDIA = "mov,matroska,avi,asf,flv,live_flv,mpeg,mpegts,mpegvideo,m4v,h264,hevc,ogg"
+_MEDIA = "mov,matroska,avi,asf,flv,live_flv,mpeg,mpegts,mpegvideo,m4v,h264,hevc,ogg,mjpeg,ivf,yuv4mpegpipe,mxf,dv,nut,obu"
 # A list of addresses (HLS) is what servers of video send; its parts may have sound beside them, or texts.
-_ON_THE_WEB = f"{_MEDIA},hls,mpjpeg,mjpeg,aac,ac3,eac3,mp3,webvtt"
-_LIVE = f"{_MEDIA},rtsp,rtp,mjpeg,nut"
+_ON_THE_WEB = f"{_MEDIA},hls,mpjpeg,aac,ac3,eac3,mp3,webvtt"
+_LIVE = f"{_MEDIA},rtsp,rtp"
 _FROM_THE_WEB = "http,https,httpproxy,crypto,tcp,tls"
 _FROM_A_STREAM = f"{_FROM_THE_WEB},udp,rtp,srtp,rtsp,rtmp,rtmpe,rtmps,rtmpt,rtmpte,rtmpts,srt"
 

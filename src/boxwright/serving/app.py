@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import AsyncIterator
 from concurrent.futures import CancelledError
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from importlib.resources import files
 from typing import Any
 
@@ -31,7 +31,7 @@ from boxwright.serving.batcher import Full, Row
 from boxwright.serving.browsers import Browsers
 from boxwright.serving.decoders import Decoders, Read
 from boxwright.serving.guard import Counters, Guard, error_response
-from boxwright.serving.held import Held, Share
+from boxwright.serving.held import Held, HeldResponse, Share, answer_bytes
 from boxwright.serving.model import Served, ServedModel
 from boxwright.serving.requests import BEGAN, BadRequest, read_body
 from boxwright.serving.settings import ServerSettings
@@ -150,7 +150,8 @@ def _add_plain(app: FastAPI, model: ServedModel, counters: Counters, asking: _As
     @app.post("/detect")
     async def detect(request: Request) -> Response:
         least = _number(request, "min_score", 0.5)
-        with Share(asking.held) as share:
+        with ExitStack() as held:
+            share = held.enter_context(Share(asking.held))
             asked = await asking.read(request, "upload", request.headers.get("content-type"), share)
             (row,), served = await asking(request, asked.images)
             (image,) = asked.images
@@ -158,7 +159,9 @@ def _add_plain(app: FastAPI, model: ServedModel, counters: Counters, asking: _As
             batch = {name: value[None] for name, value in row.items()}
             found = found_objects(batch, 0, size, served.detector.categories).above(least)
             if "image/png" in request.headers.get("accept", "") or request.query_params.get("draw") == "1":
-                return Response(await run_in_threadpool(_drawn, image, found, least), media_type="image/png")
+                drawn = await run_in_threadpool(_drawn, image, found, least)
+                share.add(len(drawn))
+                return HeldResponse(drawn, held.pop_all(), "image/png")
         return _json({**_objects(found), "model": model.name, "version": served.version})
 
 
@@ -172,12 +175,14 @@ def _add_tensorflow(app: FastAPI, model: ServedModel, asking: _Asking) -> None:
 
     async def predict(request: Request, name: str, version: str | None = None, label: str | None = None) -> Response:
         known(name, version, label)
-        with Share(asking.held) as share:
+        with ExitStack() as held:
+            share = held.enter_context(Share(asking.held))
             read = await asking.read(request, "tensorflow", None, share)
             rows, _ = await asking(request, read.images)
-        fields = read.fields
-        asked = tf.Question(read.images, fields["by_row"], tuple(fields["wanted"]))
-        return Response(await run_in_threadpool(tf.answer, asked, rows), media_type="application/json")
+            asked = tf.Question(read.images, read.fields["by_row"], tuple(read.fields["wanted"]))
+            share.add(answer_bytes(rows, asked.wanted))
+            content = await run_in_threadpool(tf.answer, asked, rows)
+            return HeldResponse(content, held.pop_all(), "application/json")
 
     app.post("/v1/models/{name}:predict")(predict)
     app.post("/v1/models/{name}/versions/{version}:predict")(predict)
@@ -230,14 +235,16 @@ def _add_open_inference(app: FastAPI, model: ServedModel, asking: _Asking) -> No
     @app.post("/v2/models/{name}/versions/{version}/infer")
     async def infer(request: Request, name: str, version: str | None = None) -> Response:
         known(name, version)
-        with Share(asking.held) as share:
+        with ExitStack() as held:
+            share = held.enter_context(Share(asking.held))
             read = await asking.read(request, "open_inference", request.headers.get(v2.LENGTH_HEADER), share)
             rows, served = await asking(request, read.images)
-        asked = v2.Asked(read.images, **read.fields)
-        content, json_length = await run_in_threadpool(v2.answer, asked, rows, name, served.version)
-        headers = {} if json_length is None else {v2.LENGTH_HEADER: str(json_length)}
-        kind = "application/json" if json_length is None else "application/octet-stream"
-        return Response(content, media_type=kind, headers=headers)
+            asked = v2.Asked(read.images, **read.fields)
+            share.add(answer_bytes(rows, asked.outputs))
+            content, json_length = await run_in_threadpool(v2.answer, asked, rows, name, served.version)
+            headers = {} if json_length is None else {v2.LENGTH_HEADER: str(json_length)}
+            kind = "application/json" if json_length is None else "application/octet-stream"
+            return HeldResponse(content, held.pop_all(), kind, headers)
 
 
 def _lifespan(model: ServedModel, decoders: Decoders, watch: bool) -> Any:

@@ -11,10 +11,13 @@ import re
 import socket
 from collections.abc import Iterable, Mapping
 
+from boxwright.errors import ConfigError
+
 __all__ = ["Browsers"]
 
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+)(?::(\d{1,5}))?")
 _FETCHED = (b"sec-fetch-site", b"sec-fetch-mode", b"sec-fetch-dest")
+_DEFAULT_PORTS = ("80", "443")
 _LOOPBACK = ("localhost", "localhost.localdomain", "ip6-localhost")
 
 
@@ -27,8 +30,15 @@ class Browsers:
         Args:
             listening: The address or name where the server listens.
             allowed: Others, each with a port or for any; several in one are separated by commas.
+
+        Raises:
+            ConfigError: For what is no name.
         """
-        self._named = {name.strip().lower() for names in allowed for name in names.split(",") if name.strip()}
+        self._named = {_plain(name) for names in allowed for name in names.split(",") if name.strip()}
+        if odd := next((name for name in self._named if not _HOST.fullmatch(name)), None):
+            raise ConfigError(
+                f"--allow_host {odd}: expected a name, or a name with a port, such as detect.example.com:8501"
+            )
         here = socket.gethostname().lower()
         self._names = {*self._named, *_LOOPBACK, listening.lower(), here, here.partition(".")[0], f"{here}.local"}
 
@@ -41,7 +51,7 @@ class Browsers:
         Returns:
             400 for a host that is none, 403 for a browser's request from elsewhere.
         """
-        host = headers.get(b"host", b"").decode("latin-1").strip().lower()
+        host = _plain(headers.get(b"host", b"").decode("latin-1"))
         if host and not _HOST.fullmatch(host):
             return 400, "the Host header names no host"
         origin = headers.get(b"origin")
@@ -50,7 +60,7 @@ class Browsers:
         if not self._is_known(host):
             return 403, f"browsers reach this server by {host[:200]!r} only where --allow_host names it"
         if origin is not None:
-            there = origin.decode("latin-1").strip().lower().partition("://")[2]
+            there = _plain(origin.decode("latin-1").partition("://")[2])
             if there != host and not _is_among(there, self._named):
                 return (
                     403,
@@ -67,6 +77,14 @@ class Browsers:
         except ValueError:
             return _is_among(host, self._names)
         return True  # a page has a name of its own; what reaches an address by its number was not misled
+
+
+def _plain(host: str) -> str:
+    """Return a host as browsers name it: in small letters, without the last dot and a port that goes without saying."""
+    name, colon, port = host.strip().lower().rpartition(":")
+    if not colon or not port.isdigit():
+        return host.strip().lower().removesuffix(".")
+    return name.removesuffix(".") if port in _DEFAULT_PORTS else f"{name.removesuffix('.')}:{port}"
 
 
 def _is_among(host: str, names: set[str]) -> bool:
