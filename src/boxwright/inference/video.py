@@ -27,7 +27,8 @@ _WAIT_S = (15, 30)  # until a stream answers, and between its pictures
 
 # What FFmpeg may take bytes for, and where it may get bytes: by default a file of text may be a list of other files,
 # a pattern of names or an address, and is followed.
-_MEDIA = "mov,matroska,avi,asf,flv,live_flv,mpeg,mpegts,mpegvideo,m4v,h264,hevc,ogg,mjpeg,ivf,yuv4mpegpipe,mxf,dv,nut,obu"
+_RAW = "mpegvideo,m4v,h264,hevc,obu,mjpeg,ivf,yuv4mpegpipe"
+_MEDIA = f"mov,matroska,avi,asf,flv,live_flv,mpeg,mpegts,mxf,dv,nut,ogg,{_RAW}"
 # A list of addresses (HLS) is what servers of video send; its parts may have sound beside them, or texts.
 _ON_THE_WEB = f"{_MEDIA},hls,mpjpeg,aac,ac3,eac3,mp3,webvtt"
 _LIVE = f"{_MEDIA},rtsp,rtp"
