@@ -10,13 +10,13 @@ import json
 import os
 import subprocess
 import sys
-import threading
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from signal import Signals
+from signal import SIGKILL, Signals
 from typing import Any
 
 import numpy as np
@@ -56,41 +56,46 @@ def try_in_child(file: ExportFile, opener: str, stopped: Callable[[], bool] = _g
     """
     sizes = [str(len(part)) for part in file.parts]
     words = child_words("boxwright.runtime.trial", opener, str(file.path), str(TRIAL_BYTES.value), *sizes)
-    with subprocess.Popen(
-        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=child_environment()
-    ) as child:
-        said: list[bytes] = []
-        talk = threading.Thread(target=lambda: said.append(child.communicate(b"".join(file.parts))[0]), daemon=True)
-        talk.start()
+    # A file takes what is said: a process that a library starts keeps a pipe open after the child has ended.
+    with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as given:
+        for part in file.parts:
+            given.write(part)
+        given.seek(0)
+        child = subprocess.Popen(
+            words, stdin=given, stdout=said, stderr=subprocess.DEVNULL, env=child_environment(), start_new_session=True
+        )
         try:
-            _wait_for(talk, file, stopped)
+            _wait_for(child, file, stopped)
         finally:
             child.kill()
-            talk.join()
-    answer = _answer_in(said)
+            child.wait()
+            with suppress(OSError):
+                os.killpg(child.pid, SIGKILL)
+        said.seek(0)
+        answer = _answer_in(said.read())
     if answer is None:
         raise ExportError(f"{file.name} cannot be opened: {_how_it_ended(child.returncode)}")
     if answer:
         raise ExportError(answer)
 
 
-def _wait_for(talk: threading.Thread, file: ExportFile, stopped: Callable[[], bool]) -> None:
-    """Wait until a child has said all, for as long as it has."""
+def _wait_for(child: subprocess.Popen[bytes], file: ExportFile, stopped: Callable[[], bool]) -> None:
+    """Wait until a child has ended, for as long as it has."""
     until = time.monotonic() + TRIAL_SECONDS.value
-    while talk.is_alive():
-        talk.join(_POLL_S)
+    while child.poll() is None:
+        time.sleep(_POLL_S)
         if stopped():
             raise ExportError(f"{file.name} was not opened: the server ends")
-        if talk.is_alive() and time.monotonic() > until:
+        if time.monotonic() > until and child.poll() is None:
             raise ExportError(
                 f"{file.name} was not opened and run within {TRIAL_SECONDS.value} s "
                 f"({TRIAL_SECONDS.variable} raises that)"
             )
 
 
-def _answer_in(said: list[bytes]) -> str | None:
+def _answer_in(said: bytes) -> str | None:
     """Return what a child says of its file: empty where all is well; None where it died before it said anything."""
-    lines = [line for text in said for line in text.decode("utf-8", "replace").splitlines()]
+    lines = said.decode("utf-8", "replace").splitlines()
     answers = [json.loads(line.removeprefix(_ANSWER)) for line in lines if line.startswith(_ANSWER)]
     return str(answers[-1]) if answers else None
 
