@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from signal import SIGKILL, Signals
+from signal import Signals
 from typing import Any
 
 import numpy as np
@@ -69,8 +69,9 @@ def try_in_child(file: ExportFile, opener: str, stopped: Callable[[], bool] = _g
         finally:
             child.kill()
             child.wait()
-            with suppress(OSError):
-                os.killpg(child.pid, SIGKILL)
+            if hasattr(os, "killpg"):
+                with suppress(OSError):
+                    os.killpg(child.pid, Signals.SIGKILL)
         said.seek(0)
         answer = _answer_in(said.read())
     if answer is None:
