@@ -123,8 +123,11 @@ WRITER = """
 import os, sys, time
 from boxwright.files import unfinished
 with unfinished(sys.argv[1], "predictions"):
-    if os.fork() == 0:
-        time.sleep(600)  # a worker that outlives its parent
+    reading, writing = os.pipe()
+    if os.fork() == 0:  # a worker that outlives its parent; what Python does after a fork is done now
+        os.write(writing, b"x")
+        time.sleep(600)
+    os.read(reading, 1)
     print("held", flush=True)
     time.sleep(600)
 """

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["child_environment", "child_words"]
+__all__ = ["child_environment", "child_words", "limit_memory"]
 
 
 def child_words(module: str, *arguments: str) -> list[str]:
@@ -21,3 +22,16 @@ def child_environment() -> dict[str, str]:
     """Return the environment in which such a process finds the modules that this one has found."""
     folders = [str(Path(__file__).parent.parent), *filter(None, sys.path)]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(folders))}
+
+
+def limit_memory(count: int) -> None:
+    """Let the system refuse this process more memory than so many bytes, and a file of it where it crashes."""
+    try:
+        import resource
+    except ImportError:  # no POSIX system
+        return
+    # What is reserved and not used (threads' stacks, mapped libraries) is counted by RLIMIT_AS, not by RLIMIT_DATA.
+    memory = resource.RLIMIT_DATA if sys.platform.startswith("linux") else resource.RLIMIT_AS
+    for kind, most in ((memory, count), (resource.RLIMIT_CORE, 0)):
+        with suppress(ValueError, OSError):  # more than this process may have anyway
+            resource.setrlimit(kind, (most, most))

@@ -1,4 +1,4 @@
-"""Locks on files, of which the system lets go when their holder ends, however it ends."""
+"""Locks on files, which the system releases when the process that holds them ends, however it ends."""
 
 from __future__ import annotations
 

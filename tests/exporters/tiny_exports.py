@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from boxwright.exporters.pt2_file import save_pt2
 from boxwright.runtime.metadata import Metadata
 from tests.exporters.exported import made_once
 
-__all__ = ["ABOUT", "LITERT_ABOUT", "PICTURE", "Tiny", "program_of", "tiny_export"]
+__all__ = ["ABOUT", "LITERT_ABOUT", "PICTURE", "Tiny", "copied_export", "program_of", "tiny_export"]
 
 ABOUT = Metadata(
     format="onnx",
@@ -72,6 +73,15 @@ def program_of(network: nn.Module) -> torch.export.ExportedProgram:
 def tiny_export(suffix: str) -> Path:
     """Return a tiny export of a format; it belongs to all tests of a run: copy it before it is damaged."""
     return made_once(f"tiny{suffix}", lambda folder: _MAKERS[suffix](folder / f"tiny{suffix}")) / f"tiny{suffix}"
+
+
+def copied_export(suffix: str, folder: Path) -> Path:
+    """Copy a tiny export, with what lies beside it, to a folder of a test's own."""
+    source = tiny_export(suffix)
+    for one in source.parent.glob("tiny.*"):
+        if one.is_file():
+            shutil.copy(one, folder / one.name)
+    return folder / source.name
 
 
 def _onnx(path: Path) -> None:

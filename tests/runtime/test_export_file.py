@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -14,22 +13,14 @@ from boxwright.runtime.export_file import check_seal, read_export_file
 from boxwright.runtime.metadata_reader import read_metadata
 from boxwright.runtime.pt2_members import packed_members, unpacked_members
 from boxwright.runtime.seal import UNSEALED, seal
-from tests.exporters.tiny_exports import PICTURE, tiny_export
+from tests.exporters.tiny_exports import PICTURE, copied_export
 
 SUFFIXES = (".onnx", ".xml", ".pt2", ".tflite")
 
 
-def copied(suffix: str, folder: Path) -> Path:
-    source = tiny_export(suffix)
-    for one in source.parent.glob("tiny.*"):
-        if one.is_file():
-            shutil.copy(one, folder / one.name)
-    return folder / source.name
-
-
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_what_was_written_opens_and_says_its_checksum(suffix: str, tmp_path: Path) -> None:
-    path = copied(suffix, tmp_path)
+    path = copied_export(suffix, tmp_path)
     check_seal(read_export_file(path))
     assert open_export(path).metadata.checksum != UNSEALED
     assert read_metadata(path).checksum.startswith("boxwright-sha256:")
@@ -46,7 +37,7 @@ def _refused(path: Path) -> bool:
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_any_changed_byte_is_refused(suffix: str, tmp_path: Path) -> None:
     """Of an archive's bytes some mean nothing (dates of its members): those may change."""
-    path = copied(suffix, tmp_path)
+    path = copied_export(suffix, tmp_path)
     rng = np.random.default_rng(1)
     files = [path, *([path.with_suffix(".bin")] if suffix == ".xml" else [])]
     for file in files:
@@ -69,7 +60,7 @@ def test_any_changed_byte_is_refused(suffix: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_an_edited_file_is_opened_only_where_that_is_said(suffix: str, tmp_path: Path) -> None:
     """A legitimate edit, of the metric that a file tells: 7 steps become 8."""
-    path = copied(suffix, tmp_path)
+    path = copied_export(suffix, tmp_path)
     old, new = (b"&quot;step&quot;: 7", b"&quot;step&quot;: 8") if suffix == ".xml" else (b'"step": 7', b'"step": 8')
     if suffix == ".pt2":
         members = unpacked_members(path.read_bytes(), "it")
@@ -84,7 +75,7 @@ def test_an_edited_file_is_opened_only_where_that_is_said(suffix: str, tmp_path:
 
 
 def test_a_file_without_a_checksum_is_refused(tmp_path: Path) -> None:
-    path = copied(".onnx", tmp_path)
+    path = copied_export(".onnx", tmp_path)
     whole = path.read_bytes()
     path.write_bytes(whole.replace(b"boxwright-sha256:", b"boxwright-sha255:"))
     with pytest.raises(ExportError, match="has no checksum"):
@@ -95,7 +86,7 @@ def test_a_file_without_a_checksum_is_refused(tmp_path: Path) -> None:
 
 
 def test_weights_that_are_not_beside_their_xml_are_named(tmp_path: Path) -> None:
-    path = copied(".xml", tmp_path)
+    path = copied_export(".xml", tmp_path)
     path.with_suffix(".bin").unlink()
     with pytest.raises(ExportError, match=r"its weights, tiny\.bin, are not beside it"):
         open_export(path)
@@ -103,7 +94,7 @@ def test_weights_that_are_not_beside_their_xml_are_named(tmp_path: Path) -> None
 
 def test_openvino_runs_what_it_opened_whatever_becomes_of_the_file(tmp_path: Path) -> None:
     """A runtime that maps the weights ends by SIGBUS when they are cut, and finds other boxes when they are changed."""
-    path = copied(".xml", tmp_path)
+    path = copied_export(".xml", tmp_path)
     session = open_export(path).session
     before = session.run(PICTURE)
     weights = path.with_suffix(".bin")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -138,6 +139,31 @@ def test_what_is_stopped_leaves_no_child() -> None:
 
     with pytest.raises(ExportError, match="the server ends"):
         try_in_child(ExportFile(Path("a.onnx"), endless()), OPENER, stopped)
+
+
+GRANDCHILD = """
+import subprocess, sys
+from pathlib import Path
+
+def session_of(file, threads):
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    Path(file.data.decode()).write_text(str(child.pid))
+    return type("Session", (), {"run": lambda self, images: {}})()
+"""
+
+
+def test_a_process_that_a_library_starts_neither_delays_nor_outlives_the_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the child's standard output, whose end a reader of a pipe would await for ten minutes."""
+    (tmp_path / "starts_another.py").write_text(GRANDCHILD)
+    monkeypatch.syspath_prepend(tmp_path)
+    try_in_child(ExportFile(Path("a.onnx"), str(tmp_path / "pid").encode()), "starts_another")
+    status = Path("/proc") / (tmp_path / "pid").read_text() / "status"
+    until = time.monotonic() + 120  # a killed process goes when the system has the time
+    while status.is_file() and not re.search(r"State:\s+[ZX]", status.read_text()):
+        assert time.monotonic() < until
+        time.sleep(0.05)
 
 
 OUTSIDE = {

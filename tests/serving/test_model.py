@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from boxwright.runtime.metadata_reader import read_metadata
 from boxwright.runtime.seal import UNSEALED, seal
 from boxwright.serving.model import ServedModel
 from boxwright.serving.settings import ServerSettings
-from tests.exporters.tiny_exports import PICTURE, tiny_export
+from tests.exporters.tiny_exports import PICTURE, copied_export
 from tests.runtime.test_trial import crashing_litert, endless
 
 PATIENCE = 120
@@ -32,14 +31,6 @@ def serving(path: Path, **more: Any) -> Iterator[ServedModel]:
         yield model
     finally:
         model.close()
-
-
-def copied(suffix: str, folder: Path) -> Path:
-    source = tiny_export(suffix)
-    for one in source.parent.glob("tiny.*"):
-        if one.is_file():
-            shutil.copy(one, folder / one.name)
-    return folder / source.name
 
 
 def score(model: ServedModel) -> float:
@@ -59,7 +50,7 @@ def later(path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", [".onnx", ".xml"])
 def test_a_new_file_takes_over(suffix: str, tmp_path: Path) -> None:
-    path = copied(suffix, tmp_path)
+    path = copied_export(suffix, tmp_path)
     with serving(path) as model:
         assert model.reload() is False
         first = model.stamp()
@@ -72,7 +63,7 @@ def test_a_new_file_takes_over(suffix: str, tmp_path: Path) -> None:
 
 def test_weights_are_watched_too_and_damaged_ones_are_refused(tmp_path: Path) -> None:
     """The .xml is as it was: the server would go on with other weights, or none."""
-    path = copied(".xml", tmp_path)
+    path = copied_export(".xml", tmp_path)
     with serving(path) as model:
         first = model.stamp()
         weights = path.with_suffix(".bin")
@@ -94,7 +85,7 @@ def test_weights_are_watched_too_and_damaged_ones_are_refused(tmp_path: Path) ->
 
 @pytest.mark.parametrize("edited", [False, True])
 def test_a_file_that_crashes_its_runtime_leaves_the_old_version(edited: bool, tmp_path: Path) -> None:
-    path = copied(".tflite", tmp_path)
+    path = copied_export(".tflite", tmp_path)
     with serving(path, allow_edited=edited) as model:
         crashing_litert(path)
         with pytest.raises(ExportError, match="its runtime ends the process that opens it"):
@@ -105,7 +96,7 @@ def test_a_file_that_crashes_its_runtime_leaves_the_old_version(edited: bool, tm
 
 
 def test_an_edited_file_is_served_where_that_is_said(tmp_path: Path) -> None:
-    path = copied(".onnx", tmp_path)
+    path = copied_export(".onnx", tmp_path)
     path.write_bytes(path.read_bytes().replace(b'"step": 7', b'"step": 9'))
     with pytest.raises(ExportError, match="is not as it was written"):
         ServedModel(path, "detector", ServerSettings())
@@ -115,7 +106,7 @@ def test_an_edited_file_is_served_where_that_is_said(tmp_path: Path) -> None:
 
 def test_the_end_does_not_wait_for_a_file_that_is_being_tried(tmp_path: Path) -> None:
     """A new file whose loop has no end is tried for two minutes; the server may end before."""
-    path = copied(".onnx", tmp_path)
+    path = copied_export(".onnx", tmp_path)
     told: list[str] = []
 
     def reload(model: ServedModel) -> None:

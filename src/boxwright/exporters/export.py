@@ -29,7 +29,7 @@ from boxwright.exporters.program import Suppression, detection_program
 from boxwright.exporters.pt2_file import Pt2Session, save_pt2
 from boxwright.files import make_folder, write_whole
 from boxwright.models.detector import Detector
-from boxwright.runtime.export_file import ExportFile, check_seal, read_export_file
+from boxwright.runtime.export_file import ExportFile, read_checked
 from boxwright.runtime.exported import ExportedDetector
 from boxwright.runtime.litert_session import LitertSession
 from boxwright.runtime.metadata import Metadata
@@ -253,7 +253,7 @@ def _made(
         made = kind.make(detector, suppression, times, dtype)
         made = quantized(made, images) if metadata.precision == "int8" else made
         kind.save(made, metadata, scratch)
-        file = _whole(scratch)
+        file = read_checked(scratch)
         session = kind.session(file)
         report = _compared(detector, session, file, images)
         if report.complete:
@@ -261,14 +261,6 @@ def _made(
     if accuracy is not None:
         report.accuracy = compared_accuracy(accuracy, *_finders(detector, session))
     return made, session.output_names, report
-
-
-def _whole(path: Path, *, allow_edited: bool = False) -> ExportFile:
-    """Return an export's bytes, as they were written."""
-    file = read_export_file(path)
-    if not allow_edited:
-        check_seal(file)
-    return file
 
 
 def _finders(detector: Detector, session: Session) -> tuple[Finder, Finder]:
@@ -344,7 +336,7 @@ def open_session_of(path: str | Path, *, allow_edited: bool = False) -> Session:
     Raises:
         ExportError: Where there is no such file, it is of no format of ours, damaged or edited.
     """
-    return _kind_of_file(path).session(_whole(Path(path), allow_edited=allow_edited))
+    return _kind_of_file(path).session(read_checked(path, allow_edited=allow_edited))
 
 
 def _kind_of_file(path: str | Path) -> _Kind:
@@ -372,7 +364,7 @@ def verify(
     Raises:
         ExportError: Where the file is of another detector, damaged or edited.
     """
-    kind, file = _kind_of_file(path), _whole(Path(path), allow_edited=allow_edited)
+    kind, file = _kind_of_file(path), read_checked(path, allow_edited=allow_edited)
     session = kind.session(file)
     if session.metadata.weights_sha256 != weights_sha256(detector):
         raise ExportError(f"{path} was exported from other weights than the detector's")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from boxwright.runtime import sessions
-from boxwright.runtime.export_file import ExportFile
+from boxwright.runtime.export_file import ExportFile, read_checked
 from boxwright.runtime.exported import ExportedDetector, open_exported
 from boxwright.runtime.formats import RUNTIMES
 from boxwright.runtime.sessions import Session
@@ -29,9 +29,7 @@ def open_export(path: Path, threads: int = 0, *, allow_edited: bool = False) -> 
     """
     if path.suffix in RUNTIMES:
         return open_exported(path, threads, allow_edited=allow_edited)
-    from boxwright.exporters.export import open_session_of
-
-    return ExportedDetector(open_session_of(path, allow_edited=allow_edited))
+    return ExportedDetector(session_of(read_checked(path, allow_edited=allow_edited)))
 
 
 def session_of(file: ExportFile, threads: int = 0) -> Session:

@@ -14,7 +14,7 @@ from boxwright.files import is_file, read_file, shown
 from boxwright.runtime.pt2_members import sealed_parts, unpacked_members
 from boxwright.runtime.seal import is_whole, seals_in
 
-__all__ = ["ExportFile", "check_seal", "is_as_written", "read_export_file"]
+__all__ = ["ExportFile", "check_seal", "export_paths", "is_as_written", "read_checked", "read_export_file"]
 
 _TRUST = "open it with --allow_edited (in Python allow_edited=True) if you trust it as it is"
 _WEIGHTS = {".xml": ".bin"}
@@ -57,6 +57,12 @@ class ExportFile:
         return digest.hexdigest()
 
 
+def export_paths(path: str | Path) -> list[Path]:
+    """Return the files that an export consists of, by the format that its name says."""
+    path = Path(path)
+    return [path, path.with_suffix(_WEIGHTS[path.suffix])] if path.suffix in _WEIGHTS else [path]
+
+
 def read_export_file(path: str | Path) -> ExportFile:
     """Read an export, and what lies beside it where its format has two files.
 
@@ -69,16 +75,32 @@ def read_export_file(path: str | Path) -> ExportFile:
     Raises:
         ExportError: Where one of them is not there or cannot be read.
     """
-    path = Path(path)
+    path, *beside = export_paths(path)
     if not is_file(path):
         raise ExportError(f"{shown(path)}: no such file")
-    data = read_file(path, ExportError)
-    beside = path.with_suffix(_WEIGHTS[path.suffix]) if path.suffix in _WEIGHTS else None
-    if beside is None:
-        return ExportFile(path, data)
-    if not is_file(beside):
-        raise ExportError(f"{shown(path)}: its weights, {beside.name}, are not beside it")
-    return ExportFile(path, data, read_file(beside, ExportError))
+    for other in beside:
+        if not is_file(other):
+            raise ExportError(f"{shown(path)}: its weights, {other.name}, are not beside it")
+    return ExportFile(path, *(read_file(one, ExportError) for one in (path, *beside)))
+
+
+def read_checked(path: str | Path, *, allow_edited: bool = False) -> ExportFile:
+    """Read an export that must be as it was written.
+
+    Args:
+        path: The file.
+        allow_edited: Whether another is taken, too.
+
+    Returns:
+        Its bytes.
+
+    Raises:
+        ExportError: As `read_export_file` and `check_seal`.
+    """
+    file = read_export_file(path)
+    if not allow_edited:
+        check_seal(file)
+    return file
 
 
 def is_as_written(file: ExportFile) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from boxwright.runtime.export_file import check_seal, read_export_file
+from boxwright.runtime.export_file import read_checked
 from boxwright.runtime.metadata import Metadata
 from boxwright.runtime.pt2_members import ABOUT, unpacked_members
 from boxwright.runtime.sessions import open_session
@@ -27,8 +27,6 @@ def read_metadata(path: str | Path, *, allow_edited: bool = False) -> Metadata:
     """
     if Path(path).suffix != ".pt2":
         return open_session(path, allow_edited=allow_edited).metadata
-    file = read_export_file(path)
-    if not allow_edited:
-        check_seal(file)
+    file = read_checked(path, allow_edited=allow_edited)
     members = unpacked_members(file.data, file.name)
     return Metadata.from_json(members.get(ABOUT, b"").decode("utf-8", "replace"), file.name)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from boxwright.errors import ExportError
 from boxwright.files import shown
-from boxwright.runtime.export_file import ExportFile, check_seal, read_export_file
+from boxwright.runtime.export_file import ExportFile, read_checked
 from boxwright.runtime.formats import RUNTIMES
 from boxwright.runtime.litert_session import LitertSession
 from boxwright.runtime.metadata import KEY, Metadata
@@ -82,8 +82,8 @@ class OnnxSession:
         inputs = self._session.get_inputs()
         if len(inputs) != 1:
             raise ExportError(f"{file.name} takes {len(inputs)} inputs, expected pictures alone")
-        # Without it, the arena keeps for ever what the largest picture took: ten times its pixels as floats.
         self._kept_bytes = 0
+        # Without it, the arena keeps for ever what the largest picture took: ten times its pixels as floats.
         self._giving_back = runtime.RunOptions()
         self._giving_back.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
         self._input, self._dtype = inputs[0].name, np.float32 if inputs[0].type == "tensor(float)" else np.uint8
@@ -206,9 +206,7 @@ def open_session(path: str | Path, threads: int = 0, *, allow_edited: bool = Fal
     """
     if Path(path).suffix not in _SESSIONS:
         raise ExportError(f"{shown(path)}: expected {' or '.join(RUNTIMES)}")
-    file = read_export_file(path)
-    if not allow_edited:
-        check_seal(file)
+    file = read_checked(path, allow_edited=allow_edited)
     if file.suffix in _TRIED_FIRST:
         try_in_child(file, __name__)
     return session_of(file, threads)

@@ -1,7 +1,7 @@
 """Opening an exported file, and running it once, in a process of its own.
 
 Runtimes trust the files they are given: LiteRT ends the process at some damaged ones, others loop for ever or ask for
-all memory. Here that ends a child, and costs a line.
+all memory. Here that ends a child process, and becomes an error in a line.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from boxwright.child_process import child_environment, child_words
+from boxwright.child_process import child_environment, child_words, limit_memory
 from boxwright.errors import BoxwrightError, ExportError
 from boxwright.limits import TRIAL_BYTES, TRIAL_SECONDS
 from boxwright.runtime.export_file import ExportFile
@@ -56,7 +56,7 @@ def try_in_child(file: ExportFile, opener: str, stopped: Callable[[], bool] = _g
     """
     sizes = [str(len(part)) for part in file.parts]
     words = child_words("boxwright.runtime.trial", opener, str(file.path), str(TRIAL_BYTES.value), *sizes)
-    # A file takes what is said: a process that a library starts keeps a pipe open after the child has ended.
+    # Files, not pipes: a process that a library starts in the child keeps a pipe open after the child has ended.
     with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as given:
         for part in file.parts:
             given.write(part)
@@ -107,18 +107,6 @@ def _how_it_ended(status: int) -> str:
     return f"the process that opens it ended with status {status} ({TRIAL_BYTES.variable} raises its memory)"
 
 
-def _limit_memory(amount: int) -> None:
-    """Limit what this process may allocate; not its address space, of which threads reserve far more than they use."""
-    if sys.platform == "win32":
-        return
-    import resource
-
-    for kind, most in ((resource.RLIMIT_DATA, amount), (resource.RLIMIT_CORE, 0)):
-        _, hard = resource.getrlimit(kind)
-        if hard == resource.RLIM_INFINITY or most < hard:
-            resource.setrlimit(kind, (most, hard))
-
-
 def _tried(file: ExportFile, opener: str) -> str:
     """Open and run a file; return what is wrong with it, or nothing."""
     try:
@@ -137,7 +125,7 @@ def main() -> None:
     opener, path, memory, *sizes = sys.argv[1:]
     with suppress(ImportError):  # libraries that are loaded under a limit would seem not to be installed
         import_module(_LIBRARIES[Path(path).suffix])
-    _limit_memory(int(memory))
+    limit_memory(int(memory))
     parts = [sys.stdin.buffer.read(int(size)) for size in sizes]
     answer = _tried(ExportFile(Path(path), *parts), opener)
     sys.stdout.write(f"{_ANSWER}{json.dumps(answer)}\n")

@@ -206,7 +206,7 @@ class OnceAMinute(logging.Filter):
         self._seconds, self._said = seconds, dict[str, float]()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Tell whether a message was not said lately; one is told from another by what has no values in it yet."""
+        """Return whether a message may be logged: the same one, whatever its values, was not within the last minute."""
         now, message = time.monotonic(), str(record.msg)[:200]
         if now - self._said.get(message, -self._seconds) < self._seconds:
             return False

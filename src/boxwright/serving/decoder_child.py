@@ -26,6 +26,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from boxwright.child_process import limit_memory
 from boxwright.errors import BoxwrightError
 from boxwright.serving import open_inference_protocol as v2
 from boxwright.serving import tensorflow_protocol as tf
@@ -122,19 +123,6 @@ def _has_grown() -> bool:
     return _resident_bytes() > _GROWN_BYTES
 
 
-def _limit_memory(mib: float) -> None:
-    """Let the kernel refuse more memory than is allowed: reading ends by an error, or the process does."""
-    try:
-        import resource
-    except ImportError:
-        return
-    # What is reserved and not used (threads' stacks, mapped libraries) is counted by RLIMIT_AS, not by RLIMIT_DATA.
-    kind = resource.RLIMIT_DATA if sys.platform.startswith("linux") else resource.RLIMIT_AS
-    with suppress(ValueError, OSError):
-        resource.setrlimit(kind, (int(mib * 2**20), int(mib * 2**20)))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
-
 def _received(connection: socket.socket, count: int) -> bytes:
     parts = bytearray()
     while len(parts) < count:
@@ -157,7 +145,7 @@ def main(arguments: list[str]) -> None:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     connection, file = socket.socket(fileno=int(arguments[0])), int(arguments[1])
     settings = ServerSettings(**json.loads(arguments[2]))
-    _limit_memory(settings.decoder_mib)
+    limit_memory(int(settings.decoder_mib * 2**20))
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # decoders' own remarks on what strangers send
     _send(connection, orjson.dumps(READY))
     with suppress(EOFError, ConnectionError):

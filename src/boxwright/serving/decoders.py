@@ -103,7 +103,7 @@ class Decoders:
 
         Args:
             settings: How many, and the limits.
-            replaced: Is told why a process is replaced: late, died, grown.
+            replaced: Called with the reason when a process is replaced: late, died, grown.
         """
         self._settings, self._replaced = settings, replaced
         self._count = decoder_count(settings)
@@ -148,7 +148,7 @@ class Decoders:
             head: The header that it needs, if there is one.
             body: The body.
             deadline: When it must be read, on the clock of `time.monotonic`.
-            hold: Is told the bytes of the pictures before they are taken; may refuse them.
+            hold: Called with the bytes of the pictures before they are copied; may raise to refuse them.
 
         Returns:
             Its pictures and its fields.
@@ -168,7 +168,7 @@ class Decoders:
             with suppress(ConnectionError):
                 return working.result()
             status = await asyncio.to_thread(child.process.wait)
-            # Killed from outside, by a person or for want of memory, and not by what it read.
+            # Killed from outside, by a person or because the machine is out of memory, not by what it read.
             if not (again and status == -signal.SIGKILL):
                 break
         raise BadRequest(400, "the request cannot be read: the process that read it ended")
@@ -261,7 +261,7 @@ class Decoders:
     def _forget(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # whoever waited for it was told, or nobody waits
+            task.exception()  # marks it as retrieved: whoever waited has it already
 
     async def _start_one(self) -> None:
         child = None

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from boxwright.errors import ExportError
 from boxwright.runtime import sessions
-from boxwright.runtime.export_file import ExportFile, check_seal, read_export_file
+from boxwright.runtime.export_file import ExportFile, check_seal, export_paths, read_export_file
 from boxwright.runtime.exported import ExportedDetector, checked_outputs
 from boxwright.runtime.trial import try_in_child
 from boxwright.serving.batcher import Batcher
@@ -101,18 +101,13 @@ class ServedModel:
         shapes = {name: value.shape[1:] for name, value in probe.items()}
         return Served(version, ExportedDetector(session), batcher, file.sha256(), shapes)
 
-    def stamp(self) -> tuple[tuple[str, int, int, int], ...]:
+    def stamp(self) -> tuple[tuple[int, int, int] | None, ...]:
         """Return what shows that the model's files were replaced or changed.
 
         Returns:
-            Of each file its name, number, size and time.
-
-        Raises:
-            OSError: Where the model's folder is gone.
+            Of each file its number, size and time; None where it is gone.
         """
-        names = [one for one in self.path.parent.iterdir() if one.stem == self.path.stem]
-        found = [(one.name, one.stat()) for one in sorted(names)]
-        return tuple((name, stat.st_ino, stat.st_size, stat.st_mtime_ns) for name, stat in found)
+        return tuple(_stamp_of(one) for one in export_paths(self.path))
 
     def reload(self) -> bool:
         """Take up the file anew where it has changed; the old version finishes what it took.
@@ -135,3 +130,11 @@ class ServedModel:
         """Take no more; return once what waits is answered. A file that is being tried is given up."""
         self._closing.set()
         self.current.batcher.close()
+
+
+def _stamp_of(path: Path) -> tuple[int, int, int] | None:
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns

@@ -40,7 +40,7 @@ async def read_body(
         stream: Its parts.
         settings: The limits.
         deadline: When it must be there, on the clock of `time.monotonic`.
-        hold: Is told the bytes of each part.
+        hold: Called with the bytes of each part; may raise to refuse it.
 
     Returns:
         The whole.
