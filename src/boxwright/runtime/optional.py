@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -24,6 +25,10 @@ def require_library(module: str, extra: str) -> Any:
     Raises:
         ExportError: Where it is not installed, with the line that installs it.
     """
+    if module == "openvino":
+        # Importing it would fork this process, from a thread, to send statistics over the network: what forks so can
+        # hang or crash where other threads hold locks. Its own code for where that package is not installed goes on.
+        sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
     try:
         return import_module(module)
     except ImportError as error:

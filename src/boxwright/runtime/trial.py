@@ -25,6 +25,7 @@ from boxwright.child_process import child_environment, child_words, limit_memory
 from boxwright.errors import BoxwrightError, ExportError
 from boxwright.limits import TRIAL_BYTES, TRIAL_SECONDS
 from boxwright.runtime.export_file import ExportFile
+from boxwright.runtime.optional import require_library
 
 __all__ = ["try_in_child"]
 
@@ -123,8 +124,8 @@ def _tried(file: ExportFile, opener: str) -> str:
 def main() -> None:
     """Try the file whose name and sizes are in the arguments, and whose bytes come in."""
     opener, path, memory, *sizes = sys.argv[1:]
-    with suppress(ImportError):  # libraries that are loaded under a limit would seem not to be installed
-        import_module(_LIBRARIES[Path(path).suffix])
+    with suppress(ExportError):  # libraries that are loaded under a limit would seem not to be installed
+        require_library(_LIBRARIES[Path(path).suffix], "")
     limit_memory(int(memory))
     parts = [sys.stdin.buffer.read(int(size)) for size in sizes]
     answer = _tried(ExportFile(Path(path), *parts), opener)
