@@ -39,6 +39,34 @@ def test_the_memory_of_a_large_picture_is_given_back(sides: tuple[int, ...]) -> 
     assert float(done.stdout) < 50
 
 
+SIGNALED = """
+import faulthandler, gc, signal, sys
+from boxwright.runtime.sessions import open_session
+
+faulthandler.enable()
+told = []
+signal.signal(signal.SIGTERM, lambda *_: told.append("handled"))
+first = open_session(sys.argv[1])
+second = open_session(sys.argv[1])
+del first
+gc.collect()
+del second
+gc.collect()
+signal.raise_signal(signal.SIGTERM)
+print(*told)
+"""
+
+
+def test_signals_are_still_handled_once_models_are_closed() -> None:
+    """Each openvino.Core gives its thread another stack for signals, and frees it: the next signal ends the process.
+
+    A server that takes a new version closes the old one first, then is told to end.
+    """
+    words = [sys.executable, "-c", SIGNALED, str(tiny_export(".xml"))]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "handled\n")
+
+
 @pytest.mark.parametrize("suffix", [".onnx", ".xml", ".pt2"])
 def test_what_cannot_be_run_is_an_error_in_a_line(suffix: str) -> None:
     session = open_export(tiny_export(suffix)).session

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -116,6 +117,17 @@ def _refuse_external_data(file: ExportFile) -> None:
         raise ExportError(f"{file.name} keeps data in other files, which Boxwright never does; it is not opened")
 
 
+@cache
+def _openvino_core() -> Any:
+    """Return the one `openvino.Core` of this process, which is never freed.
+
+    A Core that compiles gives the calling thread another stack for signals and unmaps it at its end, which puts back
+    the stack of before. With two, one's end puts back what the other has unmapped: the next signal that Python handles
+    (SIGTERM, SIGCHLD) is a SIGSEGV.
+    """
+    return require_library("openvino", "openvino").Core()
+
+
 class OpenVinoSession:
     """An OpenVINO model (.xml with its .bin) on the CPU."""
 
@@ -129,10 +141,9 @@ class OpenVinoSession:
         Raises:
             ExportError: Where the file is damaged, or not ours.
         """
-        runtime = require_library("openvino", "openvino")
+        core = _openvino_core()
         if not file.data.startswith((b"<?xml", b"<net")):  # other formats it would read, too, and their files
             raise ExportError(f"{file.name} is no OpenVINO model, or damaged")
-        core = runtime.Core()
         self._name = file.name
         settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "f32"}
         if count := threads or runtime_threads():
