@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
 
 from boxwright.errors import ExportError
 from boxwright.inference.exports import open_export
+from boxwright.runtime.export_file import read_export_file
+from boxwright.runtime.sessions import OnnxSession
 from tests.exporters.tiny_exports import tiny_export
 
 SCRIPT = """
@@ -31,12 +34,33 @@ print(resident() - before)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is read as Linux tells it")
-@pytest.mark.parametrize("sides", [(6000,), (2500, 400)])
+@pytest.mark.parametrize("sides", [(6000,), (2500, *[400] * 64)])
 def test_the_memory_of_a_large_picture_is_given_back(sides: tuple[int, ...]) -> None:
-    """As floats they take 412 and 72 MiB: after the one at once, after the other when smaller ones come."""
+    """As floats they take 412 and 72 MiB: after the one at once, after the other once only smaller ones come."""
     words = [sys.executable, "-c", SCRIPT, str(tiny_export(".onnx")), *map(str, sides)]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     assert float(done.stdout) < 50
+
+
+class _Recorded:
+    """A runtime's session that remembers how it was asked to run."""
+
+    def __init__(self, session: Any) -> None:
+        self._session, self.options = session, list[Any]()
+
+    def run(self, names: list[str], given: dict[str, Any], options: Any) -> Any:
+        self.options.append(options)
+        return self._session.run(names, given, options)
+
+
+def test_batches_of_several_sizes_keep_their_memory() -> None:
+    """A server runs 8 pictures, then 1, then 8: what is given back between them is taken again, page by page."""
+    session = OnnxSession(read_export_file(tiny_export(".onnx")))
+    recorded = _Recorded(session._session)
+    session._session = recorded
+    for size in (8, 1) * 100:
+        session.run(np.zeros((size, 480, 640, 3), np.uint8))
+    assert recorded.options == [None] * 200
 
 
 SIGNALED = """
