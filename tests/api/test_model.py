@@ -224,6 +224,7 @@ assert "torch" not in sys.modules, "torch was imported"
     assert (tmp_path / "out.jpg").stat().st_size > 500
 
 
+@pytest.mark.slow
 def test_export_takes_pictures_of_the_runs_own_data(run: SmallRun, tmp_path: Path) -> None:
     model = bw.load(run.folder)
     path = model.export("pt2", tmp_path / "detector.pt2", images=[run.picture, DATA[3].image])

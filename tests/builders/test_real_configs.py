@@ -255,6 +255,7 @@ def outcome(error: ConfigError, reasons: Iterable[str]) -> str:
     return max((reason for reason in reasons if reason in line), key=len, default=line)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variable", TABLES)
 def test_check_passes_what_builds(variable: str) -> None:
     """Nothing is refused in a file exactly when its model, training and evaluation can be built."""

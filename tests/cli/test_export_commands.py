@@ -136,6 +136,7 @@ def test_very_many_pictures_videos_and_tiles_without_pytorch(file: Path, project
     assert "expected local or ray" in run(*words, "--engine", "spark", fails=True)
 
 
+@pytest.mark.slow
 def test_evaluating_without_pytorch(file: Path, project: Path, tmp_path: Path) -> None:
     """The same metrics as with PyTorch's own readers, by threads and alone."""
     from boxwright.data.convert import write_tfrecords

@@ -129,6 +129,7 @@ def small_disk(tmp_path: Path) -> Any:
     subprocess.run(["umount", "-l", str(folder)], check=False)
 
 
+@pytest.mark.slow
 def test_a_full_disk_has_a_name_and_nothing_half(photos: Path, tmp_path: Path, small_disk: Path) -> None:
     verbs = [
         ("predict", photos, "--checkpoint", tmp_path / "ckpt-1.pt", "--out", small_disk / "out"),

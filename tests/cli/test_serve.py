@@ -66,7 +66,7 @@ def test_a_certificate_is_spoken(tmp_path: Path) -> None:
     import httpx
 
     cert, key = certificate(tmp_path)
-    words = [sys.executable, "-m", "boxwright", "serve", str(exported_detector().file), "--port", "0", "--certfile", str(cert), "--keyfile", str(key)]  # fmt: skip
+    words = [sys.executable, "-m", "boxwright", "serve", str(exported_detector().file), "--port", "0", "--certfile", str(cert), "--keyfile", str(key), "--grace_s", "1"]  # fmt: skip
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "200"}) as process:
         assert process.stdout is not None
         try:

@@ -115,6 +115,7 @@ bw.train(config, sys.argv[2], bw.RunSettings(evaluate=False, workers=1, data_tim
 """
 
 
+@pytest.mark.slow
 def test_a_full_shared_memory_is_named(small_config: Path, tmp_path: Path) -> None:
     """As in a container, whose /dev/shm is small: here of 64 kB, where a batch has 48. Without a mount of its own, that of the machine is said to be full."""
     own = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs -o size=64k tmpfs /dev/shm && exec "$@"', "sh"]
@@ -159,7 +160,8 @@ print("ended in order", flush=True)
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.slow
 def test_signals_are_obeyed_while_data_are_waited_for(small_config: Path, tmp_path: Path, number: int) -> None:
     command = [sys.executable, "-c", textwrap.dedent(STUCK), str(small_config), str(tmp_path / "m")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as run:

@@ -194,6 +194,7 @@ def test_the_file_says_nothing_of_its_author(file: Path) -> None:
         assert place.encode() not in data
 
 
+@pytest.mark.slow
 def test_the_same_bytes_twice(detector: bw.Detector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
     for name in ("a", "b"):
@@ -375,6 +376,7 @@ def test_signatures_are_tensorflows(case: dict[str, Any], tmp_path: Path) -> Non
         assert found[name].shape[0] == "batch", name
 
 
+@pytest.mark.slow
 def test_a_pytorch_program_needs_pytorch_alone(detector: bw.Detector, tmp_path: Path) -> None:
     path = tmp_path / "d.pt2"
     export(detector, path, images=pictures()[:2], format="pt2")

@@ -13,6 +13,7 @@ from boxwright.evaluation.settings import EvaluationSettings
 from boxwright.inference.evaluate_shares import evaluate_in_shares
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "engine",
     ["local", pytest.param("ray", marks=[pytest.mark.slow, pytest.mark.filterwarnings("ignore")])],

@@ -83,6 +83,7 @@ def test_replaced_are_those_that_gain() -> None:
             torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_an_optimized_detector_finds_the_same() -> None:
     """RefineDet on VGG-16: most of its convolutions are wide."""
     torch.manual_seed(0)

@@ -104,6 +104,7 @@ class TwoSizes(ShapesDataset):
         return ShapesDataset(len(self), seed=7, size=size)[index]
 
 
+@pytest.mark.slow
 def test_two_processes_of_every_resizer_are_one(small_config: Path, tmp_path: Path) -> None:
     """With the preflight, whose look at anchors of each size is the leader's alone; anchors are no part of the exchange."""
     write_tfrecords(TwoSizes(12, seed=7), tmp_path / "two_sizes.record")
@@ -185,6 +186,7 @@ def test_sigkill_of_two_leaves_a_run_that_goes_on_exactly(small_config: Path, tm
     assert lines(tmp_path / "whole") == lines(tmp_path / "killed")
 
 
+@pytest.mark.slow
 def test_a_step_that_is_not_finite_is_written_down_by_one_while_others_wait(small_config: Path, tmp_path: Path) -> None:
     """With normalization over all processes, which the one that does the step again has to do without."""
     rate = "train_config.optimizer.momentum_optimizer.learning_rate.constant_learning_rate.learning_rate=1e30"

@@ -173,6 +173,7 @@ def test_the_last_step_is_evaluated_once(small_config: Path, tmp_path: Path) -> 
     assert newest["selection"]["evaluated"] == newest["step"] == steps[-1] < 6
 
 
+@pytest.mark.slow
 def test_processes_end_together_after_an_evaluated_step(small_config: Path, tmp_path: Path) -> None:
     config = smooth_config(small_config, tmp_path, "train_input_reader.num_epochs=1")
     told = finish(torchrun(2, config, tmp_path / "m", "--checkpoint_every_n", "1"))

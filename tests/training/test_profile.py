@@ -35,6 +35,7 @@ def test_profile_says_where_time_goes_and_saves_nothing(small_config: Path, tmp_
     assert not list((tmp_path / "m").glob("*.pt"))
 
 
+@pytest.mark.slow
 def test_profile_says_how_many_batches_lay_ready(small_config: Path, tmp_path: Path) -> None:
     config = bw.load_config(small_config, ["train_config.num_steps=100"])
     listener = Listener()

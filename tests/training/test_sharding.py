@@ -37,6 +37,7 @@ EXACT = ("train_config.optimizer.use_moving_average=true", "train_config.gradien
 PARTS = ("network", "optimizer", "average", "selection")
 
 
+@pytest.mark.slow
 def test_the_run_is_that_of_whole_weights(small_config: Path, tmp_path: Path) -> None:
     """The sum of two processes' gradients is one number in any order: weights, slots, averages agree to the bit.
 

@@ -84,6 +84,7 @@ def test_evaluates_masks_and_draws_them(shapes_data: Path, tmp_path: Path) -> No
             assert ys.max() <= y + height + 1
 
 
+@pytest.mark.slow
 def test_two_processes_share_a_batch(shapes_data: Path, tmp_path: Path) -> None:
     """Every sampled proposal is one of its image's, so that only chance differs: without it losses are equal."""
     everything = ["model.faster_rcnn.first_stage_minibatch_size=100000", "model.faster_rcnn.second_stage_batch_size=32"]
