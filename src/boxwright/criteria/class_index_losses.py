@@ -15,6 +15,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from boxwright.ops.slices import rows_at_once
+
 __all__ = ["NO_COLUMN", "as_columns", "as_rows", "sigmoid_focal_loss", "softmax_loss"]
 
 NO_COLUMN = -1
@@ -103,9 +105,10 @@ class _SigmoidFocal(torch.autograd.Function):
         rows, wanted = logits.reshape(-1, columns), classes.reshape(-1, 1)
         losses = rows.new_empty(len(rows))
         slopes = torch.empty_like(rows) if ctx.needs_input_grad[0] else None
-        whole = torch.compiler.is_compiling() or logits.device.type != "cpu"
-        size = len(rows) if whole else max(_IN_CACHE * torch.get_num_threads() // columns, 1)
-        for begin in range(0, len(rows), max(size, 1)):
+        size = rows_at_once(len(rows), columns, logits.device)
+        if logits.device.type == "cpu" and not torch.compiler.is_compiling():
+            size = max(_IN_CACHE * torch.get_num_threads() // columns, 1)
+        for begin in range(0, len(rows), size):
             part = slice(begin, begin + size)
             x, known, column = rows[part], wanted[part] != NO_COLUMN, wanted[part].clamp(min=0)
             own = x.gather(1, column)

@@ -147,8 +147,7 @@ class TargetAssigner:
         """Return the targets of every anchor."""
         if targets.boxes.shape[1] == 0:
             targets = _one_padding_row(targets)
-        similarity = self.similarity(targets.boxes, anchors)
-        similarity = torch.where(targets.valid[..., None], similarity, -torch.inf)
+        similarity = self.similarity(targets.boxes, anchors).masked_fill_(~targets.valid[..., None], -torch.inf)
         match = self.matcher(similarity, targets.valid & (targets.weights > 0))
         # Whatever the matcher makes of padding: in an image without boxes nothing matches, and nothing is ignored.
         match = torch.where(targets.valid.any(dim=1, keepdim=True), match, UNMATCHED)

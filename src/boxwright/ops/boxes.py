@@ -5,8 +5,13 @@ Dimensions: B batch, G A N counts of boxes. Boxes are xyxy, in any one unit.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from math import prod
+
 import torch
 from torch import Tensor
+
+from boxwright.ops.slices import rows_at_once
 
 __all__ = ["box_area", "clip_boxes", "normalized", "pairwise_intersection", "pairwise_ioa", "pairwise_iou"]
 
@@ -67,9 +72,9 @@ def pairwise_intersection(boxes: Tensor, others: Tensor) -> Tensor:
     # Each coordinate by itself, side by side in memory: a strided one cannot be loaded eight at a time.
     x1, y1, x2, y2 = (one.contiguous()[..., :, None] for one in boxes.unbind(-1))
     left, top, right, bottom = (one.contiguous()[..., None, :] for one in others.unbind(-1))
-    width = (torch.minimum(x2, right) - torch.maximum(x1, left)).clamp_(min=0)
-    height = (torch.minimum(y2, bottom) - torch.maximum(y1, top)).clamp_(min=0)
-    return width * height
+    width = torch.minimum(x2, right).sub_(torch.maximum(x1, left)).clamp_(min=0)
+    height = torch.minimum(y2, bottom).sub_(torch.maximum(y1, top)).clamp_(min=0)
+    return width.mul_(height)
 
 
 def pairwise_iou(boxes: Tensor, others: Tensor) -> Tensor:
@@ -82,9 +87,7 @@ def pairwise_iou(boxes: Tensor, others: Tensor) -> Tensor:
     Returns:
         [..., G, A] in 0..1.
     """
-    intersection = pairwise_intersection(boxes, others)
-    union = (box_area(boxes)[..., :, None] + box_area(others)[..., None, :]).sub_(intersection)
-    return torch.where(intersection > 0, intersection / union, 0.0)
+    return _in_slices(_iou, boxes, others)
 
 
 def pairwise_ioa(boxes: Tensor, others: Tensor) -> Tensor:
@@ -97,5 +100,31 @@ def pairwise_ioa(boxes: Tensor, others: Tensor) -> Tensor:
     Returns:
         [..., G, A] in 0..1; 0 where the boxes do not meet.
     """
+    return _in_slices(_ioa, boxes, others)
+
+
+def _iou(boxes: Tensor, others: Tensor) -> Tensor:
     intersection = pairwise_intersection(boxes, others)
-    return torch.where(intersection > 0, intersection / box_area(others)[..., None, :], 0.0)
+    union = (box_area(boxes)[..., :, None] + box_area(others)[..., None, :]).sub_(intersection)
+    apart = (intersection > 0).logical_not_()
+    return intersection.div_(union).masked_fill_(apart, 0.0)
+
+
+def _ioa(boxes: Tensor, others: Tensor) -> Tensor:
+    intersection = pairwise_intersection(boxes, others)
+    apart = (intersection > 0).logical_not_()
+    return intersection.div_(box_area(others)[..., None, :]).masked_fill_(apart, 0.0)
+
+
+def _in_slices(compare: Callable[[Tensor, Tensor], Tensor], boxes: Tensor, others: Tensor) -> Tensor:
+    """Return what a comparison [..., G, A] gives; of many pairs, some rows of G at a time."""
+    rows, columns = boxes.shape[-2], others.shape[-2]
+    leading = torch.broadcast_shapes(boxes.shape[:-2], others.shape[:-2])  # type: ignore[no-untyped-call]  # torch's
+    size = rows_at_once(rows, prod(leading) * columns, boxes.device)
+    if size >= rows:
+        return compare(boxes, others)
+    found = boxes.new_empty(*leading, rows, columns)
+    for first in range(0, rows, size):
+        part = slice(first, first + size)
+        found[..., part, :] = compare(boxes[..., part, :], others)
+    return found
