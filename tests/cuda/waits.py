@@ -25,24 +25,11 @@ _NEAR: set[Wait] = {
     ("ops/nms.py _nearly_equal", "boolean mask"),
 }
 _CROSSING: set[Wait] = {
-    ("models/faster_rcnn.py forward", "copy from the CPU"),
     ("models/faster_rcnn.py forward", "boolean mask"),
     ("models/faster_rcnn.py <genexpr>", "item"),
     ("autograd backward", "boolean mask"),
 }
-_IMAGES: Wait = ("criteria/two_stage.py __call__", "copy from the CPU")
-_CROPPED: set[Wait] = {
-    ("ops/boxes.py normalized", "copy from the CPU"),
-    ("ops/roi.py map_sizes", "copy from the CPU"),
-    ("ops/roi.py weighted_gather", "copy from the CPU"),
-}
 _VALID: Wait = ("models/valid_rows.py of_valid_rows", "item")
-_BINS: set[Wait] = {
-    ("ops/position_sensitive.py position_sensitive_crop", "copy from the CPU"),
-    ("ops/position_sensitive.py bin_of", "copy from the CPU"),
-}
-_CLIPPED: Wait = ("ops/boxes.py clip_boxes", "copy from the CPU")
-
 # Of every family: the numbers of the step before, which were sent on their way when it ended.
 ALWAYS: set[Wait] = {_ARRIVED}
 # Of every family whose inputs have several sizes.
@@ -51,13 +38,13 @@ SEVERAL_SIZES: set[Wait] = {("models/anchor_layer.py forward", "copy from the CP
 # Of a step, by family.
 STEPS: dict[str, set[Wait]] = {
     "ssd, mined": _MINED | _NEAR,
-    "faster_rcnn": _SUPPRESSED | {_PICKED} | _CROSSING | {_IMAGES} | _CROPPED,
-    "faster_rcnn, one map": _SUPPRESSED | {_PICKED} | _CROSSING | {_IMAGES} | _CROPPED,
-    "faster_rcnn, options": _SUPPRESSED | {_FULL_CLASSES, _CLIPPED, _IMAGES} | _CROPPED | _MINED,
-    "mask_rcnn": _SUPPRESSED | {_PICKED} | _CROSSING | {_IMAGES, _VALID} | _CROPPED,
-    "mask_rcnn, paper": _SUPPRESSED | {_PICKED, _FULL_CLASSES, _IMAGES, _VALID} | _CROPPED,
-    "rfcn": _SUPPRESSED | {_PICKED} | _CROSSING | {_IMAGES} | _CROPPED | _BINS,
-    "proposals": _SUPPRESSED | {_PICKED} | _CROSSING | {_IMAGES},
+    "faster_rcnn": _SUPPRESSED | {_PICKED} | _CROSSING,
+    "faster_rcnn, one map": _SUPPRESSED | {_PICKED} | _CROSSING,
+    "faster_rcnn, options": _SUPPRESSED | {_FULL_CLASSES} | _MINED,
+    "mask_rcnn": _SUPPRESSED | {_PICKED} | _CROSSING | {_VALID},
+    "mask_rcnn, paper": _SUPPRESSED | {_PICKED, _FULL_CLASSES, _VALID},
+    "rfcn": _SUPPRESSED | {_PICKED} | _CROSSING,
+    "proposals": _SUPPRESSED | {_PICKED} | _CROSSING,
 }
 # What a step that is described for the log waits for, beside that: each hundredth.
 DESCRIBED: set[Wait] = {("criteria/anchor.py describe", "boolean mask")}
@@ -73,10 +60,6 @@ REASONS: dict[Wait, str] = {
     **dict.fromkeys(_MINED, "hard examples are suppressed greedily, image by image"),
     **dict.fromkeys(_NEAR, "near an overlap of 1 those that overlap at all are looked for first"),
     **dict.fromkeys(_CROSSING, "anchors that cross the image's border are dropped, not masked, as in TF"),
-    _IMAGES: "the number of images is a tensor, so that processes can add it up",
-    **dict.fromkeys(_CROPPED, "sizes of maps and of the input are made tensors at each step; they are constants"),
     _VALID: "padding is not shown to the mask head, where there is any",
-    **dict.fromkeys(_BINS, "the bins of a crop are made tensors at each step; they are constants"),
-    _CLIPPED: "the input's size is made a tensor at each step; it is a constant",
     **dict.fromkeys(DESCRIBED, "distributions of losses are of some anchors; only each hundredth step is described"),
 }

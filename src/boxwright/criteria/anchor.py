@@ -20,6 +20,7 @@ from boxwright.criteria.hard_example_miner import HardExampleMiner
 from boxwright.criteria.localization_losses import LocalizationLoss
 from boxwright.criteria.target_assigner import AnchorTargets, Assigner, ClassColumns
 from boxwright.criteria.terms import LossTerm
+from boxwright.ops.constants import constants
 from boxwright.ops.matcher import IGNORED, UNMATCHED, has_match
 from boxwright.types import AnchorPredictions, Targets
 
@@ -188,7 +189,7 @@ class AnchorCriterion:
 def _in_units_of_input(predictions: AnchorPredictions, targets: Targets) -> tuple[Tensor, Targets]:
     """Bring anchors and groundtruth from pixels to 0..1 of the input, in which TF codes boxes."""
     height, width = predictions.input_size
-    unit = predictions.anchors.new_tensor([width, height, width, height])
+    unit = constants([width, height, width, height], predictions.anchors.device)
     keypoints = None if targets.keypoints is None else targets.keypoints / unit[:2]
     return predictions.anchors / unit, replace(targets, boxes=targets.boxes / unit, keypoints=keypoints)
 

@@ -189,7 +189,7 @@ class TwoStageCriterion:
 
     def __call__(self, predictions: TwoStagePredictions, targets: Targets) -> dict[str, LossTerm]:
         """Return the terms of all stages, by TF's names."""
-        images = predictions.proposals.scores.new_tensor(float(len(targets.boxes)))
+        images = torch.full((), float(len(targets.boxes)), device=predictions.proposals.scores.device)
         terms = self.first(predictions.first, targets, images)
         if self.second is not None and predictions.regions is not None:
             terms |= self.second(predictions.regions, predictions.proposals, targets, images)

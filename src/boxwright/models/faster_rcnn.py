@@ -20,6 +20,7 @@ from boxwright.models.network import ClassLayer, Network, Parts
 from boxwright.models.second_stage import BoxClassifier, FinalOutputs, SecondStage
 from boxwright.models.third_stage import MaskPredictor
 from boxwright.ops.boxes import clip_boxes
+from boxwright.ops.constants import constants
 from boxwright.types import AnchorPredictions, Proposals, Targets, TwoStagePredictions
 
 __all__ = ["FasterRCNN", "Propose", "RegionProposalNetwork"]
@@ -61,7 +62,7 @@ class RegionProposalNetwork(nn.Module):
         anchors, level_sizes = self.anchors(maps, input_size)
         height, width = input_size
         if self.crossing == "prune" and self.training:
-            limit = anchors.new_tensor([width, height])
+            limit = constants([width, height], anchors.device)
             inside = ((anchors[:, :2] >= 0) & (anchors[:, 2:] <= limit)).all(1)
             codes, logits, anchors = codes[:, inside], logits[:, inside], anchors[inside]
             level_sizes = tuple(int(part.sum()) for part in inside.split(list(level_sizes)))

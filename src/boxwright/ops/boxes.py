@@ -11,6 +11,7 @@ from math import prod
 import torch
 from torch import Tensor
 
+from boxwright.ops.constants import constants
 from boxwright.ops.slices import rows_at_once
 
 __all__ = ["box_area", "clip_boxes", "normalized", "pairwise_intersection", "pairwise_ioa", "pairwise_iou"]
@@ -39,9 +40,11 @@ def clip_boxes(boxes: Tensor, height: Tensor | float, width: Tensor | float) -> 
     Returns:
         [..., 4]; a box outside the window has no area left.
     """
-    limit_x = torch.as_tensor(width, dtype=boxes.dtype, device=boxes.device)
-    limit_y = torch.as_tensor(height, dtype=boxes.dtype, device=boxes.device)
-    limits = torch.stack([limit_x, limit_y, limit_x, limit_y], dim=-1)
+    if isinstance(height, Tensor) or isinstance(width, Tensor):
+        limit_x, limit_y = (torch.as_tensor(one, dtype=boxes.dtype, device=boxes.device) for one in (width, height))
+        limits = torch.stack([limit_x, limit_y, limit_x, limit_y], dim=-1)
+    else:
+        limits = constants([width, height, width, height], boxes.device, boxes.dtype)
     return torch.minimum(boxes.clamp(min=0), limits)
 
 
@@ -56,7 +59,7 @@ def normalized(boxes: Tensor, size: tuple[int, int]) -> Tensor:
         float32 [..., 4].
     """
     height, width = 1 / size[0], 1 / size[1]
-    return boxes * boxes.new_tensor([width, height, width, height])
+    return boxes * constants([width, height, width, height], boxes.device)
 
 
 def pairwise_intersection(boxes: Tensor, others: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from boxwright.ops.constants import constants
 from boxwright.ops.roi import Size, crop_and_resize
 
 __all__ = ["position_sensitive_crop"]
@@ -28,12 +29,12 @@ def position_sensitive_crop(features: Tensor, boxes: Tensor, size: Size, bins: S
     """
     rows, columns = bins
     levels = torch.zeros(boxes.shape[:2], dtype=torch.int64, device=boxes.device)
-    start, step = boxes[..., :2], (boxes[..., 2:] - boxes[..., :2]) / boxes.new_tensor([columns, rows])
+    start, step = boxes[..., :2], (boxes[..., 2:] - boxes[..., :2]) / constants([columns, rows], boxes.device)
     cells = (size[0] // rows, size[1] // columns)
     blocks = features.chunk(rows * columns, dim=1)
 
     def bin_of(row: int, column: int) -> Tensor:
-        place = boxes.new_tensor([column, row])
+        place = constants([column, row], boxes.device)
         part = torch.cat([start + place * step, start + (place + 1) * step], dim=-1)
         return crop_and_resize([blocks[row * columns + column]], part, levels, cells, fade=fade)
 

@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from boxwright.ops.constants import constants
+
 __all__ = [
     "Pool",
     "Taps",
@@ -83,9 +85,9 @@ def map_sizes(maps: Sequence[Tensor], levels: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
         Heights and widths.
     """
-    sizes = torch.tensor([level.shape[-2:] for level in maps], device=levels.device)
-    height, width = sizes[levels].unbind(-1)
-    return height, width
+    heights = constants([level.shape[-2] for level in maps], levels.device, torch.int64)
+    widths = constants([level.shape[-1] for level in maps], levels.device, torch.int64)
+    return heights[levels], widths[levels]
 
 
 def crop_and_resize(
@@ -234,7 +236,7 @@ def weighted_gather(maps: Sequence[Tensor], images: Tensor, levels: Tensor, rows
     if table is None:
         table = maps[0].permute(0, 2, 3, 1).flatten(0, 2)
     height, width = map_sizes(maps, levels)
-    cells = torch.tensor([level.shape[-2] * level.shape[-1] for level in maps], device=levels.device)
+    cells = constants([level.shape[-2] * level.shape[-1] for level in maps], levels.device, torch.int64)
     batch = torch.full((), maps[0].shape[0], device=levels.device)
     first = (cells.cumsum(0) - cells)[levels] * batch + images * height * width
     row_starts = first[:, None, None] + rows.places * width[:, None, None]

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from boxwright.ops.box_coder import BoxCoder, KeypointBoxCoder
+from boxwright.ops.constants import constants
 from boxwright.postprocessing.level_candidates import BestOfLevel
 from boxwright.postprocessing.nms import Nms
 from boxwright.postprocessing.score_converters import ScoreConverter
@@ -72,7 +73,7 @@ class AnchorPostprocessor:
     def _unit(self, predictions: AnchorPredictions) -> Tensor:
         """Return the unit [4] in which boxes are coded: the input's size, or pixels where that is the same."""
         height, width = (1, 1) if self.box_coder.unit_free else predictions.input_size
-        return predictions.anchors.new_tensor([width, height, width, height])
+        return constants([width, height, width, height], predictions.anchors.device)
 
 
 def of_anchors(values: Tensor, anchors: Tensor) -> Tensor:
