@@ -101,8 +101,8 @@ def _headers(good: _Good, rng: random.Random) -> dict[str, bytes]:
     for _ in range(rng.choice((0, 0, 0, 1, 2))):
         name = rng.choice(_HEADERS)
         value = rng.choice([*_ODD, mutate(headers.get(name, b"application/json"), rng, [b"multipart/form-data"])])
-        # What no client can send: it would end the header.
-        headers[name] = value.translate(None, b"\r\n\0").strip()
+        # What no client can send: it would end the header, or this one (h11) refuses it.
+        headers[name] = value.translate(None, b"\r\n\0\v\f").strip()
     return headers
 
 
