@@ -16,7 +16,7 @@ from boxwright.inference.evaluate_shares import evaluate_in_shares
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "engine",
-    ["local", pytest.param("ray", marks=[pytest.mark.slow, pytest.mark.filterwarnings("ignore")])],
+    ["local", pytest.param("ray", marks=pytest.mark.filterwarnings("ignore"))],
 )
 def test_workers_make_the_evaluation_of_one(engine: str, small_config: Path, tmp_path: Path) -> None:
     """Metrics, losses, rows and pictures: all the same, whoever looked at which image."""

@@ -13,7 +13,6 @@ __all__ = ["constants"]
 def constants(numbers: Sequence[float], device: torch.device, dtype: torch.dtype = torch.float32) -> Tensor:
     """Return numbers as a tensor [n], which a GPU writes itself.
 
-    `torch.tensor` would make it of the CPU's memory, and wait until the numbers have left that, behind all that the GPU
-    was told before.
+    `torch.tensor` would fill memory of the CPU and copy it, and the copy waits for all work that was queued before.
     """
     return torch.stack([torch.full((), number, dtype=dtype, device=device) for number in numbers])
