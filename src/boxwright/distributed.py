@@ -21,10 +21,11 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
+from torch.distributed.tensor import DTensor
 
 from boxwright.errors import BoxwrightError, TrainingError
 
-__all__ = ["ALONE", "Processes", "join_processes", "meet"]
+__all__ = ["ALONE", "Processes", "gathered", "join_processes", "local", "meet"]
 
 T = TypeVar("T")
 # Long enough for an evaluation of which one process has the larger part.
@@ -203,3 +204,13 @@ def meet(store: Store, here: Processes, patience: timedelta) -> Store:
             raise TrainingError(f"processes {sorted(missing)} of {here.count} did not come within {patience}")
         time.sleep(_POLL)
     return PrefixStore(name, store)
+
+
+def gathered(value: Tensor) -> Tensor:
+    """Return a tensor whole; where it is spread over processes, all of them call this together."""
+    return value.full_tensor() if isinstance(value, DTensor) else value
+
+
+def local(value: Tensor) -> Tensor:
+    """Return the rows of a tensor that this process has, in the same memory; all of them where it is not spread."""
+    return value.to_local() if isinstance(value, DTensor) else value

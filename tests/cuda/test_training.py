@@ -23,20 +23,23 @@ RULES = [Momentum(), MomentumTF1(), RMSProp(), RMSPropTF1(), Adam(), AdamW()]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
-def test_an_update_is_a_few_kernels_and_no_wait(rule: Any) -> None:
+@pytest.mark.parametrize("flagged", [False, True])
+def test_an_update_is_a_few_kernels_and_no_wait(rule: Any, flagged: bool) -> None:
     shapes = [(8, 3, 3, 3), (8,), (16, 8, 1, 1), (16,), (4, 16)]
     with fake_cuda() as ledger:
         weights = [torch.nn.Parameter(torch.rand(shape, device=CUDA)) for shape in shapes]
         weights[0].data = weights[0].data.contiguous(memory_format=torch.channels_last)
         optimizer = Optimizer(weights, rule)
+        finite = torch.ones((), dtype=torch.bool, device=CUDA) if flagged else None
         optimizer.param_groups[0]["lr"] = 0.1
         for step in range(2):
             for weight in weights:
                 weight.grad = torch.ones_like(weight)
             if step:
                 ledger.clear()
-            optimizer.step()
-        assert all(name.startswith(("_foreach", "ones_like")) for name in ledger.kernels), ledger.kernels
+            optimizer.step(finite=finite)
+        others = {name: count for name, count in ledger.kernels.items() if not name.startswith("_foreach")}
+        assert others == ({"cat": 2, "where": 1} if flagged else {})
         assert not ledger.waits
         assert not ledger.mixed_lists
     wrong, unknown = unsupported(ledger.dtypes)

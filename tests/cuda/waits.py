@@ -51,7 +51,7 @@ DESCRIBED: set[Wait] = {("criteria/anchor.py describe", "boolean mask")}
 
 REASONS: dict[Wait, str] = {
     **dict.fromkeys(SEVERAL_SIZES, "anchors of inputs of several sizes are laid on the CPU at each step"),
-    _ARRIVED: "losses of the step before are read while this one runs, so that one that is not finite can be undone",
+    _ARRIVED: "losses of the step before are read while this one runs; an update that is not finite was left out by the GPU",
     **dict.fromkeys(
         _SUPPRESSED, "greedy suppression looks at ever more of the best candidates until the image is full"
     ),

@@ -43,11 +43,21 @@ def test_gradients_and_statistics_are_the_same_to_the_last_bit(family: str) -> N
 
 def test_statistics_move_once(small_config: Path) -> None:
     one, batch = learner(small_config)
-    recompute_blocks(one.state.detector.network.backbone)
+    network = one.state.detector.network
+    given: dict[str, list[torch.Tensor]] = {}
+    norms = {name: part for name, part in network.backbone.named_modules() if isinstance(part, nn.BatchNorm2d)}
+    for name, norm in norms.items():
+        norm.register_forward_hook(
+            lambda _, inputs, __, name=name: given.setdefault(name, []).append(inputs[0].detach().clone())
+        )
+    recompute_blocks(network.backbone)
+    before = {name: norm.running_mean.clone() for name, norm in norms.items() if norm.running_mean is not None}
     one.learn(batch)
-    counts = [v for n, v in one.state.detector.network.named_buffers() if n.endswith("num_batches_tracked")]
-    assert len(counts) > 20
-    assert {int(count) for count in counts} == {1}
+    assert sum(len(of_norm) == 2 for of_norm in given.values()) > 15
+    for name, norm in norms.items():
+        assert norm.momentum is not None
+        moved = before[name].lerp(given[name][0].mean((0, 2, 3)), norm.momentum)
+        torch.testing.assert_close(norm.running_mean, moved, msg=name)
 
 
 def test_less_is_kept(small_config: Path) -> None:

@@ -15,7 +15,7 @@ from boxwright.builders.training import build_training
 from boxwright.data.augmentation.transform import Chain
 from boxwright.data.batch import Batch
 from boxwright.data.loader import TrainingExamples, training_batches
-from boxwright.distributed import ALONE, Processes
+from boxwright.distributed import ALONE
 from boxwright.training.state import new_state
 from boxwright.training.step import TOTAL, Learner, NotFiniteError
 from tests.conftest import Silent
@@ -89,54 +89,61 @@ def oom(*_: Any, **__: Any) -> Any:
     raise RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be reported later")
 
 
-def weights(one: Learner) -> dict[str, torch.Tensor]:
-    return {name: p.detach().clone() for name, p in one.state.detector.network.named_parameters()}
+def whole_state(one: Learner) -> list[torch.Tensor]:
+    """Return copies of weights, statistics, slots and averages."""
+    state = one.state
+    slots = [value for some in state.optimizer.state.values() for value in some.values()]
+    averages = [] if state.average is None else list(state.average.shadow.values())
+    network = state.detector.network
+    return [value.detach().clone() for value in (*network.parameters(), *network.buffers(), *slots, *averages)]
 
 
-def test_no_room_for_a_second_copy_of_the_weights_makes_steps_wait(
-    small_config: Path, monkeypatch: pytest.MonkeyPatch
+def not_a_number(batch: Batch) -> Batch:
+    return replace(batch, images=torch.full_like(batch.images.float(), torch.nan))
+
+
+@pytest.mark.parametrize("in_time", [True, False], ids=["looked for", "found by the next step"])
+@pytest.mark.parametrize("optimizer", [(), (ADAM,)], ids=["momentum", "adam"])
+def test_a_step_that_is_not_finite_changes_nothing(
+    small_config: Path, optimizer: tuple[str, ...], in_time: bool
 ) -> None:
-    """The steps are the same; one that is not finite is found out before the update instead of being undone."""
-    heard: list[str] = []
-
-    class Listener(Silent):
-        def message(self, text: str) -> None:
-            heard.append(text)
-
-    Listener()
-    free, batch = learner(small_config, FROZEN)
-    short, _ = learner(small_config, FROZEN)
-    monkeypatch.setattr(short._before, "take", oom)
-    for _ in range(3):
-        assert short.learn(batch, wait=False).losses == free.learn(batch, wait=False).losses
-    assert heard == ["not enough memory for a second copy of the weights: from here on each step is waited for"]
-    free.look_back()
-    short.look_back()
-    assert all(torch.equal(one, weights(free)[name]) for name, one in weights(short).items())
-    before = weights(short)
-    bad = replace(batch, images=torch.full_like(batch.images.float(), torch.nan))
-    with pytest.raises(NotFiniteError):
-        short.learn(bad, wait=False)
-    assert all(torch.equal(before[name], one) for name, one in weights(short).items())
+    """Not waited for, it is left out by the device, and the steps after it are those of a run that never saw it."""
+    averaged = "train_config.optimizer.use_moving_average=true"
+    plain, batch = learner(small_config, averaged, *optimizer)
+    one, _ = learner(small_config, averaged, *optimizer)
+    plain.learn(batch)
+    one.learn(batch)
+    before = whole_state(one)
+    one.learn(not_a_number(batch), wait=False)
+    with pytest.raises(NotFiniteError, match="step 2: the loss is not finite"):
+        one.look_back() if in_time else one.learn(batch, wait=False)
+    assert (one.state.step, one.state.samples) == (1, plain.state.samples)
+    assert all(torch.equal(*both) for both in zip(before, whole_state(one), strict=True))
+    for _ in range(2):
+        assert one.learn(batch, wait=False).losses == plain.learn(batch).losses
+    one.look_back()
+    assert all(torch.equal(*both) for both in zip(whole_state(plain), whole_state(one), strict=True))
+    assert len(before) > 200
 
 
-def test_one_of_several_processes_does_not_wait_alone(small_config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would end a step that is not finite before the others do, which then wait for it forever."""
-    one, _ = learner(small_config, FROZEN)
-    monkeypatch.setattr(one._before, "take", oom)
-    one.processes = Processes(1, 2)
-    with pytest.raises(bw.TrainingError, match="step 1: not enough memory for a second copy of the weights; a smaller"):
-        one._remember()
+def test_a_first_step_that_is_not_finite_changes_nothing(small_config: Path) -> None:
+    one, batch = learner(small_config, ADAM)
+    before = [value.detach().clone() for value in one.state.detector.network.state_dict().values()]
+    one.learn(not_a_number(batch), wait=False)
+    assert one.settle()
+    assert one.state.step == 0
+    after = one.state.detector.network.state_dict().values()
+    assert all(torch.equal(*both) for both in zip(before, after, strict=True))
+    assert all(not value.any() for some in one.state.optimizer.state.values() for value in some.values())
+    assert one.state.optimizer.param_groups[0]["count"] == 0
 
 
 @pytest.mark.parametrize("wait", [True, False])
-def test_an_update_that_does_not_fit_is_said_and_leaves_no_half(
+def test_an_update_that_does_not_fit_is_said_and_the_state_counts_as_broken(
     small_config: Path, monkeypatch: pytest.MonkeyPatch, wait: bool
 ) -> None:
-    """Where there is a copy of the weights they are put back; where not the state counts as broken, and is not saved."""
     one, batch = learner(small_config, ADAM, FROZEN)
     one.learn(batch, wait=wait)
-    before = weights(one)
     real = torch._foreach_addcdiv_
 
     def half(parameters: list[torch.Tensor], *others: Any, **more: Any) -> None:
@@ -146,9 +153,7 @@ def test_an_update_that_does_not_fit_is_said_and_leaves_no_half(
     monkeypatch.setattr(torch, "_foreach_addcdiv_", half)
     with pytest.raises(bw.TrainingError, match=r"step 2: not enough memory to update the weights \(CUDA error: out of"):
         one.learn(batch, wait=wait)
-    same = all(torch.equal(before[name], value) for name, value in weights(one).items())
-    assert same is not wait
-    assert one.settle() is not wait
+    assert not one.settle()
     assert one.state.step == 1
 
 

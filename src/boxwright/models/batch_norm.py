@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
+from torch.nn import functional as F
 
 __all__ = ["BatchNorm2d", "BatchNormSettings", "SyncBatchNorm2d", "make_norm"]
 
@@ -42,7 +43,17 @@ class BatchNorm2d(nn.BatchNorm2d):
     def forward(self, input: Tensor) -> Tensor:
         """Return the same shape."""
         if not self.training or input.shape[0] * input.shape[2] * input.shape[3] > 1:
-            return super().forward(input)
+            # Not PyTorch's own `forward`, which counts batches: one launch a layer for a number that nothing reads.
+            return F.batch_norm(
+                input,
+                self.running_mean,
+                self.running_var,
+                self.weight,
+                self.bias,
+                self.training,
+                self.momentum or 0.0,
+                self.eps,
+            )
         flattened = input.detach().flatten().float()
         self.move_averages(flattened, torch.zeros_like(flattened))
         flat = (input - input) * self.weight[:, None, None] + self.bias[:, None, None]
@@ -54,8 +65,6 @@ class BatchNorm2d(nn.BatchNorm2d):
         if self.running_mean is not None and self.running_var is not None and self.momentum is not None:
             self.running_mean.lerp_(mean, self.momentum)
             self.running_var.lerp_(variance, self.momentum)
-        if self.num_batches_tracked is not None:
-            self.num_batches_tracked.add_(1)
 
 
 class _Total(torch.autograd.Function):

@@ -88,12 +88,15 @@ class Network(nn.Module):
         raise NotImplementedError
 
     def statistics(self) -> list[Tensor]:
-        """Return the buffers that training changes; anchors and constants, which follow from the network, are none."""
+        """Return the buffers that training changes, float32.
+
+        Anchors and constants, which follow from the network, are none; nor are counts of batches, which nothing reads.
+        """
         return [
             buffer
             for module in self.modules()
             for name, buffer in module._buffers.items()
-            if buffer is not None and name not in module._non_persistent_buffers_set
+            if buffer is not None and name not in module._non_persistent_buffers_set and buffer.is_floating_point()
         ]
 
     def lay_anchors(self, input_size: tuple[int, int], channels: int = 3) -> None:

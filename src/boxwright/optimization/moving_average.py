@@ -5,6 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from boxwright.distributed import local
+from boxwright.optimization.undo import in_parts, undone_unless
+
 __all__ = ["MovingAverage"]
 
 
@@ -26,16 +29,21 @@ class MovingAverage:
         self.shadow = {name: torch.zeros_like(p) for name, p in network.named_parameters()}
 
     @torch.no_grad()
-    def update(self, network: nn.Module, count: int) -> None:
+    def update(self, network: nn.Module, count: int, *, finite: Tensor | None = None) -> None:
         """Follow the weights after an update.
 
         Args:
             network: The network.
             count: Updates done before this one.
+            finite: A bool scalar on the weights' device: where it is false, the averages stay as they are.
         """
-        parameters = dict(network.named_parameters())
+        weights = dict(network.named_parameters())
         decay = min(self.decay, (2 + count) / (11 + count))
-        torch._foreach_lerp_(list(self.shadow.values()), [parameters[name] for name in self.shadow], 1 - decay)
+        averages = [local(one) for one in self.shadow.values()]
+        followed = [local(weights[name]) for name in self.shadow]
+        for part in in_parts(averages, 0):
+            with undone_unless(finite, averages[part]):
+                torch._foreach_lerp_(averages[part], followed[part], 1 - decay)
 
     def load(self, shadow: dict[str, Tensor]) -> None:
         """Take over stored averages.

@@ -13,6 +13,9 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor
 
+from boxwright.distributed import local
+from boxwright.optimization.undo import in_parts, undone_unless
+
 __all__ = ["Adam", "AdamW", "Momentum", "MomentumTF1", "Optimizer", "RMSProp", "RMSPropTF1", "UpdateRule"]
 
 Tensors = list[Tensor]
@@ -54,20 +57,26 @@ class Optimizer(torch.optim.Optimizer):
         self.rule = rule
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None, *, finite: Tensor | None = None) -> None:  # type: ignore[override]
         """Update every parameter that has a gradient.
 
         Updates are counted for all parameters together, as Keras does, whether or not one was frozen for a while.
 
         Args:
             closure: Not supported; here for PyTorch's signature.
+            finite: A bool scalar on the parameters' device: where it is false, parameters and slots stay as they are.
+                The update is counted all the same.
         """
         for group in self.param_groups:
             parameters = [p for p in group["params"] if p.grad is not None]
-            if parameters:
-                slots = [self._slot(parameters, name, start) for name, start in self.rule.slots.items()]
-                self.rule(parameters, [p.grad for p in parameters], slots, group["lr"], group["count"])
-                group["count"] += 1
+            slots = [self._slot(parameters, name, start) for name, start in self.rule.slots.items()]
+            changing = [[local(one) for one in some] for some in (parameters, *slots)]
+            gradients = [local(p.grad) for p in parameters]
+            for part in in_parts(changing[0], len(slots)):
+                of_part = [some[part] for some in changing]
+                with undone_unless(finite, [one for some in of_part for one in some]):
+                    self.rule(of_part[0], gradients[part], of_part[1:], group["lr"], group["count"])
+            group["count"] += bool(parameters)
 
     def _slot(self, parameters: Tensors, name: str, start: float) -> Tensors:
         for parameter in parameters:

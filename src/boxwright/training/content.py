@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from boxwright.training.sharding import gathered
+from boxwright.distributed import gathered
 
 __all__ = ["Content", "contribute", "copied"]
 

@@ -196,7 +196,7 @@ def rehearse(config: m.TrainEvalPipelineConfig, device: str = "auto") -> Rehears
 
 
 def _measure(config: m.TrainEvalPipelineConfig, device: torch.device) -> Iterator[Rehearsal]:
-    """Yield what is known after each batch from the second on; steps are those of a run, snapshots and all."""
+    """Yield what is known after each batch from the second on; steps are those of a run."""
     plan = build_training(config)
     dataset = build_dataset(config.train_input_reader, "train_input_reader")
     detector = placed(build_detector(config, dataset.categories), device)
@@ -242,7 +242,7 @@ def _read(examples: TrainingExamples, count: int) -> tuple[list[Sample], float]:
 
 
 def _take_steps(learner: Learner, batch: Batch, device: torch.device) -> float:
-    """Return the seconds of a step: of the third, as the first makes the slots, and the second a copy of them."""
+    """Return the seconds of a step: of the third, as the first makes the slots."""
     batch, wait = batch.to(device), device.type == "cpu"  # as in a run, which on a GPU waits for few steps
     for _ in range(2):
         learner.learn(batch, wait=wait)

@@ -20,7 +20,7 @@ from boxwright.criteria.terms import LossTerm
 from boxwright.training.losses import Forward, LossModule
 from boxwright.training.state import TrainingState
 
-__all__ = ["gathered", "learn_as_their_rows", "local", "shard_state", "whole_weights"]
+__all__ = ["learn_as_their_rows", "shard_state", "whole_weights"]
 
 # So that torch finds, in what a forward pass returns, the tensors from which gradients will come.
 for _kind in (LossTerm, Forward):
@@ -86,13 +86,3 @@ def learn_as_their_rows(module: nn.Module) -> None:
     with whole_weights(module):
         for name, weight in module.named_parameters():
             weight.requires_grad_(name in learning)
-
-
-def gathered(value: Tensor) -> Tensor:
-    """Return a tensor whole; where it is spread over processes, all of them call this together."""
-    return value.full_tensor() if isinstance(value, DTensor) else value
-
-
-def local(value: Tensor) -> Tensor:
-    """Return the rows of a tensor that this process has, in the same memory; all of them where it is not spread."""
-    return value.to_local() if isinstance(value, DTensor) else value

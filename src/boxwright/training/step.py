@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import record_function
 
@@ -25,14 +26,14 @@ from boxwright.criteria.criterion import Description
 from boxwright.criteria.terms import REGULARIZATION, TOTAL, LossTerm
 from boxwright.data.batch import Batch
 from boxwright.device import first_line, free_cached_memory, is_out_of_memory, random_devices
-from boxwright.distributed import Processes
+from boxwright.distributed import Processes, gathered
 from boxwright.errors import TrainingError
 from boxwright.optimization.trainable import Trainable
+from boxwright.optimization.undo import Kept
 from boxwright.tensorflow.variables import names_of
 from boxwright.training.graphs import check_capture
 from boxwright.training.losses import Forward, LossModule
-from boxwright.training.sharding import gathered, learn_as_their_rows, shard_state
-from boxwright.training.snapshot import Snapshot, copied_into, copy_all
+from boxwright.training.sharding import learn_as_their_rows, shard_state
 from boxwright.training.state import TrainingState, seed_step
 from boxwright.types import Targets
 
@@ -128,12 +129,10 @@ class Learner:
         self.module: nn.Module = self.losses
         self._wrapped_for: frozenset[str] | None = None
         # Of the step under way: the statistics before it, and whether weights are half-changed.
-        self._statistics: list[Tensor] = []
-        self._under_way = self._updating = False
-        # The step before, where it was not waited for, and how to undo it.
+        self._statistics: Kept | None = None
+        self._updating = False
+        # The step before, where it was not waited for.
         self._unread: tuple[StepResult, Batch] | None = None
-        self._before = Snapshot()
-        self._room_to_remember = True
 
     def shard(self) -> None:
         """Spread weights, averages and slots over the processes; no step has been taken yet."""
@@ -146,8 +145,8 @@ class Learner:
         Args:
             batch: This process's part of it, on the device.
             describe: Whether to say how it was assigned.
-            wait: Whether to know before the update that losses and gradients are finite. Without, that is found out
-                in the next step, which undoes this one, or by `look_back`: a GPU then never waits for the program.
+            wait: Whether to know before the update that losses and gradients are finite. Without, the device leaves
+                out an update where they are not, and the program hears of it in the next step or by `look_back`.
 
         Returns:
             What was found.
@@ -162,7 +161,7 @@ class Learner:
         rate = plan.optimizer.schedule(state.step)
         for group in state.optimizer.param_groups:
             group["lr"] = rate
-        self._keep_statistics()
+        self._statistics = Kept(state.detector.network.statistics())
         try:
             losses, predictions, targets = self._gradients(batch)
         except Exception:
@@ -170,60 +169,43 @@ class Learner:
             raise
         with record_function("optimizer"):
             gradients, norm = self._finish_gradients()
-            found = _arriving(losses, norm, rate)
+            numbers = torch.stack([*losses.values(), norm])
+            found, finite = _arriving(tuple(losses), numbers, rate), None
             self.look_back()
             overflow = state.scaler.is_enabled() and self._overflowed(found)
-            if state.scaler.is_enabled() or wait or not self._remember():
-                if not overflow and not found.finite:
-                    self._undo_statistics()
-                    state.scaler.update()  # a scaler that is not told of the end of a step refuses the next
-                    raise NotFiniteError(state.step + 1, found, batch)
-            else:
-                self._unread = (found, batch)
+            if not state.scaler.is_enabled() and not wait:
+                self._unread, finite = (found, batch), numbers.isfinite().all()
+            elif not overflow and not found.finite:
+                self._undo_statistics()
+                state.scaler.update()  # a scaler that is not told of the end of a step refuses the next
+                raise NotFiniteError(state.step + 1, found, batch)
             if plan.clip_norm > 0 and not overflow:
                 # As tf.clip_by_global_norm: no epsilon in the divisor.
                 torch._foreach_mul_(gradients, (plan.clip_norm / norm).clamp(max=1.0))
-            self._update(overflow)
+            self._update(overflow, finite)
         state.step += 1
         state.samples += plan.stream.batch_size
-        self._under_way = self._updating = False
+        self._statistics, self._updating = None, False
         description = state.detector.criterion.describe(predictions, targets) if describe else None
         return replace(found, description=description, skipped=overflow)
 
-    def _remember(self) -> bool:
-        """Keep what the update is about to change; return False where the memory has no room for it."""
-        if self._room_to_remember:
-            try:
-                self._before.take(self.state, self._statistics)
-            except RuntimeError as error:
-                if not is_out_of_memory(error):
-                    raise
-                self._before, self._room_to_remember = Snapshot(), False
-                self._say_no_room()
-        return self._room_to_remember
-
-    def _say_no_room(self) -> None:
-        free_cached_memory()
-        text = "not enough memory for a second copy of the weights"
-        if self.processes.count > 1:  # one that waits would leave a step that the others still take
-            raise TrainingError(f"step {self.state.step + 1}: {text}; a smaller batch_size needs less") from None
-        self.processes.log.info(f"{text}: from here on each step is waited for")
-
-    def _update(self, overflow: bool) -> None:
-        """Change the weights, and let the average follow them."""
+    def _update(self, overflow: bool, finite: Tensor | None) -> None:
+        """Change the weights, and let the average follow them; nothing changes where the device knows of a reason."""
         state = self.state
         self._updating = True
         try:
-            state.scaler.step(state.optimizer)
-            state.scaler.update()
+            if finite is None:
+                state.scaler.step(state.optimizer)
+                state.scaler.update()
+            else:
+                state.optimizer.step(finite=finite)
             if state.average is not None and not overflow:
-                state.average.update(state.detector.network, state.step)
+                state.average.update(state.detector.network, state.step, finite=finite)
+            if self._statistics is not None and finite is not None:
+                self._statistics.restore(unless=finite)
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
-            if self._unread is not None:  # the weights before it are at hand
-                self._before.restore(state)
-                self._unread, self._under_way, self._updating = None, False, False
             raise TrainingError(
                 f"step {state.step + 1}: not enough memory to update the weights ({first_line(error)}); "
                 "a smaller network, or an optimizer that remembers less of each weight, needs less"
@@ -239,9 +221,12 @@ class Learner:
             return
         (found, batch), self._unread = self._unread, None
         if not found.finite:
-            self._updating = True
-            self._before.restore(self.state)
-            self._under_way = self._updating = False
+            self._undo_statistics()  # of a step that has begun since; the device changed nothing else
+            self.state.step -= 1
+            self.state.samples -= self.plan.stream.batch_size
+            for group in self.state.optimizer.param_groups:
+                group["count"] -= 1
+            self._statistics = None
             raise NotFiniteError(self.state.step + 1, found, batch)
 
     def untie(self) -> None:
@@ -261,13 +246,8 @@ class Learner:
         return not self._updating
 
     def _undo_statistics(self) -> None:
-        if self._under_way and self._statistics:
-            copy_all(self.state.detector.network.statistics(), self._statistics)
-
-    def _keep_statistics(self) -> None:
-        """Remember what a step changes before its losses are known to be finite; in memory that is kept for it."""
-        self._statistics = copied_into(self._statistics, self.state.detector.network.statistics())
-        self._under_way = True
+        if self._statistics is not None:
+            self._statistics.restore()
 
     def _trainable(self) -> Trainable:
         network = self.state.detector.network
@@ -397,7 +377,7 @@ class Learner:
         if self.plan.bias_multiplier != 1:
             torch._foreach_mul_(self.trainable.bias_gradients(), self.plan.bias_multiplier)
         gradients = self._present_gradients()
-        return gradients, gathered(torch.nn.utils.get_total_norm(gradients))
+        return gradients, _total_norm(gradients)
 
     def _overflowed(self, found: StepResult) -> bool:
         """Tell gradients too large for float16, which a smaller scale cures, from what is not finite at all."""
@@ -429,14 +409,22 @@ def _tied(losses: LossModule) -> DistributedDataParallel:
     )
 
 
-def _arriving(losses: dict[str, Tensor], norm: Tensor, rate: float) -> StepResult:
+def _arriving(names: tuple[str, ...], numbers: Tensor, rate: float) -> StepResult:
     """Send a step's numbers to the CPU, waiting for nothing."""
-    numbers, arrived = torch.stack([*losses.values(), norm]), None
+    arrived = None
     if numbers.is_cuda:
         numbers = numbers.to("cpu", non_blocking=True)  # into pinned memory
         arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch's
         arrived.record()
-    return StepResult(tuple(losses), numbers, arrived, rate)
+    return StepResult(names, numbers, arrived, rate)
+
+
+def _total_norm(gradients: list[Tensor]) -> Tensor:
+    """Return the norm of all gradients together, a scalar; of those that are spread over processes, the whole ones'."""
+    if not gradients or any(isinstance(one, DTensor) for one in gradients):
+        return gathered(torch.nn.utils.get_total_norm(gradients))
+    norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+    return norm
 
 
 def _stacked(counts: list[Tensor]) -> Tensor:

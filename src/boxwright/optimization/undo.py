@@ -1,0 +1,72 @@
+"""Changes that a flag on the device takes back, of which the program asks the device nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+__all__ = ["Kept", "in_parts", "undone_unless"]
+
+# Of the tensors that change at a time, twice of which are kept beside them.
+_AT_ONCE = 128 * 2**20  # bytes
+
+
+class Kept:
+    """What some tensors held, so that changes of them can be taken back."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        """Copy them.
+
+        Args:
+            tensors: Of one type and device, each dense in memory.
+        """
+        self._flat = _flattened(tensors)
+        self._before = torch.cat(self._flat) if self._flat else torch.empty(0)
+
+    def restore(self, unless: Tensor | None = None) -> None:
+        """Bring the tensors back to what they held.
+
+        Args:
+            unless: A bool scalar on their device; where it is true they stay as they are. The program does not wait
+                to know.
+        """
+        if self._flat:
+            wanted = self._before if unless is None else torch.where(unless, torch.cat(self._flat), self._before)
+            torch._foreach_copy_(self._flat, torch.split(wanted, [len(one) for one in self._flat]))
+
+
+@contextmanager
+def undone_unless(flag: Tensor | None, tensors: Sequence[Tensor]) -> Iterator[None]:
+    """Bring tensors back to what they were before the block where a flag says so after it.
+
+    Args:
+        flag: A bool scalar on the tensors' device; None lets every change stay.
+        tensors: What the block changes in place, as for `Kept`.
+    """
+    if flag is None:
+        yield
+        return
+    kept = Kept(tensors)
+    yield
+    kept.restore(unless=flag)
+
+
+def _flattened(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return one-dimensional views, in the order in which numbers lie in memory; RuntimeError where that has gaps."""
+    return [one.permute(sorted(range(one.ndim), key=one.stride, reverse=True)).view(-1) for one in tensors]
+
+
+def in_parts(tensors: Sequence[Tensor], others_of_each: int) -> Iterator[slice]:
+    """Yield parts of a list whose tensors, and as many others as large as each, take little memory together."""
+    begin = size = 0
+    for number, one in enumerate(tensors):
+        wanted = one.numel() * one.element_size() * (1 + others_of_each)
+        if size and size + wanted > _AT_ONCE:
+            yield slice(begin, number)
+            begin, size = number, 0
+        size += wanted
+    if begin < len(tensors):
+        yield slice(begin, len(tensors))
