@@ -19,6 +19,7 @@ BLOCKS = re.findall(
 )
 
 
+@pytest.mark.slow
 def test_every_block_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(BLOCKS) == 8
     run = small_run()

@@ -179,7 +179,11 @@ def without_gradient(model: m.DetectionModel | Pipeline) -> list[str]:
     return [name for name, parameter in learnt if parameter.grad is None]
 
 
-@pytest.mark.parametrize("path", OURS, ids=lambda path: f"{path.parent.name}/{path.stem}")
+@pytest.mark.parametrize(
+    "path",
+    [path if number % 3 == 0 else pytest.param(path, marks=pytest.mark.slow) for number, path in enumerate(OURS)],
+    ids=lambda path: f"{path.parent.name}/{path.stem}",
+)
 def test_every_weight_gets_a_gradient(path: Path) -> None:
     assert without_gradient(load_config(path)) == []
 

@@ -35,6 +35,7 @@ def test_init_says_what_it_chose_and_what_is_next(tmp_path: Path) -> None:
     run("init", data, "--out", out, "--no_steps", "--imgsz", "64", "--force")
 
 
+@pytest.mark.slow
 def test_train_takes_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = roboflow_yolo(tmp_path / "export")
     monkeypatch.chdir(tmp_path)

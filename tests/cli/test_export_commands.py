@@ -188,6 +188,7 @@ def test_verifying_and_measuring(file: Path, project: Path, tmp_path: Path) -> N
     assert json.loads((tmp_path / "c.json").read_text())["facts"] == {}, "counted in networks that PyTorch runs"
 
 
+@pytest.mark.slow
 def test_measuring_against_torchvision(project: Path, tmp_path: Path) -> None:
     config = project / "pipeline.config"
     their = "torchvision:ssdlite320_mobilenet_v3_large"

@@ -81,9 +81,8 @@ main()
 """
 
 
-@pytest.mark.parametrize(
-    ("number", "status"), [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_predict_is_ended_in_the_middle(photos: Path, tmp_path: Path, number: int, status: int) -> None:
     """What was found until then is written, whole, and the folder says that it is not all."""
     words = ["predict", str(photos), "--checkpoint", str(tmp_path / "ckpt-1.pt"), "--out", str(tmp_path / "out")]

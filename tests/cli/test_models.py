@@ -58,6 +58,7 @@ def test_what_there_is_not() -> None:
     assert "did you mean ssd_mobilenet_v" in result.stderr
 
 
+@pytest.mark.slow
 def test_measured_is_labelled() -> None:
     result = models("mask_rcnn_mobilenet_v3_fpn_shapes", "--measure")
     assert result.returncode == 0, result.stderr

@@ -76,6 +76,7 @@ def test_weights_of_a_run_start_another(trained: tuple[Path, str], small_config:
     assert "0 reset" in output
 
 
+@pytest.mark.slow
 def test_the_table_of_a_benchmark(small_config: Path) -> None:
     """Names are whole in 80 columns, and the profiler, which is not Python, says nothing."""
     words = [sys.executable, "-m", "boxwright", "benchmark", str(small_config), "--batch", "1", "--rounds", "3"]

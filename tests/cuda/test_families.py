@@ -51,7 +51,13 @@ def check(family: str, resizer: str, precision: str) -> None:
     assert unknown <= UNKNOWN.keys()
 
 
-@pytest.mark.parametrize("family", ONE_OF_EACH)
+@pytest.mark.parametrize(
+    "family",
+    [
+        one if one in ("ssd", "refinedet", "mask_rcnn") else pytest.param(one, marks=pytest.mark.slow)
+        for one in ONE_OF_EACH
+    ],
+)
 def test_family(family: str) -> None:
     check(family, "own", "float32")
 

@@ -43,7 +43,8 @@ def tangents(graph: GraphModule) -> list[Node]:
     return [node for node in graph.graph.nodes if node.op == "placeholder" and "tangent" in node.name]
 
 
-@pytest.mark.parametrize("family", ["ssd", *(pytest.param(one, marks=pytest.mark.slow) for one in ONE_STAGE[1:])])
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ONE_STAGE)
 def test_gradients_come_from_scalars_alone(family: str) -> None:
     torch._dynamo.reset()
     kept = Kept()

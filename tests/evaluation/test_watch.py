@@ -149,6 +149,7 @@ def test_what_comes_while_it_waits_is_not_missed(small_config: Path, tmp_path: P
     assert heard == [2, 6]
 
 
+@pytest.mark.slow
 def test_damaged_newest_checkpoint_is_evaluated_once(small_config: Path, tmp_path: Path) -> None:
     bw.train(bw.load_config(small_config), tmp_path / "m", FAST)
     newest = tmp_path / "m" / "ckpt-6.pt"
@@ -166,6 +167,7 @@ def test_damaged_newest_checkpoint_is_evaluated_once(small_config: Path, tmp_pat
     assert (count, heard) == (1, [3])
 
 
+@pytest.mark.slow
 def test_flags_of_evaluate(small_config: Path, tmp_path: Path) -> None:
     model_dir = tmp_path / "m"
     bw.train(bw.load_config(small_config, ["train_config.num_steps=1"]), model_dir, FAST)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from numpy.typing import NDArray
 
@@ -70,6 +72,12 @@ FAMILIES: dict[str, str] = {
     "rfcn": RFCN,
     "proposals": PROPOSALS_ONLY,
 }
+
+
+def some_first(families: Iterable[str]) -> list[Any]:
+    """Return families for a test: one of each kind of network, and the others for when there is more time."""
+    kinds = ("ssd", "efficientdet", "refinedet", "srn", "align_det", "faster_rcnn", "mask_rcnn, paper")
+    return [one if one in kinds else pytest.param(one, marks=pytest.mark.slow) for one in families]
 
 
 def pictures(count: int = 6) -> list[NDArray[np.uint8]]:

@@ -341,7 +341,7 @@ def signatures() -> Iterator[Any]:
             and case["model"] != "centernet"
             and case["input_type"] == "image_tensor"
         ):
-            yield pytest.param(case, id=case["model"], marks=() if "fpnlite" in case["model"] else pytest.mark.slow)
+            yield pytest.param(case, id=case["model"], marks=pytest.mark.slow)
 
 
 # TF's signature of Mask R-CNN has its intermediate tensors besides; they are not outputs of a detector.

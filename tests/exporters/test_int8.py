@@ -25,6 +25,7 @@ def scores(*values: float) -> Any:
     return lambda find: next(left)
 
 
+@pytest.mark.slow
 def test_eight_bits_between_the_convolutions(tmp_path: Path) -> None:
     exported = exported_detector()
     path = tmp_path / "int8.onnx"

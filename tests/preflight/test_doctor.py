@@ -564,6 +564,7 @@ def test_anchors_are_laid_where_their_buffer_is() -> None:
     assert next(iter(anchors.values())).shape[0] > 100
 
 
+@pytest.mark.slow
 def test_a_batch_that_does_not_fit(planted: Planted) -> None:
     planted.replace("batch_size: 4", "batch_size: 1000000")
     planted.replace("height: 96 width: 128", "height: 512 width: 512")

@@ -128,6 +128,7 @@ def test_two_processes_of_every_resizer_are_one(small_config: Path, tmp_path: Pa
         assert result["together"] == pytest.approx(result["alone"], rel=1e-3, abs=1e-5), name
 
 
+@pytest.mark.slow
 def test_a_failure_of_one_stops_all(small_config: Path, shapes_data: Path, tmp_path: Path) -> None:
     data = bytearray((shapes_data / "val.record").read_bytes())
     data[-200] ^= 1

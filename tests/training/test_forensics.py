@@ -92,8 +92,18 @@ LATE = (
 )
 
 
-@pytest.mark.parametrize("change", LATE)
-@pytest.mark.parametrize("at", [{0}, {2, 3, 4}, {5}])
+@pytest.mark.parametrize(
+    ("at", "change"),
+    [
+        ({2, 3, 4}, LATE[1]),
+        *(
+            pytest.param(at, change, marks=pytest.mark.slow)
+            for at in ({0}, {2, 3, 4}, {5})
+            for change in LATE
+            if (at, change) != ({2, 3, 4}, LATE[1])
+        ),
+    ],
+)
 def test_a_step_that_is_looked_at_late_is_undone(
     small_config: Path, tmp_path: Path, poisoned: Any, monkeypatch: pytest.MonkeyPatch, change: str, at: set[int]
 ) -> None:

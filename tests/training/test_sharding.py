@@ -28,7 +28,7 @@ from boxwright.training.state import new_state
 from boxwright.training.train import _check_shards
 from boxwright.types import Targets
 from boxwright.types.masks import InstanceMasks
-from tests.exporters.small_detectors import FAMILIES, build
+from tests.exporters.small_detectors import FAMILIES, build, some_first
 from tests.training.checkpoints import same
 from tests.training.test_distributed import finish, kill_all, lines, smooth_config, torchrun
 
@@ -104,7 +104,7 @@ def step_of(losses: LossModule) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
 
 
 @pytest.mark.usefixtures("one_process")
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", some_first(FAMILIES))
 def test_every_family_finds_its_weights_whole(family: str, small_config: Path) -> None:
     """Wherever a network or a penalty reads a weight, it is there, and its gradient arrives."""
     plan = build_training(bw.load_config(small_config))
@@ -176,6 +176,7 @@ with join_processes() as processes:
 """
 
 
+@pytest.mark.slow
 def test_each_keeps_its_rows_and_leaves_out_a_step_that_is_not_finite(small_config: Path, tmp_path: Path) -> None:
     """Weights, slots and averages of three processes are those of one, no process has much more than a third."""
     config = smooth_config(small_config, tmp_path, *EXACT, "train_config.batch_size=6")

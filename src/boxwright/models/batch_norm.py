@@ -42,6 +42,8 @@ class BatchNorm2d(nn.BatchNorm2d):
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the same shape."""
+        if self.momentum is None:  # the mean of all batches, which have to be counted
+            return super().forward(input)
         if not self.training or input.shape[0] * input.shape[2] * input.shape[3] > 1:
             # Not PyTorch's own `forward`, which counts batches: one launch a layer for a number that nothing reads.
             return F.batch_norm(
@@ -51,7 +53,7 @@ class BatchNorm2d(nn.BatchNorm2d):
                 self.weight,
                 self.bias,
                 self.training,
-                self.momentum or 0.0,
+                self.momentum,
                 self.eps,
             )
         flattened = input.detach().flatten().float()
