@@ -76,6 +76,15 @@ def _quick_initializers() -> Iterator[None]:
         yield
 
 
+_TRUNC_NORMAL = torch.nn.init.trunc_normal_
+
+
+@pytest.fixture
+def own_initializers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw first weights as other processes do, which know of no quicker way."""
+    monkeypatch.setattr(torch.nn.init, "trunc_normal_", _TRUNC_NORMAL)
+
+
 def xyxy(boxes: NDArray[Any]) -> torch.Tensor:
     """Turn recorded ymin, xmin, ymax, xmax into our order."""
     return torch.from_numpy(np.ascontiguousarray(boxes[..., [1, 0, 3, 2]]))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import torch
+from torch import Tensor
 
 from boxwright.errors import BoxwrightError, ConfigError
 
@@ -18,6 +19,7 @@ __all__ = [
     "open_device",
     "random_devices",
     "usable_device",
+    "without_wait",
 ]
 
 T = TypeVar("T")
@@ -98,6 +100,13 @@ def open_device(name: str, *, tf32: bool = False) -> torch.device:
 def random_devices(device: torch.device) -> list[torch.device]:
     """Return what `torch.random.fork_rng` has to save for a computation on a device: without, it visits every GPU."""
     return [device] if device.type == "cuda" else []
+
+
+def without_wait(value: Tensor, device: torch.device) -> Tensor:
+    """Return a tensor of the CPU on a device; the program goes on while a GPU copies it, after all work before."""
+    if device.type != "cuda":
+        return value.to(device)
+    return value.pin_memory().to(device, non_blocking=True)  # from other memory it would wait for that work
 
 
 def first_line(error: BaseException) -> str:

@@ -50,6 +50,7 @@ class Ledger(TorchDispatchMode):
         self.waits: Counter[tuple[str, str]] = Counter()
         self.dtypes: set[tuple[str, str, torch.dtype]] = set()
         self.mixed_lists: Counter[tuple[str, str]] = Counter()
+        self._pinned: list[Tensor] = []  # held, so that none has the identity of another that is gone
 
     def clear(self) -> None:
         """Forget what was written down."""
@@ -73,6 +74,10 @@ class Ledger(TorchDispatchMode):
         if name != "item" and torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
             with self:  # within operators of ours such as `to` come whole
                 return func.decompose(*args, **kwargs)
+        if name == "_pin_memory":  # which a fake tensor cannot be
+            pinned = args[0].clone()
+            self._pinned.append(pinned)
+            return pinned
         if name in _COPIES:
             self._copy(name, devices, tensors, kwargs)
         elif devices == {"cuda", "cpu"}:
@@ -89,7 +94,8 @@ class Ledger(TorchDispatchMode):
     def _computed(self, func: Any, name: str, args: Any, kwargs: Any) -> None:
         if any(one.alias_info is not None and not one.alias_info.is_write for one in func._schema.returns):
             return
-        if name in _NO_KERNEL:
+        given = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
+        if name in _NO_KERNEL or (given and not any(one.numel() for one in given)):
             return
         self.kernels[name] += 1
         if name.startswith("_foreach") and _mixed([one for one in args if isinstance(one, list | tuple)]):
@@ -121,6 +127,8 @@ class Ledger(TorchDispatchMode):
             return
         if target == "cpu" and kwargs.get("non_blocking"):
             return  # into pinned memory, and whoever reads it waits for an event
+        if target == "cuda" and kwargs.get("non_blocking") and any(one is tensors[0] for one in self._pinned):
+            return
         self.wait("copy from the CPU" if target == "cuda" else "copy to the CPU")
 
     def _answer(self, func: Any, name: str, args: Any, tensors: list[Tensor]) -> Any:

@@ -29,6 +29,11 @@ WAITS: dict[str, tuple[Callable[[Tensor], Any], str]] = {
     "from the CPU": (lambda x: x + torch.ones(4).to(x.device), "copy from the CPU"),
     "a list": (lambda x: x + torch.tensor([1.0, 2.0, 3.0, 4.0], device=x.device), "copy from the CPU"),
     "a list of its type": (lambda x: x + x.new_tensor([1.0, 2.0, 3.0, 4.0]), "copy from the CPU"),
+    "from memory that is not pinned": (
+        lambda x: x + torch.ones(4).to(x.device, non_blocking=True),
+        "copy from the CPU",
+    ),
+    "from pinned memory at once": (lambda x: x + torch.ones(4).pin_memory().to(x.device), "copy from the CPU"),
     "a number": (lambda x: x + torch.tensor(2.0, device=x.device), "copy from the CPU"),
     "an element": (lambda x: x.clone().copy_(torch.ones(4)), "copy from the CPU"),
 }
@@ -36,6 +41,7 @@ FINE: dict[str, Callable[[Tensor], Any]] = {
     "arithmetic": lambda x: (x * 2 + 1).clamp(min=0).sum(),
     "where": lambda x: torch.where(x > 0, x, 0.0),
     "full": lambda x: torch.full((4,), 3.0, device=x.device),
+    "from pinned memory": lambda x: x + torch.ones(4).pin_memory().to(x.device, non_blocking=True),
     "sent on its way": lambda x: x.to("cpu", non_blocking=True),
     "rows": lambda x: x[torch.arange(2, device=x.device)],
 }

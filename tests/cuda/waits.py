@@ -6,7 +6,7 @@ a copy from the CPU of what a list of numbers says waits until the numbers have 
 
 from __future__ import annotations
 
-__all__ = ["ALWAYS", "DESCRIBED", "REASONS", "SEVERAL_SIZES", "STEPS", "Wait"]
+__all__ = ["ALWAYS", "DESCRIBED", "REASONS", "STEPS", "Wait"]
 
 Wait = tuple[str, str]
 
@@ -32,8 +32,6 @@ _CROSSING: set[Wait] = {
 _VALID: Wait = ("models/valid_rows.py of_valid_rows", "item")
 # Of every family: the numbers of the step before, which were sent on their way when it ended.
 ALWAYS: set[Wait] = {_ARRIVED}
-# Of every family whose inputs have several sizes.
-SEVERAL_SIZES: set[Wait] = {("models/anchor_layer.py forward", "copy from the CPU")}
 
 # Of a step, by family.
 STEPS: dict[str, set[Wait]] = {
@@ -50,7 +48,6 @@ STEPS: dict[str, set[Wait]] = {
 DESCRIBED: set[Wait] = {("criteria/anchor.py describe", "boolean mask")}
 
 REASONS: dict[Wait, str] = {
-    **dict.fromkeys(SEVERAL_SIZES, "anchors of inputs of several sizes are laid on the CPU at each step"),
     _ARRIVED: "losses of the step before are read while this one runs; an update that is not finite was left out by the GPU",
     **dict.fromkeys(
         _SUPPRESSED, "greedy suppression looks at ever more of the best candidates until the image is full"

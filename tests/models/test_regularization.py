@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from boxwright.models.layers import Conv2d
-from boxwright.models.regularization import Regularizer, regularization_loss
+from boxwright.models.regularization import Regularizer, add_penalty_gradients, regularization_loss
 
 
 def network() -> nn.Sequential:
@@ -35,6 +35,26 @@ def test_the_sum_by_hand() -> None:
 
 def test_nothing_is_penalized() -> None:
     assert regularization_loss(nn.Sequential(Conv2d(1, 1, 1))).item() == 0
+
+
+def test_gradients_are_added_to_those_that_are_there() -> None:
+    """As a backward pass from losses and penalty together would, to the last bit."""
+    together, apart = network().float(), network().float()
+    inputs = torch.rand(1, 2, 12, 12)
+    for layers in (together, apart):
+        layers[2].weight.requires_grad_(False)
+    torch.autograd.backward(together(inputs).sum() + regularization_loss(together))
+    torch.autograd.backward(apart(inputs).sum())
+    add_penalty_gradients(apart)
+    for one, other in zip(together.parameters(), apart.parameters(), strict=True):
+        assert (one.grad is None) == (other.grad is None) == (not one.requires_grad)
+        assert one.grad is None or (other.grad is not None and torch.equal(one.grad, other.grad))
+    alone = network()
+    add_penalty_gradients(alone)
+    wanted = torch.autograd.grad(regularization_loss(alone), alone[2].weight)
+    assert alone[2].weight.grad is not None
+    torch.testing.assert_close(alone[2].weight.grad, *wanted)
+    assert alone[3].weight.grad is None, "what has no price"
 
 
 def test_what_is_frozen_gets_no_gradient() -> None:

@@ -131,7 +131,13 @@ def text_of(description: dict[str, Any]) -> str:
     return text
 
 
-@pytest.fixture(scope="module", params=two_stage_names())
+LARGEST = "models/mask_rcnn_inception_resnet_v2_1024x1024_coco17_gpu-8"
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=pytest.mark.slow) if name == LARGEST else name for name in two_stage_names()],
+)
 def recorded(request: pytest.FixtureRequest) -> Recorded:
     path = FOLDER / request.param
     description = json.loads(path.with_name(f"{path.name}.json").read_text())

@@ -25,6 +25,8 @@ from boxwright.training.train import _check_processes
 from boxwright.types import Sample
 from tests.training.every_resizer import RESIZERS
 
+pytestmark = pytest.mark.usefixtures("own_initializers")
+
 SMOOTH = [
     # Smooth throughout, and normalized over all processes: what is left between runs is rounding.
     "model.ssd.feature_extractor.conv_hyperparams.activation=SWISH",

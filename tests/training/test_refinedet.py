@@ -26,6 +26,8 @@ from boxwright.distributed import ALONE
 from boxwright.training.state import new_state
 from boxwright.training.step import Learner
 
+pytestmark = pytest.mark.usefixtures("own_initializers")
+
 NORMED = "conv_hyperparams { activation: RELU batch_norm { decay: 0.9 } }"
 MODEL = f"""
 model {{ refinedet {{

@@ -22,6 +22,7 @@ import boxwright as bw
 from boxwright.builders.training import build_training
 from boxwright.checkpoints.store import CheckpointStore, read_checkpoint
 from boxwright.distributed import Processes, gathered
+from boxwright.models.regularization import add_penalty_gradients
 from boxwright.training.losses import LossModule
 from boxwright.training.sharding import shard_state
 from boxwright.training.state import new_state
@@ -31,6 +32,8 @@ from boxwright.types.masks import InstanceMasks
 from tests.exporters.small_detectors import FAMILIES, build, some_first
 from tests.training.checkpoints import same
 from tests.training.test_distributed import finish, kill_all, lines, smooth_config, torchrun
+
+pytestmark = pytest.mark.usefixtures("own_initializers")
 
 # Unclipped: the norm of all gradients is summed in another order.
 EXACT = ("train_config.optimizer.use_moving_average=true", "train_config.gradient_clipping_by_norm=0")
@@ -99,6 +102,7 @@ def step_of(losses: LossModule) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     torch.manual_seed(3)
     found = losses(images, torch.tensor([[height, width]] * 2), targets).losses()
     torch.autograd.backward(sum(found.values(), torch.zeros(())))
+    add_penalty_gradients(detector.network)
     gradients = {name: one.grad for name, one in detector.network.named_parameters() if one.grad is not None}
     return {name: one.detach() for name, one in found.items()}, gradients
 

@@ -20,6 +20,8 @@ from boxwright.checkpoints.store import CheckpointStore, read_checkpoint
 from tests.conftest import Silent, small_config_text
 from tests.training.checkpoints import same
 
+pytestmark = pytest.mark.usefixtures("own_initializers")
+
 QUIET = {"evaluate": False, "workers": 0}
 
 

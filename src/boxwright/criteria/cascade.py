@@ -6,7 +6,7 @@ Dimensions: B batch, A anchors.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -127,13 +127,19 @@ def _on_levels(
     """Return predictions, targets and anchors of some levels alone."""
     if levels is None:
         return predictions, assigned, anchors
-    index = predictions.rows_of_levels(levels)
+    rows = predictions.rows_of_levels(levels)
+
+    def of_levels(values: Tensor, dimension: int = 1) -> Tensor:
+        parts = [values.narrow(dimension, part.start, part.stop - part.start) for part in rows]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dimension)
+
     part = replace(
         predictions,
-        box_codes=predictions.box_codes[:, index],
-        class_logits=predictions.class_logits[:, index],
-        anchors=predictions.anchors[..., index, :],
+        box_codes=of_levels(predictions.box_codes),
+        class_logits=of_levels(predictions.class_logits),
+        anchors=of_levels(predictions.anchors, -2),
         level_sizes=(),
-        filtered=None if predictions.filtered is None else predictions.filtered[:, index],
+        filtered=None if predictions.filtered is None else of_levels(predictions.filtered),
     )
-    return part, assigned.rows(index.expand(len(assigned.match), -1)), anchors[..., index, :]
+    targets = AnchorTargets(*(of_levels(getattr(assigned, field.name)) for field in fields(assigned)))
+    return part, targets, of_levels(anchors, -2)

@@ -115,10 +115,11 @@ class _SigmoidFocal(torch.autograd.Function):
             values, slope = _negative(
                 x.scatter(1, column, torch.where(known, -own, own)), gamma, gradient=slopes is not None
             )
-            own = values.gather(1, column) * torch.where(known, positive_weight, negative_weight)
+            weight = torch.full_like(own, negative_weight).masked_fill_(known, positive_weight)
+            own = values.gather(1, column).mul_(weight)
             losses[part] = values.scatter_(1, column, 0.0).sum(1).mul_(negative_weight).add_(own.squeeze(1))
             if slopes is not None and slope is not None:
-                own = slope.gather(1, column) * torch.where(known, -positive_weight, negative_weight)
+                own = slope.gather(1, column).mul_(weight.masked_fill_(known, -positive_weight))
                 torch.mul(slope, negative_weight, out=slopes[part]).scatter_(1, column, own)
         ctx.save_for_backward(slopes)
         return losses.view(classes.shape)
@@ -137,7 +138,7 @@ class _Softmax(torch.autograd.Function):
     def forward(ctx: Any, logits: Tensor, classes: Tensor) -> Tensor:
         known, column = classes != NO_COLUMN, classes.clamp(min=0)[..., None]
         logs = F.log_softmax(logits, dim=-1)
-        losses = torch.where(known, -logs.gather(-1, column).squeeze(-1), 0.0)
+        losses = logs.gather(-1, column).squeeze(-1).neg_().masked_fill_(~known, 0.0)
         ctx.save_for_backward(logs.exp_() if ctx.needs_input_grad[0] else None, column, known)
         return losses
 
@@ -145,5 +146,5 @@ class _Softmax(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         probabilities, column, known = ctx.saved_tensors
-        counted = torch.where(known, gradient, 0.0)[..., None]
+        counted = gradient.masked_fill(~known, 0.0)[..., None]
         return (probabilities * counted).scatter_add_(-1, column, -counted), None

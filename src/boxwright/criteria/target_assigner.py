@@ -150,17 +150,16 @@ class TargetAssigner:
         similarity = self.similarity(targets.boxes, anchors).masked_fill_(~targets.valid[..., None], -torch.inf)
         match = self.matcher(similarity, targets.valid & (targets.weights > 0))
         # Whatever the matcher makes of padding: in an image without boxes nothing matches, and nothing is ignored.
-        match = torch.where(targets.valid.any(dim=1, keepdim=True), match, UNMATCHED)
-        matched = match >= 0
-        row = match.clamp(min=0)
+        match = match.masked_fill(~targets.valid.any(dim=1, keepdim=True), UNMATCHED)
+        unmatched, row = match < 0, match.clamp(min=0)
         weights = targets.weights.gather(1, row)
-        codes = self._codes(targets, row, anchors)
+        class_weights = weights.masked_fill(unmatched, self.negative_class_weight).masked_fill_(match == IGNORED, 0.0)
         return AnchorTargets(
             match=match,
-            box_codes=torch.where(matched[..., None], codes, 0.0),
-            box_weights=torch.where(matched, weights, 0.0),
-            classes=self._class_targets(matched, targets, row),
-            class_weights=(torch.where(matched, weights, self.negative_class_weight) * (match != IGNORED))[..., None],
+            box_codes=self._codes(targets, row, anchors).masked_fill_(unmatched[..., None], 0.0),
+            box_weights=weights.masked_fill_(unmatched, 0.0),
+            classes=self._class_targets(unmatched, targets, row),
+            class_weights=class_weights[..., None],
         )
 
     def _codes(self, targets: Targets, row: Tensor, anchors: Tensor) -> Tensor:
@@ -173,14 +172,14 @@ class TargetAssigner:
         keypoints = targets.keypoints.gather(1, row[..., None, None].expand(-1, -1, points, 2))
         return self.box_coder.encode(boxes, anchors, keypoints)
 
-    def _class_targets(self, matched: Tensor, targets: Targets, row: Tensor) -> Tensor:
+    def _class_targets(self, unmatched: Tensor, targets: Targets, row: Tensor) -> Tensor:
         columns = self.columns
         if targets.class_scores is None:
-            return torch.where(matched, targets.labels.gather(1, row) + columns.background, columns.unmatched)
+            return (targets.labels + columns.background).gather(1, row).masked_fill_(unmatched, columns.unmatched)
         scores = targets.class_scores.gather(1, row[..., None].expand(-1, -1, columns.num_classes))
-        wanted = torch.where(matched[..., None], F.pad(scores, (columns.background, 0)), 0.0)
+        wanted = F.pad(scores, (columns.background, 0)).masked_fill_(unmatched[..., None], 0.0)
         if columns.unmatched != NO_COLUMN:
-            wanted[..., columns.unmatched] = torch.where(matched, wanted[..., columns.unmatched], 1.0)
+            wanted[..., columns.unmatched].masked_fill_(unmatched, 1.0)
         return wanted
 
 

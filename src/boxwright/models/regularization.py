@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-__all__ = ["Regularizer", "regularization_loss"]
+__all__ = ["Regularizer", "add_penalty_gradients", "regularization_loss"]
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,33 @@ class Regularizer:
 
 def regularization_loss(network: nn.Module) -> Tensor:
     """Return the sum of all penalties, a scalar; 0 where nothing is penalized."""
+    penalties: list[Tensor] = [
+        _Penalty.apply(price.l1, price.l2, *values) for price, values in _priced(network).items()
+    ]
+    if penalties:
+        return torch.stack(penalties).sum()
+    # Where the weights are: a zero of the CPU's would have to be copied at each step.
+    return torch.zeros((), device=next((one.device for one in network.parameters()), None))
+
+
+@torch.no_grad()
+def add_penalty_gradients(network: nn.Module) -> None:
+    """Add the penalties' gradients to those that are there, as a backward pass from `regularization_loss` would.
+
+    That pass adds them weight by weight, each by a launch of its own; here all of one price are added at once.
+    """
+    for price, values in _priced(network).items():
+        learning = [one for one in values if one.requires_grad]
+        slopes = _slopes(price.l1, price.l2, learning) if learning else []
+        there = [(one.grad, slope) for one, slope in zip(learning, slopes, strict=True) if one.grad is not None]
+        if there:
+            torch._foreach_add_([gradient for gradient, _ in there], [slope for _, slope in there])
+        for one, slope in zip(learning, slopes, strict=True):
+            if one.grad is None:
+                one.grad = slope
+
+
+def _priced(network: nn.Module) -> dict[Regularizer, list[Tensor]]:
     priced: dict[Regularizer, list[Tensor]] = defaultdict(list)
     for module in network.modules():
         # Others' convolutions may have been given a price, too.
@@ -35,11 +63,15 @@ def regularization_loss(network: nn.Module) -> Tensor:
             price, value = getattr(module, rule, None), getattr(module, tensor, None)
             if isinstance(price, Regularizer) and price != Regularizer() and isinstance(value, Tensor):
                 priced[price].append(value)
-    penalties: list[Tensor] = [_Penalty.apply(price.l1, price.l2, *values) for price, values in priced.items()]
-    if penalties:
-        return torch.stack(penalties).sum()
-    # Where the weights are: a zero of the CPU's would have to be copied at each step.
-    return torch.zeros((), device=next((one.device for one in network.parameters()), None))
+    return priced
+
+
+def _slopes(l1: float, l2: float, values: Sequence[Tensor]) -> list[Tensor]:
+    """Return l1 sign(w) + l2 w of each tensor."""
+    slopes = list(torch._foreach_mul(list(values), l2))
+    if l1:
+        torch._foreach_add_(slopes, list(torch._foreach_mul(torch._foreach_sign(list(values)), l1)))
+    return slopes
 
 
 class _Penalty(torch.autograd.Function):
@@ -63,8 +95,7 @@ class _Penalty(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        (l1, l2), values = ctx.prices, ctx.saved_tensors
-        slopes = torch._foreach_mul(values, gradient * l2)
-        if l1:
-            torch._foreach_add_(slopes, torch._foreach_mul(torch._foreach_sign(values), gradient * l1))
+        l1, l2 = ctx.prices
+        slopes = _slopes(l1, l2, ctx.saved_tensors)
+        torch._foreach_mul_(slopes, gradient)
         return (None, None, *slopes)

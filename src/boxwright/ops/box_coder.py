@@ -94,18 +94,15 @@ class FasterRcnnBoxCoder:
 
     def encode(self, boxes: Tensor, anchors: Tensor) -> Tensor:
         """Return [..., A, 4] as ty, tx, th, tw."""
-        box_x, box_y, box_w, box_h = _centre_and_size(boxes)
-        anchor_x, anchor_y, anchor_w, anchor_h = _centre_and_size(anchors)
-        anchor_w, anchor_h = anchor_w + _EPSILON, anchor_h + _EPSILON
-        return torch.stack(
-            [
-                (box_y - anchor_y) / anchor_h * self.y_scale,
-                (box_x - anchor_x) / anchor_w * self.x_scale,
-                torch.log((box_h + _EPSILON) / anchor_h) * self.height_scale,
-                torch.log((box_w + _EPSILON) / anchor_w) * self.width_scale,
-            ],
-            dim=-1,
-        )
+        # Both axes at once, of coordinates that lie side by side in memory: half the launches of a GPU.
+        box_centers, box_sides = _centers_and_sides(boxes)
+        anchors = anchors.expand(*(1,) * (boxes.ndim - anchors.ndim), *anchors.shape)
+        anchor_centers, anchor_sides = _centers_and_sides(anchors)
+        anchor_sides = anchor_sides + _EPSILON
+        x, y = (box_centers - anchor_centers) / anchor_sides
+        width, height = torch.log((box_sides + _EPSILON) / anchor_sides)
+        codes = [y * self.y_scale, x * self.x_scale, height * self.height_scale, width * self.width_scale]
+        return torch.stack(codes, dim=-1)
 
     def decode(self, codes: Tensor, anchors: Tensor) -> Tensor:
         """Return [..., A, 4], xyxy in the unit of the anchors."""
@@ -296,6 +293,13 @@ class SquareBoxCoder:
         x = tx / self.x_scale * anchor_side + anchor_x
         y = ty / self.y_scale * anchor_side + anchor_y
         return torch.stack([x - half, y - half, x + half, y + half], dim=-1)
+
+
+def _centers_and_sides(boxes: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the centers and sides of boxes [..., A, 4], each [2, ..., A]: of x, then of y."""
+    corners = boxes.movedim(-1, 0).contiguous()
+    sides = corners[2:] - corners[:2]
+    return corners[:2] + sides / 2, sides
 
 
 def _centre_and_size(boxes: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

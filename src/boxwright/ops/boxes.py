@@ -72,12 +72,7 @@ def pairwise_intersection(boxes: Tensor, others: Tensor) -> Tensor:
     Returns:
         [..., G, A].
     """
-    # Each coordinate by itself, side by side in memory: a strided one cannot be loaded eight at a time.
-    x1, y1, x2, y2 = (one.contiguous()[..., :, None] for one in boxes.unbind(-1))
-    left, top, right, bottom = (one.contiguous()[..., None, :] for one in others.unbind(-1))
-    width = torch.minimum(x2, right).sub_(torch.maximum(x1, left)).clamp_(min=0)
-    height = torch.minimum(y2, bottom).sub_(torch.maximum(y1, top)).clamp_(min=0)
-    return width.mul_(height)
+    return _intersection(_coordinates(boxes), _coordinates(others))
 
 
 def pairwise_iou(boxes: Tensor, others: Tensor) -> Tensor:
@@ -106,17 +101,38 @@ def pairwise_ioa(boxes: Tensor, others: Tensor) -> Tensor:
     return _in_slices(_ioa, boxes, others)
 
 
+def _coordinates(boxes: Tensor) -> Tensor:
+    """Return x1, y1, x2 and y2 of boxes [..., 4], as [4, ...]: a strided one cannot be loaded eight at a time."""
+    return boxes.movedim(-1, 0).contiguous()
+
+
+def _intersection(boxes: Tensor, others: Tensor) -> Tensor:
+    """Return the areas of intersection [..., G, A] of coordinates [4, ..., G] and [4, ..., A]."""
+    x1, y1, x2, y2 = boxes[..., :, None]
+    left, top, right, bottom = others[..., None, :]
+    width = torch.minimum(x2, right).sub_(torch.maximum(x1, left)).clamp_(min=0)
+    height = torch.minimum(y2, bottom).sub_(torch.maximum(y1, top)).clamp_(min=0)
+    return width.mul_(height)
+
+
+def _areas(coordinates: Tensor) -> Tensor:
+    sides = coordinates[2:] - coordinates[:2]
+    return sides[0] * sides[1]
+
+
 def _iou(boxes: Tensor, others: Tensor) -> Tensor:
-    intersection = pairwise_intersection(boxes, others)
-    union = (box_area(boxes)[..., :, None] + box_area(others)[..., None, :]).sub_(intersection)
+    boxes, others = _coordinates(boxes), _coordinates(others)
+    intersection = _intersection(boxes, others)
+    union = (_areas(boxes)[..., :, None] + _areas(others)[..., None, :]).sub_(intersection)
     apart = (intersection > 0).logical_not_()
     return intersection.div_(union).masked_fill_(apart, 0.0)
 
 
 def _ioa(boxes: Tensor, others: Tensor) -> Tensor:
-    intersection = pairwise_intersection(boxes, others)
+    boxes, others = _coordinates(boxes), _coordinates(others)
+    intersection = _intersection(boxes, others)
     apart = (intersection > 0).logical_not_()
-    return intersection.div_(box_area(others)[..., None, :]).masked_fill_(apart, 0.0)
+    return intersection.div_(_areas(others)[..., None, :]).masked_fill_(apart, 0.0)
 
 
 def _in_slices(compare: Callable[[Tensor, Tensor], Tensor], boxes: Tensor, others: Tensor) -> Tensor:

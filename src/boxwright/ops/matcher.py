@@ -92,7 +92,7 @@ class ArgmaxMatcher:
         if not self.force_match_for_each_row:
             return match
         row = torch.arange(rows, device=similarity.device).expand(batch, rows)
-        wanting = torch.where(valid, row, rows)
+        wanting = row.masked_fill(~valid, rows)
         forced = torch.full((batch, columns), rows, dtype=torch.int64, device=similarity.device)
         forced.scatter_reduce_(1, similarity.argmax(dim=2), wanting, reduce="amin")
         return torch.where(forced < rows, forced, match)
@@ -103,8 +103,8 @@ class ArgmaxMatcher:
         if self.matched_threshold is None:
             return best_row
         low, between = (UNMATCHED, IGNORED) if self.negatives_lower_than_unmatched else (IGNORED, UNMATCHED)
-        match = torch.where(best < self.matched_threshold, between, best_row)
-        return torch.where(best < self.unmatched_threshold, low, match)
+        match = best_row.masked_fill(best < self.matched_threshold, between)
+        return match.masked_fill_(best < self.unmatched_threshold, low)
 
 
 @dataclass(frozen=True)
@@ -179,16 +179,19 @@ class BipartiteMatcher:
 def _greedy_pairs(similarity: Tensor) -> Tensor:
     """Match rows and columns [B, G, A] of what is more than -inf; returns the row of each column, or UNMATCHED."""
     batch, rows, columns = similarity.shape
-    match = torch.full((batch, columns), UNMATCHED, dtype=torch.int64, device=similarity.device)
-    left = similarity.clone()
-    images = torch.arange(batch, device=similarity.device)
+    left, found = similarity.clone(), []
     for _ in range(min(rows, columns)):
         best, place = left.flatten(1).max(1)
         row, column = place // columns, place % columns
-        match[images, column] = torch.where(best > -torch.inf, row, match[images, column])
-        left[images, row] = -torch.inf
-        left[images, :, column] = -torch.inf
-    return match
+        found.append((best, row, column))
+        left.scatter_(1, row[:, None, None].expand(-1, 1, columns), -torch.inf)
+        left.scatter_(2, column[:, None, None].expand(-1, rows, 1), -torch.inf)
+    match = torch.full((batch, columns + 1), UNMATCHED, dtype=torch.int64, device=similarity.device)
+    if found:
+        scores, matched, places = (torch.stack(of_all, dim=1) for of_all in zip(*found, strict=True))
+        # What is left when no pair is goes to one column more, which is cut off.
+        match.scatter_(1, places.masked_fill_(scores == -torch.inf, columns), matched)
+    return match[:, :columns]
 
 
 @_greedy_pairs.register_fake

@@ -52,8 +52,11 @@ class _ZeroPad(torch.autograd.Function):
             memory_format=torch.contiguous_format if input.is_contiguous() else torch.channels_last,
         )
         inside = (..., slice(above, above + height), slice(left, left + width))
-        output[..., :above, :], output[..., above + height :, :] = 0, 0
-        output[..., :left], output[..., left + width :] = 0, 0
+        if input.device.type == "cuda":
+            output.fill_(0)  # as fast as a border, in one launch
+        else:
+            output[..., :above, :], output[..., above + height :, :] = 0, 0
+            output[..., :left], output[..., left + width :] = 0, 0
         output[inside] = input
         context.inside = inside
         return output

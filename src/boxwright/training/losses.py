@@ -25,7 +25,7 @@ class Forward:
 
     Attributes:
         terms: Loss name to term.
-        penalty: On the weights, a scalar; None where it is not part of the loss.
+        penalty: On the weights, a scalar without a graph; None where it is not part of the loss.
         predictions: What the network said, without its graph.
     """
 
@@ -60,7 +60,8 @@ class LossModule(nn.Module):
                 predictions = detector.predict(inputs, true_sizes, targets)
         with record_function("criterion"):
             terms = detector.criterion(predictions, targets)
-            penalty = detector.regularization() if self.regularize else None
+            with torch.no_grad():  # its gradients are added to those of the losses
+                penalty = detector.regularization() if self.regularize else None
         return Forward(terms, penalty, detached(predictions))
 
 

@@ -28,6 +28,7 @@ from boxwright.data.batch import Batch
 from boxwright.device import first_line, free_cached_memory, is_out_of_memory, random_devices
 from boxwright.distributed import Processes, gathered
 from boxwright.errors import TrainingError
+from boxwright.models.regularization import add_penalty_gradients
 from boxwright.optimization.trainable import Trainable
 from boxwright.optimization.undo import Kept
 from boxwright.tensorflow.variables import names_of
@@ -174,7 +175,7 @@ class Learner:
             self.look_back()
             overflow = state.scaler.is_enabled() and self._overflowed(found)
             if not state.scaler.is_enabled() and not wait:
-                self._unread, finite = (found, batch), numbers.isfinite().all()
+                self._unread, finite = (found, batch), (numbers - numbers == 0).all()
             elif not overflow and not found.finite:
                 self._undo_statistics()
                 state.scaler.update()  # a scaler that is not told of the end of a step refuses the next
@@ -314,8 +315,6 @@ class Learner:
                 # DistributedDataParallel averages over processes; the losses are to be summed.
                 objective = torch.stack(list(losses.values())).sum() * self.processes.count
                 correction = self._correction(divisors, counts) if last and len(pieces) > 1 else None
-                if found.penalty is not None and last:
-                    objective = objective + (found.penalty if correction is None else found.penalty / correction)
                 with record_function("backward"):
                     torch.autograd.backward(self.state.scaler.scale(objective))
             for name, value in losses.items():
@@ -325,7 +324,7 @@ class Learner:
             sums = {name: value * correction for name, value in sums.items()}
         sums = dict(zip(sums, self.processes.total(torch.stack(list(sums.values()))), strict=True))
         if found.penalty is not None:
-            sums[REGULARIZATION] = found.penalty.detach()
+            sums[REGULARIZATION] = found.penalty
         sums[TOTAL] = torch.stack(list(sums.values())).sum()
         return sums, found.predictions, piece.targets
 
@@ -370,10 +369,12 @@ class Learner:
         return [p.grad for p in self.state.detector.network.parameters() if p.grad is not None]
 
     def _finish_gradients(self) -> tuple[list[Tensor], Tensor]:
-        """Undo float16's scale, multiply biases' gradients; return all gradients and their norm."""
+        """Undo float16's scale, add the penalty's gradients, multiply biases'; return all gradients and their norm."""
         state = self.state
         if state.scaler.is_enabled():
             state.scaler.unscale_(state.optimizer)
+        if self.plan.regularize:
+            add_penalty_gradients(state.detector.network)
         if self.plan.bias_multiplier != 1:
             torch._foreach_mul_(self.trainable.bias_gradients(), self.plan.bias_multiplier)
         gradients = self._present_gradients()

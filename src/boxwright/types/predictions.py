@@ -61,12 +61,19 @@ class AnchorPredictions:
         parts = [torch.full((size,), n in levels, device=device) for n, size in enumerate(self.level_sizes)]
         return torch.cat(parts)
 
-    def rows_of_levels(self, levels: Sequence[int]) -> Tensor:
-        """Return int64 [N], ascending: the anchors of one or more of the feature maps, by number from the finest."""
-        ends, device = list(accumulate(self.level_sizes)), self.anchors.device
-        # Laid out from sizes that the program knows: to look for them in a mask it would have to wait for a GPU.
-        parts = [torch.arange(ends[n] - self.level_sizes[n], ends[n], device=device) for n in sorted(levels)]
-        return torch.cat(parts)
+    def rows_of_levels(self, levels: Sequence[int]) -> list[slice]:
+        """Return the anchors of one or more of the feature maps, by number from the finest, in ascending order.
+
+        Neighbouring maps are one slice, of which a tensor has a view.
+        """
+        ends = [0, *accumulate(self.level_sizes)]
+        found: list[slice] = []
+        for number in sorted(levels):
+            begin = ends[number]
+            if found and found[-1].stop == begin:
+                begin = found.pop().start
+            found.append(slice(begin, ends[number + 1]))
+        return found
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,49 @@
+"""Anchors as part of a network: laid once for each size of input."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+from boxwright.anchors.grid import GridAnchorGenerator
+from boxwright.models import anchor_layer
+from boxwright.models.anchor_layer import AnchorLayer
+
+GENERATOR = GridAnchorGenerator((0.5, 1.0), (1.0, 2.0), (32.0, 32.0))
+
+
+def maps(height: int, width: int, device: str = "cpu") -> list[torch.Tensor]:
+    return [torch.zeros(1, 8, height, width, device=device)]
+
+
+def test_each_size_is_laid_once() -> None:
+    layer = AnchorLayer(GENERATOR)
+    first, sizes = layer(maps(3, 4), (48, 64))
+    other, _ = layer(maps(4, 4), (64, 64))
+    assert sizes == (3 * 4 * 4,)
+    assert first.shape != other.shape
+    for size, found in (((3, 4), first), ((4, 4), other)):
+        inputs = (size[0] * 16, size[1] * 16)
+        assert layer(maps(*size), inputs)[0] is found
+        assert torch.equal(found, layer.generate([size], inputs)[0])
+    assert layer(maps(3, 4), (47, 64))[0] is not first, "of another size of input"
+
+
+def test_what_is_kept_is_on_the_device_of_the_maps() -> None:
+    layer = AnchorLayer(GENERATOR)
+    assert layer(maps(3, 4), (48, 64))[0].device.type == "cpu"
+    assert layer(maps(3, 4, "meta"), (48, 64))[0].device.type == "meta"
+    assert layer(maps(3, 4), (48, 64))[0].device.type == "cpu"
+
+
+def test_few_are_kept_and_none_is_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(anchor_layer, "_MOST_SIZES", 5)
+    layer = AnchorLayer(GENERATOR)
+    for side in range(1, 40):
+        found, _ = layer(maps(side, 2), (16 * side, 32))
+        assert len(found) == side * 2 * 4
+        assert len(layer._kept) <= 5
+    assert not layer.state_dict()
+    assert torch.equal(copy.deepcopy(layer)(maps(39, 2), (16 * 39, 32))[0], found)
