@@ -103,8 +103,8 @@ def random_devices(device: torch.device) -> list[torch.device]:
 
 
 def without_wait(value: Tensor, device: torch.device) -> Tensor:
-    """Return a tensor of the CPU on a device; the program goes on while a GPU copies it, after all work before."""
-    if device.type != "cuda":
+    """Return a tensor on a device; the program goes on while a GPU copies it from the CPU, after all work before."""
+    if device.type != "cuda" or value.device.type != "cpu":
         return value.to(device)
     return value.pin_memory().to(device, non_blocking=True)  # from other memory it would wait for that work
 

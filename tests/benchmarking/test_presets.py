@@ -30,6 +30,7 @@ def test_the_table_is_what_is_built(name: str) -> None:
     assert read_costs()[name] == count_preset(name)
 
 
+@pytest.mark.usefixtures("own_initializers")  # how many regions are computed follows from the weights
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in preset_names() if name not in QUICK])
 def test_the_whole_table_is_what_is_built(name: str) -> None:

@@ -159,12 +159,13 @@ def _looked_at(
 ) -> Iterator[tuple[FoundObjects, dict[str, float]]]:
     """Yield what a detector finds in each sample, and the losses of its run."""
 
-    def losses(predictions: Any, sizes: Tensor, start: int) -> dict[str, float]:
+    def losses(predictions: Any, sizes: Tensor, start: int) -> dict[str, Tensor]:
         return _losses(detector, predictions, samples[start : start + len(sizes)], sizes, plan, seed=seed + start)
 
     for found, values in detector.detect_runs([one.image for one in samples], losses if plan.losses else None):
+        total = {TOTAL: sum(values.values())} if values else {}
         for one in found:
-            yield one.arrays(), values or {}
+            yield one.arrays(), values | total
 
 
 def _losses(
@@ -175,19 +176,19 @@ def _losses(
     plan: EvaluationPlan,
     *,
     seed: int,
-) -> dict[str, float]:
+) -> dict[str, Tensor]:
     """Compute TF's loss terms of images that were detected in together; the seed is for sampled anchors."""
     if not detector.network.learns_masks:
         samples = [replace(sample, masks=None) for sample in samples]
     objects = [learnable(sample, (h, w)) for sample, (h, w) in zip(samples, sizes.tolist(), strict=True)]
-    largest = tuple(sizes.amax(0).tolist())
-    with torch.no_grad(), torch.random.fork_rng(random_devices(sizes.device)):
+    targets, device = stack_targets(objects, tuple(sizes.amax(0).tolist())), next(detector.network.parameters()).device
+    with torch.no_grad(), torch.random.fork_rng(random_devices(device)):
         torch.manual_seed(seed)
-        losses = LossTerm.values(detector.criterion(predictions, stack_targets(objects, largest).to(sizes.device)))
+        there = targets.pin_memory().to(device) if device.type == "cuda" else targets
+        losses = LossTerm.values(detector.criterion(predictions, there))
         if plan.regularize:
             losses[REGULARIZATION] = detector.regularization()
-        values = {name: float(value) for name, value in losses.items()}
-    return values | {TOTAL: sum(values.values())}
+    return losses
 
 
 def run_evaluation(

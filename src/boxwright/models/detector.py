@@ -5,7 +5,7 @@ Dimensions: B batch, H W image, C channels.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from boxwright.criteria.criterion import Criterion
-from boxwright.device import in_halves
+from boxwright.device import in_halves, without_wait
 from boxwright.errors import ConfigError
 from boxwright.models.folding import fold_batch_norms
 from boxwright.models.network import Network
@@ -24,8 +24,9 @@ from boxwright.preprocessing.images import Images, Scale, image_tensors
 from boxwright.preprocessing.preprocessor import Preprocessor
 from boxwright.types import Categories, Detections, Targets
 
-__all__ = ["Detector"]
+__all__ = ["Detector", "Judge"]
 
+Judge = Callable[[Any, Tensor, int], dict[str, Tensor]]
 # Of a network that takes inputs of any size, what it is tried on.
 _TRIAL_SIZE = (256, 256)
 
@@ -72,7 +73,7 @@ class Detector(nn.Module):
         two-stage networks sample in training.
         """
         if true_sizes is None:
-            true_sizes = torch.tensor([inputs.shape[-2:]] * len(inputs), device=inputs.device)
+            true_sizes = without_wait(torch.tensor([inputs.shape[-2:]] * len(inputs)), inputs.device)
         if self.dtype == torch.float32:
             return self.network(inputs, true_sizes, targets)
         with torch.autocast(inputs.device.type, self.dtype):
@@ -93,8 +94,11 @@ class Detector(nn.Module):
     predict = forward
 
     def postprocess(self, predictions: Any, true_sizes: Tensor) -> list[Detections]:
-        """Return B detections, in pixels of the network's input; `true_sizes` [B, 2] as `preprocess` returned them."""
-        return detections_of(self.postprocessor, predictions, true_sizes, self.categories)
+        """Return B detections on the CPU, in pixels of the network's input.
+
+        `true_sizes` int64 [B, 2] are as `preprocess` returned them.
+        """
+        return detections_of(self.postprocessor, predictions, true_sizes, self.categories)[0]
 
     def regularization(self) -> Tensor:
         """Sum the penalties on the network's kernels; of an optimized detector, what they were before."""
@@ -149,7 +153,7 @@ class Detector(nn.Module):
                 them for pixels, and refuses a call whose largest float is no more than 1.
 
         Returns:
-            One result an image, in pixels of that image.
+            One result an image, in pixels of that image; on the CPU, whatever the detector's device.
 
         Raises:
             DataError: For what is no list of images, for an image that has not three dimensions with 1, 3 or 4
@@ -164,26 +168,26 @@ class Detector(nn.Module):
 
     @torch.no_grad()
     def detect_runs(
-        self, images: Images, judge: Callable[[Any, Tensor, int], Any] | None = None, scale: Scale = "guess"
-    ) -> Iterator[tuple[list[Detections], Any]]:
+        self, images: Images, judge: Judge | None = None, scale: Scale = "guess"
+    ) -> Iterator[tuple[list[Detections], dict[str, float]]]:
         """Detect, run by run; the mode is the caller's to choose.
 
         Where the memory is too small for all images, they are processed in halves, and a log line says so; later calls
-        begin with as many as fitted.
+        begin with as many as fitted. A GPU is waited for once a run.
 
         Args:
             images: As for `detect`.
-            judge: Is given the raw predictions of a run, its true sizes (int64 [B, 2]) and the number of its first
-                image, as an evaluation's losses need them.
+            judge: Is given the raw predictions of a run, its true sizes (int64 [B, 2], on the CPU) and the number of
+                its first image, as an evaluation's losses need them; its numbers come with the detections.
             scale: As for `detect`.
 
         Yields:
-            For each run of images that have one size once resized: their detections, and what `judge` returned; None
-            without.
+            For each run of images that have one size once resized: their detections, and what `judge` returned;
+            nothing without.
         """
         tensors = image_tensors(images, scale)
 
-        def look(start: int, stop: int) -> list[tuple[list[Detections], Any]]:
+        def look(start: int, stop: int) -> list[tuple[list[Detections], dict[str, float]]]:
             return list(self._look(tensors[start:stop], judge, start))
 
         for most, found in in_halves(look, len(tensors), self._at_once):
@@ -192,19 +196,32 @@ class Detector(nn.Module):
             yield from found
 
     def _look(
-        self, images: list[Tensor], judge: Callable[[Any, Tensor, int], Any] | None, number: int
-    ) -> Iterator[tuple[list[Detections], Any]]:
+        self, images: list[Tensor], judge: Judge | None, number: int
+    ) -> Iterator[tuple[list[Detections], dict[str, float]]]:
         """Yield as `detect_runs`, of images [H, W, 3] of which the first has a number."""
-        inputs = [self.preprocess(image[None]) for image in images]
-        for start, stop in _runs([tuple(pixels.shape) for pixels, _ in inputs]):
-            sizes = torch.cat([sizes for _, sizes in inputs[start:stop]])
-            predictions = self.predict(torch.cat([pixels for pixels, _ in inputs[start:stop]]), sizes)
-            found = self.postprocess(predictions, sizes)
-            judged = None if judge is None else judge(predictions, sizes, number + start)
-            yield [_to_image(one, image) for one, image in zip(found, images[start:stop], strict=True)], judged
+        groups = _runs([(*image.shape, image.dtype, image.device) for image in images])
+        inputs = [self.preprocessor.inputs_of(_joined([one[None] for one in images[a:b]])) for a, b in groups]
+        for first, last in _runs([pixels.shape[1:] for pixels, _ in inputs]):
+            start, stop = groups[first][0], groups[last - 1][1]
+            pixels, sizes = (_joined(list(part)) for part in zip(*inputs[first:last], strict=True))
+            there = without_wait(sizes, pixels.device)
+            predictions = self.predict(pixels, there)
+            judged = {} if judge is None else judge(predictions, sizes, number + start)
+            found, values = detections_of(
+                self.postprocessor, predictions, there, self.categories, list(judged.values())
+            )
+            yield (
+                [_to_image(one, image) for one, image in zip(found, images[start:stop], strict=True)],
+                {name: float(value) for name, value in zip(judged, values, strict=True)},
+            )
 
 
-def _runs(shapes: list[tuple[int, ...]]) -> list[tuple[int, int]]:
+def _joined(parts: list[Tensor]) -> Tensor:
+    """Return parts of a batch together; of one, itself."""
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _runs(shapes: Sequence[object]) -> list[tuple[int, int]]:
     """Split a sequence into runs of equal neighbours."""
     starts = [i for i in range(len(shapes)) if i == 0 or shapes[i] != shapes[i - 1]]
     return list(zip(starts, [*starts[1:], len(shapes)], strict=True)) if shapes else []
@@ -214,6 +231,6 @@ def _to_image(found: Detections, image: Tensor) -> Detections:
     """Scale boxes from the network's input to the image as it was given."""
     height, width = image.shape[:2]
     true_height, true_width = found.image_size
-    scale = torch.tensor([width / true_width, height / true_height] * 2, device=found.boxes.device)
+    scale = torch.tensor([width / true_width, height / true_height] * 2)
     keypoints = None if found.keypoints is None else found.keypoints * scale[:2]
     return replace(found, boxes=found.boxes * scale, keypoints=keypoints, image_size=(height, width))

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from boxwright.criteria.criterion import Criterion
 from boxwright.errors import ConfigError
-from boxwright.models.detector import Detector
+from boxwright.models.detector import Detector, Judge
 from boxwright.models.network import Network
 from boxwright.ops.boxes import box_area, clip_boxes
 from boxwright.postprocessing.nms import Nms, SoftVoting, Voting, VotingOfSeveral
@@ -276,8 +276,8 @@ class MultiScaleDetector:
         return self._merged([image.permute(2, 0, 1) for image in image_tensors(images, scale)])
 
     def detect_runs(
-        self, images: Images, judge: Callable[[Any, Tensor, int], Any] | None = None, scale: Scale = "guess"
-    ) -> Iterator[tuple[list[Detections], Any]]:
+        self, images: Images, judge: Judge | None = None, scale: Scale = "guess"
+    ) -> Iterator[tuple[list[Detections], dict[str, float]]]:
         """Detect, run by run.
 
         Args:

@@ -20,12 +20,20 @@ from torch import Tensor
 from boxwright.ops.boxes import box_area, clip_boxes
 from boxwright.ops.suppression import Rules
 
-__all__ = ["candidate_count", "decompositions", "pair_decompositions", "suppress_in_tensors"]
+__all__ = [
+    "candidate_count",
+    "decompositions",
+    "fits_on_gpu",
+    "pair_decompositions",
+    "suppress_in_tensors",
+    "suppress_on_gpu",
+]
 
 _LEAST_CANDIDATES = 1024
 _CANDIDATES_PER_DETECTION = 8
 _HARD = ("per_class", "class_agnostic")
 _ROUNDS = 16  # chains of overlaps are seldom longer than a few
+_MOST_PAIRS = 1 << 26  # of all images together: some tables of a quarter of a gigabyte
 Found = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
@@ -34,7 +42,14 @@ def candidate_count(max_total: int) -> int:
     return max(_LEAST_CANDIDATES, 1 << (_CANDIDATES_PER_DETECTION * max_total - 1).bit_length())
 
 
-def suppress_in_tensors(boxes: Tensor, scores: Tensor, windows: Tensor, *arguments: Any, times: int = 1) -> Found:
+def suppress_in_tensors(
+    boxes: Tensor,
+    scores: Tensor,
+    windows: Tensor,
+    *arguments: Any,
+    times: int = 1,
+    pairs: Callable[..., Tensor] | None = None,
+) -> Found:
     """Return what `boxwright::suppress` returns.
 
     Args:
@@ -43,12 +58,14 @@ def suppress_in_tensors(boxes: Tensor, scores: Tensor, windows: Tensor, *argumen
         windows: As there.
         *arguments: The fields of `Rules`, in order.
         times: How many times `candidate_count` candidates to look at.
+        pairs: Suppresses pairs; None for the operator `boxwright::suppress_pairs`.
 
     Returns:
         As there.
     """
     rules = Rules(*arguments)
     candidates = _Candidates(boxes, scores, rules, times * candidate_count(rules.max_total))
+    candidates.suppress_pairs = pairs or torch.ops.boxwright.suppress_pairs
     found = _padded(_lowered(_KINDS[rules.kind](candidates, windows, rules), rules), rules.max_total)
     boxes, scores, labels, anchors, kept = found
     complete = ~candidates.more
@@ -57,11 +74,45 @@ def suppress_in_tensors(boxes: Tensor, scores: Tensor, windows: Tensor, *argumen
     return boxes, scores, labels, anchors, kept, complete
 
 
+def suppress_on_gpu(boxes: Tensor, scores: Tensor, windows: Tensor, *arguments: Any) -> Found:
+    """Return what `boxwright::suppress` of a hard kind returns, and ask the GPU nothing.
+
+    An image is complete where nothing could matter that is not among its candidates, and one more round of suppression
+    changes nothing: then what stays is right, however long the chains of overlaps are.
+
+    Args:
+        boxes: As there.
+        scores: As there.
+        windows: As there.
+        *arguments: The fields of `Rules`, in order.
+
+    Returns:
+        As there.
+    """
+    settled: list[Tensor] = []
+
+    def pairs(*given: Any) -> Tensor:
+        kept, right = _settled_pairs(*given)
+        settled.append(right)
+        return kept
+
+    *found, complete = suppress_in_tensors(boxes, scores, windows, *arguments, pairs=pairs)
+    return (*found, complete & settled[0])  # type: ignore[return-value]
+
+
+def fits_on_gpu(scores: Tensor, rules: Rules) -> bool:
+    """Return whether `suppress_on_gpu` is for a kind of suppression, and its tables take no more than some memory."""
+    count = min(candidate_count(rules.max_total), scores.shape[1] * scores.shape[2])
+    return rules.kind in _HARD and len(scores) * count**2 <= _MOST_PAIRS
+
+
 class _Candidates:
     """The best pairs of a batch, best first: boxes [B, n, 4], scores, labels, anchors and `passing` [B, n].
 
     `more` [B] says that there are others that pass.
     """
+
+    suppress_pairs: Callable[..., Tensor]
 
     def __init__(self, boxes: Tensor, scores: Tensor, rules: Rules, count: int) -> None:
         if rules.kind == "class_agnostic":
@@ -113,8 +164,12 @@ def _stays(passing: Tensor, beaten: Tensor) -> Tensor:
     """
     kept, beats = passing, beaten.to(torch.float32)
     for _ in range(_ROUNDS):
-        kept = passing & (torch.bmm(kept[:, None].to(beats.dtype), beats).squeeze(1) == 0)
+        kept = _round(kept, passing, beats)
     return kept
+
+
+def _round(kept: Tensor, passing: Tensor, beats: Tensor) -> Tensor:
+    return passing & (torch.bmm(kept[:, None].to(beats.dtype), beats).squeeze(1) == 0)
 
 
 def _suppress_pairs(
@@ -124,8 +179,24 @@ def _suppress_pairs(
     del num_classes
     rivals = (labels[:, :, None] == labels[:, None, :]) & _is_better(scores)
     kept = _stays(scores >= 0, rivals & (_overlaps(boxes) > iou_threshold))
-    before = (rivals.to(torch.float32) * kept[:, :, None]).sum(1)
-    return kept & (before < max_per_class)
+    return kept & (_better_ones(rivals, kept) < max_per_class)
+
+
+def _settled_pairs(
+    boxes: Tensor, scores: Tensor, labels: Tensor, num_classes: int, iou_threshold: float, max_per_class: int
+) -> tuple[Tensor, Tensor]:
+    """Return what `boxwright::suppress_pairs` returns; and where that is certain, bool [B]."""
+    del num_classes
+    rivals, passing = (labels[:, :, None] == labels[:, None, :]) & _is_better(scores), scores >= 0
+    beaten = rivals & (_overlaps(boxes) > iou_threshold)
+    kept = _stays(passing, beaten)
+    settled = (_round(kept, passing, beaten.to(torch.float32)) == kept).all(1)
+    return kept & (_better_ones(rivals, kept) < max_per_class), settled
+
+
+def _better_ones(rivals: Tensor, kept: Tensor) -> Tensor:
+    """Return how many of those that stay are better than each candidate, and of its class, [B, n]."""
+    return (rivals.to(torch.float32) * kept[:, :, None]).sum(1)
 
 
 def _is_better(scores: Tensor) -> Tensor:
@@ -135,7 +206,7 @@ def _is_better(scores: Tensor) -> Tensor:
 
 def _per_class(some: _Candidates, windows: Tensor, rules: Rules) -> _Found:
     scores = torch.where(some.passing, some.scores, -1.0)
-    kept = torch.ops.boxwright.suppress_pairs(
+    kept = some.suppress_pairs(
         some.boxes, scores, some.labels, some.num_classes, rules.iou_threshold, rules.max_per_class
     )
     return _clipped((some.boxes, some.scores, some.labels, some.anchors, kept), windows, rules)
@@ -144,7 +215,7 @@ def _per_class(some: _Candidates, windows: Tensor, rules: Rules) -> _Found:
 def _class_agnostic(some: _Candidates, windows: Tensor, rules: Rules) -> _Found:
     scores = torch.where(some.passing, some.scores, -1.0)
     # The image's cap comes before clipping, which drops without replacement.
-    kept = torch.ops.boxwright.suppress_pairs(
+    kept = some.suppress_pairs(
         some.boxes, scores, torch.zeros_like(some.labels), 1, rules.iou_threshold, rules.max_total
     )
     return _clipped((some.boxes, some.scores, some.labels, some.anchors, kept), windows, rules)

@@ -47,7 +47,7 @@ class AnchorPostprocessor:
         if self.candidates is not None and predictions.level_sizes:
             grids = [(level.shape[-2], level.shape[-1]) for level in predictions.feature_maps]
             scores = self.candidates(scores, grids, predictions.level_sizes)
-        found = self.nms(raw.boxes, scores, true_sizes.to(raw.boxes))
+        found = self.nms.without_wait(raw.boxes, scores, true_sizes.to(raw.boxes))
         keypoints = self._keypoints(predictions)
         return replace(
             found,

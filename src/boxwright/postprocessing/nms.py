@@ -5,13 +5,14 @@ Dimensions: B batch, A anchors, K foreground classes, D detections (padded).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from boxwright.ops.suppression import Rules, suppress
+from boxwright.ops.suppression_in_tensors import fits_on_gpu, suppress_on_gpu
 from boxwright.types import PaddedDetections
 
 __all__ = [
@@ -187,23 +188,19 @@ class Nms:
         """Return boxes in pixels of the network's input, best first."""
         if self.candidates is not None:
             scores = self.candidates(scores)
+        return PaddedDetections(*suppress(boxes, scores, windows, *astuple(self.rules())))
+
+    def without_wait(self, boxes: Tensor, scores: Tensor, windows: Tensor) -> PaddedDetections:
+        """Return the same where it says that it is complete, and let the program not wait for a GPU.
+
+        Some kinds of suppression have no such form, and very many detections too large a one: they wait.
+        """
         rules = self.rules()
-        return PaddedDetections(
-            *suppress(
-                boxes,
-                scores,
-                windows,
-                rules.kind,
-                rules.score_threshold,
-                rules.iou_threshold,
-                rules.sigma,
-                rules.max_per_class,
-                rules.max_total,
-                rules.outside,
-                rules.lowering_iou,
-                rules.lowering_score,
-            )
-        )
+        if not boxes.is_cuda or not fits_on_gpu(scores, rules):
+            return self(boxes, scores, windows)
+        if self.candidates is not None:
+            scores = self.candidates(scores)
+        return PaddedDetections(*suppress_on_gpu(boxes, scores, windows, *astuple(rules)))
 
     def rules(self) -> Rules:
         """Return the operator's arguments."""

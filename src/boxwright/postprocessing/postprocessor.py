@@ -5,12 +5,14 @@ Graphs that are exported hold these two steps; only `PaddedDetections.to_list`, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from boxwright.types import Categories, Detections, PaddedDetections, RawDetections
+from boxwright.types.packing import each_tensor
 
 __all__ = ["Postprocessor", "detections_of"]
 
@@ -31,18 +33,30 @@ class Postprocessor(Protocol[P]):
 
 @torch.no_grad()
 def detections_of(
-    postprocessor: Postprocessor[Any], predictions: Any, true_sizes: Tensor, categories: Categories | None = None
-) -> list[Detections]:
-    """Return what was found in each image.
+    postprocessor: Postprocessor[Any],
+    predictions: Any,
+    true_sizes: Tensor,
+    categories: Categories | None = None,
+    others: Sequence[Tensor] = (),
+) -> tuple[list[Detections], list[Tensor]]:
+    """Return what was found in each image, on the CPU.
+
+    On a GPU a whole batch is suppressed in tensors of fixed shape, and comes in one copy. Those tensors hold the best
+    candidates alone: where more could matter, which the copy says, the batch is suppressed anew on the CPU.
 
     Args:
         postprocessor: The family's.
         predictions: The network's.
         true_sizes: int64 [B, 2]; the (height, width) of each input without its padding.
         categories: The classes, for detections to carry.
+        others: Come in the same copy.
 
     Returns:
-        B detections, in pixels of the network's input.
+        B detections, in pixels of the network's input; the others.
     """
     raw = postprocessor.decode(predictions)
-    return postprocessor.select(predictions, raw, true_sizes).to_list(true_sizes, categories)
+    found, (sizes, *values) = postprocessor.select(predictions, raw, true_sizes).on_cpu(true_sizes, *others)
+    if found.complete is not None and not bool(found.complete.all()):
+        predicted, decoded = each_tensor(predictions, Tensor.cpu), each_tensor(raw, Tensor.cpu)
+        found = postprocessor.select(predicted, decoded, sizes)
+    return found.to_list(sizes, categories), values

@@ -5,6 +5,7 @@ Dimensions: B batch, R proposals of an image, K foreground classes, D detections
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -57,7 +58,7 @@ class TwoStagePostprocessor:
         elif final is not None:
             found = final.detections
         else:
-            found = self._suppressed(predictions, raw, true_sizes)
+            found = self._suppressed(predictions, raw, true_sizes, self.nms.without_wait)
         return replace(
             found,
             multiclass_scores=of_anchors(raw.scores, found.anchors),
@@ -69,15 +70,21 @@ class TwoStagePostprocessor:
     @torch.no_grad()
     def detect(self, predictions: TwoStagePredictions, true_sizes: Tensor) -> PaddedDetections:
         """Return what is left after suppression, padded, for a third stage to look at."""
-        return self._suppressed(predictions, self.decode(predictions), true_sizes)
+        return self._suppressed(predictions, self.decode(predictions), true_sizes, self.nms)
 
-    def _suppressed(self, predictions: TwoStagePredictions, raw: RawDetections, true_sizes: Tensor) -> PaddedDetections:
+    def _suppressed(
+        self,
+        predictions: TwoStagePredictions,
+        raw: RawDetections,
+        true_sizes: Tensor,
+        nms: Callable[[Tensor, Tensor, Tensor], PaddedDetections],
+    ) -> PaddedDetections:
         scores = raw.scores[..., 1:].masked_fill(~predictions.proposals.valid[..., None], -torch.inf)
         boxes = raw.boxes.squeeze(2) if raw.boxes.shape[2] == 1 else raw.boxes
         if self.clip_first:
             height, width = true_sizes.to(boxes).view(-1, 2, *[1] * (boxes.ndim - 2)).unbind(1)
             boxes = clip_boxes(boxes, height, width)
-        found, all_proposed = self.nms(boxes, scores, true_sizes.to(boxes)), predictions.proposals.complete
+        found, all_proposed = nms(boxes, scores, true_sizes.to(boxes)), predictions.proposals.complete
         if found.complete is None or all_proposed is None:
             return found
         return replace(found, complete=found.complete & all_proposed)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from boxwright.device import without_wait
 from boxwright.preprocessing.image_resizer import GRAY_WEIGHTS, FixedShapeResizer, ImageResizer
 
 __all__ = ["CAFFE_MEAN", "IMAGENET", "MINUS_ONE_TO_ONE", "VGG_MEAN", "PixelScaling", "Preprocessor"]
@@ -93,11 +94,15 @@ class Preprocessor(nn.Module):
 
         Images [B, H, W, C] are moved to the preprocessor's device first.
         """
-        images = images.to(self.scale.device)
-        resized = [self.resizer(image) for image in images]
+        inputs, sizes = self.inputs_of(images)
+        return inputs, without_wait(sizes, inputs.device)
+
+    def inputs_of(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return as `forward`, but the sizes on the CPU, which knows them."""
+        resized = [self.resizer(image) for image in without_wait(images, self.scale.device)]
         pixels = torch.stack([image for image, _ in resized])
-        sizes = torch.tensor([size for _, size in resized], dtype=torch.int64).to(images.device)
-        return self.normalize(pixels.permute(0, 3, 1, 2), sizes), sizes
+        sizes = torch.tensor([size for _, size in resized], dtype=torch.int64)
+        return self.normalize(pixels.permute(0, 3, 1, 2), without_wait(sizes, pixels.device)), sizes
 
     def normalize(self, pixels: Tensor, true_sizes: Tensor) -> Tensor:
         """Scale pixel values of images that have their size already.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from boxwright.builders.training import TrainingPlan
 from boxwright.criteria.terms import REGULARIZATION, LossTerm
 from boxwright.models.detector import Detector
 from boxwright.types import Targets
+from boxwright.types.packing import each_tensor
 
 __all__ = ["Forward", "LossModule"]
 
@@ -62,15 +63,5 @@ class LossModule(nn.Module):
             terms = detector.criterion(predictions, targets)
             with torch.no_grad():  # its gradients are added to those of the losses
                 penalty = detector.regularization() if self.regularize else None
-        return Forward(terms, penalty, detached(predictions))
-
-
-def detached(value: Any) -> Any:
-    """Return predictions without their graph: gradients come from the losses, and a compiled step has scalars alone."""
-    if isinstance(value, Tensor):
-        return value.detach()
-    if isinstance(value, tuple):
-        return tuple([detached(one) for one in value])
-    if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{one.name: detached(getattr(value, one.name)) for one in fields(value)})
-    return value
+        # Gradients come from the losses alone: a compiled step's backward pass is then given scalars.
+        return Forward(terms, penalty, each_tensor(predictions, Tensor.detach))

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from boxwright.types.categories import Categories, titles
 from boxwright.types.found import FoundObjects, chosen
+from boxwright.types.packing import fetched
 
 __all__ = ["Detections", "PaddedDetections"]
 
@@ -57,8 +58,14 @@ class PaddedDetections:
         known = {name: value[number, :count] for name, value in vars(found).items() if value is not None}
         return PaddedDetections(**known)
 
+    def on_cpu(self, *others: Tensor) -> tuple[PaddedDetections, list[Tensor]]:
+        """Return the same on the CPU, and other tensors; from a GPU in one copy, for which the program waits once."""
+        known = {name: value for name, value in vars(self).items() if value is not None}
+        values = fetched([*known.values(), *others])
+        return PaddedDetections(**dict(zip(known, values, strict=False))), values[len(known) :]
+
     def to_list(self, image_sizes: Tensor, categories: Categories | None = None) -> list[Detections]:
-        """Return what was found in each image, without padding.
+        """Return what was found in each image, without padding; on a GPU each image is waited for.
 
         Args:
             image_sizes: int64 [B, 2]; the (height, width) of each image, in the pixels that boxes are in.

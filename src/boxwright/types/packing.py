@@ -1,0 +1,40 @@
+"""Many tensors at once: changed together, and brought to the CPU by one copy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import fields, is_dataclass, replace
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+__all__ = ["each_tensor", "fetched"]
+
+T = TypeVar("T")
+
+
+def fetched(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return tensors on the CPU; those of a GPU in one copy, for which the program waits once."""
+    if all(one.device.type == "cpu" for one in tensors):
+        return list(tensors)
+    # Wide types first: each then begins where a number of its type may begin.
+    order = sorted(range(len(tensors)), key=lambda number: tensors[number].element_size(), reverse=True)
+    blocks = [tensors[number].reshape(-1).view(torch.uint8) for number in order]
+    parts = torch.split(torch.cat(blocks).cpu(), [len(block) for block in blocks])
+    found = {
+        number: part.view(tensors[number].dtype).view(tensors[number].shape)
+        for number, part in zip(order, parts, strict=True)
+    }
+    return [found[number] for number in range(len(tensors))]
+
+
+def each_tensor(value: T, change: Callable[[Tensor], Tensor]) -> T:
+    """Return a value with every tensor in it changed: in tuples, lists and dataclasses, however deep."""
+    if isinstance(value, Tensor):
+        return change(value)  # type: ignore[return-value]
+    if isinstance(value, tuple | list):
+        return type(value)([each_tensor(one, change) for one in value])  # type: ignore[return-value]
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{one.name: each_tensor(getattr(value, one.name), change) for one in fields(value)})
+    return value
