@@ -68,21 +68,16 @@ def _truncated_normal(
     return tensor
 
 
-@pytest.fixture(autouse=True, scope="session")
-def _quick_initializers() -> Iterator[None]:
-    """Draw first weights quickly: real configurations' took a twelfth of the tests' time."""
+@pytest.fixture(autouse=True, scope="module")
+def _quick_initializers(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Draw first weights quickly: real configurations' took a twelfth of the tests' time.
+
+    A module whose OWN_INITIALIZERS is set draws them as other processes do, with which it compares.
+    """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.nn.init, "trunc_normal_", _truncated_normal)
+        if not getattr(request.module, "OWN_INITIALIZERS", False):
+            patch.setattr(torch.nn.init, "trunc_normal_", _truncated_normal)
         yield
-
-
-_TRUNC_NORMAL = torch.nn.init.trunc_normal_
-
-
-@pytest.fixture
-def own_initializers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Draw first weights as other processes do, which know of no quicker way."""
-    monkeypatch.setattr(torch.nn.init, "trunc_normal_", _TRUNC_NORMAL)
 
 
 def xyxy(boxes: NDArray[Any]) -> torch.Tensor:

@@ -11,6 +11,8 @@ from boxwright.benchmarking.preset_costs import PresetCost, read_costs, write_co
 from boxwright.benchmarking.presets import count_preset
 from boxwright.config.preset import preset_names
 
+OWN_INITIALIZERS = True  # how many regions are computed follows from the weights
+
 QUICK = (
     "ssd_mobilenet_v2_320",
     "ssd_mobilenet_v2_fpnlite_320",
@@ -30,7 +32,6 @@ def test_the_table_is_what_is_built(name: str) -> None:
     assert read_costs()[name] == count_preset(name)
 
 
-@pytest.mark.usefixtures("own_initializers")  # how many regions are computed follows from the weights
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in preset_names() if name not in QUICK])
 def test_the_whole_table_is_what_is_built(name: str) -> None:

@@ -18,6 +18,8 @@ TWO_STAGE = tuple(family for family in ALL if family.startswith(("faster_rcnn", 
 # Two-stage detectors take two kinds of resizers alone, as in TF.
 _NOT_OF_TWO_STAGE = {"identity", "conditional_shape", "pad_to_multiple"}
 # RefineDet adds a coarse map to the next finer one: its inputs have sides that all strides divide.
+# What is suppressed greedily, of proposals or softly, is waited for more often, and so is mining in an evaluation's losses.
+LOOKS_LONGER = {*TWO_STAGE, "ssd, soft", "ssd, mined"}
 _NOT_OF_REFINEDET = {"identity", "conditional_shape", "keep_aspect_ratio"}
 PRODUCT = [
     (family, resizer, precision)
@@ -39,9 +41,13 @@ def check(family: str, resizer: str, precision: str) -> None:
         assert {one.grad.device.type for _, one in learning if one.grad is not None} == {"cuda"}
         run.learner.learn(run.batch, wait=False, describe=True)
         described = set(ledger.waits) - waits
+        ledger.clear()
         found = look(run)
         assert len(found) == 2
-        assert {one.boxes.device.type for one in found} == {"cuda"}
+        assert {one.boxes.device.type for one in found} == {"cpu"}
+        seen = dict(ledger.waits)
+        assert seen.pop(("types/packing.py fetched", "copy to the CPU")) == 1, "all comes in one copy"
+        assert not seen or family in LOOKS_LONGER
     assert not ledger.mixed_lists
     wrong, unknown = unsupported(ledger.dtypes)
     assert waits == STEPS.get(family, set()) | ALWAYS

@@ -162,7 +162,7 @@ class FindsTruth:
                 self.dataset.categories,
                 masks=within_boxes(sample),
             )
-            yield [found], None
+            yield [found], {}
 
 
 def test_keypoints_are_drawn() -> None:

@@ -14,7 +14,13 @@ from boxwright.config import parse_message
 from boxwright.errors import ConfigError
 from boxwright.ops import suppression
 from boxwright.ops.boxes import pairwise_iou
-from boxwright.ops.suppression_in_tensors import decompositions, pair_decompositions, suppress_in_tensors
+from boxwright.ops.suppression_in_tensors import (
+    decompositions,
+    fits_on_gpu,
+    pair_decompositions,
+    suppress_in_tensors,
+    suppress_on_gpu,
+)
 from boxwright.postprocessing.nms import (
     BestOfClass,
     BestOfImage,
@@ -29,6 +35,7 @@ from boxwright.postprocessing.nms import (
 from boxwright.postprocessing.score_converters import ScoreConverter
 from boxwright.types import PaddedDetections
 from tests.conftest import GOLDEN, assert_close, xyxy, yxyx
+from tests.exporters.small_detectors import FAMILIES, build, pictures
 
 RECORDED = np.load(GOLDEN / "tensorflow_ops.npz")
 
@@ -194,6 +201,61 @@ def test_a_graph_says_where_candidates_were_too_few(kind: str) -> None:
     full = PaddedDetections(*suppress_in_tensors(boxes, scores, windows, *vars(nine_places.rules()).values()))
     assert full.complete is not None
     assert full.complete.all()
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("kind", ["per class", "class-agnostic"])
+def test_what_a_gpu_calls_complete_is_what_the_operator_finds(kind: str, seed: int) -> None:
+    nms, (boxes, scores, windows) = KINDS[kind], some_batch(seed)
+    found = PaddedDetections(*suppress_on_gpu(boxes, scores, windows, *vars(nms.rules()).values()))
+    assert found.complete is not None
+    assert found.complete.all()
+    assert_same(found, nms(boxes, scores, windows))
+
+
+@pytest.mark.parametrize("length", [5, 15, 60])
+def test_a_long_chain_of_overlaps_is_not_called_complete(length: int) -> None:
+    """Each box overlaps the one before: every other one stays, which takes as many rounds as there are boxes."""
+    left = torch.arange(length) * 4.0
+    boxes = torch.stack([left, torch.zeros(length), left + 10, torch.full((length,), 10.0)], 1)[None]
+    scores = torch.linspace(0.9, 0.1, length)[None, :, None]
+    nms, windows = hard(0.01, iou=0.3), torch.tensor([[20.0, 1000.0]])
+    expected = nms(boxes, scores, windows)
+    assert expected.anchors[0, : int(expected.valid.sum())].tolist() == list(range(0, length, 2))
+    found = PaddedDetections(*suppress_on_gpu(boxes, scores, windows, *vars(nms.rules()).values()))
+    assert found.complete is not None
+    assert found.complete.tolist() == [length <= 16]
+    if length <= 16:
+        assert_same(found, expected)
+
+
+def test_what_is_for_a_gpu_is_hard_and_not_too_large() -> None:
+    scores = torch.zeros(8, 5000, 90)
+    assert fits_on_gpu(scores, hard(0.0).rules())
+    assert not fits_on_gpu(scores, hard(0.0, total=2000).rules())
+    assert not fits_on_gpu(scores, soft(0.5, 0.0).rules())
+
+
+def test_a_batch_that_is_not_complete_is_suppressed_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    detector = build(FAMILIES["ssd"])
+    plain = detector.detect(pictures()[:2])
+    calls: list[int] = []
+    exact = Nms.__call__
+
+    def few(self: Nms, boxes: torch.Tensor, scores: torch.Tensor, windows: torch.Tensor) -> PaddedDetections:
+        calls.append(len(boxes))
+        found = exact(self, boxes, scores, windows)
+        if len(calls) > 1:
+            return found
+        return replace(found, scores=found.scores * 0, complete=torch.arange(len(boxes)) > 0)
+
+    monkeypatch.setattr(Nms, "without_wait", few)
+    found = detector.detect(pictures()[:2])
+    assert len(calls) >= 2
+    assert len(found[0]) > 0
+    for one, expected in zip(found, plain, strict=True):
+        assert torch.equal(one.boxes, expected.boxes)
+        assert torch.equal(one.scores, expected.scores)
 
 
 class Suppresses(torch.nn.Module):

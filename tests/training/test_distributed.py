@@ -25,7 +25,7 @@ from boxwright.training.train import _check_processes
 from boxwright.types import Sample
 from tests.training.every_resizer import RESIZERS
 
-pytestmark = pytest.mark.usefixtures("own_initializers")
+OWN_INITIALIZERS = True
 
 SMOOTH = [
     # Smooth throughout, and normalized over all processes: what is left between runs is rounding.

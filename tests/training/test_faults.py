@@ -21,7 +21,7 @@ import torch
 import boxwright as bw
 from boxwright.checkpoints.store import CheckpointStore, read_checkpoint
 
-pytestmark = pytest.mark.usefixtures("own_initializers")
+OWN_INITIALIZERS = True
 
 QUIET = bw.RunSettings(evaluate=False, workers=0, checkpoint_every_n=2)
 

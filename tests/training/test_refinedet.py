@@ -26,7 +26,7 @@ from boxwright.distributed import ALONE
 from boxwright.training.state import new_state
 from boxwright.training.step import Learner
 
-pytestmark = pytest.mark.usefixtures("own_initializers")
+OWN_INITIALIZERS = True
 
 NORMED = "conv_hyperparams { activation: RELU batch_norm { decay: 0.9 } }"
 MODEL = f"""

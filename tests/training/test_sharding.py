@@ -33,7 +33,7 @@ from tests.exporters.small_detectors import FAMILIES, build, some_first
 from tests.training.checkpoints import same
 from tests.training.test_distributed import finish, kill_all, lines, smooth_config, torchrun
 
-pytestmark = pytest.mark.usefixtures("own_initializers")
+OWN_INITIALIZERS = True
 
 # Unclipped: the norm of all gradients is summed in another order.
 EXACT = ("train_config.optimizer.use_moving_average=true", "train_config.gradient_clipping_by_norm=0")

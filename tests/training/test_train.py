@@ -20,7 +20,7 @@ from boxwright.checkpoints.store import CheckpointStore, read_checkpoint
 from tests.conftest import Silent, small_config_text
 from tests.training.checkpoints import same
 
-pytestmark = pytest.mark.usefixtures("own_initializers")
+OWN_INITIALIZERS = True
 
 QUIET = {"evaluate": False, "workers": 0}
 

@@ -16,6 +16,8 @@ from boxwright.data.label_map import load_label_map
 from tests.training.test_distributed import finish, lines, torchrun
 from tests.two_stage_models import FASTER_RCNN, MASK_RCNN
 
+OWN_INITIALIZERS = True
+
 QUIET = {"workers": 0, "evaluate": False}
 
 

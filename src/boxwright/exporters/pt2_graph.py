@@ -116,6 +116,8 @@ def _rewritten(key: str, value: Any, name: str) -> Any:
         tree = json.loads(value)
         _check_tree(tree, name)
         return json.dumps(tree)
+    if key in ("as_float", "as_floats") and value == "-Infinity":  # JSON has no number for it
+        return value
     return _named(value, name) if isinstance(value, str) and key not in _FREE_TEXT else value
 
 

@@ -191,7 +191,7 @@ def _greedy_pairs(similarity: Tensor) -> Tensor:
         scores, matched, places = (torch.stack(of_all, dim=1) for of_all in zip(*found, strict=True))
         # What is left when no pair is goes to one column more, which is cut off.
         match.scatter_(1, places.masked_fill_(scores == -torch.inf, columns), matched)
-    return match[:, :columns]
+    return match[:, :columns].contiguous()
 
 
 @_greedy_pairs.register_fake

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from boxwright.ops.constants import constants
 from boxwright.ops.resize import resize_bilinear
 
 __all__ = [
@@ -88,7 +89,7 @@ def to_grayscale(image: Tensor) -> Tensor:
     Returns:
         float [H, W, 1].
     """
-    weights = torch.tensor(GRAY_WEIGHTS, dtype=image.dtype, device=image.device)
+    weights = constants(GRAY_WEIGHTS, image.device, image.dtype)
     return (image * weights).sum(-1, keepdim=True)
 
 
@@ -192,7 +193,7 @@ class KeepAspectRatioResizer:
     def _pad(self, image: Tensor) -> Tensor:
         channels = image.shape[2]
         colour = self.per_channel_pad_value or (0.0,) * channels
-        padded = torch.tensor(colour, dtype=image.dtype, device=image.device)
+        padded = constants(colour, image.device, image.dtype)
         padded = padded.repeat(self.max_dimension, self.max_dimension, 1)
         padded[: image.shape[0], : image.shape[1]] = image
         return padded

@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-__all__ = ["each_tensor", "fetched"]
+__all__ = ["each_tensor", "fetched", "packed", "unpacked"]
 
 T = TypeVar("T")
 
@@ -18,15 +18,28 @@ def fetched(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Return tensors on the CPU; those of a GPU in one copy, for which the program waits once."""
     if all(one.device.type == "cpu" for one in tensors):
         return list(tensors)
-    # Wide types first: each then begins where a number of its type may begin.
-    order = sorted(range(len(tensors)), key=lambda number: tensors[number].element_size(), reverse=True)
-    blocks = [tensors[number].reshape(-1).view(torch.uint8) for number in order]
-    parts = torch.split(torch.cat(blocks).cpu(), [len(block) for block in blocks])
+    return unpacked(packed(tensors).cpu(), tensors)
+
+
+def packed(tensors: Sequence[Tensor]) -> Tensor:
+    """Return the bytes of tensors of one device, one after the other: uint8 [N]."""
+    return torch.cat([tensors[number].reshape(-1).view(torch.uint8) for number in _order(tensors)])
+
+
+def unpacked(block: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+    """Return what was packed, of the shapes and types of other tensors; views of the block."""
+    order = _order(like)
+    parts = torch.split(block, [like[number].numel() * like[number].element_size() for number in order])
     found = {
-        number: part.view(tensors[number].dtype).view(tensors[number].shape)
+        number: part.view(like[number].dtype).view(like[number].shape)
         for number, part in zip(order, parts, strict=True)
     }
-    return [found[number] for number in range(len(tensors))]
+    return [found[number] for number in range(len(like))]
+
+
+def _order(tensors: Sequence[Tensor]) -> list[int]:
+    """Return the numbers of tensors, wide types first: each then begins where a number of its type may begin."""
+    return sorted(range(len(tensors)), key=lambda number: tensors[number].element_size(), reverse=True)
 
 
 def each_tensor(value: T, change: Callable[[Tensor], Tensor]) -> T:
