@@ -6,6 +6,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=${1:-.venv/bin}
 "$bin/python" -c 'import sys, torch; sys.exit(not torch.cuda.is_available() and "there is no GPU that PyTorch can use")'
+"$bin/python" -c 'import torch, torchvision; print(torch.cuda.get_device_name(), "torch", torch.__version__, "torchvision", torchvision.__version__, "CUDA", torch.version.cuda)'
+"$bin/python" -m tests.cuda.table
 "$bin/python" -m pytest -q tests/training/test_gpu.py
 "$bin/python" benchmarks/step.py --device cuda
 "$bin/python" benchmarks/detectors.py --device cuda

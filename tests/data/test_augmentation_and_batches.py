@@ -13,13 +13,15 @@ from boxwright.data.augmentation.color import RandomBrightness, RandomContrast, 
 from boxwright.data.augmentation.crop import SSD_CROPS, RandomCrop, crop, overlapping
 from boxwright.data.augmentation.flip import RandomHorizontalFlip, RandomRotation90, RandomVerticalFlip
 from boxwright.data.augmentation.transform import Chain, OneOf
-from boxwright.data.batch import collate, to_input
+from boxwright.data.batch import Batch, collate, to_input
 from boxwright.data.loader import TrainingExamples, training_batches
 from boxwright.data.order import StreamSettings, sample_keys
 from boxwright.data.shapes import ShapesDataset
 from boxwright.errors import ConfigError
 from boxwright.preprocessing.image_resizer import FixedShapeResizer, KeepAspectRatioResizer
 from boxwright.types import Sample
+from boxwright.types.packing import packed, tensors_of
+from tests.cuda.fake import CUDA, fake_cuda
 
 RNG = np.random.default_rng(0)
 
@@ -187,3 +189,35 @@ def test_stream_is_the_same_whatever_the_workers(workers: int) -> None:
         return [next(stream).images for _ in range(3)]
 
     assert all(torch.equal(a, b) for a, b in zip(images(0, 4), images(workers, 4), strict=True))
+
+
+def masked_batch() -> Batch:
+    return collate([to_input(sample(), FixedShapeResizer(8, 12)) for _ in range(3)])
+
+
+def test_a_batch_is_one_block_and_none_of_its_numbers_moves() -> None:
+    batch = masked_batch()
+    tensors = tensors_of(batch)
+    assert len(tensors) >= 10
+    block = packed(tensors)
+    assert len(block) == sum(one.numel() * one.element_size() for one in tensors)
+    views = batch._in(block)
+    for one, other in zip(tensors, tensors_of(views), strict=True):
+        assert one.dtype == other.dtype
+        assert torch.equal(one.nan_to_num(), other.nan_to_num())
+        assert one.numel() == 0 or other.untyped_storage().data_ptr() == block.untyped_storage().data_ptr()
+    assert views.images.stride() == batch.images.stride(), "channels lie last, as they were read"
+    assert (views.ids, views.keys, views.problems) == (batch.ids, batch.keys, batch.problems)
+
+
+def test_a_batch_goes_to_a_gpu_in_one_copy_that_is_not_waited_for() -> None:
+    batch = masked_batch()
+    with fake_cuda() as ledger:
+        pinned = batch.pin_memory()
+        ledger.clear()
+        there = pinned.to(CUDA)
+        assert dict(ledger.kernels) == {"_to_copy": 1}
+        assert not ledger.waits
+    assert {one.device for one in tensors_of(there)} == {CUDA}
+    assert [one.shape for one in tensors_of(there)] == [one.shape for one in tensors_of(batch)]
+    assert there.block is None

@@ -17,8 +17,11 @@ import torch
 
 import boxwright as bw
 from boxwright.checkpoints.store import CheckpointStore, read_checkpoint
+from boxwright.distributed import ALONE
+from boxwright.training.train import _change_execution
 from tests.conftest import Silent, small_config_text
 from tests.training.checkpoints import same
+from tests.training.test_step import learner
 
 OWN_INITIALIZERS = True
 
@@ -463,3 +466,19 @@ def test_unwritable_model_dir(small_config: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(bw.OutputError, match="this folder cannot be made: File exists"):
         bw.train(bw.load_config(small_config), tmp_path / "file", bw.RunSettings(**QUIET))
+
+
+@pytest.mark.parametrize(
+    ("resizer", "tries"),
+    [
+        ("fixed_shape_resizer { height: 64 width: 64 }", True),
+        ("keep_aspect_ratio_resizer { min_dimension: 64 max_dimension: 128 }", False),
+    ],
+)
+def test_algorithms_are_tried_where_inputs_have_one_size(
+    small_config: Path, monkeypatch: pytest.MonkeyPatch, resizer: str, tries: bool
+) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", not tries)
+    one, _ = learner(small_config, f"model.ssd.image_resizer={{ {resizer} }}")
+    _change_execution(one.state, one.plan, bw.RunSettings(), ALONE)
+    assert torch.backends.cudnn.benchmark is tries

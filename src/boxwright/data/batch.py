@@ -18,6 +18,7 @@ from torch import Tensor
 
 from boxwright.types import Sample, Targets
 from boxwright.types.masks import InstanceMasks
+from boxwright.types.packing import each_tensor, packed, tensors_of, unpacked
 from boxwright.types.sample import OBJECT_FIELDS
 
 __all__ = ["Batch", "collate", "learnable", "stack_targets", "to_input"]
@@ -39,6 +40,7 @@ class Batch:
         ids: B identities.
         keys: B times the epoch, and the sample's index in the data.
         problems: What was wrong with samples that were left out.
+        block: The memory of all tensors, where it is one that a GPU can read while the CPU works; or None.
     """
 
     images: Tensor
@@ -47,19 +49,21 @@ class Batch:
     ids: tuple[str, ...]
     keys: tuple[tuple[int, int], ...] = ()
     problems: tuple[str, ...] = ()
+    block: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def to(self, device: torch.device | str) -> Batch:
-        """Move to a device; from pinned memory to a GPU this does not wait."""
-        wait_not = torch.device(device).type == "cuda"  # the other way, what has not arrived would be read
-        return replace(
-            self,
-            images=self.images.to(device, non_blocking=wait_not),
-            true_sizes=self.true_sizes.to(device, non_blocking=wait_not),
-            targets=self.targets.to(device),
-        )
+        """Move to a device; from pinned memory to a GPU in one copy, for which the program does not wait."""
+        if self.block is None or torch.device(device).type != "cuda":
+            return each_tensor(replace(self, block=None), lambda value: value.to(device))
+        return self._in(self.block.to(device, non_blocking=True))
+
+    def _in(self, block: Tensor) -> Batch:
+        """Return the batch as views of a block that its tensors were packed into."""
+        views = iter(unpacked(block, tensors_of(replace(self, block=None))))
+        return each_tensor(replace(self, block=None), lambda _: next(views))
 
     def split(self, parts: int) -> list[Batch]:
         """Cut into parts of nearly one size, in order.
@@ -98,13 +102,9 @@ class Batch:
         return self
 
     def pin_memory(self) -> Batch:
-        """Copy to memory from which a GPU can read while the CPU works; PyTorch's loader asks for it."""
-        return replace(
-            self,
-            images=self.images.pin_memory(),
-            true_sizes=self.true_sizes.pin_memory(),
-            targets=self.targets.pin_memory(),
-        )
+        """Copy to one block of memory that a GPU can read while the CPU works; PyTorch's loader asks for it."""
+        block = packed(tensors_of(replace(self, block=None))).pin_memory()
+        return replace(self._in(block), block=block)
 
 
 def to_input(sample: Sample, resizer: Resizer) -> Sample:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, distributed, nn
 from torch.nn import functional as F
+from torch.nn.modules import _functions as functions
 
 __all__ = ["BatchNorm2d", "BatchNormSettings", "SyncBatchNorm2d", "make_norm"]
 
@@ -90,8 +91,8 @@ class _Total(torch.autograd.Function):
 class SyncBatchNorm2d(BatchNorm2d):
     """Batch normalization over the batches of all processes of a run (TF's `sync_batch_norm`).
 
-    PyTorch's own works on GPUs alone. Mean and variance are summed one after the other, so that
-    two processes agree with one that has both batches.
+    PyTorch's own works on GPUs alone, and is taken there. On CPUs mean and variance are summed one after the other, so
+    that two processes agree with one that has both batches.
 
     Attributes:
         alone: Whether to normalize over this process's batch only, as where no other does the same step.
@@ -104,6 +105,8 @@ class SyncBatchNorm2d(BatchNorm2d):
         together = distributed.is_initialized() and distributed.get_world_size() > 1 and not self.alone
         if not (self.training and together):
             return super().forward(input)
+        if input.is_cuda:  # one gathering of mean, variance and count, where the sums below take two
+            return self._by_pytorch(input)
         values = input.float()
         count = values.new_full((1,), input.shape[0] * input.shape[2] * input.shape[3])
         sums: Tensor = _Total.apply(torch.cat([values.sum((0, 2, 3)), count]))
@@ -115,6 +118,21 @@ class SyncBatchNorm2d(BatchNorm2d):
         self.move_averages(mean, variance * count / (count - 1).clamp(min=1))
         gain = self.weight * torch.rsqrt(variance + self.eps)
         return (centred * gain[:, None, None] + self.bias[:, None, None]).to(input.dtype)
+
+    def _by_pytorch(self, input: Tensor) -> Tensor:
+        group = distributed.group.WORLD
+        found: Tensor = functions.SyncBatchNorm.apply(
+            input.contiguous(memory_format=torch.channels_last),
+            self.weight,
+            self.bias,
+            self.running_mean,
+            self.running_var,
+            self.eps,
+            self.momentum,
+            group,
+            distributed.get_world_size(),
+        )
+        return found
 
 
 def make_norm(channels: int, settings: BatchNormSettings | None) -> nn.Module:

@@ -15,15 +15,18 @@ from boxwright.types import Targets
 
 __all__ = ["GraphedLosses", "check_capture", "in_bucket"]
 
-_LEAST_OBJECTS = 8
-# Of inputs of one size only the number of objects differs, up to 8 · 2¹⁵; torch.compile gives up after 8 by itself.
+# Of inputs of one size only the number of objects differs: a graph for few, one for many, and for a crowd one of each
+# power of two. torch.compile gives up after 8 shapes by itself.
+_FEW_OBJECTS, _MANY_OBJECTS = 32, 128
 _MOST_SHAPES = 16
 
 
 def in_bucket(targets: Targets) -> Targets:
-    """Pad the objects of each image to a power of two, and at least 8: a graph is of one shape, and few are wanted."""
+    """Pad the objects of each image to 32, to 128, or to a power of two above: a graph is of one shape."""
     count = targets.boxes.shape[1]
-    return targets.padded_to(max(_LEAST_OBJECTS, 1 << (count - 1).bit_length()))
+    if count <= _FEW_OBJECTS:
+        return targets.padded_to(_FEW_OBJECTS)
+    return targets.padded_to(max(_MANY_OBJECTS, 1 << (count - 1).bit_length()))
 
 
 class GraphedLosses(nn.Module):

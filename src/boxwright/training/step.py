@@ -400,13 +400,13 @@ def _tied(losses: LossModule) -> DistributedDataParallel:
     """Return losses whose gradients are averaged over the processes."""
     # Depthwise kernels lie in memory the same under two strides; nothing is copied.
     warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
-    # Each process computes anchors and constants alone, and of several sizes.
-    parts = losses.named_modules()
-    computed = [f"{prefix}.{name}" for prefix, part in parts for name in sorted(part._non_persistent_buffers_set)]
-    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(losses, computed)  # type: ignore[no-untyped-call]  # torch's
     device = next(losses.parameters()).device
     return DistributedDataParallel(
-        losses, device_ids=[device.index] if device.type == "cuda" else None, gradient_as_bucket_view=True
+        losses,
+        device_ids=[device.index] if device.type == "cuda" else None,
+        gradient_as_bucket_view=True,
+        # Statistics are read in evaluations and checkpoints alone, which take the leader's; training reads a batch's.
+        broadcast_buffers=False,
     )
 
 

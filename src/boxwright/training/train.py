@@ -250,8 +250,10 @@ def _check_processes(plan: TrainingPlan, processes: Processes) -> None:
 
 
 def _change_execution(state: TrainingState, plan: TrainingPlan, settings: RunSettings, processes: Processes) -> None:
-    """Compile, or compute maps again: the numbers stay."""
+    """Compile, compute maps again, or let cuDNN choose algorithms by trial: to the last digits the numbers stay."""
     network = state.detector.network
+    # Of inputs of one size the trials are over after a step; each new size would have its own.
+    torch.backends.cudnn.benchmark = state.detector.preprocessor.resizer.output_size is not None
     if settings.cuda_graphs:
         _check_graphs(state, plan, processes)
     elif settings.compile:

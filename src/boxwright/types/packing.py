@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-__all__ = ["each_tensor", "fetched", "packed", "unpacked"]
+__all__ = ["each_tensor", "fetched", "packed", "tensors_of", "unpacked"]
 
 T = TypeVar("T")
 
@@ -23,23 +23,42 @@ def fetched(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 def packed(tensors: Sequence[Tensor]) -> Tensor:
     """Return the bytes of tensors of one device, one after the other: uint8 [N]."""
-    return torch.cat([tensors[number].reshape(-1).view(torch.uint8) for number in _order(tensors)])
+    as_they_lie = (tensors[number].permute(_places(tensors[number])) for number in _order(tensors))
+    return torch.cat([one.reshape(-1).view(torch.uint8) for one in as_they_lie])
 
 
 def unpacked(block: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
     """Return what was packed, of the shapes and types of other tensors; views of the block."""
     order = _order(like)
     parts = torch.split(block, [like[number].numel() * like[number].element_size() for number in order])
-    found = {
-        number: part.view(like[number].dtype).view(like[number].shape)
-        for number, part in zip(order, parts, strict=True)
-    }
+    found: dict[int, Tensor] = {}
+    for number, part in zip(order, parts, strict=True):
+        places = _places(like[number])
+        as_it_lay = part.view(like[number].dtype).view([like[number].shape[place] for place in places])
+        found[number] = as_it_lay.permute([places.index(place) for place in range(len(places))])
     return [found[number] for number in range(len(like))]
+
+
+def _places(tensor: Tensor) -> list[int]:
+    """Return a tensor's dimensions in the order in which its numbers lie in memory, so that none have to move."""
+    return sorted(range(tensor.ndim), key=tensor.stride, reverse=True)
 
 
 def _order(tensors: Sequence[Tensor]) -> list[int]:
     """Return the numbers of tensors, wide types first: each then begins where a number of its type may begin."""
     return sorted(range(len(tensors)), key=lambda number: tensors[number].element_size(), reverse=True)
+
+
+def tensors_of(value: object) -> list[Tensor]:
+    """Return every tensor in a value, in the order in which `each_tensor` changes them."""
+    found: list[Tensor] = []
+
+    def seen(one: Tensor) -> Tensor:
+        found.append(one)
+        return one
+
+    each_tensor(value, seen)
+    return found
 
 
 def each_tensor(value: T, change: Callable[[Tensor], Tensor]) -> T:
