@@ -87,8 +87,8 @@ class Ledger(TorchDispatchMode):
             answer = self._answer(func, name, args, tensors)
             if answer is not None:
                 return answer
-        elif name in ("_local_scalar_dense", "item"):  # on the CPU: what has arrived there
-            return _scalar(args[0])
+        elif name in _OF_DATA:  # on the CPU: what has arrived there
+            return _OF_DATA[name](args[0])
         return func(*args, **kwargs)
 
     def _computed(self, func: Any, name: str, args: Any, kwargs: Any) -> None:
@@ -141,7 +141,7 @@ class Ledger(TorchDispatchMode):
             return True
         if name == "nonzero":
             self.wait("nonzero")
-            return args[0].new_zeros(args[0].numel(), args[0].ndim, dtype=torch.int64)
+            return _everywhere(args[0])
         if name == "nms":
             self.wait("nms")
             return torch.arange(len(args[0]), device=args[0].device)
@@ -167,10 +167,18 @@ def _mixed(lists: list[Any]) -> bool:
     return several or any(len({one.stride() for one in place}) > 1 for place in zip(*tensors, strict=True))
 
 
+def _everywhere(value: Tensor) -> Tensor:
+    return value.new_zeros(value.numel(), value.ndim, dtype=torch.int64)
+
+
 def _scalar(value: Tensor) -> bool | int | float:
     if value.dtype == torch.bool:
         return True
     return 1.0 if value.is_floating_point() else 1
+
+
+# What only data could say, as if everything were true and chosen.
+_OF_DATA = {"_local_scalar_dense": _scalar, "item": _scalar, "nonzero": _everywhere}
 
 
 def _has_mask(indices: Any) -> bool:

@@ -24,11 +24,6 @@ _NEAR: set[Wait] = {
     ("ops/nms.py _nearly_equal", "nonzero"),
     ("ops/nms.py _nearly_equal", "boolean mask"),
 }
-_CROSSING: set[Wait] = {
-    ("models/faster_rcnn.py forward", "boolean mask"),
-    ("models/faster_rcnn.py <genexpr>", "item"),
-    ("autograd backward", "boolean mask"),
-}
 _VALID: Wait = ("models/valid_rows.py of_valid_rows", "item")
 # Of every family: the numbers of the step before, which were sent on their way when it ended.
 ALWAYS: set[Wait] = {_ARRIVED}
@@ -36,13 +31,13 @@ ALWAYS: set[Wait] = {_ARRIVED}
 # Of a step, by family.
 STEPS: dict[str, set[Wait]] = {
     "ssd, mined": _MINED | _NEAR,
-    "faster_rcnn": _SUPPRESSED | {_PICKED} | _CROSSING,
-    "faster_rcnn, one map": _SUPPRESSED | {_PICKED} | _CROSSING,
+    "faster_rcnn": _SUPPRESSED | {_PICKED},
+    "faster_rcnn, one map": _SUPPRESSED | {_PICKED},
     "faster_rcnn, options": _SUPPRESSED | {_FULL_CLASSES} | _MINED,
-    "mask_rcnn": _SUPPRESSED | {_PICKED} | _CROSSING | {_VALID},
+    "mask_rcnn": _SUPPRESSED | {_PICKED} | {_VALID},
     "mask_rcnn, paper": _SUPPRESSED | {_PICKED, _FULL_CLASSES, _VALID},
-    "rfcn": _SUPPRESSED | {_PICKED} | _CROSSING,
-    "proposals": _SUPPRESSED | {_PICKED} | _CROSSING,
+    "rfcn": _SUPPRESSED | {_PICKED},
+    "proposals": _SUPPRESSED | {_PICKED},
 }
 # What a step that is described for the log waits for, beside that: each hundredth.
 DESCRIBED: set[Wait] = {("criteria/anchor.py describe", "boolean mask")}
@@ -56,7 +51,6 @@ REASONS: dict[Wait, str] = {
     _FULL_CLASSES: "candidates of classes that are full are dropped, not masked",
     **dict.fromkeys(_MINED, "hard examples are suppressed greedily, image by image"),
     **dict.fromkeys(_NEAR, "near an overlap of 1 those that overlap at all are looked for first"),
-    **dict.fromkeys(_CROSSING, "anchors that cross the image's border are dropped, not masked, as in TF"),
     _VALID: "padding is not shown to the mask head, where there is any",
     **dict.fromkeys(DESCRIBED, "distributions of losses are of some anchors; only each hundredth step is described"),
 }

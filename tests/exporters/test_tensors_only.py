@@ -20,14 +20,16 @@ FORBIDDEN = {
     "masked_select",
 }
 # Operators, which runtimes have or which have a meaning in tensors; rows of padding that are skipped outside graphs;
-# what changes a network before it runs; and what comes behind the graph, or goes round it.
+# what changes a network before it runs; anchors, which follow from sizes; and what comes behind the graph, or goes round it.
 NAMED = {
     "ops/suppression.py",
     "ops/nms.py",
     "models/valid_rows.py",
     "models/folding.py",
+    "models/anchor_layer.py",
     "ops/run_lengths.py",
     "postprocessing/masks.py",
+    "postprocessing/postprocessor.py",
     "models/multi_scale.py",
 }
 

@@ -6,7 +6,7 @@ Dimensions: A anchors of all levels.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from boxwright.device import without_wait
 
 __all__ = ["AnchorLayer", "HasFeatureMaps", "grids_of"]
 
+T = TypeVar("T")
 # Of as many sizes of input anchors are kept; RetinaNet's at 800 × 1344 take 4 MB each.
 _MOST_SIZES = 64
 
@@ -50,7 +51,8 @@ class AnchorLayer(nn.Module):
         self.laid_for: tuple[tuple[Size, ...], Size] | None = None
         self.level_sizes: tuple[int, ...] = ()
         self.register_buffer("anchors", torch.zeros(0, 4), persistent=False)
-        self._kept: dict[tuple[tuple[Size, ...], Size, torch.device], tuple[Tensor, tuple[int, ...]]] = {}
+        self._kept: dict[_Key, tuple[Tensor, tuple[int, ...]]] = {}
+        self._within: dict[_Key, tuple[Tensor, tuple[int, ...]]] = {}
 
     def lay(self, grids: Sequence[Size], input_size: Size) -> None:
         """Keep the anchors of one size of input, on the device that the buffer has.
@@ -65,26 +67,59 @@ class AnchorLayer(nn.Module):
 
     def forward(self, maps: Sequence[Tensor], input_size: Size) -> tuple[Tensor, tuple[int, ...]]:
         """Return anchors float32 [A, 4], xyxy in pixels of the input; and how many of them each map has, in order."""
-        grids = tuple((level.shape[-2], level.shape[-1]) for level in maps)
+        grids = _grids(maps)
         if self.laid_for == (grids, input_size):
             return self.anchors, self.level_sizes
         if torch.compiler.is_compiling():
             anchors, sizes = self.generate(grids, input_size)
             return anchors.to(maps[0].device), sizes
-        key = grids, input_size, maps[0].device
-        laid = self._kept.get(key)
-        if laid is None:
+        device = maps[0].device
+
+        def lay() -> tuple[Tensor, tuple[int, ...]]:
             anchors, sizes = self.generate(grids, input_size)
-            laid = without_wait(anchors, maps[0].device), sizes
-            if len(self._kept) >= _MOST_SIZES:
-                self._kept = {}
-            self._kept[key] = laid
-        return laid
+            return without_wait(anchors, device), sizes
+
+        return _once(self._kept, (grids, input_size, device), lay)
+
+    @torch.compiler.disable  # type: ignore[misc]  # torch's
+    def within(self, maps: Sequence[Tensor], input_size: Size) -> tuple[Tensor, tuple[int, ...]]:
+        """Return the numbers int64 [n] of the anchors that do not cross the input's border; how many each map has.
+
+        They follow from sizes alone: found in a mask on the device, they would have to be waited for at each step.
+        """
+        grids, device = _grids(maps), maps[0].device
+
+        def find() -> tuple[Tensor, tuple[int, ...]]:
+            anchors, sizes = self.generate(grids, input_size)
+            height, width = input_size
+            inside = ((anchors[:, :2] >= 0) & (anchors[:, 2:] <= torch.tensor([width, height]))).all(1)
+            counts = tuple(int(part.sum()) for part in torch.split(inside, list(sizes)))
+            return without_wait(inside.nonzero().squeeze(1), device), counts
+
+        return _once(self._within, (grids, input_size, device), find)
 
     def generate(self, grids: Sequence[Size], input_size: Size) -> tuple[Tensor, tuple[int, ...]]:
         """Return what `forward` returns, on the CPU; nothing is kept."""
         by_level = self.generator(grids, input_size)
         return torch.cat(by_level), tuple(len(anchors) for anchors in by_level)
+
+
+_Key = tuple[tuple[Size, ...], Size, torch.device]
+
+
+def _grids(maps: Sequence[Tensor]) -> tuple[Size, ...]:
+    return tuple((level.shape[-2], level.shape[-1]) for level in maps)
+
+
+def _once(kept: dict[_Key, T], key: _Key, make: Callable[[], T]) -> T:
+    """Return what is kept under a key, made where it is not; with very many keys those before are forgotten."""
+    found = kept.get(key)
+    if found is None:
+        found = make()
+        if len(kept) >= _MOST_SIZES:
+            kept.clear()
+        kept[key] = found
+    return found
 
 
 class _FeatureMaps(nn.Module):

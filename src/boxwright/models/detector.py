@@ -19,7 +19,7 @@ from boxwright.models.folding import fold_batch_norms
 from boxwright.models.network import Network
 from boxwright.models.regularization import regularization_loss
 from boxwright.models.winograd import replace_by_winograd
-from boxwright.postprocessing.postprocessor import Postprocessor, detections_of
+from boxwright.postprocessing.postprocessor import Postprocessor, detections_of, detections_with
 from boxwright.preprocessing.images import Images, Scale, image_tensors
 from boxwright.preprocessing.preprocessor import Preprocessor
 from boxwright.types import Categories, Detections, Targets
@@ -98,7 +98,7 @@ class Detector(nn.Module):
 
         `true_sizes` int64 [B, 2] are as `preprocess` returned them.
         """
-        return detections_of(self.postprocessor, predictions, true_sizes, self.categories)[0]
+        return detections_of(self.postprocessor, predictions, true_sizes, self.categories)
 
     def regularization(self) -> Tensor:
         """Sum the penalties on the network's kernels; of an optimized detector, what they were before."""
@@ -207,7 +207,7 @@ class Detector(nn.Module):
             there = without_wait(sizes, pixels.device)
             predictions = self.predict(pixels, there)
             judged = {} if judge is None else judge(predictions, sizes, number + start)
-            found, values = detections_of(
+            found, values = detections_with(
                 self.postprocessor, predictions, there, self.categories, list(judged.values())
             )
             yield (

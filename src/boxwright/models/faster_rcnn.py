@@ -20,7 +20,6 @@ from boxwright.models.network import ClassLayer, Network, Parts
 from boxwright.models.second_stage import BoxClassifier, FinalOutputs, SecondStage
 from boxwright.models.third_stage import MaskPredictor
 from boxwright.ops.boxes import clip_boxes
-from boxwright.ops.constants import constants
 from boxwright.types import AnchorPredictions, Proposals, Targets, TwoStagePredictions
 
 __all__ = ["FasterRCNN", "Propose", "RegionProposalNetwork"]
@@ -62,10 +61,8 @@ class RegionProposalNetwork(nn.Module):
         anchors, level_sizes = self.anchors(maps, input_size)
         height, width = input_size
         if self.crossing == "prune" and self.training:
-            limit = constants([width, height], anchors.device)
-            inside = ((anchors[:, :2] >= 0) & (anchors[:, 2:] <= limit)).all(1)
-            codes, logits, anchors = codes[:, inside], logits[:, inside], anchors[inside]
-            level_sizes = tuple(int(part.sum()) for part in inside.split(list(level_sizes)))
+            inside, level_sizes = self.anchors.within(maps, input_size)
+            codes, logits, anchors = codes.index_select(1, inside), logits.index_select(1, inside), anchors[inside]
         elif self.crossing != "keep":
             anchors = clip_boxes(anchors, height, width)
         return AnchorPredictions(codes, logits, anchors, tuple(maps), input_size, level_sizes)

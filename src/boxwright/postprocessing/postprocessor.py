@@ -14,7 +14,7 @@ from torch import Tensor
 from boxwright.types import Categories, Detections, PaddedDetections, RawDetections
 from boxwright.types.packing import each_tensor
 
-__all__ = ["Postprocessor", "detections_of"]
+__all__ = ["Postprocessor", "detections_of", "detections_with"]
 
 P = TypeVar("P", contravariant=True)
 
@@ -31,15 +31,22 @@ class Postprocessor(Protocol[P]):
         ...
 
 
-@torch.no_grad()
 def detections_of(
+    postprocessor: Postprocessor[Any], predictions: Any, true_sizes: Tensor, categories: Categories | None = None
+) -> list[Detections]:
+    """Return what was found in each image, on the CPU; as `detections_with`, without other tensors."""
+    return detections_with(postprocessor, predictions, true_sizes, categories, ())[0]
+
+
+@torch.no_grad()
+def detections_with(
     postprocessor: Postprocessor[Any],
     predictions: Any,
     true_sizes: Tensor,
-    categories: Categories | None = None,
-    others: Sequence[Tensor] = (),
+    categories: Categories | None,
+    others: Sequence[Tensor],
 ) -> tuple[list[Detections], list[Tensor]]:
-    """Return what was found in each image, on the CPU.
+    """Return what was found in each image, and other tensors, on the CPU.
 
     On a GPU a whole batch is suppressed in tensors of fixed shape, and comes in one copy. Those tensors hold the best
     candidates alone: where more could matter, which the copy says, the batch is suppressed anew on the CPU.
