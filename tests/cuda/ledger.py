@@ -200,7 +200,8 @@ def _body(func: Any) -> Any:
     """Return the Python function behind an operator of ours."""
     from torch._library.custom_ops import OPDEFS
 
-    return OPDEFS[func._schema.name]._init_fn
+    operator = OPDEFS[func._schema.name]
+    return operator._backend_fns.get("cuda", operator._init_fn)
 
 
 def _place() -> str:

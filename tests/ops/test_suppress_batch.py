@@ -7,7 +7,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from boxwright.ops.nms import suppress_batch
+from boxwright.ops.nms import suppress_batch, suppress_best
 
 
 def greedy(boxes: NDArray[np.float32], scores: NDArray[np.float32], threshold: float, most: int) -> NDArray[np.bool_]:
@@ -75,3 +75,18 @@ def test_boxes_that_are_none() -> None:
     boxes = torch.cat([odd, ONE, ONE + 0.01])[None]
     scores = torch.arange(7.0)[None]
     assert suppress_batch(boxes, scores, 0.99, 10).tolist() == [[True] * 5 + [False, True]]
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("iou", "most"), [(0.5, 20), (0.7, 400), (0.99, 100), (0.2, 300)])
+def test_the_best_of_all_images_together(seed: int, iou: float, most: int) -> None:
+    """Where it says that it is complete it is what is found image by image; and it says so where images are full."""
+    generator = torch.Generator().manual_seed(seed)
+    corner = torch.rand(3, 900, 2, generator=generator) * 200
+    boxes = torch.cat([corner, corner + 5 + torch.rand(3, 900, 2, generator=generator) * 60], 2)
+    scores = torch.rand(3, 900, generator=generator)
+    chosen, complete = suppress_best(boxes, scores, iou, most)
+    expected = suppress_batch(boxes, scores, iou, most)
+    assert torch.equal(chosen[complete], expected[complete])
+    assert bool(complete.all()) == (iou != 0.2)
+    assert expected.any()

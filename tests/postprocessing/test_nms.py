@@ -12,6 +12,7 @@ from boxwright.builders.post_processing import build_nms, build_score_converter
 from boxwright.config import messages as m
 from boxwright.config import parse_message
 from boxwright.errors import ConfigError
+from boxwright.ops import nms as greedy
 from boxwright.ops import suppression
 from boxwright.ops.boxes import pairwise_iou
 from boxwright.ops.suppression_in_tensors import (
@@ -19,7 +20,8 @@ from boxwright.ops.suppression_in_tensors import (
     fits_on_gpu,
     pair_decompositions,
     suppress_in_tensors,
-    suppress_on_gpu,
+    suppress_on_cuda,
+    suppress_without_wait,
 )
 from boxwright.postprocessing.nms import (
     BestOfClass,
@@ -207,7 +209,7 @@ def test_a_graph_says_where_candidates_were_too_few(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["per class", "class-agnostic"])
 def test_what_a_gpu_calls_complete_is_what_the_operator_finds(kind: str, seed: int) -> None:
     nms, (boxes, scores, windows) = KINDS[kind], some_batch(seed)
-    found = PaddedDetections(*suppress_on_gpu(boxes, scores, windows, *vars(nms.rules()).values()))
+    found = PaddedDetections(*suppress_without_wait(boxes, scores, windows, *vars(nms.rules()).values()))
     assert found.complete is not None
     assert found.complete.all()
     assert_same(found, nms(boxes, scores, windows))
@@ -222,11 +224,39 @@ def test_a_long_chain_of_overlaps_is_not_called_complete(length: int) -> None:
     nms, windows = hard(0.01, iou=0.3), torch.tensor([[20.0, 1000.0]])
     expected = nms(boxes, scores, windows)
     assert expected.anchors[0, : int(expected.valid.sum())].tolist() == list(range(0, length, 2))
-    found = PaddedDetections(*suppress_on_gpu(boxes, scores, windows, *vars(nms.rules()).values()))
+    found = PaddedDetections(*suppress_without_wait(boxes, scores, windows, *vars(nms.rules()).values()))
     assert found.complete is not None
     assert found.complete.tolist() == [length <= 16]
     if length <= 16:
         assert_same(found, expected)
+
+
+@pytest.mark.parametrize("together", [1, 1500, 1 << 15])
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("kind", [*KINDS])
+def test_images_together_are_as_images_one_by_one(
+    kind: str, seed: int, together: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a GPU runs, on the CPU: of hard kinds all at once, of others image by image."""
+    monkeypatch.setattr(greedy, "_MOST_TOGETHER", together)
+    nms, (boxes, scores, windows) = KINDS[kind], some_batch(seed)
+    taking_part = scores if nms.candidates is None else nms.candidates(scores)
+    found = PaddedDetections(*suppress_on_cuda(boxes, taking_part, windows, *vars(nms.rules()).values()))
+    assert found.complete is not None
+    assert found.complete.all()
+    assert_same(found, nms(boxes, scores, windows))
+
+
+def test_images_of_which_more_than_the_candidates_matter_are_suppressed_one_by_one() -> None:
+    boxes, scores, windows = some_batch(3)
+    boxes, scores = boxes.repeat(1, 9, 1), scores.repeat(1, 9, 1)
+    nms = replace(KINDS["per class"], max_total_detections=128)
+    rules = tuple(vars(nms.rules()).values())
+    assert not suppress_in_tensors(boxes, scores, windows, *rules)[-1].all()
+    found, expected = PaddedDetections(*suppress_on_cuda(boxes, scores, windows, *rules)), nms(boxes, scores, windows)
+    assert found.complete is not None
+    assert found.complete.all()
+    torch.testing.assert_close(found.scores, expected.scores)
 
 
 def test_what_is_for_a_gpu_is_hard_and_not_too_large() -> None:

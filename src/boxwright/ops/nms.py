@@ -18,7 +18,9 @@ __all__ = [
     "rank_in_class",
     "soft_suppress_classes",
     "suppress_batch",
+    "suppress_best",
     "suppress_classes",
+    "suppress_images",
     "suppress_pairs",
 ]
 
@@ -28,6 +30,9 @@ _NEARLY = 0.98
 _MOST_NEIGHBOURS = 40
 # Of a box's place along a line across both axes: no grid of anchors has two cells at one place.
 _SLANT = 0.7548776662
+# Boxes that are suppressed together: greedy suppression notes each pair by a bit, here in an eighth of a gigabyte.
+_MOST_TOGETHER = 1 << 15
+_SPARE = 256  # candidates beyond twice of what an image keeps
 _FARTHEST = 1e7  # pixels: no image is so large, and a hundred times that keeps its digits in double precision
 
 
@@ -48,6 +53,10 @@ def suppress_batch(boxes: Tensor, scores: Tensor, iou_threshold: float, max_outp
         bool [B, A]: the boxes that stay.
     """
     boxes, scores = boxes.float(), scores.float()
+    if boxes.is_cuda:
+        chosen, complete = suppress_best(boxes, scores, iou_threshold, max_output)
+        if bool(complete.all()):
+            return chosen
     kept = torch.ones(scores.shape, dtype=torch.bool, device=scores.device)
     compared = _nearly_equal(boxes, iou_threshold) if iou_threshold >= _NEARLY else kept.clone()
     for image_kept, image_compared, image_boxes, image_scores in zip(kept, compared, boxes, scores, strict=True):
@@ -57,6 +66,54 @@ def suppress_batch(boxes: Tensor, scores: Tensor, iou_threshold: float, max_outp
         if max_output < len(image_kept):
             best = image_scores.masked_fill(~image_kept, -torch.inf).argsort(descending=True, stable=True)
             image_kept[best[max_output:]] = False
+    return kept
+
+
+def suppress_best(boxes: Tensor, scores: Tensor, iou_threshold: float, max_output: int) -> tuple[Tensor, Tensor]:
+    """Suppress among the best boxes of each image, all images together.
+
+    A box is dropped by better ones alone: where an image is full, or all its boxes took part, the rest change nothing.
+
+    Args:
+        boxes: As for `suppress_batch`, float32.
+        scores: As there, float32.
+        iou_threshold: As there.
+        max_output: As there.
+
+    Returns:
+        As `suppress_batch`; and bool [B]: that this is what it returns.
+    """
+    count = min(2 * max_output + _SPARE, scores.shape[1])
+    best = scores.topk(count, dim=1)
+    candidates = boxes.gather(1, best.indices[..., None].expand(-1, -1, 4))
+    kept = suppress_images(candidates, best.values, torch.zeros_like(best.indices), 1, iou_threshold)
+    full = kept.sum(1) >= max_output
+    kept = kept & (kept.cumsum(1) <= max_output)
+    chosen = torch.zeros_like(scores, dtype=torch.bool).scatter_(1, best.indices, kept)
+    return chosen, full | (count == scores.shape[1])
+
+
+def suppress_images(boxes: Tensor, scores: Tensor, labels: Tensor, num_classes: int, iou_threshold: float) -> Tensor:
+    """Suppress within each class of each image, by one call for as many images as fit; a GPU is waited for at each.
+
+    Args:
+        boxes: float [B, n, 4], xyxy.
+        scores: float [B, n].
+        labels: int64 [B, n].
+        num_classes: Classes.
+        iou_threshold: Boxes that overlap a kept one of their class by more are dropped.
+
+    Returns:
+        bool [B, n]: the boxes that stay.
+    """
+    batch, count = scores.shape
+    kept = torch.zeros_like(scores, dtype=torch.bool)
+    at_once = max(_MOST_TOGETHER // max(count, 1), 1)
+    for first in range(0, batch, at_once):
+        part = slice(first, first + at_once)
+        group = labels[part] + num_classes * torch.arange(len(labels[part]), device=labels.device)[:, None]
+        stays = suppress_classes(boxes[part].flatten(0, 1), scores[part].flatten(), group.flatten(), iou_threshold)
+        kept[part].view(-1).index_fill_(0, stays, True)
     return kept
 
 

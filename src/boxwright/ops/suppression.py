@@ -22,7 +22,7 @@ from boxwright.ops.boxes import box_area, clip_boxes, pairwise_iou
 from boxwright.ops.nms import rank_in_class, soft_suppress_classes, suppress_classes
 from boxwright.ops.voting import soft_vote, vote
 
-__all__ = ["Rules", "suppress"]
+__all__ = ["Rules", "suppress", "suppress_each"]
 
 _FIRST_CANDIDATES = 1024
 _FIRST_OF_A_CLASS = 256
@@ -116,9 +116,16 @@ def suppress(  # noqa: PLR0913  # an operator takes plain values
         lowering_iou,
         lowering_score,
     )
-    found = _empty(boxes, scores, max_total)
+    return suppress_each(boxes, scores, windows, rules)
+
+
+def suppress_each(
+    boxes: Tensor, scores: Tensor, windows: Tensor, rules: Rules
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Return what the operator does, computed image by image; on a GPU each is waited for several times."""
+    found = _empty(boxes, scores, rules.max_total)
     for number, image in enumerate(zip(boxes, scores, windows, strict=True)):
-        kept = _lowered(_KINDS[kind](*image, rules), rules)
+        kept = _lowered(_KINDS[rules.kind](*image, rules), rules)
         count = len(kept.scores)
         for into, values in zip(found, (kept.boxes, kept.scores, kept.labels, kept.anchors), strict=False):
             into[number, :count] = values

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from boxwright.ops.boxes import box_area, clip_boxes
-from boxwright.ops.suppression import Rules
+from boxwright.ops.nms import suppress_images
+from boxwright.ops.suppression import Rules, suppress, suppress_each
 
 __all__ = [
     "candidate_count",
@@ -26,7 +27,8 @@ __all__ = [
     "fits_on_gpu",
     "pair_decompositions",
     "suppress_in_tensors",
-    "suppress_on_gpu",
+    "suppress_on_cuda",
+    "suppress_without_wait",
 ]
 
 _LEAST_CANDIDATES = 1024
@@ -74,7 +76,7 @@ def suppress_in_tensors(
     return boxes, scores, labels, anchors, kept, complete
 
 
-def suppress_on_gpu(boxes: Tensor, scores: Tensor, windows: Tensor, *arguments: Any) -> Found:
+def suppress_without_wait(boxes: Tensor, scores: Tensor, windows: Tensor, *arguments: Any) -> Found:
     """Return what `boxwright::suppress` of a hard kind returns, and ask the GPU nothing.
 
     An image is complete where nothing could matter that is not among its candidates, and one more round of suppression
@@ -100,8 +102,44 @@ def suppress_on_gpu(boxes: Tensor, scores: Tensor, windows: Tensor, *arguments: 
     return (*found, complete & settled[0])  # type: ignore[return-value]
 
 
+@suppress.register_kernel("cuda")
+def suppress_on_cuda(boxes: Tensor, scores: Tensor, windows: Tensor, *arguments: Any) -> Found:
+    """Return what `boxwright::suppress` returns, of all images together; the program waits twice.
+
+    It waits for the pairs that stay, and for whether that is all: where more than the candidates could matter, images
+    are suppressed one by one.
+
+    Args:
+        boxes: As there.
+        scores: As there.
+        windows: As there.
+        *arguments: The fields of `Rules`, in order.
+
+    Returns:
+        As there.
+    """
+    rules = Rules(*arguments)
+    if rules.kind in _HARD:
+        found = suppress_in_tensors(boxes, scores, windows, *arguments, pairs=_pairs_of_all_images)
+        if bool(found[-1].all()):
+            return found
+    return suppress_each(boxes, scores, windows, rules)
+
+
+def _pairs_of_all_images(
+    boxes: Tensor, scores: Tensor, labels: Tensor, num_classes: int, iou_threshold: float, max_per_class: int
+) -> Tensor:
+    """Return what `boxwright::suppress_pairs` returns; a GPU is waited for once, not at each image."""
+    # What takes no part scores below all that does, and suppresses nothing of it.
+    kept = suppress_images(boxes, scores, labels, num_classes, iou_threshold) & (scores >= 0)
+    if max_per_class >= scores.shape[1]:
+        return kept
+    own = torch.nn.functional.one_hot(labels, num_classes) * kept[..., None]
+    return kept & ((own.cumsum(1) - own).gather(2, labels[..., None]).squeeze(2) < max_per_class)
+
+
 def fits_on_gpu(scores: Tensor, rules: Rules) -> bool:
-    """Return whether `suppress_on_gpu` is for a kind of suppression, and its tables take no more than some memory."""
+    """Return whether `suppress_without_wait` is for a kind of suppression, and what it takes fits into some memory."""
     count = min(candidate_count(rules.max_total), scores.shape[1] * scores.shape[2])
     return rules.kind in _HARD and len(scores) * count**2 <= _MOST_PAIRS
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from boxwright.ops.suppression import Rules, suppress
-from boxwright.ops.suppression_in_tensors import fits_on_gpu, suppress_on_gpu
+from boxwright.ops.suppression_in_tensors import fits_on_gpu, suppress_without_wait
 from boxwright.types import PaddedDetections
 
 __all__ = [
@@ -200,7 +200,7 @@ class Nms:
             return self(boxes, scores, windows)
         if self.candidates is not None:
             scores = self.candidates(scores)
-        return PaddedDetections(*suppress_on_gpu(boxes, scores, windows, *astuple(rules)))
+        return PaddedDetections(*suppress_without_wait(boxes, scores, windows, *astuple(rules)))
 
     def rules(self) -> Rules:
         """Return the operator's arguments."""
