@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["same"]
+__all__ = ["near", "same"]
 
 
 def same(one: Any, other: Any) -> bool:
@@ -18,3 +18,14 @@ def same(one: Any, other: Any) -> bool:
     if isinstance(one, list | tuple):
         return len(one) == len(other) and all(map(same, one, other))
     return bool(one == other)
+
+
+def near(one: Any, other: Any, share: float) -> bool:
+    """Say whether two contents are the same but for a share of the largest number of each tensor."""
+    if isinstance(one, torch.Tensor) and one.is_floating_point():
+        return one.shape == other.shape and bool(((one - other).abs() <= share * one.abs().max()).all())
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(near(one[name], other[name], share) for name in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(near(a, b, share) for a, b in zip(one, other, strict=True))
+    return same(one, other)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 import boxwright as bw
@@ -24,14 +26,16 @@ from boxwright.checkpoints.store import CheckpointStore, read_checkpoint
 from boxwright.distributed import Processes, gathered
 from boxwright.models.regularization import add_penalty_gradients
 from boxwright.training.losses import LossModule
-from boxwright.training.sharding import shard_state
+from boxwright.training.recompute import recompute_blocks
+from boxwright.training.sharding import shard_state, whole_weights
 from boxwright.training.state import new_state
 from boxwright.training.train import _check_shards
 from boxwright.types import Targets
 from boxwright.types.masks import InstanceMasks
 from tests.exporters.small_detectors import FAMILIES, build, some_first
-from tests.training.checkpoints import same
+from tests.training.checkpoints import near, same
 from tests.training.test_distributed import finish, kill_all, lines, smooth_config, torchrun
+from tests.training.test_step import FROZEN
 
 OWN_INITIALIZERS = True
 
@@ -42,14 +46,16 @@ PARTS = ("network", "optimizer", "average", "selection")
 
 @pytest.mark.slow
 def test_the_run_is_that_of_whole_weights(small_config: Path, tmp_path: Path) -> None:
-    """The sum of two processes' gradients is one number in any order: weights, slots, averages agree to the bit.
+    """Weights, slots and averages agree to rounding: a map's gradients are summed in another order across blocks.
 
-    Batches are learnt from in two parts, the neck learns from the third step on, averages are evaluated.
+    Batches are learnt from in two parts, the neck learns from the third step on, averages are evaluated. Normalization
+    over the few values of a small batch would make much of rounding.
     """
     config = smooth_config(
         small_config,
         tmp_path,
         *EXACT,
+        FROZEN,
         "train_config.num_steps=4",
         "train_config.freeze_stage={until_step: 2 variables: 'neck'}",
         "train_config.gradient_accumulation_steps=2",
@@ -60,14 +66,15 @@ def test_the_run_is_that_of_whole_weights(small_config: Path, tmp_path: Path) ->
     files = ("ckpt-2.pt", "ckpt-4.pt", "best.pt")
     whole, spread = ([read_checkpoint(tmp_path / folder / name) for name in files] for folder in ("whole", "spread"))
     for name, one, other in zip(files, whole, spread, strict=True):
-        assert [part for part in PARTS if not same(one[part], other[part])] == [], name
+        assert [part for part in PARTS if not near(one[part], other[part], 1e-5)] == [], name
     necks = [name for name in whole[0]["network"] if name.startswith("neck") and name.endswith("weight")]
     assert any(not same(whole[0]["network"][name], whole[1]["network"][name]) for name in necks), "it thawed"
     first, second = lines(tmp_path / "whole"), lines(tmp_path / "spread")
     assert [row["step"] for row in first] == [1, 2, 2, 3, 4, 4]
     for one, other in zip(first, second, strict=True):
-        assert one.pop("evaluation", "") == other.pop("evaluation", "")
-        assert other == pytest.approx(one, rel=1e-6)
+        evaluation = one.pop("evaluation", {})
+        assert other.pop("evaluation", {}) == pytest.approx(evaluation, abs=1e-4)
+        assert other == pytest.approx(one, rel=1e-5)
 
 
 @pytest.fixture
@@ -110,9 +117,15 @@ def step_of(losses: LossModule) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
 @pytest.mark.usefixtures("one_process")
 @pytest.mark.parametrize("family", some_first(FAMILIES))
 def test_every_family_finds_its_weights_whole(family: str, small_config: Path) -> None:
-    """Wherever a network or a penalty reads a weight, it is there, and its gradient arrives."""
+    """Wherever a network or a penalty reads a weight, it is there, and its gradient arrives.
+
+    Where more than two layers read a map their gradients may be summed in another order than without blocks.
+    """
     plan = build_training(bw.load_config(small_config))
     detector = build(FAMILIES[family]).train()
+    for module in detector.modules():
+        if isinstance(module, nn.BatchNorm2d):  # over the few values of a small batch it makes much of rounding
+            module.eval()
     plain, spread = LossModule(detector, plan), LossModule(copy.deepcopy(detector), plan)
     state = new_state(spread.detector, plan)
     shard_state(spread, state, 1)
@@ -121,7 +134,61 @@ def test_every_family_finds_its_weights_whole(family: str, small_config: Path) -
     assert same(losses, others)
     assert gradients.keys() == rows.keys()
     assert len(rows) > 10
-    assert [name for name, one in gradients.items() if not torch.equal(one, gathered(rows[name]))] == []
+    assert [name for name, one in gradients.items() if not near(one, gathered(rows[name]), 2e-5)] == []
+    assert len(weights_of_blocks(spread)) > 2
+
+
+def weights_of_blocks(spread: LossModule) -> list[int]:
+    """Return how many weights each block has that is gathered by itself; together they are all."""
+    blocks = [one for one in spread.modules() if isinstance(one, FSDPModule) and one is not spread]
+    counts = [sum(weight.numel() for weight in block.parameters()) for block in blocks]
+    assert sum(counts) == sum(weight.numel() for weight in spread.parameters())
+    return counts
+
+
+@pytest.mark.usefixtures("one_process")
+def test_blocks_are_whole_while_they_compute_alone(small_config: Path) -> None:
+    """Each time that a block begins few others are whole; within `whole_weights` all are, and stay so."""
+    plan = build_training(bw.load_config(small_config))
+    spread = LossModule(build(FAMILIES["ssd"]).train(), plan)
+    shard_state(spread, new_state(spread.detector, plan), 1)
+    blocks = [one for one in spread.modules() if isinstance(one, FSDPModule) and one is not spread]
+    whole: list[int] = []
+
+    def is_whole(block: nn.Module) -> bool:
+        return not any(isinstance(one, DTensor) for one in block.parameters())
+
+    for block in blocks:
+        block.register_forward_hook(lambda *_: whole.append(sum(map(is_whole, blocks))))
+    step_of(spread)
+    assert len(blocks) > 15
+    assert len(whole) == len(blocks)
+    assert max(whole) <= 2
+    assert not any(map(is_whole, blocks))
+    whole.clear()
+    with whole_weights(spread), torch.no_grad():
+        assert all(map(is_whole, blocks))
+        for _ in range(2):
+            spread.detector.network(torch.zeros(1, 3, 96, 96), torch.tensor([[96, 96]]))
+            assert all(map(is_whole, blocks))
+    assert whole == [len(blocks)] * 2 * len(blocks)
+    assert not any(map(is_whole, blocks))
+    whole.clear()
+    step_of(spread)
+    assert max(whole) <= 2, "after an evaluation, too"
+
+
+@pytest.mark.usefixtures("one_process")
+def test_blocks_that_compute_maps_again_have_their_weights_there(small_config: Path) -> None:
+    plan = build_training(bw.load_config(small_config))
+    plain = LossModule(build(FAMILIES["ssd, grey"]).train(), plan)
+    spread = LossModule(copy.deepcopy(plain.detector), plan)
+    assert recompute_blocks(spread.detector.network.get_submodule("backbone")) > 10
+    shard_state(spread, new_state(spread.detector, plan), 1)
+    (losses, gradients), (others, rows) = step_of(plain), step_of(spread)
+    assert same(losses, others)
+    assert gradients.keys() == rows.keys()
+    assert [name for name, one in gradients.items() if not near(one, gathered(rows[name]), 1e-3)] == []
 
 
 SHARES = """
@@ -206,10 +273,10 @@ def test_each_keeps_its_rows_and_leaves_out_a_step_that_is_not_finite(small_conf
 
 @pytest.mark.slow
 def test_sigkill_leaves_a_run_that_goes_on_exactly(small_config: Path, tmp_path: Path) -> None:
-    """It goes on with weights spread, and a run whose weights were spread with whole ones."""
+    """It goes on with weights spread as the run that nobody killed; and with whole ones."""
     config = smooth_config(small_config, tmp_path, *EXACT, "train_config.num_steps=12")
     every = ("--no-evaluate", "--checkpoint_every_n", "1", "--max_to_keep", "50")
-    finish(torchrun(2, config, tmp_path / "whole", *every))
+    finish(torchrun(2, config, tmp_path / "straight", *every, "--shard"))
     process = torchrun(2, config, tmp_path / "killed", *every, "--shard")
     deadline = time.monotonic() + 120
     while not (tmp_path / "killed" / "ckpt-2.pt").exists():
@@ -219,13 +286,15 @@ def test_sigkill_leaves_a_run_that_goes_on_exactly(small_config: Path, tmp_path:
     kill_all(process, tmp_path / "killed")
     done = int(CheckpointStore(tmp_path / "killed").paths()[-1].stem[5:])
     assert done < 12, "killed on its way"
-    for number in range(done + 1, 13):
-        (tmp_path / "whole" / f"ckpt-{number}.pt").unlink()
+    shutil.copytree(tmp_path / "killed", tmp_path / "whole")
     finish(torchrun(2, config, tmp_path / "killed", *every, "--shard"))
-    finish(torchrun(2, config, tmp_path / "whole", *every, "--shard"))
-    whole, killed = (read_checkpoint(tmp_path / name / "ckpt-12.pt") for name in ("whole", "killed"))
-    assert [part for part in PARTS if not same(whole[part], killed[part])] == []
+    finish(torchrun(2, config, tmp_path / "whole", *every))
+    straight, killed, whole = (
+        read_checkpoint(tmp_path / name / "ckpt-12.pt") for name in ("straight", "killed", "whole")
+    )
+    assert [part for part in PARTS if not same(straight[part], killed[part])] == []
     assert [row["step"] for row in lines(tmp_path / "killed")] == list(range(1, 13))
+    assert near(straight["network"]["head.classes.1.bias"], whole["network"]["head.classes.1.bias"], 1e-2)
 
 
 @pytest.mark.slow

@@ -10,6 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.distributed.tensor import DTensor
+
+from boxwright.distributed import gathered
 
 __all__ = ["Regularizer", "add_penalty_gradients", "regularization_loss"]
 
@@ -30,7 +33,7 @@ class Regularizer:
 def regularization_loss(network: nn.Module) -> Tensor:
     """Return the sum of all penalties, a scalar; 0 where nothing is penalized."""
     penalties: list[Tensor] = [
-        _Penalty.apply(price.l1, price.l2, *values) for price, values in _priced(network).items()
+        _Penalty.apply(price.l1, price.l2, *values) for (price, _), values in _priced(network).items()
     ]
     if penalties:
         return torch.stack(penalties).sum()
@@ -44,7 +47,7 @@ def add_penalty_gradients(network: nn.Module) -> None:
 
     That pass adds them weight by weight, each by a launch of its own; here all of one price are added at once.
     """
-    for price, values in _priced(network).items():
+    for (price, _), values in _priced(network).items():
         learning = [one for one in values if one.requires_grad]
         slopes = _slopes(price.l1, price.l2, learning) if learning else []
         there = [(one.grad, slope) for one, slope in zip(learning, slopes, strict=True) if one.grad is not None]
@@ -55,14 +58,15 @@ def add_penalty_gradients(network: nn.Module) -> None:
                 one.grad = slope
 
 
-def _priced(network: nn.Module) -> dict[Regularizer, list[Tensor]]:
-    priced: dict[Regularizer, list[Tensor]] = defaultdict(list)
+def _priced(network: nn.Module) -> dict[tuple[Regularizer, bool], list[Tensor]]:
+    """Return the tensors of each price, those that are spread over processes (True) and those that are not."""
+    priced: dict[tuple[Regularizer, bool], list[Tensor]] = defaultdict(list)
     for module in network.modules():
         # Others' convolutions may have been given a price, too.
         for tensor, rule in (("weight", "regularizer"), ("bias", "bias_regularizer")):
             price, value = getattr(module, rule, None), getattr(module, tensor, None)
             if isinstance(price, Regularizer) and price != Regularizer() and isinstance(value, Tensor):
-                priced[price].append(value)
+                priced[price, isinstance(value, DTensor)].append(value)
     return priced
 
 
@@ -72,6 +76,11 @@ def _slopes(l1: float, l2: float, values: Sequence[Tensor]) -> list[Tensor]:
     if l1:
         torch._foreach_add_(slopes, list(torch._foreach_mul(torch._foreach_sign(list(values)), l1)))
     return slopes
+
+
+def _norms(values: Sequence[Tensor], order: int) -> Tensor:
+    """Return the norm of each tensor, [n]; where they are spread over processes, the whole ones', by one exchange."""
+    return gathered(torch.stack(torch._foreach_norm(list(values), order)))
 
 
 class _Penalty(torch.autograd.Function):
@@ -85,11 +94,11 @@ class _Penalty(torch.autograd.Function):
     def forward(ctx: Any, l1: float, l2: float, *values: Tensor) -> Tensor:
         ctx.prices = (l1, l2)
         ctx.save_for_backward(*values)
-        total = values[0].new_zeros(())
+        total = torch.zeros((), dtype=values[0].dtype, device=values[0].device)
         if l1:
-            total = total + l1 * torch.stack(torch._foreach_norm(values, 1)).sum()
+            total = total + l1 * _norms(values, 1).sum()
         if l2:
-            total = total + l2 * 0.5 * torch.stack(torch._foreach_norm(values, 2)).square().sum()
+            total = total + l2 * 0.5 * _norms(values, 2).square().sum()
         return total
 
     @staticmethod

@@ -1,7 +1,8 @@
 """Weights, gradients, averages and what the optimizer remembers, spread over the processes (PyTorch's FSDP2).
 
-At rest each process holds its rows of every weight. A step gathers the weights of all, runs forward and backward, and
-leaves each process with its rows of the averaged gradients. Updates are made row by row, so nothing else has to know.
+At rest each process holds its rows of every weight. A step gathers the weights block by block, each shortly before it
+computes and again for its backward pass, while the block before computes; and it leaves each process with its rows of
+the averaged gradients. Updates are made row by row, so nothing else has to know.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from boxwright.criteria.terms import LossTerm
+from boxwright.models.network import Network
 from boxwright.training.losses import Forward, LossModule
 from boxwright.training.state import TrainingState
 
@@ -30,7 +32,8 @@ for _kind in (LossTerm, Forward):
 def shard_state(losses: LossModule, state: TrainingState, count: int) -> None:
     """Leave in this process its rows of a state that is the same in all.
 
-    Weights are one group, gathered and freed together: what a network computes with a weight need not know its module.
+    Each stage of the backbone, each neck and each head is gathered and freed by itself; what lies in none of them, with
+    the whole.
 
     Args:
         losses: Runs the state's network; weights are gathered when it is called.
@@ -44,8 +47,9 @@ def shard_state(losses: LossModule, state: TrainingState, count: int) -> None:
     network.to(memory_format=torch.contiguous_format)
     before = dict(network.named_parameters())
     mesh = init_device_mesh(device, (count,))
-    # Sum, then divide: gloo of torch 2.8 takes an average that it is asked for as a sum, and says nothing.
-    fully_shard(losses, mesh=mesh).set_force_sum_reduction_for_comms(True)
+    for module in (*_blocks(network), losses):
+        # Sum, then divide: gloo of torch 2.8 takes an average that it is asked for as a sum, and says nothing.
+        fully_shard(module, mesh=mesh).set_force_sum_reduction_for_comms(True)
     after = dict(network.named_parameters())
     replaced: dict[Tensor, nn.Parameter] = {before[name]: after[name] for name in before}
 
@@ -64,20 +68,40 @@ def shard_state(losses: LossModule, state: TrainingState, count: int) -> None:
         state.average.shadow = {name: rows_of(value, after[name]) for name, value in state.average.shadow.items()}
 
 
+def _blocks(network: Network) -> list[nn.Module]:
+    """Return the stages of the backbone, the necks and the heads; each is a module that the network calls."""
+    parts = network.parts
+    backbones = [stage for name in parts.backbone for stage in _called(network.get_submodule(name))]
+    others = [network.get_submodule(name) for name in (*parts.necks, *parts.heads)]
+    return [block for block in (*backbones, *others) if next(block.parameters(), None) is not None]
+
+
+def _called(module: nn.Module) -> list[nn.Module]:
+    """Return the modules within one, and in place of lists of modules, which nobody calls, what they hold.
+
+    What lies deeper stays together: others' backbones (timm's) call some of their layers one by one.
+    """
+    lists = (nn.ModuleList, nn.ModuleDict)
+    return [one for child in module.children() for one in (_called(child) if isinstance(child, lists) else [child])]
+
+
 @contextmanager
 def whole_weights(module: nn.Module) -> Iterator[None]:
     """Let a module have its whole weights here, however often it is called; all processes enter and leave together.
 
-    They are read and not changed.
+    They are read and not changed. Within, processes need not call it equally often: nothing is freed that would have
+    to be gathered again.
     """
-    if not isinstance(module, FSDPModule):
-        yield
-        return
-    module.unshard()
+    blocks = [one for one in module.modules() if isinstance(one, FSDPModule)]
+    for block in blocks:
+        block.set_reshard_after_forward(False, recurse=False)
+        block.unshard()
     try:
         yield
     finally:
-        module.reshard()
+        for block in blocks:
+            block.reshard()
+            block.set_reshard_after_forward(block is not module, recurse=False)
 
 
 def learn_as_their_rows(module: nn.Module) -> None:
