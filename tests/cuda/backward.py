@@ -25,15 +25,21 @@ def backward(tensors: Tensor | Sequence[Tensor], *_: object, **__: object) -> No
             _accumulate(node.variable, arrived)
             continue
         given = [arrived.get(number) for number in range(len(node._input_metadata))]
-        found = _run(node, given) if arrived else [None] * len(node.next_functions)
-        for (following, number), gradient in zip(node.next_functions, found, strict=True):
+        if arrived:
+            _hand_on(node, given, gradients)
+        for following, _ in node.next_functions:
             if following is None:
                 continue
-            if gradient is not None:
-                _add(gradients.setdefault(following, {}), number, _fitting(gradient, following._input_metadata[number]))
             waiting[following] -= 1
             if not waiting[following]:
                 ready.append(following)
+
+
+def _hand_on(node: Any, given: list[Tensor | None], gradients: dict[Any, dict[int, Tensor]]) -> None:
+    """Run a node, and add what it finds to what the nodes after it will be given."""
+    for (following, number), gradient in zip(node.next_functions, _run(node, given), strict=True):
+        if following is not None and gradient is not None:
+            _add(gradients.setdefault(following, {}), number, _fitting(gradient, following._input_metadata[number]))
 
 
 def _run(node: Any, given: list[Tensor | None]) -> list[Tensor | None]:

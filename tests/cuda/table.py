@@ -10,6 +10,7 @@ from pathlib import Path
 import boxwright as bw
 from boxwright.types import Categories, Category
 from tests.cuda.families import learner_from, on_fake_gpu
+from tests.cuda.replays import launches
 from tests.cuda.waits import ALWAYS
 
 ROOT = Path(__file__).parents[2]
@@ -28,8 +29,11 @@ _READER = "train_input_reader { load_instance_masks: true tf_record_input_reader
 _STEADY = 2  # steps after which slots and copies are there
 
 
-def step(path: str, precision: str) -> tuple[str, int, Counter[str]]:
-    """Return the input's size, the operations and the waits of a step of two images of 480 × 640."""
+def step(path: str, precision: str) -> tuple[str, int, Counter[str], int]:
+    """Return the input's size, the operations, the waits, and the launches with graphs of a step.
+
+    It is of two images of 480 × 640. Graphs want inputs of one size; padded to one, detectors do as much.
+    """
     overrides = [f"train_config.use_bfloat16={str(precision == 'bfloat16').lower()}"]
     if path.startswith("preset:"):
         config = bw.load_config(path, [*overrides, _READER])
@@ -39,19 +43,21 @@ def step(path: str, precision: str) -> tuple[str, int, Counter[str]]:
     learner, batch, plan = learner_from(config, classes, (480, 640))
     with on_fake_gpu(learner, batch, plan, steps=_STEADY) as run:
         run.learner.learn(run.batch, wait=False)
-    ledger = run.ledger
+        told, told_waits = sum(run.ledger.kernels.values()), Counter(run.ledger.waits)
+        run.ledger.clear()
+        captured = launches(run)
     waits: Counter[str] = Counter()
-    for (place, operation), count in ledger.waits.items():
+    for (place, operation), count in told_waits.items():
         if (place, operation) not in ALWAYS:
             waits[operation] += count
-    return "×".join(str(side) for side in batch.images.shape[-2:]), sum(ledger.kernels.values()), waits
+    return "×".join(str(side) for side in batch.images.shape[-2:]), told, waits, captured
 
 
 def row(path: str) -> str:
     """Return a line of the table."""
-    (size, whole, waits), (_, half, _) = (step(path, precision) for precision in ("float32", "bfloat16"))
+    (size, whole, waits, captured), (_, half, _, _) = (step(path, precision) for precision in ("float32", "bfloat16"))
     told = ", ".join(f"{count} × {operation}" for operation, count in sorted(waits.items())) or "none"
-    return f"| `{path}` | {size} | {whole} | {half} | {told} |"
+    return f"| `{path}` | {size} | {whole} | {half} | {captured} | {told} |"
 
 
 def _classes(config: object) -> int:
@@ -62,8 +68,8 @@ def _classes(config: object) -> int:
 
 def lines() -> Iterator[str]:
     """Yield the table."""
-    yield "| configuration | input | operations, float32 | bfloat16 | waits |"
-    yield "|---|---|---:|---:|---|"
+    yield "| configuration | input | operations, float32 | bfloat16 | launches with `--cuda_graphs` | waits |"
+    yield "|---|---|---:|---:|---:|---|"
     for path in CONFIGURATIONS:
         yield row(path)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -10,9 +11,11 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.aot_autograd import make_boxed_func
 from torch.fx import GraphModule, Node
 
-from boxwright.training.graphs import GraphedLosses
+from boxwright.models.faster_rcnn import FasterRCNN
+from boxwright.training.graphs import GraphedFirstStage, GraphedLosses, graphed
 from tests.cuda.families import learner_of
 
+TWO_STAGE = ("faster_rcnn", "faster_rcnn, one map", "faster_rcnn, options", "mask_rcnn", "rfcn", "proposals")
 ONE_STAGE = ("ssd", "ssd, softmax", "efficientdet", "refinedet", "srn", "align_det")
 
 
@@ -58,6 +61,36 @@ def test_gradients_come_from_scalars_alone(family: str) -> None:
     assert [node.meta["val"].shape for node in given] == [torch.Size([])] * len(given), "predictions leave detached"
     assert constants(forward) == []
     assert constants(backward) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", TWO_STAGE)
+def test_the_first_stage_is_one_graph(family: str) -> None:
+    """Its shapes follow from those of the images, its losses are the plain ones, nothing in it lives on the CPU."""
+    torch._dynamo.reset()
+    kept = Kept()
+    plain, batch, _ = learner_of(family, "fixed_shape")
+    learner, _, plan = learner_of(family, "fixed_shape")
+    network = learner.state.detector.network
+    assert isinstance(network, FasterRCNN)
+    learner.module = GraphedFirstStage(learner.state.detector, network, plan, backend=kept.backend())
+    for _ in range(2):
+        assert learner.learn(batch).losses == pytest.approx(plain.learn(batch).losses, rel=1e-3)
+    (forward,), (backward,) = kept.forward, kept.backward
+    convolutions = sum(isinstance(module, torch.nn.Conv2d) for module in network.backbone.modules())
+    assert sum("convolution" in str(node.target) for node in forward.graph.nodes) > convolutions > 10
+    assert constants(forward) == []
+    assert constants(backward) == []
+
+
+@pytest.mark.parametrize("family", ["ssd", "faster_rcnn"])
+def test_what_is_graphed(family: str) -> None:
+    learner, _, plan = learner_of(family, "fixed_shape")
+    with mock.patch("torch.compile") as compiles:
+        module = graphed(learner.losses, plan)
+    ((compiled,), _) = compiles.call_args
+    assert isinstance(module, GraphedFirstStage if family == "faster_rcnn" else GraphedLosses)
+    assert compiled == (learner.losses if family == "ssd" else learner.state.detector.network.first_stage)
 
 
 def test_a_constant_is_seen() -> None:

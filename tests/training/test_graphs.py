@@ -80,7 +80,7 @@ def test_what_is_no_graph_is_said(small_config: Path) -> None:
         return criterion(*given)
 
     one.losses.detector.criterion = looks_at_values  # type: ignore[assignment]
-    with pytest.raises(bw.TrainingError, match="--cuda_graphs: this detector and its losses are not one graph"):
+    with pytest.raises(bw.TrainingError, match="--cuda_graphs: this detector and its losses cannot be one graph"):
         GraphedLosses(one.losses, backend="eager")(batch.images, batch.true_sizes, batch.targets)
 
 

@@ -39,6 +39,7 @@ class AnchorLayer(nn.Module):
     """
 
     anchors: Tensor
+    inside: Tensor | None
 
     def __init__(self, generator: AnchorGenerator) -> None:
         """Start without buffers.
@@ -51,8 +52,11 @@ class AnchorLayer(nn.Module):
         self.laid_for: tuple[tuple[Size, ...], Size] | None = None
         self.level_sizes: tuple[int, ...] = ()
         self.register_buffer("anchors", torch.zeros(0, 4), persistent=False)
+        # Of those, the ones that do not cross the border, where somebody wants them; and how many each map has.
+        self.register_buffer("inside", None, persistent=False)
+        self.inside_sizes: tuple[int, ...] = ()
         self._kept: dict[_Key, tuple[Tensor, tuple[int, ...]]] = {}
-        self._within: dict[_Key, tuple[Tensor, tuple[int, ...]]] = {}
+        self._kept_within: dict[_Key, tuple[Tensor, tuple[int, ...]]] = {}
 
     def lay(self, grids: Sequence[Size], input_size: Size) -> None:
         """Keep the anchors of one size of input, on the device that the buffer has.
@@ -64,6 +68,11 @@ class AnchorLayer(nn.Module):
         anchors, self.level_sizes = self.generate(grids, input_size)
         self.anchors = anchors.to(self.anchors.device)
         self.laid_for = (tuple(grids), input_size)
+        self.inside = None
+
+    def lay_within(self, input_size: Size) -> None:
+        """Keep as a buffer, too, which of the anchors that were laid do not cross the input's border."""
+        self.inside, self.inside_sizes = _within(self.anchors, self.level_sizes, input_size)
 
     def forward(self, maps: Sequence[Tensor], input_size: Size) -> tuple[Tensor, tuple[int, ...]]:
         """Return anchors float32 [A, 4], xyxy in pixels of the input; and how many of them each map has, in order."""
@@ -81,22 +90,26 @@ class AnchorLayer(nn.Module):
 
         return _once(self._kept, (grids, input_size, device), lay)
 
-    @torch.compiler.disable  # type: ignore[misc]  # torch's
     def within(self, maps: Sequence[Tensor], input_size: Size) -> tuple[Tensor, tuple[int, ...]]:
         """Return the numbers int64 [n] of the anchors that do not cross the input's border; how many each map has.
 
         They follow from sizes alone: found in a mask on the device, they would have to be waited for at each step.
         """
+        if self.inside is not None and self.laid_for == (_grids(maps), input_size):
+            return self.inside, self.inside_sizes
+        found: tuple[Tensor, tuple[int, ...]] = self._find_within(maps, input_size)
+        return found
+
+    @torch.compiler.disable  # type: ignore[misc]  # torch's
+    def _find_within(self, maps: Sequence[Tensor], input_size: Size) -> tuple[Tensor, tuple[int, ...]]:
         grids, device = _grids(maps), maps[0].device
 
         def find() -> tuple[Tensor, tuple[int, ...]]:
             anchors, sizes = self.generate(grids, input_size)
-            height, width = input_size
-            inside = ((anchors[:, :2] >= 0) & (anchors[:, 2:] <= torch.tensor([width, height]))).all(1)
-            counts = tuple(int(part.sum()) for part in torch.split(inside, list(sizes)))
-            return without_wait(inside.nonzero().squeeze(1), device), counts
+            inside, counts = _within(anchors, sizes, input_size)
+            return without_wait(inside, device), counts
 
-        return _once(self._within, (grids, input_size, device), find)
+        return _once(self._kept_within, (grids, input_size, device), find)
 
     def generate(self, grids: Sequence[Size], input_size: Size) -> tuple[Tensor, tuple[int, ...]]:
         """Return what `forward` returns, on the CPU; nothing is kept."""
@@ -109,6 +122,15 @@ _Key = tuple[tuple[Size, ...], Size, torch.device]
 
 def _grids(maps: Sequence[Tensor]) -> tuple[Size, ...]:
     return tuple((level.shape[-2], level.shape[-1]) for level in maps)
+
+
+def _within(anchors: Tensor, sizes: tuple[int, ...], input_size: Size) -> tuple[Tensor, tuple[int, ...]]:
+    """Return the numbers of the anchors [A, 4] that do not cross the input's border; how many each map has."""
+    height, width = input_size
+    border = torch.tensor([width, height], device=anchors.device)
+    inside = ((anchors[:, :2] >= 0) & (anchors[:, 2:] <= border)).all(1)
+    counts = tuple(int(part.sum()) for part in torch.split(inside, list(sizes)))
+    return inside.nonzero().squeeze(1), counts
 
 
 def _once(kept: dict[_Key, T], key: _Key, make: Callable[[], T]) -> T:

@@ -55,6 +55,17 @@ class RegionProposalNetwork(nn.Module):
         super().__init__()
         self.head, self.anchors, self.crossing, self.propose = head, AnchorLayer(anchors), crossing, propose
 
+    def lay(self, grids: list[Size], input_size: Size) -> None:
+        """Keep the anchors of a size of input as buffers, and which of them count.
+
+        Args:
+            grids: (height, width) of each feature map.
+            input_size: (height, width) of the input.
+        """
+        self.anchors.lay(grids, input_size)
+        if self.crossing == "prune":
+            self.anchors.lay_within(input_size)
+
     def forward(self, maps: list[Tensor], input_size: Size) -> AnchorPredictions:
         """Return codes and logits of the anchors that count, with the anchors."""
         codes, logits = self.head(maps)
@@ -137,7 +148,7 @@ class FasterRCNN(Network):
             input_size: (height, width).
             channels: Channels of the input.
         """
-        self.rpn.anchors.lay(grids_of(self, input_size, channels), input_size)
+        self.rpn.lay(grids_of(self, input_size, channels), input_size)
 
     def feature_maps(self, inputs: Tensor) -> list[Tensor]:
         """Return the maps that proposals come from, finest first."""
@@ -147,11 +158,21 @@ class FasterRCNN(Network):
         maps: list[Tensor] = self.neck(self.backbone(padded))
         return maps
 
+    def first_stage(self, inputs: Tensor) -> AnchorPredictions:
+        """Return the maps, and what is predicted of each anchor; its shapes follow from the inputs' alone."""
+        size = (inputs.shape[-2], inputs.shape[-1])
+        first: AnchorPredictions = self.rpn(self.feature_maps(inputs), size)
+        return first
+
     def forward(self, inputs: Tensor, true_sizes: Tensor, targets: Targets | None = None) -> TwoStagePredictions:
         """Return what each stage predicts; in training proposals are sampled against the targets."""
-        size = (inputs.shape[-2], inputs.shape[-1])
-        maps = self.feature_maps(inputs)
-        first: AnchorPredictions = self.rpn(maps, size)
+        return self.later_stages(self.first_stage(inputs), true_sizes, targets)
+
+    def later_stages(
+        self, first: AnchorPredictions, true_sizes: Tensor, targets: Targets | None = None
+    ) -> TwoStagePredictions:
+        """Return what `forward` does, from what the first stage predicts."""
+        maps, size = list(first.feature_maps), first.input_size
         proposals = self.rpn.propose(first, true_sizes, training=self.training)
         if self.second is None:
             return TwoStagePredictions(first, proposals)

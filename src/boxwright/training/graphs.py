@@ -1,19 +1,29 @@
-"""Network and losses as one graph, which a GPU replays without being told each operation anew."""
+"""Steps as graphs, which a GPU replays without being told each operation anew.
+
+Of a detector of one stage network and losses are one graph. Of others the first stage is: what comes after depends on
+what it finds.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from boxwright.builders.training import TrainingPlan
 from boxwright.device import first_line
 from boxwright.errors import TrainingError
+from boxwright.models.detector import Detector
+from boxwright.models.faster_rcnn import FasterRCNN
 from boxwright.training.losses import Forward, LossModule
-from boxwright.types import Targets
+from boxwright.types import Targets, TwoStagePredictions
 
-__all__ = ["GraphedLosses", "check_capture", "in_bucket"]
+__all__ = ["GraphedFirstStage", "GraphedLosses", "check_capture", "graphed", "in_bucket"]
+
+Backend = str | Callable[..., Any] | None
 
 # Of inputs of one size only the number of objects differs: a graph for few, one for many, and for a crowd one of each
 # power of two. torch.compile gives up after 8 shapes by itself.
@@ -29,41 +39,86 @@ def in_bucket(targets: Targets) -> Targets:
     return targets.padded_to(max(_MANY_OBJECTS, 1 << (count - 1).bit_length()))
 
 
+def graphed(losses: LossModule, plan: TrainingPlan) -> nn.Module:
+    """Return a loss module as far as possible in graphs."""
+    network = losses.detector.network
+    if isinstance(network, FasterRCNN):
+        return GraphedFirstStage(losses.detector, network, plan)
+    return GraphedLosses(losses)
+
+
 class GraphedLosses(nn.Module):
     """A loss module in one graph for each shape of its inputs."""
 
-    def __init__(self, losses: LossModule, backend: str | Callable[..., Any] | None = None) -> None:
+    def __init__(self, losses: LossModule, backend: Backend = None) -> None:
         """Compile at the first call.
 
         Args:
             losses: What is compiled; of a detector of one stage, whose shapes do not depend on what it finds.
-            backend: What torch.compile compiles with; by itself, its own, with CUDA graphs.
+            backend: What torch.compile compiles with; by default its own, with CUDA graphs.
         """
         super().__init__()
-        # Else what cannot be captured runs without a graph, as slow as before, and nobody hears of it.
-        options = {"triton.cudagraphs": True, "triton.cudagraph_or_error": True}
-        how: dict[str, Any] = {"options": options} if backend is None else {"backend": backend}
-        if backend is None:  # what is skipped at a replay reads the process's own setting
-            torch._inductor.config.triton.cudagraph_or_error = True
-        self._run: Callable[..., Forward] = torch.compile(losses, fullgraph=True, dynamic=False, **how)
+        self._run: Callable[..., Forward] = _compiled(losses, backend)
 
     def forward(self, images: Tensor, true_sizes: Tensor, targets: Targets) -> Forward:
         """Return the losses of a batch; they and the gradients are gone when the next call begins."""
-        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]  # torch's
-        try:
-            with torch._dynamo.config.patch(recompile_limit=_MOST_SHAPES):
-                return self._run(images, true_sizes, in_bucket(targets))
-        except torch._dynamo.exc.FailOnRecompileLimitHit:
-            raise TrainingError(
-                f"--cuda_graphs: batches have more than {_MOST_SHAPES} shapes, each of which needs a graph of its own"
-            ) from None
-        except torch._dynamo.exc.Unsupported as error:
-            raise TrainingError(
-                f"--cuda_graphs: this detector and its losses are not one graph: {first_line(error)}"
-            ) from None
-        except RuntimeError as error:
-            check_capture(error)
-            raise
+        with _a_step("this detector and its losses"):
+            return self._run(images, true_sizes, in_bucket(targets))
+
+
+class GraphedFirstStage(nn.Module):
+    """A loss module of which backbone, neck and region proposal network are one graph."""
+
+    def __init__(self, detector: Detector, network: FasterRCNN, plan: TrainingPlan, backend: Backend = None) -> None:
+        """Compile at the first call.
+
+        Args:
+            detector: Of several stages.
+            network: Its network.
+            plan: As for the loss module.
+            backend: What torch.compile compiles with; by default its own, with CUDA graphs.
+        """
+        super().__init__()
+        first_stage = _compiled(network.first_stage, backend)
+
+        def predict(inputs: Tensor, true_sizes: Tensor, targets: Targets) -> TwoStagePredictions:
+            return network.later_stages(first_stage(inputs), true_sizes, targets)
+
+        self.losses = LossModule(detector, plan, predict)
+
+    def forward(self, images: Tensor, true_sizes: Tensor, targets: Targets) -> Forward:
+        """Return the losses of a batch; maps and gradients of the first stage are gone when the next call begins."""
+        with _a_step("the first stage"):
+            found: Forward = self.losses(images, true_sizes, targets)
+        return found
+
+
+def _compiled(run: Callable[..., Any], backend: Backend) -> Callable[..., Any]:
+    if backend is not None:
+        compiled: Callable[..., Any] = torch.compile(run, fullgraph=True, dynamic=False, backend=backend)
+        return compiled
+    torch._inductor.config.triton.cudagraph_or_error = True  # what is skipped at a replay reads the process's setting
+    # Else what cannot be captured runs without a graph, as slow as before, and nobody hears of it.
+    options: dict[str, Any] = {"triton.cudagraphs": True, "triton.cudagraph_or_error": True}
+    return torch.compile(run, fullgraph=True, dynamic=False, options=options)
+
+
+@contextmanager
+def _a_step(what: str) -> Iterator[None]:
+    """Begin a step, within which graphs are compiled and replayed; what stands in the way is a TrainingError."""
+    torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]  # torch's
+    try:
+        with torch._dynamo.config.patch(recompile_limit=_MOST_SHAPES):
+            yield
+    except torch._dynamo.exc.FailOnRecompileLimitHit:
+        raise TrainingError(
+            f"--cuda_graphs: batches have more than {_MOST_SHAPES} shapes, each of which needs a graph of its own"
+        ) from None
+    except torch._dynamo.exc.Unsupported as error:
+        raise TrainingError(f"--cuda_graphs: {what} cannot be one graph: {first_line(error)}") from None
+    except RuntimeError as error:
+        check_capture(error)
+        raise
 
 
 def check_capture(error: RuntimeError) -> None:

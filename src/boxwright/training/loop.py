@@ -24,7 +24,7 @@ from boxwright.training.background_writer import BackgroundWriter
 from boxwright.training.content import Content, contribute, copied
 from boxwright.training.evaluations import Evaluations
 from boxwright.training.forensics import written_down
-from boxwright.training.graphs import GraphedLosses
+from boxwright.training.graphs import graphed
 from boxwright.training.log import Described, Gradients, Inputs, Scalars, TrainingLog
 from boxwright.training.performance_summary import write_performance_summary
 from boxwright.training.profile import described, profile_steps
@@ -78,7 +78,7 @@ class Loop:
         if self.settings.shard:
             self.learner.shard()
         if self.settings.cuda_graphs:
-            self.learner.module = GraphedLosses(self.learner.losses)
+            self.learner.module = graphed(self.learner.losses, self.plan)
         self.device = next(self.state.detector.parameters()).device
         self.progress = _Progress(saved=self.state.step or -1)
 

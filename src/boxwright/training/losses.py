@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,15 +43,19 @@ class Forward:
 class LossModule(nn.Module):
     """Images in, losses out: what is wrapped for many processes."""
 
-    def __init__(self, detector: Detector, plan: TrainingPlan) -> None:
+    def __init__(
+        self, detector: Detector, plan: TrainingPlan, predict: Callable[[Tensor, Tensor, Targets], Any] | None = None
+    ) -> None:
         """Remember the parts.
 
         Args:
             detector: The detector.
             plan: For the precision in which the network computes, and whether weights are penalized.
+            predict: Runs the network, instead of the detector's own `predict`.
         """
         super().__init__()
         self.detector, self.precision, self.regularize = detector, plan.precision, plan.regularize
+        self._predict = predict or detector.predict
 
     def forward(self, images: Tensor, true_sizes: Tensor, targets: Targets) -> Forward:
         """Return the losses of a batch, or of a part of one."""
@@ -58,7 +63,7 @@ class LossModule(nn.Module):
         with record_function("forward"):
             inputs = detector.preprocessor.normalize(images, true_sizes)
             with torch.autocast(images.device.type, _DTYPES[self.precision], enabled=self.precision != "float32"):
-                predictions = detector.predict(inputs, true_sizes, targets)
+                predictions = self._predict(inputs, true_sizes, targets)
         with record_function("criterion"):
             terms = detector.criterion(predictions, targets)
             with torch.no_grad():  # its gradients are added to those of the losses

@@ -46,7 +46,7 @@ class RunSettings:
     compile: bool = setting(False, "Compile the network; worth its minute in long runs.", _SPEED)
     cuda_graphs: bool = setting(
         False,
-        "Compile network and losses into one graph that the GPU replays: one GPU, one stage, inputs of one size.",
+        "Compile network and losses (of two stages, the first) into a graph that a GPU replays; inputs of one size.",
         _SPEED,
     )
     shard: bool = setting(

@@ -282,7 +282,6 @@ def _check_graphs(state: TrainingState, plan: TrainingPlan, processes: Processes
         (processes.count > 1, f"{processes.count} processes train together"),
         (plan.accumulation > 1, "gradients are accumulated (gradient_accumulation_steps)"),
         (detector.preprocessor.resizer.output_size is None, "the resizer gives inputs of several sizes"),
-        (detector.network.learns_masks, "the detector learns masks"),
     ):
         if wrong:
             raise TrainingError(f"--cuda_graphs: {why}")
