@@ -26,10 +26,8 @@ __all__ = [
     "corners",
     "crop_and_resize",
     "grid_align",
-    "map_sizes",
     "roi_align",
     "taps",
-    "weighted_gather",
 ]
 
 Size = tuple[int, int]
@@ -75,19 +73,35 @@ class Pool:
         return -(-pooled // self.every)
 
 
-def map_sizes(maps: Sequence[Tensor], levels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the height and the width, int64 [N], of each region's map.
+@dataclass(frozen=True)
+class _Table:
+    """Maps as rows of one table, and where in it each region reads.
 
-    Args:
-        maps: L maps, float [B, C, H, W] each.
-        levels: int64 [N] in 0..L-1.
-
-    Returns:
-        Heights and widths.
+    Attributes:
+        rows: float [M, C]; the cells of all maps.
+        first: int64 [N]; the first cell of a region's map, of its own image.
+        heights: int64 [N]; of its map.
+        widths: int64 [N]; alike.
     """
-    heights = constants([level.shape[-2] for level in maps], levels.device, torch.int64)
-    widths = constants([level.shape[-1] for level in maps], levels.device, torch.int64)
-    return heights[levels], widths[levels]
+
+    rows: Tensor
+    first: Tensor
+    heights: Tensor
+    widths: Tensor
+
+
+def _table(maps: Sequence[Tensor], levels: Tensor) -> _Table:
+    """Lay maps out, float [B, C, H, W] each, for regions of levels int64 [B, R]."""
+    rows = [level.permute(0, 2, 3, 1).flatten(0, 2) for level in maps]
+    numbers = [*(level.shape[-2] for level in maps), *(level.shape[-1] for level in maps)]
+    cells = [level.shape[-2] * level.shape[-1] for level in maps]
+    heights, widths, areas = constants([*numbers, *cells], levels.device, torch.int64).view(3, -1)
+    images = torch.arange(levels.shape[0], device=levels.device).repeat_interleave(levels.shape[1])
+    flat = levels.flatten()
+    batch = torch.full((), maps[0].shape[0], device=levels.device)
+    height, width = heights[flat], widths[flat]
+    first = (areas.cumsum(0) - areas)[flat] * batch + images * height * width
+    return _Table(torch.cat(rows) if len(rows) > 1 else rows[0], first, height, width)
 
 
 def crop_and_resize(
@@ -117,14 +131,13 @@ def crop_and_resize(
     """
     flat = boxes.reshape(-1, 4)
     border: Border = "fade" if fade else "drop"
-    extents = map_sizes(maps, levels.flatten())
+    table = _table(maps, levels)
     lay = _corners_by_products if fade else corners
     axes = [
         taps(lay(flat[:, side], flat[:, side + 2], extent - 1, cells), extent, border=border, nearest=nearest)
-        for side, extent, cells in zip((1, 0), extents, size, strict=True)
+        for side, extent, cells in zip((1, 0), (table.heights, table.widths), size, strict=True)
     ]
-    images = torch.arange(boxes.shape[0], device=boxes.device).repeat_interleave(boxes.shape[1])
-    crops = _pooled(maps, images, levels.flatten(), (axes[0], axes[1]), pool or Pool())
+    crops = _pooled(table, axes[0], axes[1], pool or Pool())
     return crops.view(*boxes.shape[:2], *crops.shape[1:])
 
 
@@ -170,14 +183,13 @@ def grid_align(
     Returns:
         float [B, R, C, h, w]; beyond the border values fall to 0 within a pixel.
     """
-    flat = boxes.reshape(-1, 4)
-    axes = []
-    for side, extent, cells, count in zip((1, 0), map_sizes(maps, levels.flatten()), size, samples, strict=True):
+    flat, table = boxes.reshape(-1, 4), _table(maps, levels)
+    axes, extents = [], (table.heights, table.widths)
+    for side, extent, cells, count in zip((1, 0), extents, size, samples, strict=True):
         lay = _corners_by_products if align_corners else _centres
         positions = lay(flat[:, side], flat[:, side + 2], extent - 1, cells * count)
         axes.append(taps(positions, extent, samples=count, border="fade"))
-    images = torch.arange(boxes.shape[0], device=boxes.device).repeat_interleave(boxes.shape[1])
-    crops = weighted_gather(maps, images, levels.flatten(), axes[0], axes[1])
+    crops = _weighted_gather(table, axes[0], axes[1])
     return crops.view(*boxes.shape[:2], *crops.shape[1:])
 
 
@@ -206,46 +218,38 @@ def roi_align(
     Returns:
         float [B, R, C, h, w].
     """
-    flat, axes = boxes.reshape(-1, 4), []
-    for side, extent, whole, cells in zip((1, 0), map_sizes(maps, levels.flatten()), input_size, size, strict=True):
+    flat, table = boxes.reshape(-1, 4), _table(maps, levels)
+    axes, extents = [], (table.heights, table.widths)
+    for side, extent, whole, cells in zip((1, 0), extents, input_size, size, strict=True):
         scale = extent / whole
         start, end = flat[:, side] * scale, flat[:, side + 2] * scale
         length = end - start if aligned else (end - start).clamp(min=1)
         start = start - 0.5 if aligned else start
         steps = (torch.arange(cells * samples, device=boxes.device) + 0.5) / (cells * samples)
         axes.append(taps(start[:, None] + length[:, None] * steps, extent, samples=samples, border="hold"))
-    images = torch.arange(boxes.shape[0], device=boxes.device).repeat_interleave(boxes.shape[1])
-    crops = weighted_gather(maps, images, levels.flatten(), axes[0], axes[1])
+    crops = _weighted_gather(table, axes[0], axes[1])
     return crops.view(*boxes.shape[:2], *crops.shape[1:])
 
 
-def weighted_gather(maps: Sequence[Tensor], images: Tensor, levels: Tensor, rows: Taps, columns: Taps) -> Tensor:
-    """Sum what each cell reads.
+def _weighted_gather(table: _Table, rows: Taps, columns: Taps) -> Tensor:
+    """Sum what each cell reads: float [N, C, h, w], channels last in memory; in the maps' type.
 
     Args:
-        maps: L maps, float [B, C, H, W] each.
-        images: int64 [N]; the image of each region.
-        levels: int64 [N]; its map.
-        rows: What its h rows of cells read.
-        columns: What its w columns of cells read.
+        table: The maps.
+        rows: What the h rows of cells read.
+        columns: What the w columns of cells read.
 
     Returns:
-        float [N, C, h, w], channels last in memory; in the maps' type.
+        The crops.
     """
-    table = torch.cat([level.permute(0, 2, 3, 1).flatten(0, 2) for level in maps]) if len(maps) > 1 else None
-    if table is None:
-        table = maps[0].permute(0, 2, 3, 1).flatten(0, 2)
-    height, width = map_sizes(maps, levels)
-    cells = constants([level.shape[-2] * level.shape[-1] for level in maps], levels.device, torch.int64)
-    batch = torch.full((), maps[0].shape[0], device=levels.device)
-    first = (cells.cumsum(0) - cells)[levels] * batch + images * height * width
-    row_starts = first[:, None, None] + rows.places * width[:, None, None]
+    row_starts = table.first[:, None, None] + rows.places * table.widths[:, None, None]
     places = row_starts[:, :, None, :, None] + columns.places[:, None, :, None, :]
     weights = rows.weights[:, :, None, :, None] * columns.weights[:, None, :, None, :]
     count, h, w = places.shape[:3]
     if count == 0:
-        return table.new_zeros(0, table.shape[1], h, w)
-    found = _weighted_rows(table, places.reshape(count * h * w, -1), weights.reshape(count * h * w, -1).to(table.dtype))
+        return table.rows.new_zeros(0, table.rows.shape[1], h, w)
+    weights = weights.reshape(count * h * w, -1).to(table.rows.dtype)
+    found = _weighted_rows(table.rows, places.reshape(count * h * w, -1), weights)
     return found.view(count, h, w, -1).permute(0, 3, 1, 2)
 
 
@@ -260,14 +264,13 @@ def _weighted_rows(table: Tensor, places: Tensor, weights: Tensor) -> Tensor:
     return found
 
 
-def _pooled(maps: Sequence[Tensor], images: Tensor, levels: Tensor, axes: tuple[Taps, Taps], pool: Pool) -> Tensor:
+def _pooled(table: _Table, rows: Taps, columns: Taps, pool: Pool) -> Tensor:
     """Crop, and keep the largest of each window: one gather for each place in a window, so no crop is held whole."""
-    rows, columns = axes
     height, width = pool.size(rows.places.shape[1]), pool.size(columns.places.shape[1])
     step = pool.stride * pool.every
     largest: Tensor | None = None
     for y, x in product(range(pool.kernel), repeat=2):
-        cells = weighted_gather(maps, images, levels, rows.every(y, step, height), columns.every(x, step, width))
+        cells = _weighted_gather(table, rows.every(y, step, height), columns.every(x, step, width))
         largest = cells if largest is None else torch.maximum(largest, cells)
     if largest is None:
         raise ValueError("a pool has a kernel of at least 1")
