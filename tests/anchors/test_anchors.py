@@ -28,7 +28,7 @@ def test_ssd_anchors_follow_the_shorter_side() -> None:
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
-        ("", "AnchorGenerator is empty; set one of"),
+        ("", "AnchorGenerator: empty; set one of"),
         ("ssd_anchor_generator { num_layers: 3 scales: 0.1 }", "3 layers, but 1 scales"),
         ("ssd_anchor_generator { num_layers: 2 height_stride: [8, 16] }", "expected none, or one a layer"),
         (

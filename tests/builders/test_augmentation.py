@@ -106,9 +106,9 @@ def test_a_sample_that_a_step_empties_is_learnt_from_as_background() -> None:
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
-        ("random_adjust_contrast { min_delta: 2.0 max_delta: 1.0 }", "min_delta 2.0 is over max_delta"),
-        ("random_pixel_value_scale { minval: 2.0 }", "minval 2.0 is over maxval"),
-        ("random_image_scale { min_scale_ratio: 3.0 }", "min_scale_ratio 3.0 is over"),
+        ("random_adjust_contrast { min_delta: 2.0 max_delta: 1.0 }", "min_delta: 2.0 is over max_delta"),
+        ("random_pixel_value_scale { minval: 2.0 }", "minval: 2.0 is over maxval"),
+        ("random_image_scale { min_scale_ratio: 3.0 }", "min_scale_ratio: 3.0 is over"),
         ("normalize_image { }", "original_minval and original_maxval are the same"),
         ("random_pad_image { min_image_height: 3 }", "set min_image_height and min_image_width, or neither"),
         ("random_pad_image { pad_color: 3 }", "expected three numbers"),
@@ -118,7 +118,7 @@ def test_a_sample_that_a_step_empties_is_learnt_from_as_background() -> None:
         ("resize_image { }", "new_height and new_width"),
         ("random_resize_method { }", "target_height and target_width"),
         ("random_downscale_to_target_pixels { min_target_pixels: 9 max_target_pixels: 3 }", "min_target_pixels < max"),
-        ("random_square_crop_by_scale { scale_min: 2.0 }", "scale_min 2.0 is over"),
+        ("random_square_crop_by_scale { scale_min: 2.0 }", "scale_min: 2.0 is over"),
         ("random_square_crop_by_scale { num_scales: 0 }", "num_scales of at least 1|greater"),
         ("random_scale_crop_and_pad_to_square { output_size: 0 }", "output_size|greater"),
         ("random_jpeg_quality { min_jpeg_quality: 90 max_jpeg_quality: 10 }", "min_jpeg_quality"),

@@ -18,7 +18,7 @@ TRAINING = f"train_config {{ num_steps: 1 optimizer {{ adam_optimizer {{ {RATE} 
 
 
 def paths(text: str) -> list[str]:
-    return [line.split(":")[0] for line in missing_for_training(parse_message(text, Pipeline))]
+    return [field.path for field in missing_for_training(parse_message(text, Pipeline))]
 
 
 EVERY_TRAINING = ["train_config.batch_size", "train_config.num_steps", "train_config.optimizer"]
@@ -62,13 +62,16 @@ def test_all_that_is_missing(text: str, wanted: list[str]) -> None:
 
 
 def test_a_preset_lacks_data_alone() -> None:
-    assert [line.split(":")[0] for line in missing_for_training(load_config("preset:efficientdet_d0"))] == [
+    assert [field.path for field in missing_for_training(load_config("preset:efficientdet_d0"))] == [
         "train_input_reader"
     ]
 
 
 def test_training_says_it_before_it_makes_anything(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"(?s)as this is missing:\n  model: .*\n  train_input_reader: .*yolo"):
+    with pytest.raises(
+        ConfigError,
+        match=r"(?s)as this is missing:\n  <string>:1:1: model: .*\n  <string>:1:1: train_input_reader: .*yolo",
+    ):
         bw.train(parse_message("", Pipeline), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

@@ -323,7 +323,7 @@ def test_keypoints_go_along_and_are_not_seen_outside() -> None:
 @pytest.mark.parametrize(
     ("step", "message"),
     [
-        ("caffe_distort { min_contrast: 2 }", "min_contrast 2.0 is over max_contrast 1.5"),
+        ("caffe_distort { min_contrast: 2 }", "caffe_distort.min_contrast: 2.0 is over max_contrast 1.5"),
         ("random_expand { colour: [1, 2] }", "expected three values"),
         ("overlap_crop { min_scale: 0.9 max_scale: 0.5 }", "expected min_scale <= max_scale"),
         ("overlap_crop { min_overlap: [0.5, 1.5] }", "less than or equal to 1"),

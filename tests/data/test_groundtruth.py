@@ -94,7 +94,10 @@ def test_scores_are_read_from_records(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "wanted"),
     [
-        (["train_config.merge_multiple_label_boxes=true", "train_config.use_multiclass_scores=true"], "both say"),
+        (
+            ["train_config.merge_multiple_label_boxes=true", "train_config.use_multiclass_scores=true"],
+            "use_multiclass_scores: merge_multiple_label_boxes too says",
+        ),
         (["train_config.use_multiclass_scores=true"], "set train_input_reader.load_multiclass_scores too"),
         (["train_input_reader.max_number_of_boxes=0"], "max_number_of_boxes: expected at least 1"),
         (["train_input_reader.class_weight={name: 'moon' weight: 2}"], "no class 'moon'; there are"),

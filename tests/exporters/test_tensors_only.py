@@ -19,10 +19,11 @@ FORBIDDEN = {
     "unique_consecutive",
     "masked_select",
 }
-# Operators, which runtimes have or which have a meaning in tensors; rows of padding that are skipped outside graphs;
+# Operators, which runtimes have or which have a meaning in tensors, and the kernel of one for GPUs; rows of padding that are skipped outside graphs;
 # what changes a network before it runs; anchors, which follow from sizes; and what comes behind the graph, or goes round it.
 NAMED = {
     "ops/suppression.py",
+    "ops/suppression_in_tensors.py",
     "ops/nms.py",
     "models/valid_rows.py",
     "models/folding.py",

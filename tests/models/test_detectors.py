@@ -180,7 +180,7 @@ def test_bifpn_combines(method: str) -> None:
         ('type: "ssd_mobilenet_v1" fpn { }', "ssd_mobilenet_v1 has none"),
         (
             'type: "ssd_mobilenet_v2_fpn_keras" bifpn { }',
-            "feature_extractor.bifpn: ssd_mobilenet_v2_fpn_keras has none",
+            "SsdFeatureExtractor.bifpn: ssd_mobilenet_v2_fpn_keras has none",
         ),
         ('type: "ssd_vgg16" conv_hyperparams { batch_norm { } }', "not normalized"),
         ('type: "ssd_vgg16" depth_multiplier: 0.5', "takes only 1.0"),

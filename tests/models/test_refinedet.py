@@ -201,7 +201,7 @@ def test_transfer_by_hand() -> None:
         ),
         ({"more": "matcher { bipartite_argmax_matcher { matched_threshold: 5 } }"}, "matched_threshold"),
         ({"more": "anchor_refinement { objectness_threshold: 1.5 }"}, "objectness_threshold: expected 0 or more"),
-        ({"more": "inference_preset: PAPER post_processing { }"}, "exclude each other"),
+        ({"more": "inference_preset: PAPER post_processing { }"}, "inference_preset: excludes post_processing"),
         ({"more": "box_coder { mean_stddev_box_coder { stddev: 0.1 } }"}, "use faster_rcnn_box_coder"),
         (
             {
@@ -211,7 +211,7 @@ def test_transfer_by_hand() -> None:
         ),
         (
             {"more": "anchor_refinement { matcher { bipartite_argmax_matcher { matched_threshold: 0.3 } } }"},
-            "model.refinedet.anchor_refinement: .*unmatched_threshold 0.5 is over",
+            "model.refinedet.anchor_refinement.*unmatched_threshold: 0.5 is over",
         ),
     ],
 )

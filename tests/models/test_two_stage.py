@@ -256,9 +256,9 @@ ERRORS = [
     (MASK_RCNN, "predict_instance_masks: true", "", "number_of_stages: 3 predicts masks"),
     (MASK_RCNN, "number_of_stages: 3", "number_of_stages: 2", "predict_instance_masks needs 3, found 2"),
     (ONE_MAP, "initial_crop_size: 14", "", "initial_crop_size: expected at least 1"),
-    (ONE_MAP, "maxpool_kernel_size: 2", "", "maxpool_kernel_size and maxpool_stride: expected 1 to"),
+    (ONE_MAP, "maxpool_kernel_size: 2", "", "maxpool_kernel_size: expected 1 to"),
     (ONE_MAP, "maxpool_kernel_size: 2", "maxpool_kernel_size: 15", "expected 1 to initial_crop_size"),
-    (ONE_MAP, "maxpool_stride: 2", "maxpool_stride: 0", "and at least 1, found 2 and 0"),
+    (ONE_MAP, "maxpool_stride: 2", "maxpool_stride: 0", "maxpool_stride at least 1; found 2 and 0"),
     (ONE_MAP, 'keras"', 'keras" first_stage_features_stride: 8', "takes 16, found 8"),
     (ONE_MAP, 'resnet50_keras"', 'inception_v2" first_stage_features_stride: 4', "takes 8 or 16, found 4"),
     (ONE_MAP, 'keras"', 'keras" fpn { }', "feature_extractor.fpn: faster_rcnn_resnet50_keras has none"),
@@ -304,7 +304,7 @@ ERRORS = [
     (MASK_RCNN, "num_classes: 4", "num_classes: 0", "num_classes: expected at least 1"),
     (MASK_RCNN, MULTISCALE, "grid_anchor_generator { }", "a pyramid has several levels; use multiscale"),
     (ONE_MAP, GRID, FIVE_LEVELS, "5 levels, but the feature extractor has 1"),
-    (MASK_RCNN, f"conv_hyperparams {{ {HYPERPARAMS} activation: RELU }}", "", "conv_hyperparams is missing: a pyramid"),
+    (MASK_RCNN, f"conv_hyperparams {{ {HYPERPARAMS} activation: RELU }}", "", "conv_hyperparams: missing; a pyramid"),
 ]
 
 

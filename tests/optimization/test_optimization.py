@@ -59,9 +59,9 @@ def test_average_is_kept_unless_told_otherwise() -> None:
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
-        ("", "Optimizer is empty"),
-        ("adam_optimizer { }", "learning_rate is missing"),
-        ("adam_optimizer { learning_rate { } }", "LearningRate is empty"),
+        ("", "Optimizer: empty"),
+        ("adam_optimizer { }", "adam_optimizer.learning_rate: missing"),
+        ("adam_optimizer { learning_rate { } }", "adam_optimizer.learning_rate: empty"),
         (
             "adam_optimizer { learning_rate { constant_learning_rate { learning_rate: -1 } } }",
             ":1:.*greater than or equal to 0",
@@ -73,7 +73,7 @@ def test_average_is_kept_unless_told_otherwise() -> None:
         ),
         (
             "adam_optimizer { learning_rate { cosine_decay_learning_rate { total_steps: 5 warmup_steps: 9 } } }",
-            "total_steps 5 is less than warmup_steps 9",
+            "total_steps: 5 is less than warmup_steps 9",
         ),
         (
             "adam_optimizer { learning_rate { exponential_decay_learning_rate { decay_steps: 0 } } }",
@@ -91,4 +91,4 @@ def test_average_is_kept_unless_told_otherwise() -> None:
 )
 def test_bad_configurations(text: str, wanted: str) -> None:
     with pytest.raises(ConfigError, match=wanted):
-        build_optimizer(parse_message(text, m.Optimizer), "train_config.optimizer")
+        build_optimizer(parse_message(text, m.Optimizer))

@@ -274,7 +274,7 @@ def other_evaluation_classes(planted: Planted) -> None:
         (turned_image, "warning orientation", "1 of 24 images"),
         (missing_class, "warning class_balance", "no object of unicorn"),
         (too_many_classes, "warning num_classes", "set num_classes to 4"),
-        (too_few_classes, "fatal configuration", "num_classes is 3"),
+        (too_few_classes, "fatal configuration", "num_classes: 3, but"),
         (too_few_boxes_kept, "warning max_number_of_boxes", "have more than 1 objects"),
         (no_objects, "fatal empty_images", "none of 24 images has an object"),
         (tiny_anchors, "warning anchors", "would reach"),

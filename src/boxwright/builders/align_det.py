@@ -19,7 +19,6 @@ from boxwright.builders.cascade import (
     build_suppression,
     focal_loss,
     logits_to_scores,
-    refused,
     settings_or,
 )
 from boxwright.builders.choice import require
@@ -57,7 +56,6 @@ from boxwright.types import Categories
 
 __all__ = ["build_align_det"]
 
-_PATH = "model.align_det"
 _LEVELS = (3, 4, 5, 6, 7)
 _OF_BACKBONE = (3, 4, 5)
 # Far from its target the release's loss has a slope of 1, TensorFlow's of delta.
@@ -79,10 +77,10 @@ def build_align_det(config: m.AlignDet, categories: Categories | None) -> Detect
         The detector, with fresh weights.
     """
     columns = ClassColumns(config.num_classes, background=0, unmatched=NO_COLUMN)
-    check_classes(_PATH, config.num_classes, columns, categories)
-    resizer = build_image_resizer(require(config.image_resizer, f"{_PATH}.image_resizer"))
-    backbone = build_classifier_backbone(config.feature_extractor, _OF_BACKBONE, _PATH, resizer.channels)
-    coder = build_coder(config.box_coder, FasterRcnnBoxCoder(1.0, 1.0, 1.0, 1.0), _PATH)
+    check_classes(config, config.num_classes, columns, categories)
+    resizer = build_image_resizer(require(config.image_resizer, config, "image_resizer"))
+    backbone = build_classifier_backbone(config, _OF_BACKBONE, resizer.channels)
+    coder = build_coder(config.box_coder, FasterRcnnBoxCoder(1.0, 1.0, 1.0, 1.0))
     network = _network(config, backbone.module, columns, coder)
     network.frozen_statistics = ("",) if config.freeze_batchnorm else ()
     return Detector(
@@ -98,7 +96,7 @@ def build_align_det(config: m.AlignDet, categories: Categories | None) -> Detect
 def _anchors(config: m.AlignDet) -> AnchorGenerator:
     if config.anchor_generator is None:
         return MultiscaleAnchorGenerator(_LEVELS[0], _LEVELS[-1], 4 * 2 ** (1 / 3), (1.0,), 1, always_half=True)
-    return build_level_anchors(config, _PATH, _LEVELS)
+    return build_level_anchors(config, _LEVELS)
 
 
 def _network(config: m.AlignDet, backbone: Backbone, columns: ClassColumns, coder: BoxCoder) -> Network:
@@ -110,7 +108,7 @@ def _network(config: m.AlignDet, backbone: Backbone, columns: ClassColumns, code
     if not config.step:
         return SSD(backbone, neck, head, anchors)
     plain = ConvSettings(kernel=settings.kernel, norm=None, activation=settings.activation)
-    aligned = [_aligned(step, number, config.depth, output, plain) for number, step in enumerate(config.step)]
+    aligned = [_aligned(step, config.depth, output, plain) for step in config.step]
     return AlignDet(backbone, neck, head, aligned, anchors, RefinedStart(coder), anchors_per_location=count)
 
 
@@ -122,15 +120,13 @@ _SAMPLINGS: dict[str, Callable[[int, int, int, ConvSettings], BoxSampling]] = {
 }
 
 
-def _aligned(
-    config: m.AlignedStep, number: int, channels: int, output: HeadOutput, settings: ConvSettings
-) -> AlignedHead:
-    path, side = f"{_PATH}.step[{number}]", config.kernel_size
+def _aligned(config: m.AlignedStep, channels: int, output: HeadOutput, settings: ConvSettings) -> AlignedHead:
+    side = config.kernel_size
     if side % 2 == 0:
-        raise refused(config, "kernel_size", path, f"taps lie around a cell, so their number is odd; found {side}")
+        raise config.refusal("kernel_size", f"taps lie around a cell, so their number is odd; found {side}")
     kind = config.sampling.name
     if config.has("border") and kind != "ROI_CONV":
-        raise refused(config, "border", path, f"only ROI_CONV's taps read beyond the map by it; remove it for {kind}")
+        raise config.refusal("border", f"only ROI_CONV's taps read beyond the map by it; remove it for {kind}")
 
     def sampling(kernel_size: int) -> BoxSampling:
         if kind == "ROI_CONV":
@@ -145,19 +141,17 @@ def _aligned(
 def _criterion(config: m.AlignDet, coder: BoxCoder, columns: ClassColumns) -> Criterion[Any]:
     loss = config.loss or _LOSS
 
-    def judge(
-        matcher: m.Matcher | None, own: m.Loss | None, default: LastLowQualityMatcher, path: str
-    ) -> AnchorCriterion:
-        found = build_step(matcher, own or loss, (default, loss), coder, columns, path)
+    def judge(matcher: m.Matcher | None, own: m.Loss | None, default: LastLowQualityMatcher) -> AnchorCriterion:
+        found = build_step(matcher, own or loss, (default, loss), coder, columns)
         return found if matcher is not None else _with_own_boxes(found)
 
-    first = judge(config.matcher, config.loss, _FIRST_MATCHER, _PATH)
+    first = judge(config.matcher, config.loss, _FIRST_MATCHER)
     if not config.step:
         return first
     steps = [Step(first, "first_step")]
     for number, step in enumerate(config.step):
         name = "" if number == len(config.step) - 1 else f"step_{number + 2}"
-        steps.append(Step(judge(step.matcher, step.loss, _MATCHER, f"{_PATH}.step[{number}]"), name))
+        steps.append(Step(judge(step.matcher, step.loss, _MATCHER), name))
     return CascadeCriterion(tuple(steps))
 
 
@@ -174,6 +168,6 @@ def _postprocessor(config: m.AlignDet, coder: BoxCoder) -> Postprocessor[Any]:
         detection = build_suppression(config.post_processing, coder, candidates)
     else:
         last = config.step[-1].loss if config.step else None
-        to_scores = logits_to_scores(last or config.loss or _LOSS, f"{_PATH}.loss")
+        to_scores = logits_to_scores(last or config.loss or _LOSS)
         detection = AnchorPostprocessor(coder, to_scores, _NMS, 0, candidates=candidates)
     return CascadePostprocessor(detection) if config.step else detection

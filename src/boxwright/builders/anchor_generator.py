@@ -10,7 +10,6 @@ from boxwright.anchors.multiscale import MultiscaleAnchorGenerator
 from boxwright.anchors.ssd import SsdAnchorGenerator
 from boxwright.builders.choice import build_chosen
 from boxwright.config import messages as m
-from boxwright.errors import ConfigError
 
 __all__ = ["build_anchor_generator"]
 
@@ -55,7 +54,7 @@ def _ssd(config: m.SsdAnchorGenerator) -> AnchorGenerator:
 def _scales(config: m.SsdAnchorGenerator) -> list[float]:
     if config.scales:
         if len(config.scales) != config.num_layers:
-            raise ConfigError(f"ssd_anchor_generator: {config.num_layers} layers, but {len(config.scales)} scales")
+            raise config.refusal("scales", f"{config.num_layers} layers, but {len(config.scales)} scales")
         return list(config.scales)
     steps = max(config.num_layers - 1, 1)
     span = config.max_scale - config.min_scale
@@ -67,9 +66,10 @@ def _pairs(
 ) -> tuple[tuple[float, float], ...]:
     for name, values in (("height", heights), ("width", widths)):
         if len(values) not in (0, config.num_layers) or len(heights) != len(widths):
-            raise ConfigError(
-                f"ssd_anchor_generator.{name}_{what}: expected none, or one a layer ({config.num_layers}) "
-                f"for height and width alike, found {len(heights)} and {len(widths)}"
+            raise config.refusal(
+                f"{name}_{what}",
+                f"expected none, or one a layer ({config.num_layers}) "
+                f"for height and width alike, found {len(heights)} and {len(widths)}",
             )
     return tuple((float(y), float(x)) for y, x in zip(heights, widths, strict=True))
 
@@ -86,18 +86,16 @@ def _multiscale(config: m.MultiscaleAnchorGenerator) -> AnchorGenerator:
 
 def _flexible(config: m.FlexibleGridAnchorGenerator) -> AnchorGenerator:
     grids = []
-    for number, grid in enumerate(config.anchor_grid):
+    for grid in config.anchor_grid:
         sizes, ratios = list(grid.base_sizes), list(grid.aspect_ratios)
         count = max(len(sizes), len(ratios))
         if not sizes or not ratios or {len(sizes), len(ratios)} - {1, count}:
-            raise ConfigError(
-                f"flexible_grid_anchor_generator.anchor_grid[{number}]: expected as many base_sizes as aspect_ratios, "
-                f"or one of either, found {len(sizes)} and {len(ratios)}"
+            raise grid.refusal(
+                "",
+                f"expected as many base_sizes as aspect_ratios, or one of either, found {len(sizes)} and {len(ratios)}",
             )
         if not grid.height_stride or not grid.width_stride:
-            raise ConfigError(
-                f"flexible_grid_anchor_generator.anchor_grid[{number}]: set height_stride and width_stride"
-            )
+            raise grid.refusal("", "set height_stride and width_stride")
         grids.append(
             AnchorGrid(
                 tuple(sizes if len(sizes) == count else sizes * count),

@@ -47,7 +47,6 @@ from boxwright.data.augmentation.resize import (
 )
 from boxwright.data.augmentation.transform import Chain, OneOf, Transform
 from boxwright.data.dataset import Dataset
-from boxwright.errors import ConfigError
 from boxwright.ops.resize import resize_area, resize_bicubic, resize_bilinear, resize_nearest
 
 __all__ = ["build_augmentation", "build_steps"]
@@ -76,7 +75,7 @@ def build_augmentation(config: m.TrainEvalPipelineConfig, dataset: Dataset | Non
     Raises:
         ConfigError: Where a step's numbers contradict each other or are out of range.
     """
-    return build_steps(require(config.train_config, "train_config").data_augmentation_options, dataset)
+    return build_steps(require(config.train_config, config, "train_config").data_augmentation_options, dataset)
 
 
 def build_steps(steps: Sequence[m.PreprocessingStep], dataset: Dataset | None = None) -> Chain:
@@ -129,7 +128,7 @@ def _build(step: m.PreprocessingStep, labels: _Labels, dataset: Dataset | None, 
 def _remap(config: m.RemapLabels, labels: _Labels) -> Transform:
     new = labels.of(config.new_label)
     if new < 0:
-        raise ConfigError(f"remap_labels.new_label: no class has the id {config.new_label}")
+        raise config.refusal("new_label", f"no class has the id {config.new_label}")
     return RemapLabels(tuple(labels.of(number) for number in config.original_labels), new)
 
 
@@ -137,7 +136,7 @@ def _below(config: Message, low: str, high: str, at_least: int) -> tuple[int, in
     """Return two integers between which one is drawn, the second excluded."""
     least, most = getattr(config, low), getattr(config, high)
     if not at_least <= least < most:
-        raise ConfigError(f"{config.proto_name}: expected {at_least} <= {low} < {high}, found {least} and {most}")
+        raise config.refusal(low, f"expected {at_least} <= {low} < {high}, found {least} and {most}")
     return least, most
 
 
@@ -147,7 +146,7 @@ def _pair(config: Message, name: str, default: tuple[float, float]) -> tuple[flo
     if not values:
         return default
     if len(values) != 2 or min(values) <= 0:
-        raise ConfigError(f"{config.proto_name}.{name}: expected two numbers above 0 (height, width), found {values}")
+        raise config.refusal(name, f"expected two numbers above 0 (height, width), found {values}")
     return values[0], values[1]
 
 
@@ -159,25 +158,26 @@ def _ratios(config: Message) -> tuple[tuple[float, float], tuple[float, float]]:
 def _colour(config: m.RandomPadImage | m.RandomAbsolutePadImage | m.RandomCropPadImage) -> tuple[float, ...] | None:
     values = tuple(config.pad_color)
     if values and len(values) != 3:
-        raise ConfigError(f"{config.proto_name}.pad_color: expected three numbers, found {list(values)}")
+        raise config.refusal("pad_color", f"expected three numbers, found {list(values)}")
     return values or None
 
 
 def _size(config: Message, height: str, width: str) -> tuple[int, int]:
     tall, wide = getattr(config, height), getattr(config, width)
     if tall < 1 or wide < 1:
-        raise ConfigError(f"{config.proto_name}: expected {height} and {width} of at least 1, found {tall} and {wide}")
+        raise config.refusal("", f"expected {height} and {width} of at least 1, found {tall} and {wide}")
     return tall, wide
 
 
 def _crop(config: _CROPS) -> RandomCrop:
     if config.min_aspect_ratio > config.max_aspect_ratio or config.min_area > config.max_area:
-        raise ConfigError(
-            f"{config.proto_name}: the least aspect ratio or area is over the largest "
-            f"({config.min_aspect_ratio} and {config.max_aspect_ratio}, {config.min_area} and {config.max_area})"
+        raise config.refusal(
+            "",
+            "the least aspect ratio or area is over the largest "
+            f"({config.min_aspect_ratio} and {config.max_aspect_ratio}, {config.min_area} and {config.max_area})",
         )
     if config.min_aspect_ratio <= 0 or config.max_area <= 0:
-        raise ConfigError(f"{config.proto_name}: aspect ratios and areas above 0 are needed")
+        raise config.refusal("", "aspect ratios and areas above 0 are needed")
     return RandomCrop(
         min_object_covered=config.min_object_covered,
         aspect_ratios=(config.min_aspect_ratio, config.max_aspect_ratio),
@@ -239,7 +239,7 @@ def _fixed_pad(config: m.SSDRandomCropPadFixedAspectRatio) -> Transform:
 def _positive(config: Message, name: str) -> float:
     value = float(getattr(config, name))
     if not value > 0:
-        raise ConfigError(f"{config.proto_name}.{name}: expected a number above 0, found {value}")
+        raise config.refusal(name, f"expected a number above 0, found {value}")
     return value
 
 
@@ -248,7 +248,7 @@ def _pad(config: m.RandomPadImage) -> Transform:
     for what in ("min", "max"):
         height, width = getattr(config, f"{what}_image_height"), getattr(config, f"{what}_image_width")
         if bool(height) != bool(width) or min(height, width) < 0:
-            raise ConfigError(f"random_pad_image: set {what}_image_height and {what}_image_width, or neither")
+            raise config.refusal(f"{what}_image_height", f"set {what}_image_height and {what}_image_width, or neither")
         sizes.append((height, width) if height else None)
     least, most = sizes
     return RandomPad(least, most, _colour(config))
@@ -257,25 +257,25 @@ def _pad(config: m.RandomPadImage) -> Transform:
 def _absolute_pad(config: m.RandomAbsolutePadImage) -> Transform:
     padding = config.max_height_padding, config.max_width_padding
     if min(padding) < 0:
-        raise ConfigError(f"random_absolute_pad_image: expected paddings of at least 0, found {padding}")
+        raise config.refusal("", f"expected paddings of at least 0, found {padding}")
     return RandomAbsolutePad(padding, _colour(config))
 
 
 def _subtract_mean(config: m.SubtractChannelMean) -> Transform:
     if not config.means:
-        raise ConfigError("subtract_channel_mean.means is empty; set one number a channel")
+        raise config.refusal("means", "empty; set one number a channel")
     return SubtractChannelMean(tuple(config.means))
 
 
 def _distort(config: m.RandomDistortColor) -> Transform:
     if config.color_ordering not in (0, 1):
-        raise ConfigError(f"random_distort_color.color_ordering: expected 0 or 1, found {config.color_ordering}")
+        raise config.refusal("color_ordering", f"expected 0 or 1, found {config.color_ordering}")
     return DistortColor(config.color_ordering)
 
 
 def _map_range(config: m.NormalizeImage) -> Transform:
     if config.original_minval == config.original_maxval:
-        raise ConfigError("normalize_image: original_minval and original_maxval are the same; set both")
+        raise config.refusal("", "original_minval and original_maxval are the same; set both")
     return MapRange((config.original_minval, config.original_maxval), (config.target_minval, config.target_maxval))
 
 
@@ -283,19 +283,17 @@ def _downscale(config: m.RandomDownscaleToTargetPixels) -> Transform:
     most = config.max_target_pixels if "max_target_pixels" in config.present() else _LARGEST_TARGET
     least = config.min_target_pixels
     if not 0 < least < most:
-        raise ConfigError(
-            f"random_downscale_to_target_pixels: expected 0 < min_target_pixels < max_target_pixels, "
-            f"found {least} and {most}"
-        )
+        raise config.refusal("", f"expected 0 < min_target_pixels < max_target_pixels, found {least} and {most}")
     return RandomDownscale((least, most), config.random_coef)
 
 
 def _square_crop(config: m.RandomSquareCropByScale) -> Transform:
     scales = in_order(config, "scale_min", "scale_max")
     if scales[0] <= 0 or config.num_scales < 1 or config.max_border < 0:
-        raise ConfigError(
-            f"random_square_crop_by_scale: expected scale_min above 0, num_scales of at least 1 and max_border of at "
-            f"least 0, found {scales[0]}, {config.num_scales} and {config.max_border}"
+        raise config.refusal(
+            "",
+            f"expected scale_min above 0, num_scales of at least 1 and max_border of at "
+            f"least 0, found {scales[0]}, {config.num_scales} and {config.max_border}",
         )
     return RandomSquareCrop(config.max_border, scales, config.num_scales)
 
@@ -303,9 +301,8 @@ def _square_crop(config: m.RandomSquareCropByScale) -> Transform:
 def _scale_crop_pad(config: m.RandomScaleCropAndPadToSquare) -> Transform:
     scales = in_order(config, "scale_min", "scale_max")
     if scales[0] <= 0 or config.output_size < 1:
-        raise ConfigError(
-            f"random_scale_crop_and_pad_to_square: expected scale_min above 0 and output_size of at least 1, "
-            f"found {scales[0]} and {config.output_size}"
+        raise config.refusal(
+            "", f"expected scale_min above 0 and output_size of at least 1, found {scales[0]} and {config.output_size}"
         )
     return RandomScaleCropPad(config.output_size, scales)
 
@@ -324,26 +321,27 @@ def _jpeg(config: m.RandomJpegQuality) -> Transform:
 
 def _softmax(config: m.ConvertClassLogitsToSoftmax) -> Transform:
     if config.temperature == 0:
-        raise ConfigError("convert_class_logits_to_softmax.temperature: expected another number than 0")
+        raise config.refusal("temperature", "expected another number than 0")
     return ScoresFromLogits(config.temperature)
 
 
 def _autoaugment(config: m.AutoAugmentImage) -> Transform:
     if config.sub_policy:
         if "policy_name" in config.present():
-            raise ConfigError("autoaugment_image: policy_name and sub_policy are two policies; keep one")
+            raise config.refusal("policy_name", "policy_name and sub_policy are two policies; keep one")
         return AutoAugment(tuple(tuple(_operation(o) for o in sub.operation) for sub in config.sub_policy))
     if config.policy_name not in POLICIES:
-        raise ConfigError(
-            f"autoaugment_image.policy_name: no policy {config.policy_name!r}; there are {', '.join(POLICIES)}, "
-            "and your own as sub_policy { operation { name probability level } }"
+        raise config.refusal(
+            "policy_name",
+            f"no policy {config.policy_name!r}; there are {', '.join(POLICIES)}, "
+            "and your own as sub_policy { operation { name probability level } }",
         )
     return AutoAugment(POLICIES[config.policy_name])
 
 
 def _operation(config: m.AutoAugmentOperation) -> Operation:
     if config.name not in OPERATIONS:
-        raise ConfigError(f"autoaugment_image: no operation {config.name!r}; there are {', '.join(OPERATIONS)}")
+        raise config.refusal("name", f"no operation {config.name!r}; there are {', '.join(OPERATIONS)}")
     return Operation(config.name, config.probability, config.level)
 
 
@@ -365,7 +363,7 @@ def _caffe_distort(config: m.CaffeDistort) -> Transform:
     for what in ("contrast", "saturation"):
         least, most = getattr(config, f"min_{what}"), getattr(config, f"max_{what}")
         if least > most:
-            raise ConfigError(f"caffe_distort: min_{what} {least} is over max_{what} {most}")
+            raise config.refusal(f"min_{what}", f"{least} is over max_{what} {most}")
     return CaffeDistort(
         config.probability,
         config.brightness,
@@ -380,7 +378,7 @@ def _expand(config: m.RandomExpand) -> Transform:
     if not colour:
         return RandomExpand(config.probability, config.max_ratio)
     if len(colour) != 3 or not all(0 <= value <= 255 for value in colour):
-        raise ConfigError(f"random_expand.colour: expected three values of 0..255, found {list(colour)}")
+        raise config.refusal("colour", f"expected three values of 0..255, found {list(colour)}")
     red, green, blue = colour
     return RandomExpand(config.probability, config.max_ratio, (red, green, blue))
 
@@ -389,9 +387,10 @@ def _overlap_crop(config: m.OverlapCrop) -> Transform:
     scales, ratios = (config.min_scale, config.max_scale), (config.min_aspect_ratio, config.max_aspect_ratio)
     # A window of scale s has room for ratios of s² to 1/s²; the largest must have one.
     if scales[0] > scales[1] or ratios[0] > 1 or ratios[1] < 1:
-        raise ConfigError(
-            f"overlap_crop: expected min_scale <= max_scale and min_aspect_ratio <= 1 <= max_aspect_ratio, "
-            f"found scales {scales[0]} to {scales[1]}, ratios {ratios[0]} to {ratios[1]}"
+        raise config.refusal(
+            "",
+            f"expected min_scale <= max_scale and min_aspect_ratio <= 1 <= max_aspect_ratio, "
+            f"found scales {scales[0]} to {scales[1]}, ratios {ratios[0]} to {ratios[1]}",
         )
     if not config.min_overlap:
         return OverlapCrop(scales=scales, aspect_ratios=ratios)
@@ -400,9 +399,7 @@ def _overlap_crop(config: m.OverlapCrop) -> Transform:
 
 def _resize(config: m.RandomInterpolationResize) -> Transform:
     if config.height < 1 or config.width < 1:
-        raise ConfigError(
-            f"random_interpolation_resize: expected height and width, found {config.height} and {config.width}"
-        )
+        raise config.refusal("", f"expected height and width, found {config.height} and {config.width}")
     return RandomInterpolationResize((config.height, config.width))
 
 

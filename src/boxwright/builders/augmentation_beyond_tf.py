@@ -16,7 +16,6 @@ from boxwright.data.augmentation.others import Others
 from boxwright.data.augmentation.scale_jitter import LargeScaleJitter
 from boxwright.data.augmentation.tile import RandomTile
 from boxwright.data.augmentation.transform import Transform
-from boxwright.errors import ConfigError
 
 __all__ = ["MIXING_STEPS", "SINGLE_STEPS"]
 
@@ -26,13 +25,13 @@ _GRAY = (114.0,)
 def _colour(config: m.RandomMosaic | m.LargeScaleJitter) -> tuple[float, ...]:
     levels = tuple(float(level) for level in config.colour)
     if levels and len(levels) != 3:
-        raise ConfigError(f"{config.proto_name}.colour: expected three numbers of 0..255, found {list(config.colour)}")
+        raise config.refusal("colour", f"expected three numbers of 0..255, found {list(config.colour)}")
     return levels or _GRAY
 
 
 def _mosaic(config: m.RandomMosaic, others: Others) -> Transform:
     if bool(config.height) != bool(config.width):
-        raise ConfigError("random_mosaic: set height and width, or neither")
+        raise config.refusal("", "set height and width, or neither")
     size = (config.height, config.width) if config.height else None
     centre, scales = in_order(config, "min_centre", "max_centre"), in_order(config, "scale_min", "scale_max")
     colour = _colour(config)
@@ -63,7 +62,7 @@ def _tile(config: m.RandomTile) -> Transform:
 def _anchored(config: m.DataAnchorSampling) -> Transform:
     scales = tuple(float(scale) for scale in config.scales)
     if list(scales) != sorted(scales):
-        raise ConfigError(f"data_anchor_sampling.scales: expected rising sides, found {list(config.scales)}")
+        raise config.refusal("scales", f"expected rising sides, found {list(config.scales)}")
     return DataAnchorSampling(config.size, scales) if scales else DataAnchorSampling(config.size)
 
 

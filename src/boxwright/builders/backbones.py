@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 
 from boxwright.builders.hyperparams import build_conv_settings
 from boxwright.config import messages as m
-from boxwright.errors import ConfigError
 from boxwright.models.backbones.backbone import Backbone
 from boxwright.models.backbones.efficientnet import EFFICIENTNETS, EfficientNet
 from boxwright.models.backbones.inception import Inception, InceptionLayout
@@ -94,21 +93,17 @@ class BackboneRequest:
             known = type(self.config).model_fields.get(field)
             default = known.default if known is not None else None
             if known is not None and getattr(self.config, field) != default:
-                raise ConfigError(
-                    f"feature_extractor.{field}: {self.config.type} takes only {default}; remove the line"
-                )
+                raise self.config.refusal(field, f"{self.config.type} takes only {default}; remove the line")
 
     def refuse_normalization(self) -> None:
         """Raise where batch normalization is asked for, as the network has none."""
         if self.hyperparams.batch_norm or self.hyperparams.sync_batch_norm:
-            raise ConfigError(
-                f"feature_extractor.conv_hyperparams.batch_norm: {self.config.type} is not normalized; remove it"
-            )
+            raise self.hyperparams.refusal("batch_norm", f"{self.config.type} is not normalized; remove it")
 
     def refuse_gray(self) -> None:
         """Raise where images are grey, which the network does not take."""
         if self.image_channels != 3:
-            raise ConfigError(f"{self.config.type} takes images in colour; remove convert_to_grayscale")
+            raise self.config.refusal("type", f"{self.config.type} takes images in colour; remove convert_to_grayscale")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ import torch
 from boxwright.builders.choice import build_chosen
 from boxwright.builders.hyperparams import CONV_SETTINGS
 from boxwright.config import messages as m
-from boxwright.errors import ConfigError
 from boxwright.models.heads.convolutional import ConvolutionalHead, HeadShape
 from boxwright.models.heads.outputs import HeadOutput
 from boxwright.models.heads.weight_shared import TowerShape, WeightSharedHead
@@ -44,8 +43,9 @@ def build_box_predictor(
         ConfigError: For a kind that is not supported, or levels that do not fit the anchors.
     """
     if len(in_channels) != len(anchors_per_location):
-        raise ConfigError(
-            f"the feature extractor has {len(in_channels)} levels, the anchor generator {len(anchors_per_location)}"
+        raise config.refusal(
+            "",
+            f"the feature extractor has {len(in_channels)} levels, the anchor generator {len(anchors_per_location)}",
         )
     return build_chosen(config, "box_predictor_oneof", _PREDICTORS, in_channels, anchors_per_location, columns, version)
 
@@ -86,10 +86,9 @@ def _weight_shared(
     version: int,
 ) -> Head:
     if len(set(anchors_per_location)) > 1:
-        raise ConfigError(
-            "weight_shared_convolutional_box_predictor needs as many anchors at every level, "
-            f"found {list(anchors_per_location)}"
-        )
+        raise config.refusal("", f"needs as many anchors at every level, found {list(anchors_per_location)}")
+    if config.depth < 1 and config.num_layers_before_predictor > 0:
+        raise config.refusal("depth", "expected at least 1, the channels of the layers before the predictor")
     clip = config.box_encodings_clip_range
     output = HeadOutput(
         columns=columns,

@@ -11,7 +11,7 @@ from torch import nn
 from boxwright.anchors.grid import AnchorGenerator
 from boxwright.builders.anchor_generator import build_anchor_generator
 from boxwright.builders.backbones import BackboneRequest, BuiltBackbone, build_backbone
-from boxwright.builders.choice import located, require
+from boxwright.builders.choice import require
 from boxwright.builders.hyperparams import build_conv_settings
 from boxwright.builders.losses import build_criterion
 from boxwright.builders.post_processing import build_postprocessor
@@ -20,7 +20,6 @@ from boxwright.config import messages as m
 from boxwright.config.message import Message
 from boxwright.criteria.anchor import AnchorCriterion
 from boxwright.criteria.target_assigner import ClassColumns, TargetAssigner
-from boxwright.errors import ConfigError
 from boxwright.models.backbones.timm_backbone import TimmBackbone
 from boxwright.models.batch_norm import BatchNormSettings
 from boxwright.models.layers import ConvSettings, KernelRule
@@ -43,7 +42,6 @@ __all__ = [
     "focal_loss",
     "level_numbers",
     "logits_to_scores",
-    "refused",
     "settings_or",
 ]
 
@@ -59,32 +57,23 @@ FOCAL_KERNELS = ConvSettings(
 FOCAL_BIAS = -math.log((1 - 0.01) / 0.01)
 
 
-def refused(config: Message, field: str, path: str, problem: str) -> ConfigError:
-    """Return the error of a field that cannot be used, with its place in the file where it has one."""
-    where = config.location(field)
-    return ConfigError(f"{where}: {path}.{field}: {problem}" if where else f"{path}.{field}: {problem}")
-
-
 def settings_or(config: m.Hyperparams | None, default: ConvSettings) -> ConvSettings:
     """Return the convolutions of a message, or those that are meant where it is left out."""
     return default if config is None else build_conv_settings(config)
 
 
-def build_classifier_backbone(
-    config: m.ClassifierBackbone | None, levels: Sequence[int], path: str, image_channels: int
-) -> BuiltBackbone:
+def build_classifier_backbone(config: m.Srn | m.AlignDet, levels: Sequence[int], image_channels: int) -> BuiltBackbone:
     """Build a backbone up to the last level that is wanted.
 
     Args:
-        config: The message.
+        config: The model's message.
         levels: Pyramid levels, finest first.
-        path: The model's path.
         image_channels: Channels of the image.
 
     Returns:
         The backbone.
     """
-    extraction = require(config, f"{path}.feature_extractor")
+    extraction = require(config.feature_extractor, config, "feature_extractor")
     request = BackboneRequest(extraction, _OWN.get(extraction.type, _RESNET), image_channels)
     built = build_backbone(extraction.type, levels, request)
     if isinstance(built.module, TimmBackbone):  # which keeps its own convolutions, but for their price
@@ -92,13 +81,13 @@ def build_classifier_backbone(
     return built
 
 
-def build_coder(config: m.BoxCoder | None, default: BoxCoder, path: str) -> BoxCoder:
+def build_coder(config: m.BoxCoder | None, default: BoxCoder) -> BoxCoder:
     """Return a box coder of four numbers that do not depend on units, or the one meant where it is left out."""
     if config is None:
         return default
     coder = build_box_coder(config)
     if coder.code_size != 4 or not coder.unit_free:
-        raise ConfigError(f"{path}.box_coder: use faster_rcnn_box_coder")
+        raise config.refusal("", "use faster_rcnn_box_coder")
     return coder
 
 
@@ -108,7 +97,6 @@ def build_step(
     defaults: tuple[Matcher, m.Loss],
     coder: BoxCoder,
     columns: ClassColumns,
-    path: str,
 ) -> AnchorCriterion:
     """Build the criterion of one step.
 
@@ -118,25 +106,20 @@ def build_step(
         defaults: What is meant where they are left out.
         coder: Writes boxes as codes.
         columns: The class head's columns.
-        path: The step's path, for errors.
 
     Returns:
         The criterion.
     """
     chosen = (loss or defaults[1]).classification_loss
     if columns.background == 0 and chosen is not None and "softmax" in (chosen.which("classification_loss") or ""):
-        raise ConfigError(
-            f"{path}: loss.classification_loss: a softmax needs a background, which these classes have not; use a "
-            "sigmoid loss"
-        )
-    with located(path):
-        rule = defaults[0] if matcher is None else build_matcher(matcher)
-        return build_criterion(loss or defaults[1], TargetAssigner(columns, rule, coder))
+        raise chosen.refusal("", "a softmax needs a background, which these classes have not; use a sigmoid loss")
+    rule = defaults[0] if matcher is None else build_matcher(matcher)
+    return build_criterion(loss or defaults[1], TargetAssigner(columns, rule, coder))
 
 
-def logits_to_scores(loss: m.Loss, path: str) -> ScoreConverter:
+def logits_to_scores(loss: m.Loss) -> ScoreConverter:
     """Make logits what the loss that trains them means: probabilities of one choice, or of each class by itself."""
-    chosen = require(loss.classification_loss, f"{path}: loss.classification_loss")
+    chosen = require(loss.classification_loss, loss, "classification_loss")
     kind = chosen.which("classification_loss") or "weighted_softmax"
     scale = getattr(getattr(chosen, kind), "logit_scale", 1.0)
     return ScoreConverter(softmax if "softmax" in kind else torch.sigmoid, scale)
@@ -153,12 +136,11 @@ def focal_loss(*, delta: float = 1.0, localization_weight: float = 1.0) -> m.Los
     )
 
 
-def build_level_anchors(config: m.Srn | m.AlignDet, path: str, levels: Sequence[int]) -> AnchorGenerator:
+def build_level_anchors(config: m.Srn | m.AlignDet, levels: Sequence[int]) -> AnchorGenerator:
     """Build the anchors of a model whose heads are the same on all levels.
 
     Args:
         config: The model's message, which has an `anchor_generator`.
-        path: Its path, for errors.
         levels: The levels that there are, finest first.
 
     Returns:
@@ -167,17 +149,16 @@ def build_level_anchors(config: m.Srn | m.AlignDet, path: str, levels: Sequence[
     Raises:
         ConfigError: Where it is for other levels, or has more anchors on one than on another.
     """
-    message = require(config.anchor_generator, f"{path}.anchor_generator")
+    message = require(config.anchor_generator, config, "anchor_generator")
     anchors = build_anchor_generator(message)
     counts = anchors.anchors_per_location
     if len(counts) != len(levels) or len(set(counts)) > 1 or not counts[0]:
         wanted = f"as many anchors on each of {len(levels)} levels, {levels[0]} to {levels[-1]}"
-        raise refused(config, "anchor_generator", path, f"expected {wanted}, found {', '.join(map(str, counts))}")
+        raise message.refusal("", f"expected {wanted}, found {', '.join(map(str, counts))}")
     multiscale = message.multiscale_anchor_generator
     if multiscale is not None and multiscale.min_level != levels[0]:
         problem = f"the finest map has stride {2 ** levels[0]}, which is min_level {levels[0]}"
-        path = f"{path}.anchor_generator"
-        raise refused(message, "multiscale_anchor_generator", path, f"{problem}; found {multiscale.min_level}")
+        raise multiscale.refusal("min_level", f"{problem}; found {multiscale.min_level}")
     return anchors
 
 
@@ -199,13 +180,12 @@ def build_suppression(config: m.PostProcessing, coder: BoxCoder, candidates: Bes
     return AnchorPostprocessor(coder, plain.score_converter, plain.nms, 0, candidates=candidates)
 
 
-def level_numbers(config: Message, field: str, path: str, levels: Sequence[int]) -> tuple[int, ...] | None:
+def level_numbers(config: Message, field: str, levels: Sequence[int]) -> tuple[int, ...] | None:
     """Return the numbers, from the finest, of the levels that a field lists.
 
     Args:
         config: The message.
         field: Its field of levels, by the power of 2 that is their stride.
-        path: The message's path, for errors.
         levels: The levels that there are, finest first.
 
     Returns:
@@ -217,7 +197,7 @@ def level_numbers(config: Message, field: str, path: str, levels: Sequence[int])
     listed: list[int] = getattr(config, field)
     unknown = [level for level in listed if level not in levels]
     if unknown:
-        raise refused(config, field, path, f"there is no level {unknown[0]}; there are {levels[0]} to {levels[-1]}")
+        raise config.refusal(field, f"there is no level {unknown[0]}; there are {levels[0]} to {levels[-1]}")
     if len(set(listed)) < len(listed):
-        raise refused(config, field, path, f"each level may stand once, found {listed}")
+        raise config.refusal(field, f"each level may stand once, found {listed}")
     return tuple(sorted(levels.index(level) for level in listed)) if listed else None

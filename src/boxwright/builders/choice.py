@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from boxwright.config.message import Message
-from boxwright.errors import ConfigError
 
-__all__ = ["build_chosen", "located", "require", "in_order"]
+__all__ = ["build_chosen", "in_order", "require"]
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
@@ -32,49 +30,29 @@ def build_chosen(message: Message, oneof: str, table: Mapping[str, Callable[...,
     """
     member = message.which(oneof)
     if member is None:
-        raise ConfigError(f"{message.proto_name} is empty; set one of {', '.join(table)}")
+        raise message.refusal("", f"empty; set one of {', '.join(table)}")
     if member not in table:
-        where = message.location(member)
-        at = f"{where}: " if where else ""
-        raise ConfigError(f"{at}{message.proto_name}.{member} is not supported; supported: {', '.join(table)}")
+        raise message.refusal(member, f"not supported; supported: {', '.join(table)}")
     return table[member](getattr(message, member), *args)
 
 
-def require(message: M | None, what: str) -> M:
-    """Insist that a message is there.
+def require(value: M | None, message: Message, field: str) -> M:
+    """Return what a field holds.
 
     Args:
-        message: The message, or None.
-        what: Its path, for the error.
+        value: What it holds, or None.
+        message: The message that has the field.
+        field: The field.
 
     Returns:
-        The message.
+        The value.
 
     Raises:
         ConfigError: Where it is None.
     """
-    if message is None:
-        raise ConfigError(f"{what} is missing from the configuration")
-    return message
-
-
-@contextmanager
-def located(path: str) -> Iterator[None]:
-    """Say in errors where in the configuration they arose.
-
-    Args:
-        path: The message's path.
-
-    Yields:
-        Nothing.
-
-    Raises:
-        ConfigError: What was raised inside, with the path before it.
-    """
-    try:
-        yield
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
+    if value is None:
+        raise message.refusal(field, "missing from the configuration")
+    return value
 
 
 def in_order(config: Message, low: str, high: str) -> tuple[Any, Any]:
@@ -93,5 +71,5 @@ def in_order(config: Message, low: str, high: str) -> tuple[Any, Any]:
     """
     least, most = getattr(config, low), getattr(config, high)
     if least > most:
-        raise ConfigError(f"{config.proto_name}: {low} {least} is over {high} {most}")
+        raise config.refusal(low, f"{least} is over {high} {most}")
     return least, most

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from boxwright.config.message import Message
 from boxwright.criteria.target_assigner import ClassColumns
-from boxwright.errors import ConfigError
 from boxwright.types import Categories
 
 __all__ = ["check_classes"]
 
 
-def check_classes(path: str, num_classes: int, columns: ClassColumns, categories: Categories | None) -> None:
+def check_classes(config: Message, num_classes: int, columns: ClassColumns, categories: Categories | None) -> None:
     """Refuse a model without classes, and categories that it has no room for.
 
     Args:
-        path: The model's path in the configuration.
-        num_classes: As the configuration has it.
+        config: The model's message.
+        num_classes: As it has them.
         columns: The class head's columns.
         categories: The data's classes, where known.
 
@@ -22,10 +22,10 @@ def check_classes(path: str, num_classes: int, columns: ClassColumns, categories
         ConfigError: Where that is so.
     """
     if columns.num_classes < 1:
-        raise ConfigError(f"{path}.num_classes: expected at least 1, found {num_classes}")
+        raise config.refusal("num_classes", f"expected at least 1, found {num_classes}")
     if categories is not None and categories.num_slots > columns.num_classes:
         wanted = categories.num_slots + num_classes - columns.num_classes
-        raise ConfigError(f"{path}.num_classes is {num_classes}, but {_counted(categories)}; set it to {wanted}")
+        raise config.refusal("num_classes", f"{num_classes}, but {_counted(categories)}; set it to {wanted}")
 
 
 def _counted(categories: Categories) -> str:

@@ -12,7 +12,6 @@ from boxwright.builders.srn import build_srn
 from boxwright.builders.ssd import build_ssd
 from boxwright.config import messages as m
 from boxwright.config.support import refuse_unsupported
-from boxwright.errors import ConfigError
 from boxwright.models.detector import Detector
 from boxwright.types import Categories
 
@@ -35,8 +34,7 @@ def build_detector(
         ConfigError: Where the configuration is incomplete, contradicts itself, or asks for what is
             not supported; or where the categories do not fit the number of classes.
     """
-    model = config.model if isinstance(config, m.TrainEvalPipelineConfig) else config
-    model = require(model, "model")
+    model = require(config.model, config, "model") if isinstance(config, m.TrainEvalPipelineConfig) else config
     refuse_unsupported(model, "model")
     try:
         # In evaluation mode from here on: laying anchors must not make processes wait for each other's statistics.
@@ -45,12 +43,12 @@ def build_detector(
             detector.network.lay_anchors(size, detector.preprocessor.resizer.channels)
         return detector
     except MemoryError:
-        raise ConfigError("model: not enough memory for the network that it describes") from None
+        raise model.refusal("", "not enough memory for the network that it describes") from None
     except (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError) as error:
         # What no rule above has foreseen, such as sizes that contradict each other, met inside torch or timm.
         reason = (str(error).splitlines() or [""])[0][:300]
-        raise ConfigError(
-            f"model: the network that it describes cannot be built: {type(error).__name__}: {reason}"
+        raise model.refusal(
+            "", f"the network that it describes cannot be built: {type(error).__name__}: {reason}"
         ) from error
 
 

@@ -9,7 +9,6 @@ from functools import partial
 from boxwright.config import messages as m
 from boxwright.config.support import refuse_unsupported
 from boxwright.drawing import NAME_AND_SCORE, Captions
-from boxwright.errors import ConfigError
 from boxwright.metrics.coco import CocoMetrics
 from boxwright.metrics.metric import Metrics
 from boxwright.metrics.pascal import (
@@ -104,9 +103,10 @@ def build_evaluation(config: m.TrainEvalPipelineConfig, reader: m.InputReader | 
     evaluation = config.eval_config or m.EvalConfig()
     refuse_unsupported(evaluation, "eval_config")
     if not 0 <= evaluation.recall_lower_bound <= evaluation.recall_upper_bound <= 1:
-        raise ConfigError(
-            "eval_config: expected 0 <= recall_lower_bound <= recall_upper_bound <= 1, found "
-            f"{evaluation.recall_lower_bound} and {evaluation.recall_upper_bound}"
+        raise evaluation.refusal(
+            "recall_lower_bound",
+            "expected 0 <= recall_lower_bound <= recall_upper_bound <= 1, found "
+            f"{evaluation.recall_lower_bound} and {evaluation.recall_upper_bound}",
         )
     return EvaluationPlan(
         batch_size=max(evaluation.batch_size, 1),

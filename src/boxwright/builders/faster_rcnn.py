@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from boxwright.anchors.grid import AnchorGenerator, GridAnchorGenerator
 from boxwright.anchors.multiscale import MultiscaleAnchorGenerator
 from boxwright.builders.anchor_generator import build_anchor_generator
-from boxwright.builders.choice import located, require
+from boxwright.builders.choice import require
 from boxwright.builders.classes import check_classes
 from boxwright.builders.faster_rcnn_extractor import (
     TwoStageExtractor,
@@ -33,7 +33,6 @@ from boxwright.criteria.localization_losses import LocalizationLoss, SmoothL1
 from boxwright.criteria.region_sampler import RegionSampler
 from boxwright.criteria.target_assigner import ClassColumns, TargetAssigner
 from boxwright.criteria.two_stage import BoxClassifierCriterion, MaskCriterion, ProposalCriterion, TwoStageCriterion
-from boxwright.errors import ConfigError
 from boxwright.models.detector import Detector
 from boxwright.models.faster_rcnn import Crossing, FasterRCNN, Propose, RegionProposalNetwork
 from boxwright.models.heads.convolutional import ConvolutionalHead, HeadShape
@@ -53,7 +52,6 @@ from boxwright.types import Categories
 
 __all__ = ["build_faster_rcnn", "check_sampling"]
 
-_PATH = "model.faster_rcnn"
 _OBJECT = ClassColumns(num_classes=1)
 
 
@@ -71,15 +69,14 @@ def build_faster_rcnn(config: m.FasterRcnn, categories: Categories | None) -> De
         ConfigError: Where something is missing, contradictory or not supported.
     """
     columns = ClassColumns(config.num_classes)
-    check_classes(_PATH, config.num_classes, columns, categories)
+    check_classes(config, config.num_classes, columns, categories)
     _check(config)
-    resizer = build_image_resizer(require(config.image_resizer, f"{_PATH}.image_resizer"))
-    extraction = require(config.feature_extractor, f"{_PATH}.feature_extractor")
-    with located(_PATH):
-        extractor = build_two_stage_extractor(extraction, resizer.channels)
-        first_coder = _first_coder(config)
-        rpn = _first_stage(config, extractor, _proposals(config, first_coder))
-        second = _second_stage(config, extractor, columns) if config.number_of_stages > 1 else None
+    resizer = build_image_resizer(require(config.image_resizer, config, "image_resizer"))
+    extraction = require(config.feature_extractor, config, "feature_extractor")
+    extractor = build_two_stage_extractor(extraction, resizer.channels)
+    first_coder = _first_coder(config)
+    rpn = _first_stage(config, extractor, _proposals(config, first_coder))
+    second = _second_stage(config, extractor, columns) if config.number_of_stages > 1 else None
     network = FasterRCNN(
         extractor.backbone,
         extractor.neck,
@@ -118,9 +115,10 @@ def check_sampling(config: m.FasterRcnn) -> None:
     levels = config.level_proposals
     most = config.first_stage_max_proposals if levels is None else levels.max_proposals_in_training
     if config.number_of_stages > 1 and config.second_stage_batch_size > most and config.hard_example_miner is None:
-        raise ConfigError(
-            f"{_PATH}.second_stage_batch_size: {config.second_stage_batch_size} proposals of an image are to be learnt "
-            f"from, but there are {most} at most; lower it, or raise first_stage_max_proposals"
+        raise config.refusal(
+            "second_stage_batch_size",
+            f"{config.second_stage_batch_size} proposals of an image are to be learnt "
+            f"from, but there are {most} at most; lower it, or raise first_stage_max_proposals",
         )
 
 
@@ -128,24 +126,24 @@ def _check(config: m.FasterRcnn) -> None:
     """Refuse what contradicts itself, before anything is built."""
     if config.number_of_stages == 1:
         return
-    predictor = require(config.second_stage_box_predictor, f"{_PATH}.second_stage_box_predictor")
+    predictor = require(config.second_stage_box_predictor, config, "second_stage_box_predictor")
     mask = predictor.mask_rcnn_box_predictor
     if config.number_of_stages == 3 and (mask is None or not mask.predict_instance_masks):
-        raise ConfigError(
-            f"{_PATH}.number_of_stages: 3 predicts masks; set predict_instance_masks in mask_rcnn_box_predictor, or 2 "
-            "stages"
+        raise config.refusal(
+            "number_of_stages",
+            "3 predicts masks; set predict_instance_masks in mask_rcnn_box_predictor, or 2 stages",
         )
     if config.number_of_stages == 2 and mask is not None and mask.predict_instance_masks:
-        raise ConfigError(
-            f"{_PATH}.number_of_stages: predict_instance_masks needs 3, found 2 (TensorFlow would predict no masks)"
+        raise config.refusal(
+            "number_of_stages", "predict_instance_masks needs 3, found 2 (TensorFlow would predict no masks)"
         )
 
 
 def _first_stage(config: m.FasterRcnn, extractor: TwoStageExtractor, propose: Propose) -> RegionProposalNetwork:
     anchors = _anchors(config, extractor)
-    version = two_stage_version(require(config.feature_extractor, "feature_extractor"))
+    version = two_stage_version(require(config.feature_extractor, config, "feature_extractor"))
     hyperparams = require(
-        config.first_stage_box_predictor_conv_hyperparams, "first_stage_box_predictor_conv_hyperparams"
+        config.first_stage_box_predictor_conv_hyperparams, config, "first_stage_box_predictor_conv_hyperparams"
     )
     settings = replace(CONV_SETTINGS[version](hyperparams), activation=config.first_stage_activation.name)
     depth, levels = config.first_stage_box_predictor_depth, len(extractor.channels)
@@ -170,23 +168,19 @@ def _first_stage(config: m.FasterRcnn, extractor: TwoStageExtractor, propose: Pr
 
 
 def _anchors(config: m.FasterRcnn, extractor: TwoStageExtractor) -> AnchorGenerator:
-    message = require(config.first_stage_anchor_generator, "first_stage_anchor_generator")
+    message = require(config.first_stage_anchor_generator, config, "first_stage_anchor_generator")
     anchors, levels = build_anchor_generator(message), len(extractor.channels)
     if isinstance(anchors, MultiscaleAnchorGenerator):
         multiscale = message.multiscale_anchor_generator
         if multiscale is not None and multiscale.normalize_coordinates:
-            raise ConfigError(
-                "first_stage_anchor_generator.multiscale_anchor_generator.normalize_coordinates: two-stage detectors "
-                "have anchors in pixels; set it to false"
+            raise multiscale.refusal(
+                "normalize_coordinates", "two-stage detectors have anchors in pixels; set it to false"
             )
         anchors = replace(anchors, always_half=True)
     if extractor.pad_to_multiple > 1 and isinstance(anchors, GridAnchorGenerator):
-        raise ConfigError("first_stage_anchor_generator: a pyramid has several levels; use multiscale_anchor_generator")
+        raise message.refusal("", "a pyramid has several levels; use multiscale_anchor_generator")
     if len(anchors.anchors_per_location) != levels:
-        raise ConfigError(
-            f"first_stage_anchor_generator: {len(anchors.anchors_per_location)} levels, but the feature extractor has "
-            f"{levels}"
-        )
+        raise message.refusal("", f"{len(anchors.anchors_per_location)} levels, but the feature extractor has {levels}")
     return anchors
 
 
@@ -195,7 +189,7 @@ def _first_coder(config: m.FasterRcnn) -> BoxCoder:
         FasterRcnnBoxCoder() if config.first_stage_box_coder is None else build_box_coder(config.first_stage_box_coder)
     )
     if coder.code_size != 4 or not coder.unit_free:
-        raise ConfigError("first_stage_box_coder: use faster_rcnn_box_coder")
+        raise config.refusal("first_stage_box_coder", "use faster_rcnn_box_coder")
     return coder
 
 
@@ -224,8 +218,8 @@ def _proposals(config: m.FasterRcnn, coder: BoxCoder) -> Propose:
 
 def _box_loss(config: m.LocalizationLoss | None) -> LocalizationLoss:
     loss = SmoothL1() if config is None else build_localization_loss(config)
-    if loss.of_boxes:
-        raise ConfigError(f"{_PATH}: a localization loss of boxes is not supported; use one of codes")
+    if config is not None and loss.of_boxes:
+        raise config.refusal("", "a localization loss of boxes is not supported; use one of codes")
     return loss
 
 
@@ -258,15 +252,12 @@ class _Second:
 
 
 def _second_stage(config: m.FasterRcnn, extractor: TwoStageExtractor, columns: ClassColumns) -> _Second:
-    version = two_stage_version(require(config.feature_extractor, "feature_extractor"))
-    predictor = require(config.second_stage_box_predictor, "second_stage_box_predictor")
-    post = require(config.second_stage_post_processing, "second_stage_post_processing")
-    nms = require(post.batch_non_max_suppression, "second_stage_post_processing.batch_non_max_suppression")
+    version = two_stage_version(require(config.feature_extractor, config, "feature_extractor"))
+    predictor = require(config.second_stage_box_predictor, config, "second_stage_box_predictor")
+    post = require(config.second_stage_post_processing, config, "second_stage_post_processing")
+    nms = require(post.batch_non_max_suppression, post, "batch_non_max_suppression")
     if nms.use_combined_nms and not extractor.is_ours:
-        raise ConfigError(
-            "second_stage_post_processing.batch_non_max_suppression.use_combined_nms: TensorFlow refuses it for a "
-            "second stage; remove it"
-        )
+        raise nms.refusal("use_combined_nms", "TensorFlow refuses it for a second stage; remove it")
     coder = FasterRcnnBoxCoder()
     postprocessor = TwoStagePostprocessor(
         coder, build_score_converter(post), build_nms(nms), config.second_stage_clip_first

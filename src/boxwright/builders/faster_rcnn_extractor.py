@@ -17,7 +17,6 @@ from boxwright.builders.hyperparams import CONV_SETTINGS, variance_scaling
 from boxwright.builders.necks import pyramid_levels
 from boxwright.builders.tensorflow_version import two_stage_version
 from boxwright.config import messages as m
-from boxwright.errors import ConfigError
 from boxwright.models.backbones.backbone import Backbone, LastMap
 from boxwright.models.backbones.inception import Inception, InceptionLayout
 from boxwright.models.backbones.inception_resnet_v2 import inception_resnet_v2
@@ -34,7 +33,6 @@ from boxwright.preprocessing.preprocessor import MINUS_ONE_TO_ONE, VGG_MEAN, Pix
 
 __all__ = ["FASTER_RCNN_EXTRACTORS", "TwoStageExtractor", "build_two_stage_extractor"]
 
-_PATH = "feature_extractor"
 _PYRAMID_MULTIPLE = 32
 _DENSE = 1024
 _GLOROT = ConvSettings(activation="RELU")
@@ -107,22 +105,22 @@ def build_two_stage_extractor(config: m.FasterRcnnFeatureExtractor, image_channe
     if config.type.startswith("timm/"):
         return _timm(config, image_channels)
     if config.type not in FASTER_RCNN_EXTRACTORS:
-        raise ConfigError(f"{_PATH}.type: set one of {', '.join(FASTER_RCNN_EXTRACTORS)}, or timm/NAME")
+        raise config.refusal("type", f"set one of {', '.join(FASTER_RCNN_EXTRACTORS)}, or timm/NAME")
     return FASTER_RCNN_EXTRACTORS[config.type](config, image_channels)
 
 
 def _refuse_pyramid(config: m.FasterRcnnFeatureExtractor) -> None:
     if config.fpn is not None:
-        raise ConfigError(f"{_PATH}.fpn: {config.type} has none; remove it, or use a type with a pyramid")
+        raise config.refusal("fpn", f"{config.type} has none; remove it, or use a type with a pyramid")
     if config.conv_hyperparams is not None and two_stage_version(config) == 2:
-        raise ConfigError(f"{_PATH}.conv_hyperparams: {config.type} takes none, as in TensorFlow; remove it")
+        raise config.refusal("conv_hyperparams", f"{config.type} takes none, as in TensorFlow; remove it")
 
 
 def _stride(config: m.FasterRcnnFeatureExtractor, *allowed: int) -> int:
     stride = config.first_stage_features_stride
     if stride not in allowed:
         wanted = " or ".join(str(one) for one in allowed)
-        raise ConfigError(f"{_PATH}.first_stage_features_stride: {config.type} takes {wanted}, found {stride}")
+        raise config.refusal("first_stage_features_stride", f"{config.type} takes {wanted}, found {stride}")
     return stride
 
 
@@ -198,7 +196,7 @@ def _pyramid_resnet(depth: int) -> _Build:
 
 def _timm(config: m.FasterRcnnFeatureExtractor, image_channels: int) -> TwoStageExtractor:
     if image_channels != 3:
-        raise ConfigError(f"{config.type} takes images in colour; remove convert_to_grayscale")
+        raise config.refusal("type", f"{config.type} takes images in colour; remove convert_to_grayscale")
     settings = _pyramid_settings(config)
     levels = pyramid_levels(_pyramid(config), finest=2)
     backbone = TimmBackbone(config.type.removeprefix("timm/"), strides=[2**level for level in levels])
@@ -214,7 +212,7 @@ def _pyramid(config: m.FasterRcnnFeatureExtractor) -> m.FeaturePyramidNetworks:
 
 def _pyramid_settings(config: m.FasterRcnnFeatureExtractor) -> ConvSettings:
     if config.conv_hyperparams is None:
-        raise ConfigError(f"{_PATH}.conv_hyperparams is missing: a pyramid's convolutions need it")
+        raise config.refusal("conv_hyperparams", "missing; a pyramid's convolutions need it")
     return CONV_SETTINGS[2](config.conv_hyperparams)
 
 

@@ -23,7 +23,6 @@ from boxwright.builders.necks import (
 from boxwright.builders.tensorflow_version import extractor_version
 from boxwright.config import messages as m
 from boxwright.config.messages.ssd import TF1_EXTRACTORS
-from boxwright.errors import ConfigError
 from boxwright.models.backbones.efficientnet import EFFICIENTNETS
 from boxwright.models.backbones.mobiledet import MOBILEDETS
 from boxwright.models.backbones.mobilenet_v2 import divisible
@@ -94,7 +93,7 @@ def build_feature_extractor(config: m.SsdFeatureExtractor, *, image_channels: in
     # Types that both have, under TF2's meaning: as Boxwright built them before it knew TF1's.
     table = SSD_EXTRACTORS if version == 1 or name not in TF1_EXTRACTORS else _TF1_TYPES_AS_TF2
     if name not in table or (version == 1 and name not in TF1_EXTRACTORS):
-        raise ConfigError(f"feature_extractor.tensorflow_version: {config.type} has no meaning of TensorFlow {version}")
+        raise config.refusal("tensorflow_version", f"{config.type} has no meaning of TensorFlow {version}")
     extractor = table[name]
     _refuse_other_pyramid(config)
     request = BackboneRequest(config, extractor.default, image_channels, CONV_SETTINGS[version], extractor.overridden)
@@ -108,7 +107,7 @@ def _refuse_other_pyramid(config: m.SsdFeatureExtractor) -> None:
     own = next((kind for kind in ("bifpn", "fpn") if kind in config.type), None)
     for kind in ("bifpn", "fpn"):
         if kind != own and getattr(config, kind) is not None:
-            raise ConfigError(f"feature_extractor.{kind}: {config.type} has none; remove it, or use another type")
+            raise config.refusal(kind, f"{config.type} has none; remove it, or use another type")
 
 
 def _message(request: BackboneRequest) -> m.SsdFeatureExtractor:
@@ -131,9 +130,7 @@ def _with_extra_maps(
         channels = backbone.module.channels
         extra = min(config.num_layers - len(channels), len(depths))
         if extra < 0 or config.num_layers > _MOST_LAYERS:
-            raise ConfigError(
-                f"feature_extractor.num_layers: expected {len(channels)} to {_MOST_LAYERS}, found {config.num_layers}"
-            )
+            raise config.refusal("num_layers", f"expected {len(channels)} to {_MOST_LAYERS}, found {config.num_layers}")
         widths = tuple(width for depth in depths[:extra] for width in (depth // 2, depth))
         return FeatureExtractor(backbone, build_extra_maps(widths, channels, request, kernels))
 
@@ -187,9 +184,8 @@ def _mnasfpn(request: BackboneRequest) -> FeatureExtractor:
     request.refuse("use_explicit_padding")
     pyramid = config.fpn or m.FeaturePyramidNetworks(min_level=3, max_level=6, additional_layer_depth=48)
     if (pyramid.min_level, pyramid.max_level) != (3, 6):
-        raise ConfigError(
-            f"feature_extractor.fpn: ssd_mobilenet_v2_mnasfpn has levels 3 to 6, "
-            f"found {pyramid.min_level} to {pyramid.max_level}"
+        raise config.refusal(
+            "fpn", f"ssd_mobilenet_v2_mnasfpn has levels 3 to 6, found {pyramid.min_level} to {pyramid.max_level}"
         )
 
     def scaled(channels: int) -> int:
@@ -213,11 +209,10 @@ def _with_bifpn(name: str) -> _Build:
 
 def _vgg16(request: BackboneRequest) -> FeatureExtractor:
     extras = {6: SSD300_EXTRAS, 7: SSD512_EXTRAS}
-    count = _message(request).num_layers
+    config = _message(request)
+    count = config.num_layers
     if count not in extras:
-        raise ConfigError(
-            f"feature_extractor.num_layers: ssd_vgg16 has 6 layers (for 300 px) or 7 (for 512 px), found {count}"
-        )
+        raise config.refusal("num_layers", f"ssd_vgg16 has 6 layers (for 300 px) or 7 (for 512 px), found {count}")
     backbone = build_backbone("vgg16_ssd", (3, 4), request)
     settings = request.default if request.config.conv_hyperparams is None else request.neck_settings()
     neck = VggExtras(backbone.module.channels, extras[count], settings)

@@ -8,7 +8,6 @@ from boxwright.builders.choice import require
 from boxwright.config import messages as m
 from boxwright.data.augmentation.transform import Transform
 from boxwright.data.groundtruth import ClassScores, KeepFirst, MergeLabels, WeighClasses, without_class_scores
-from boxwright.errors import ConfigError
 from boxwright.types import Categories
 
 __all__ = ["build_groundtruth"]
@@ -30,17 +29,17 @@ def build_groundtruth(
     Raises:
         ConfigError: Where fields contradict each other, or name a class that there is not.
     """
-    train = require(config.train_config, "train_config")
-    reader = require(config.train_input_reader, "train_input_reader")
+    train = require(config.train_config, config, "train_config")
+    reader = require(config.train_input_reader, config, "train_input_reader")
     steps: list[Transform] = []
     if reader.class_weight:
         steps.append(_weigher(reader, categories))
     if train.merge_multiple_label_boxes and train.use_multiclass_scores:
-        raise ConfigError(
-            "train_config: merge_multiple_label_boxes and use_multiclass_scores both say of which classes an object is"
+        raise train.refusal(
+            "use_multiclass_scores", "merge_multiple_label_boxes too says of which classes an object is; remove one"
         )
     if train.use_multiclass_scores and not reader.load_multiclass_scores:
-        raise ConfigError("train_config.use_multiclass_scores: set train_input_reader.load_multiclass_scores too")
+        raise train.refusal("use_multiclass_scores", "set train_input_reader.load_multiclass_scores too")
     if train.merge_multiple_label_boxes:
         steps.append(MergeLabels(num_classes))
     if train.use_multiclass_scores:
@@ -49,9 +48,7 @@ def build_groundtruth(
         steps.append(without_class_scores)
     if "max_number_of_boxes" in reader.present():
         if reader.max_number_of_boxes < 1:
-            raise ConfigError(
-                f"train_input_reader.max_number_of_boxes: expected at least 1, found {reader.max_number_of_boxes}"
-            )
+            raise reader.refusal("max_number_of_boxes", f"expected at least 1, found {reader.max_number_of_boxes}")
         steps.append(KeepFirst(reader.max_number_of_boxes))
     return tuple(steps)
 
@@ -62,6 +59,6 @@ def _weigher(reader: m.InputReader, categories: Categories) -> WeighClasses:
         category = categories.by_name(item.name)
         if category is None:
             known = ", ".join(category.name for category in categories)
-            raise ConfigError(f"train_input_reader.class_weight: no class {item.name!r}; there are {known}")
+            raise item.refusal("name", f"no class {item.name!r}; there are {known}")
         weights[category.label] = item.weight
     return WeighClasses(weights)

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from boxwright.config import messages as m
 from boxwright.config.message import Message
-from boxwright.errors import ConfigError
 from boxwright.models.batch_norm import BatchNormSettings
 from boxwright.models.layers import ConvSettings, KernelRule
 from boxwright.models.regularization import Regularizer
@@ -74,6 +73,9 @@ def _kernel_rule(config: m.Hyperparams) -> KernelRule:
     initializer = config.initializer or m.Initializer()
     chosen = initializer.which("initializer_oneof")
     # Without one, TF-Slim's and Keras's convolutions start with Glorot's uniform.
+    if chosen == "keras_initializer_by_name" and initializer.keras_initializer_by_name not in _KERAS:
+        name = initializer.keras_initializer_by_name
+        raise initializer.refusal(chosen, f"{name!r} is not known; known: {', '.join(sorted(_KERAS))}")
     initialize = _INITIALIZERS[chosen](getattr(initializer, chosen)) if chosen else nn.init.xavier_uniform_
     return KernelRule(initialize, _regularizer(config.regularizer or m.Regularizer()))
 
@@ -158,17 +160,11 @@ _KERAS: dict[str, Initialize] = {
 }
 
 
-def _by_keras_name(name: str) -> Initialize:
-    if name not in _KERAS:
-        raise ConfigError(f"keras_initializer_by_name: {name!r} is not known; known: {', '.join(sorted(_KERAS))}")
-    return _KERAS[name]
-
-
 _INITIALIZERS: dict[str, Callable[..., Initialize]] = {
     "truncated_normal_initializer": _truncated_normal,
     "random_normal_initializer": _random_normal,
     "variance_scaling_initializer": _variance_scaling,
-    "keras_initializer_by_name": _by_keras_name,
+    "keras_initializer_by_name": _KERAS.__getitem__,
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from boxwright.builders.choice import build_chosen, require
+from boxwright.builders.choice import build_chosen
 from boxwright.config import messages as m
 from boxwright.config.support import refuse_unsupported
 from boxwright.data.coco import CocoDataset
@@ -39,12 +39,14 @@ def check_reader(config: m.InputReader | None, path: str, *, known: bool = False
     Raises:
         ConfigError: Where something is missing, or not supported.
     """
-    reader = require(config, path)
+    if config is None:
+        raise ConfigError(f"{path} is missing from the configuration")
+    reader = config
     refuse_unsupported(reader, path)
     if reader.which("input_reader") is None:
-        raise ConfigError(f"{path} is empty; set one of {', '.join(_READERS)}")
+        raise reader.refusal("", f"empty; set one of {', '.join(_READERS)}")
     if reader.tf_record_input_reader is not None and not (known or reader.label_map_path):
-        raise ConfigError(f"{path}.label_map_path is missing; records name classes by number")
+        raise reader.refusal("label_map_path", "missing; records name classes by number")
     return reader
 
 
@@ -120,7 +122,7 @@ def _yolo(config: m.YoloInputReader, categories: Categories | None, reader: m.In
 def _open_images(config: m.OpenImagesInputReader, categories: Categories | None, reader: m.InputReader) -> Dataset:
     _refuse_what_only_records_have(reader)
     if reader.load_instance_masks:
-        raise ConfigError("load_instance_masks: Open Images' masks are not read from CSV; convert them to COCO's")
+        raise reader.refusal("load_instance_masks", "Open Images' masks are not read from CSV; convert them to COCO's")
     return OpenImagesDataset(
         as_here(config.annotations),
         as_here(config.image_folder) or None,
@@ -154,9 +156,9 @@ def _fddb(config: m.FddbInputReader, categories: Categories | None, reader: m.In
 
 def _refuse_what_only_records_have(reader: m.InputReader) -> None:
     if reader.num_keypoints:
-        raise ConfigError("num_keypoints: keypoints are read from tf_record_input_reader alone; remove it")
+        raise reader.refusal("num_keypoints", "keypoints are read from tf_record_input_reader alone; remove it")
     if reader.load_multiclass_scores:
-        raise ConfigError("load_multiclass_scores: they are read from tf_record_input_reader alone; remove it")
+        raise reader.refusal("load_multiclass_scores", "they are read from tf_record_input_reader alone; remove it")
 
 
 _READERS: dict[str, Callable[..., Dataset]] = {

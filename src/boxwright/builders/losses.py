@@ -30,7 +30,6 @@ from boxwright.criteria.localization_losses import (
     SquaredError,
 )
 from boxwright.criteria.target_assigner import Assigner
-from boxwright.errors import ConfigError
 
 __all__ = [
     "build_classification_loss",
@@ -58,8 +57,8 @@ def build_criterion(
     _check_selection(loss)
     return AnchorCriterion(
         assigner=assigner,
-        classification=build_classification_loss(require(loss.classification_loss, "loss.classification_loss")),
-        localization=build_localization_loss(require(loss.localization_loss, "loss.localization_loss")),
+        classification=build_classification_loss(require(loss.classification_loss, loss, "classification_loss")),
+        localization=build_localization_loss(require(loss.localization_loss, loss, "localization_loss")),
         normalizer=LossNormalizer(
             classification_weight=loss.classification_weight,
             localization_weight=loss.localization_weight,
@@ -79,16 +78,15 @@ def _check_selection(loss: m.Loss) -> None:
     chosen = loss.classification_loss.which("classification_loss") if loss.classification_loss else None
     expected = loss.expected_loss_weights.name != "NONE"
     if loss.hard_example_miner is not None and chosen == "weighted_sigmoid_focal":
-        raise ConfigError("loss.hard_example_miner: focal loss weighs hard examples itself; remove one of the two")
+        raise loss.refusal("hard_example_miner", "focal loss weighs hard examples itself; remove one of the two")
     if chosen == "weighted_dice_classification_loss" and (loss.hard_example_miner is not None or expected):
-        raise ConfigError(
+        raise loss.refusal(
+            "classification_loss",
             "weighted_dice_classification_loss judges all anchors of an image together; "
-            "remove hard_example_miner and expected_loss_weights"
+            "remove hard_example_miner and expected_loss_weights",
         )
     if loss.hard_example_miner is not None and expected:
-        raise ConfigError(
-            "loss.expected_loss_weights takes the place of loss.hard_example_miner; remove one of the two"
-        )
+        raise loss.refusal("expected_loss_weights", "takes the place of hard_example_miner; remove one of the two")
 
 
 def _sampler(config: m.RandomExampleSampler | None) -> BalancedSampler | None:
@@ -116,13 +114,13 @@ def _focal(config: m.SigmoidFocalClassificationLoss) -> ClassificationLoss:
 
 def _softmax(config: m.WeightedSoftmaxClassificationLoss) -> ClassificationLoss:
     if config.logit_scale == 0:
-        raise ConfigError("weighted_softmax.logit_scale divides the logits; it cannot be 0")
+        raise config.refusal("logit_scale", "divides the logits; it cannot be 0")
     return SoftmaxCrossEntropy(config.logit_scale)
 
 
 def _softmax_against_logits(config: m.WeightedSoftmaxClassificationAgainstLogitsLoss) -> ClassificationLoss:
     if config.logit_scale == 0:
-        raise ConfigError("weighted_logits_softmax.logit_scale divides the logits; it cannot be 0")
+        raise config.refusal("logit_scale", "divides the logits; it cannot be 0")
     return SoftmaxAgainstLogits(config.logit_scale)
 
 

@@ -8,7 +8,6 @@ from torch import nn
 
 from boxwright.builders.backbones import BackboneRequest
 from boxwright.config import messages as m
-from boxwright.errors import ConfigError
 from boxwright.models.necks.bifpn import COMBINERS, BiFpn
 from boxwright.models.necks.fpn import FeaturePyramid, HandDown, smoothed
 from boxwright.models.necks.multi_resolution import MultiResolutionFeatureMaps
@@ -56,9 +55,10 @@ def pyramid_levels(pyramid: Pyramid, finest: int) -> list[int]:
     """
     coarsest = min(pyramid.max_level, COARSEST_OF_BACKBONE)
     if not finest <= pyramid.min_level <= coarsest:
-        raise ConfigError(
-            f"feature_extractor: expected {finest} <= min_level <= max_level, and min_level <= {COARSEST_OF_BACKBONE}, "
-            f"found {pyramid.min_level} and {pyramid.max_level}"
+        raise pyramid.refusal(
+            "",
+            f"expected {finest} <= min_level <= max_level, and min_level <= {COARSEST_OF_BACKBONE}, "
+            f"found {pyramid.min_level} and {pyramid.max_level}",
         )
     return list(range(pyramid.min_level, coarsest + 1))
 
@@ -93,7 +93,7 @@ def build_bifpn(
 ) -> BuiltNeck:
     """Return a bidirectional pyramid over a backbone's maps of so many channels."""
     if pyramid.num_iterations < 1:
-        raise ConfigError(f"bifpn.num_iterations: expected at least 1, found {pyramid.num_iterations}")
+        raise pyramid.refusal("num_iterations", f"expected at least 1, found {pyramid.num_iterations}")
     neck = BiFpn(
         channels,
         max(pyramid.num_filters, request.config.min_depth),

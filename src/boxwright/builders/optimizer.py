@@ -6,9 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from boxwright.builders.choice import build_chosen, located, require
+from boxwright.builders.choice import build_chosen, require
 from boxwright.config import messages as m
-from boxwright.errors import ConfigError
 from boxwright.optimization.optimizers import Adam, AdamW, Momentum, MomentumTF1, RMSProp, RMSPropTF1, UpdateRule
 from boxwright.optimization.schedules import (
     Constant,
@@ -37,12 +36,11 @@ class OptimizerPlan:
     average_decay: float | None
 
 
-def build_optimizer(config: m.Optimizer, path: str = "optimizer", version: int = 2) -> OptimizerPlan:
+def build_optimizer(config: m.Optimizer, version: int = 2) -> OptimizerPlan:
     """Build an optimizer's plan.
 
     Args:
         config: The message.
-        path: Where it sits, for errors.
         version: Which TensorFlow's meaning it has: 1 or 2.
 
     Returns:
@@ -51,11 +49,9 @@ def build_optimizer(config: m.Optimizer, path: str = "optimizer", version: int =
     Raises:
         ConfigError: For an empty message, or a schedule that cannot be.
     """
-    with located(path):
-        rule, learning_rate = build_chosen(config, "optimizer", _OPTIMIZERS[version])
-    where = f"{path}.{config.which('optimizer')}"
-    with located(f"{where}.learning_rate"):
-        schedule = build_schedule(require(learning_rate, "learning_rate"))
+    rule, learning_rate = build_chosen(config, "optimizer", _OPTIMIZERS[version])
+    chosen = config.which("optimizer") or ""
+    schedule = build_schedule(require(learning_rate, getattr(config, chosen), "learning_rate"))
     rms_prop = config.rms_prop_optimizer
     if version == 2 and rms_prop is not None and rms_prop.decay:
         # TF2's object detection hands the field to Keras as a decay of the rate.
@@ -128,7 +124,7 @@ def _constant(config: m.ConstantLearningRate) -> Schedule:
 
 def _exponential(config: m.ExponentialDecayLearningRate) -> Schedule:
     if config.decay_steps < 1:
-        raise ConfigError("exponential_decay_learning_rate.decay_steps: expected at least 1, found 0")
+        raise config.refusal("decay_steps", "expected at least 1, found 0")
     return ExponentialDecay(
         rate=config.initial_learning_rate,
         decay_steps=config.decay_steps,
@@ -143,23 +139,20 @@ def _exponential(config: m.ExponentialDecayLearningRate) -> Schedule:
 def _manual(config: m.ManualStepLearningRate) -> Schedule:
     boundaries = [stage.step for stage in config.schedule]
     if not boundaries:
-        raise ConfigError("manual_step_learning_rate: no schedule; at least one is expected")
+        raise config.refusal("", "no schedule; at least one is expected")
     if boundaries != sorted(set(boundaries)) or boundaries[0] < 0:
-        raise ConfigError(f"manual_step_learning_rate: expected rising steps from 0 on, found {boundaries}")
+        raise config.refusal("schedule", f"expected rising steps from 0 on, found {boundaries}")
     rates = [config.initial_learning_rate, *(stage.learning_rate for stage in config.schedule)]
     return ManualSteps(boundaries, rates, config.warmup)
 
 
 def _cosine(config: m.CosineDecayLearningRate) -> Schedule:
     if config.total_steps < config.warmup_steps:
-        raise ConfigError(
-            f"cosine_decay_learning_rate: total_steps {config.total_steps} is less than "
-            f"warmup_steps {config.warmup_steps}"
-        )
+        raise config.refusal("total_steps", f"{config.total_steps} is less than warmup_steps {config.warmup_steps}")
     if config.warmup_steps > 0 and config.learning_rate_base < config.warmup_learning_rate:
-        raise ConfigError(
-            f"cosine_decay_learning_rate: learning_rate_base {config.learning_rate_base} is less than "
-            f"warmup_learning_rate {config.warmup_learning_rate}"
+        raise config.refusal(
+            "learning_rate_base",
+            f"{config.learning_rate_base} is less than warmup_learning_rate {config.warmup_learning_rate}",
         )
     return CosineDecay(
         rate=config.learning_rate_base,

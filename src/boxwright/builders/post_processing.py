@@ -11,7 +11,7 @@ from torch import Tensor
 
 from boxwright.builders.choice import build_chosen, require
 from boxwright.config import messages as m
-from boxwright.errors import ConfigError
+from boxwright.config.message import Message
 from boxwright.ops.box_coder import BoxCoder
 from boxwright.postprocessing.anchor import AnchorPostprocessor
 from boxwright.postprocessing.calibration import ByColumn, Calibration, PiecewiseLinear, SigmoidCurve
@@ -29,7 +29,7 @@ _CONVERTERS: dict[str, Callable[[Tensor], Tensor]] = {
 
 def build_postprocessor(config: m.PostProcessing, box_coder: BoxCoder, background: int) -> AnchorPostprocessor:
     """Build a postprocessor."""
-    nms = require(config.batch_non_max_suppression, "model.ssd.post_processing.batch_non_max_suppression")
+    nms = require(config.batch_non_max_suppression, config, "batch_non_max_suppression")
     return AnchorPostprocessor(box_coder, build_score_converter(config), build_nms(nms), background)
 
 
@@ -46,27 +46,28 @@ def build_score_converter(config: m.PostProcessing) -> ScoreConverter:
         ConfigError: For a logit scale of 0.
     """
     if config.logit_scale == 0:
-        raise ConfigError("post_processing.logit_scale divides the logits; it cannot be 0")
+        raise config.refusal("logit_scale", "divides the logits; it cannot be 0")
     convert = _CONVERTERS[config.score_converter.name]
     calibration = config.calibration_config
     if calibration is None:
         return ScoreConverter(convert, config.logit_scale)
     if calibration.temperature_scaling_calibration is not None:
         # The one calibration that comes before the conversion.
-        scaler = calibration.temperature_scaling_calibration.scaler
+        temperature = calibration.temperature_scaling_calibration
+        scaler = temperature.scaler
         if scaler <= 0:
-            raise ConfigError(f"temperature_scaling_calibration.scaler: expected more than 0, found {scaler}")
+            raise temperature.refusal("scaler", f"expected more than 0, found {scaler}")
         return ScoreConverter(convert, config.logit_scale * scaler)
     return ScoreConverter(convert, config.logit_scale, build_chosen(calibration, "calibrator", _CALIBRATIONS))
 
 
-def _curve(config: m.XYPairs | None) -> PiecewiseLinear:
+def _curve(config: m.XYPairs | None, calibration: Message) -> PiecewiseLinear:
     points = [] if config is None else [(pair.x, pair.y) for pair in config.x_y_pair]
-    if not points:
-        raise ConfigError("calibration_config: a curve needs at least one x_y_pair")
+    if config is None or not points:
+        raise (config or calibration).refusal("", "a curve needs at least one x_y_pair")
     x, y = zip(*points, strict=True)
     if list(x) != sorted(x):
-        raise ConfigError(f"calibration_config: the x of a curve's points must rise, found {list(x)}")
+        raise config.refusal("x_y_pair", f"the x of a curve's points must rise, found {list(x)}")
     return PiecewiseLinear(x, y)
 
 
@@ -75,9 +76,9 @@ def _sigmoid(config: m.SigmoidParameters | None) -> SigmoidCurve:
 
 
 _CALIBRATIONS: dict[str, Callable[..., Calibration]] = {
-    "function_approximation": lambda config: _curve(config.x_y_pairs),
+    "function_approximation": lambda config: _curve(config.x_y_pairs, config),
     "class_id_function_approximations": lambda config: ByColumn(
-        {key: _curve(value) for key, value in config.mapping("class_id_xy_pairs_map").items()}
+        {key: _curve(value, config) for key, value in config.mapping("class_id_xy_pairs_map").items()}
     ),
     "sigmoid_calibration": lambda config: _sigmoid(config.sigmoid_parameters),
     "class_id_sigmoid_calibrations": lambda config: ByColumn(
@@ -129,4 +130,4 @@ def _check_nms(config: m.BatchNonMaxSuppression) -> None:
     }
     for problem, found in wrong.items():
         if found:
-            raise ConfigError(f"batch_non_max_suppression: {problem}")
+            raise config.refusal("", problem)

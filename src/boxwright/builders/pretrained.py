@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from boxwright.config import messages as m
-from boxwright.errors import ConfigError
 
 __all__ = ["wants_pretrained"]
 
@@ -27,8 +26,9 @@ def wants_pretrained(model: m.DetectionModel) -> bool:
     if not getattr(extractor, "pretrained", False):
         return False
     if not extractor.type.startswith("timm/"):
-        raise ConfigError(
-            f"feature_extractor.pretrained: nobody keeps weights of {extractor.type} to fetch; only of timm/NAME. "
-            "Name a checkpoint by train_config.fine_tune_checkpoint"
+        raise extractor.refusal(
+            "pretrained",
+            f"nobody keeps weights of {extractor.type} to fetch; only of timm/NAME. "
+            "Name a checkpoint by train_config.fine_tune_checkpoint",
         )
     return True

@@ -11,7 +11,7 @@ from torch import nn
 from boxwright.anchors.grid import AnchorGenerator
 from boxwright.anchors.multiscale import MultiscaleAnchorGenerator
 from boxwright.builders.anchor_generator import build_anchor_generator
-from boxwright.builders.cascade import build_coder, build_step, level_numbers, logits_to_scores, refused, settings_or
+from boxwright.builders.cascade import build_coder, build_step, level_numbers, logits_to_scores, settings_or
 from boxwright.builders.choice import require
 from boxwright.builders.classes import check_classes
 from boxwright.builders.feature_extractor import FeatureExtractor
@@ -23,7 +23,6 @@ from boxwright.config import messages as m
 from boxwright.criteria.cascade import CascadeCriterion, Step, as_objects
 from boxwright.criteria.criterion import Criterion
 from boxwright.criteria.target_assigner import ClassColumns
-from boxwright.errors import ConfigError
 from boxwright.models.backbones.resnet_v1 import Bottleneck
 from boxwright.models.detector import Detector
 from boxwright.models.heads.aligned import AlignmentConvHead
@@ -49,7 +48,6 @@ __all__ = ["build_refinedet"]
 
 _Head = Callable[[Sequence[int], int], AnchorHead]
 
-_PATH = "model.refinedet"
 _OBJECT = ClassColumns(num_classes=1)
 # Caffe's "xavier" counts what comes in alone.
 _PLAIN = ConvSettings(
@@ -87,18 +85,18 @@ def build_refinedet(config: m.RefineDet, categories: Categories | None) -> Detec
         The detector, with fresh weights.
     """
     columns = ClassColumns(config.num_classes)
-    check_classes(_PATH, config.num_classes, columns, categories)
+    check_classes(config, config.num_classes, columns, categories)
     anchors = _anchors(config)
     levels = len(anchors.anchors_per_location)
-    resizing = require(config.image_resizer, f"{_PATH}.image_resizer")
+    resizing = require(config.image_resizer, config, "image_resizer")
     _check_size(resizing, 2 ** (FINEST_LEVEL + levels - 1))
     resizer = build_image_resizer(resizing)
     extractor = build_refinedet_extractor(
-        require(config.feature_extractor, f"{_PATH}.feature_extractor"),
+        require(config.feature_extractor, config, "feature_extractor"),
         levels,
         image_channels=resizer.channels,
     )
-    coder = build_coder(config.box_coder, FasterRcnnBoxCoder(), _PATH)
+    coder = build_coder(config.box_coder, FasterRcnnBoxCoder())
     network = _network(config, extractor, anchors, columns, coder)
     network.frozen_statistics = ("",) if config.freeze_batchnorm else ()
     return Detector(
@@ -115,9 +113,8 @@ def _anchors(config: m.RefineDet) -> AnchorGenerator:
     if config.anchor_generator is not None:
         multiscale = config.anchor_generator.multiscale_anchor_generator
         if multiscale is not None and multiscale.min_level != FINEST_LEVEL:
-            raise ConfigError(
-                f"{_PATH}.anchor_generator.multiscale_anchor_generator.min_level: the finest map has stride 8, which "
-                f"is level {FINEST_LEVEL}; found {multiscale.min_level}"
+            raise multiscale.refusal(
+                "min_level", f"the finest map has stride 8, which is level {FINEST_LEVEL}; found {multiscale.min_level}"
             )
         return build_anchor_generator(config.anchor_generator)
     return MultiscaleAnchorGenerator(FINEST_LEVEL, FINEST_LEVEL + 3, 4.0, (1.0, 2.0, 0.5), 1)
@@ -127,9 +124,8 @@ def _check_size(resizer: m.ImageResizer, stride: int) -> None:
     """Refuse a fixed size that halves unevenly; other sizes are known when images come."""
     fixed = resizer.fixed_shape_resizer
     if fixed is not None and (fixed.height % stride or fixed.width % stride):
-        raise ConfigError(
-            f"{_PATH}.image_resizer.fixed_shape_resizer: sides must be multiples of {stride}, the coarsest level's "
-            f"stride; found {fixed.height}×{fixed.width}"
+        raise fixed.refusal(
+            "", f"sides must be multiples of {stride}, the coarsest level's stride; found {fixed.height}×{fixed.width}"
         )
 
 
@@ -156,7 +152,7 @@ def _network(
     head_channels = channels if transfer is None else transfer.channels
     if config.anchor_refinement is None:
         if config.align_second_step:
-            raise refused(config, "align_second_step", _PATH, "there is no second step without anchor_refinement { }")
+            raise config.refusal("align_second_step", "there is no second step without anchor_refinement { }")
         neck = extractor.neck.module if transfer is None else nn.Sequential(extractor.neck.module, transfer)
         return SSD(extractor.backbone.module, neck, head(head_channels, columns.count), anchors)
     refinement = head(channels, _OBJECT.count)
@@ -178,7 +174,7 @@ def _second_head(
     if not config.align_second_step:
         return plain(channels, columns.count)
     if config.residual_body is not None:
-        raise refused(config, "align_second_step", _PATH, "boxes are looked at on maps; remove residual_body")
+        raise config.refusal("align_second_step", "boxes are looked at on maps; remove residual_body")
     strides = [float(2 ** (FINEST_LEVEL + number)) for number in range(len(per_location))]
     settings = settings_or(config.conv_hyperparams, _PLAIN)
     return AlignmentConvHead(channels, per_location, strides, HeadOutput(columns.count), settings)
@@ -191,9 +187,9 @@ def _transfer(
         return None
     kernel_size = config.deconvolution_kernel_size
     if kernel_size not in (2, 4):
-        raise ConfigError(
-            f"{_PATH}.transfer_connection.deconvolution_kernel_size: expected 2 (as released) or 4 (as in the paper's "
-            f"figure), found {kernel_size}"
+        raise config.refusal(
+            "deconvolution_kernel_size",
+            f"expected 2 (as released) or 4 (as in the paper's figure), found {kernel_size}",
         )
     own = settings_or(config.conv_hyperparams, settings)
     return TransferConnection(channels, config.depth, own, deconvolution_kernel_size=kernel_size)
@@ -201,11 +197,11 @@ def _transfer(
 
 def _criterion(config: m.RefineDet, coder: BoxCoder, columns: ClassColumns) -> Criterion[Any]:
     defaults: tuple[Matcher, m.Loss] = (BipartiteArgmaxMatcher(), _LOSS)
-    detection = build_step(config.matcher, config.loss, defaults, coder, columns, _PATH)
+    detection = build_step(config.matcher, config.loss, defaults, coder, columns)
     if config.anchor_refinement is None:
         return detection
     first = config.anchor_refinement
-    refinement = build_step(first.matcher, first.loss, defaults, coder, _OBJECT, f"{_PATH}.anchor_refinement")
+    refinement = build_step(first.matcher, first.loss, defaults, coder, _OBJECT)
     learns = Step(
         refinement,
         "refinement",
@@ -218,34 +214,34 @@ def _criterion(config: m.RefineDet, coder: BoxCoder, columns: ClassColumns) -> C
 
 
 def _second_step(config: m.RefineDet, coder: BoxCoder) -> SecondStep:
-    first = require(config.anchor_refinement, f"{_PATH}.anchor_refinement")
+    first = require(config.anchor_refinement, config, "anchor_refinement")
     if not 0 <= first.objectness_threshold < 1:
-        raise ConfigError(
-            f"{_PATH}.anchor_refinement.objectness_threshold: expected 0 or more and less than 1, "
-            f"found {first.objectness_threshold}"
+        raise first.refusal(
+            "objectness_threshold",
+            f"expected 0 or more and less than 1, found {first.objectness_threshold}",
         )
     moved, filtered = _levels(config, "refine_levels"), _levels(config, "filter_levels")
     starts: dict[str, Callable[[], StartRule]] = {"REFINED": lambda: RefinedStart(coder, moved), "TILED": TiledStart}
-    to_scores = logits_to_scores(first.loss or _LOSS, _PATH)
+    to_scores = logits_to_scores(first.loss or _LOSS)
     return SecondStep(
         starts[first.object_anchors.name](), AnchorFilter(first.objectness_threshold, to_scores, levels=filtered)
     )
 
 
 def _levels(config: m.RefineDet, field: str) -> tuple[int, ...] | None:
-    first = require(config.anchor_refinement, f"{_PATH}.anchor_refinement")
+    first = require(config.anchor_refinement, config, "anchor_refinement")
     count = len(_anchors(config).anchors_per_location)
-    return level_numbers(first, field, f"{_PATH}.anchor_refinement", range(FINEST_LEVEL, FINEST_LEVEL + count))
+    return level_numbers(first, field, range(FINEST_LEVEL, FINEST_LEVEL + count))
 
 
 def _postprocessor(config: m.RefineDet, coder: BoxCoder) -> Postprocessor[Any]:
     if config.post_processing is not None and config.has("inference_preset"):
-        raise ConfigError(f"{_PATH}: post_processing and inference_preset exclude each other")
+        raise config.refusal("inference_preset", "excludes post_processing; keep one")
     if config.post_processing is not None:
         detection = build_postprocessor(config.post_processing, coder, _OBJECT.background)
     else:
         nms = _PRESETS[config.inference_preset.name]
-        detection = AnchorPostprocessor(coder, logits_to_scores(config.loss or _LOSS, _PATH), nms, _OBJECT.background)
+        detection = AnchorPostprocessor(coder, logits_to_scores(config.loss or _LOSS), nms, _OBJECT.background)
     if config.anchor_refinement is None:
         return detection
     return CascadePostprocessor(detection)

@@ -12,7 +12,6 @@ from boxwright.builders.feature_extractor import FeatureExtractor
 from boxwright.builders.hyperparams import caffe_xavier
 from boxwright.builders.necks import BuiltNeck, build_extra_maps
 from boxwright.config import messages as m
-from boxwright.errors import ConfigError
 from boxwright.models.batch_norm import BatchNormSettings
 from boxwright.models.layers import ConvSettings, KernelRule
 from boxwright.models.necks.residual_level import ResidualLevel
@@ -55,9 +54,9 @@ def build_refinedet_extractor(
     """
     build, default, counts = REFINEDET_EXTRACTORS[config.type.split("/")[0]]
     if levels not in counts:
-        raise ConfigError(
-            f"feature_extractor.type {config.type} has {' or '.join(map(str, counts))} maps, of stride 8 and up; "
-            f"the anchors are for {levels}"
+        raise config.refusal(
+            "type",
+            f"{config.type} has {' or '.join(map(str, counts))} maps, of stride 8 and up; the anchors are for {levels}",
         )
     return build(BackboneRequest(config, default, image_channels), levels)
 

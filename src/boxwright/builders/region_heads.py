@@ -11,7 +11,6 @@ from boxwright.builders.choice import build_chosen, require
 from boxwright.builders.faster_rcnn_extractor import CropFeatures, TwoStageExtractor
 from boxwright.builders.hyperparams import CONV_SETTINGS
 from boxwright.config import messages as m
-from boxwright.errors import ConfigError
 from boxwright.models.heads.box_classifier import BoxClassifierHead
 from boxwright.models.heads.mask import MaskHead, deconvolving_layers, depth_between, resizing_layers, upsampling_layers
 from boxwright.models.heads.position_sensitive import PositionSensitiveStage
@@ -52,7 +51,7 @@ def build_second_stage(config: m.FasterRcnn, extractor: TwoStageExtractor, versi
     Raises:
         ConfigError: For sizes that contradict each other.
     """
-    predictor = require(config.second_stage_box_predictor, "second_stage_box_predictor")
+    predictor = require(config.second_stage_box_predictor, config, "second_stage_box_predictor")
     return build_chosen(predictor, "box_predictor_oneof", _STAGES, config, extractor, version)
 
 
@@ -60,19 +59,21 @@ def _crop(config: m.FasterRcnn, extractor: TwoStageExtractor) -> tuple[RegionCro
     """Return how proposals are cropped, and the side of what it stands for."""
     size = config.initial_crop_size
     if size < 1:
-        raise ConfigError("initial_crop_size: expected at least 1; it is the side of a proposal's crop, such as 14")
+        raise config.refusal(
+            "initial_crop_size", "expected at least 1; it is the side of a proposal's crop, such as 14"
+        )
     if config.roi_align is not None:
         if config.maxpool_kernel_size > 1 or config.maxpool_stride > 1:
-            raise ConfigError("maxpool_kernel_size: roi_align averages samples itself; remove both maxpool fields")
+            raise config.refusal("maxpool_kernel_size", "roi_align averages samples itself; remove both maxpool fields")
         if extractor.strided:
-            raise ConfigError("roi_align: use it with a feature extractor that has a pyramid")
+            raise config.refusal("roi_align", "use it with a feature extractor that has a pyramid")
         align = config.roi_align
         return RoiAlign(size, align.samples, align.aligned, align.num_levels, extractor.finest_level), size
     kernel, stride = config.maxpool_kernel_size, config.maxpool_stride
     if kernel < 1 or stride < 1 or kernel > size:
-        raise ConfigError(
-            f"maxpool_kernel_size and maxpool_stride: expected 1 to initial_crop_size ({size}) and at least 1, "
-            f"found {kernel} and {stride}"
+        raise config.refusal(
+            "maxpool_kernel_size",
+            f"expected 1 to initial_crop_size ({size}), and maxpool_stride at least 1; found {kernel} and {stride}",
         )
     pool = Pool(kernel, stride)
     every = replace(pool, every=2 if extractor.strided else 1)
@@ -98,7 +99,7 @@ def build_final_outputs(
     if not (config.output_final_box_features or config.output_final_box_rpn_features):
         return None
     if not isinstance(stage, BoxClassifier):
-        raise ConfigError("output_final_box_features: rfcn_box_predictor crops no features; remove the line")
+        raise config.refusal("output_final_box_features", "rfcn_box_predictor crops no features; remove the line")
     crop: RegionCrop | None = None
     if config.output_final_box_rpn_features:
         crop = stage.crop
@@ -111,7 +112,7 @@ def _mask_rcnn(
     predictor: m.MaskRCNNBoxPredictor, config: m.FasterRcnn, extractor: TwoStageExtractor, version: int
 ) -> BuiltSecondStage:
     if predictor.use_dropout and predictor.dropout_keep_probability == 0:
-        raise ConfigError("mask_rcnn_box_predictor.dropout_keep_probability: 0 would drop everything; use more")
+        raise predictor.refusal("dropout_keep_probability", "0 would drop everything; use more")
     crop, side = _crop(config, extractor)
     features = extractor.crop_features(side)
     settings = CONV_SETTINGS[version](predictor.fc_hyperparams or m.Hyperparams())
@@ -133,13 +134,11 @@ def _rfcn(
     bins = (predictor.num_spatial_bins_height, predictor.num_spatial_bins_width)
     crop = (predictor.crop_height, predictor.crop_width)
     if crop[0] % bins[0] or crop[1] % bins[1]:
-        raise ConfigError(
-            f"rfcn_box_predictor: crop_height and crop_width {crop} must be multiples of the spatial bins {bins}"
-        )
+        raise predictor.refusal("", f"crop_height and crop_width {crop} must be multiples of the spatial bins {bins}")
     if len(extractor.channels) > 1:
-        raise ConfigError("rfcn_box_predictor: use it with a feature extractor without a pyramid")
+        raise predictor.refusal("", "use it with a feature extractor without a pyramid")
     if extractor.strided:
-        raise ConfigError("rfcn_box_predictor: use it with a type of TensorFlow 1, such as faster_rcnn_resnet101")
+        raise predictor.refusal("", "use it with a type of TensorFlow 1, such as faster_rcnn_resnet101")
     features = extractor.crop_features(0)
     settings = CONV_SETTINGS[version](predictor.conv_hyperparams or m.Hyperparams())
     stage = PositionSensitiveStage(
@@ -188,10 +187,10 @@ def build_mask_predictor(
     Raises:
         ConfigError: For sizes that contradict each other.
     """
-    hyperparams = require(config.conv_hyperparams, "mask_rcnn_box_predictor.conv_hyperparams")
+    hyperparams = require(config.conv_hyperparams, config, "conv_hyperparams")
     settings = CONV_SETTINGS[request.version](hyperparams)
     if not isinstance(second.stage, BoxClassifier):
-        raise ConfigError("number_of_stages: rfcn_box_predictor predicts no masks; set 2")
+        raise config.refusal("", "rfcn_box_predictor predicts no masks; set number_of_stages: 2")
     crop: RegionCrop | None = None
     channels, side = second.features.channels, second.features.side
     if config.mask_crop_size:
@@ -216,17 +215,19 @@ def _mask_layers(
     size, count = (config.mask_height, config.mask_width), config.mask_prediction_num_conv_layers
     if config.deconvolve_masks:
         if config.convolve_then_upsample_masks or size != (2 * side, 2 * side):
-            raise ConfigError(
-                f"mask_rcnn_box_predictor.deconvolve_masks: masks are twice the crop of {side}; set mask_height and "
-                f"mask_width to {2 * side}, and not convolve_then_upsample_masks"
+            raise config.refusal(
+                "deconvolve_masks",
+                f"masks are twice the crop of {side}; set mask_height and "
+                f"mask_width to {2 * side}, and not convolve_then_upsample_masks",
             )
         return deconvolving_layers(channels, depth, count, settings), depth
     if not config.convolve_then_upsample_masks:
         return resizing_layers(channels, depth, count - 1, settings, size), depth if count > 1 else channels
     if size[0] % side or size[1] % side:
-        raise ConfigError(
-            f"mask_rcnn_box_predictor.convolve_then_upsample_masks: mask_height and mask_width {size} must be "
+        raise config.refusal(
+            "convolve_then_upsample_masks",
+            f"mask_height and mask_width {size} must be "
             f"multiples of the features' side {side} (TensorFlow would make masks of {size[0] // side * side} by "
-            f"{size[1] // side * side})"
+            f"{size[1] // side * side})",
         )
     return upsampling_layers(channels, depth, count - 1, settings, (size[0] // side, size[1] // side)), depth

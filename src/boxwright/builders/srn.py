@@ -30,7 +30,6 @@ from boxwright.criteria.cascade import CascadeCriterion, Step
 from boxwright.criteria.class_index_losses import NO_COLUMN
 from boxwright.criteria.criterion import Criterion
 from boxwright.criteria.target_assigner import ClassColumns
-from boxwright.errors import ConfigError
 from boxwright.models.backbones.backbone import Backbone
 from boxwright.models.detector import Detector
 from boxwright.models.heads.outputs import HeadOutput
@@ -52,7 +51,6 @@ from boxwright.types import Categories
 
 __all__ = ["build_srn", "srn_anchors"]
 
-_PATH = "model.srn"
 _LEVELS = (2, 3, 4, 5, 6, 7)
 _OF_BACKBONE = (2, 3, 4, 5)
 _FINE, _COARSE = (0, 1, 2), (3, 4, 5)
@@ -76,10 +74,10 @@ def build_srn(config: m.Srn, categories: Categories | None) -> Detector:
         The detector, with fresh weights.
     """
     columns = ClassColumns(config.num_classes, background=0, unmatched=NO_COLUMN)
-    check_classes(_PATH, config.num_classes, columns, categories)
-    resizer = build_image_resizer(require(config.image_resizer, f"{_PATH}.image_resizer"))
-    backbone = build_classifier_backbone(config.feature_extractor, _OF_BACKBONE, _PATH, resizer.channels)
-    coder = build_coder(config.box_coder, PixelCentreBoxCoder(), _PATH)
+    check_classes(config, config.num_classes, columns, categories)
+    resizer = build_image_resizer(require(config.image_resizer, config, "image_resizer"))
+    backbone = build_classifier_backbone(config, _OF_BACKBONE, resizer.channels)
+    coder = build_coder(config.box_coder, PixelCentreBoxCoder())
     network = _network(config, backbone.module, columns, coder)
     network.frozen_statistics = ("",) if config.freeze_batchnorm else ()
     return Detector(
@@ -107,7 +105,7 @@ def srn_anchors(scales: tuple[float, ...] = (2.0, 2 * math.sqrt(2)), ratio: floa
 def _anchors(config: m.Srn) -> AnchorGenerator:
     if config.anchor_generator is None:
         return srn_anchors()
-    return build_level_anchors(config, _PATH, _LEVELS)
+    return build_level_anchors(config, _LEVELS)
 
 
 def _network(config: m.Srn, backbone: Backbone, columns: ClassColumns, coder: BoxCoder) -> Network:
@@ -140,7 +138,7 @@ def _filter(config: m.Srn) -> AnchorFilter | None:
     rule = config.two_step_classification
     if rule is None:
         return None
-    to_scores = logits_to_scores(config.first_loss or _LOSS, f"{_PATH}.first_loss")
+    to_scores = logits_to_scores(config.first_loss or _LOSS)
     return AnchorFilter(rule.objectness_threshold, to_scores, background=0, levels=_filtered_levels(config))
 
 
@@ -149,35 +147,33 @@ def _start(config: m.Srn, coder: BoxCoder) -> StartRule:
 
 
 def _filtered_levels(config: m.Srn) -> tuple[int, ...]:
-    rule, path = config.two_step_classification, f"{_PATH}.two_step_classification"
-    return () if rule is None else level_numbers(rule, "levels", path, _LEVELS) or _FINE
+    rule = config.two_step_classification
+    return () if rule is None else level_numbers(rule, "levels", _LEVELS) or _FINE
 
 
 def _moved_levels(config: m.Srn) -> tuple[int, ...]:
-    rule, path = config.two_step_regression, f"{_PATH}.two_step_regression"
-    return () if rule is None else level_numbers(rule, "levels", path, _LEVELS) or _COARSE
+    rule = config.two_step_regression
+    return () if rule is None else level_numbers(rule, "levels", _LEVELS) or _COARSE
 
 
 def _criterion(config: m.Srn, coder: BoxCoder, columns: ClassColumns) -> Criterion[Any]:
-    second = build_step(config.matcher, config.loss, (_MATCHER, _LOSS), coder, columns, _PATH)
+    second = build_step(config.matcher, config.loss, (_MATCHER, _LOSS), coder, columns)
     if config.two_step_classification is None and config.two_step_regression is None:
         return second
-    first = build_step(
-        config.first_matcher, config.first_loss, (_FIRST_MATCHER, _LOSS), coder, columns, f"{_PATH}: first_step"
-    )
+    first = build_step(config.first_matcher, config.first_loss, (_FIRST_MATCHER, _LOSS), coder, columns)
     learns = Step(first, "first_step", class_levels=_filtered_levels(config), box_levels=_moved_levels(config))
     return CascadeCriterion((learns, Step(second)))
 
 
 def _postprocessor(config: m.Srn, coder: BoxCoder) -> Postprocessor[Any]:
     if config.post_processing is not None and config.has("inference_preset"):
-        raise ConfigError(f"{_PATH}: post_processing and inference_preset exclude each other")
+        raise config.refusal("inference_preset", "excludes post_processing; keep one")
     nms, candidates = _PRESETS[config.inference_preset.name]
     candidates = build_level_candidates(config.level_candidates, candidates)
     if config.post_processing is not None:
         detection = build_suppression(config.post_processing, coder, candidates)
     else:
-        to_scores = logits_to_scores(config.loss or _LOSS, f"{_PATH}.loss")
+        to_scores = logits_to_scores(config.loss or _LOSS)
         detection = AnchorPostprocessor(coder, to_scores, nms, 0, candidates=candidates)
     one_step = config.two_step_classification is None and config.two_step_regression is None
     return detection if one_step else CascadePostprocessor(detection)

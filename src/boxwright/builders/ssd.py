@@ -15,7 +15,6 @@ from boxwright.builders.tensorflow_version import extractor_version
 from boxwright.config import messages as m
 from boxwright.criteria.class_index_losses import NO_COLUMN
 from boxwright.criteria.target_assigner import ClassColumns
-from boxwright.errors import ConfigError
 from boxwright.models.detector import Detector
 from boxwright.models.ssd import SSD
 from boxwright.preprocessing.preprocessor import Preprocessor
@@ -38,13 +37,13 @@ def build_ssd(config: m.Ssd, categories: Categories | None) -> Detector:
         ConfigError: Where something is missing, contradictory or not supported.
     """
     columns = _columns(config)
-    check_classes("model.ssd", config.num_classes, columns, categories)
-    resizer = build_image_resizer(require(config.image_resizer, "model.ssd.image_resizer"))
-    extraction = require(config.feature_extractor, "model.ssd.feature_extractor")
+    check_classes(config, config.num_classes, columns, categories)
+    resizer = build_image_resizer(require(config.image_resizer, config, "image_resizer"))
+    extraction = require(config.feature_extractor, config, "feature_extractor")
     extractor = build_feature_extractor(extraction, image_channels=resizer.channels)
-    anchors = build_anchor_generator(require(config.anchor_generator, "model.ssd.anchor_generator"))
+    anchors = build_anchor_generator(require(config.anchor_generator, config, "anchor_generator"))
     head = build_box_predictor(
-        require(config.box_predictor, "model.ssd.box_predictor"),
+        require(config.box_predictor, config, "box_predictor"),
         extractor.neck.channels,
         anchors.anchors_per_location,
         columns.count,
@@ -52,11 +51,12 @@ def build_ssd(config: m.Ssd, categories: Categories | None) -> Detector:
     )
     assigner = build_target_assigner(config, columns)
     if head.output.code_size != assigner.box_coder.code_size:
-        raise ConfigError(
-            f"box_predictor: box_code_size is {head.output.code_size}, but the box coder writes "
-            f"{assigner.box_coder.code_size} numbers; set it to that"
+        raise config.refusal(
+            "box_predictor",
+            f"box_code_size is {head.output.code_size}, but the box coder writes "
+            f"{assigner.box_coder.code_size} numbers; set it to that",
         )
-    post_processing = require(config.post_processing, "model.ssd.post_processing")
+    post_processing = require(config.post_processing, config, "post_processing")
     network = SSD(
         extractor.backbone.module,
         extractor.neck.module,
@@ -69,7 +69,7 @@ def build_ssd(config: m.Ssd, categories: Categories | None) -> Detector:
         Preprocessor(resizer, extractor.backbone.scaling),
         network,
         build_criterion(
-            require(config.loss, "model.ssd.loss"),
+            require(config.loss, config, "loss"),
             assigner,
             by_num_matches=config.normalize_loss_by_num_matches,
             by_code_size=config.normalize_loc_loss_by_codesize,
@@ -82,7 +82,7 @@ def build_ssd(config: m.Ssd, categories: Categories | None) -> Detector:
 
 def _columns(config: m.Ssd) -> ClassColumns:
     if config.add_background_class and config.explicit_background_class:
-        raise ConfigError("model.ssd: add_background_class and explicit_background_class exclude each other")
+        raise config.refusal("explicit_background_class", "excludes add_background_class; remove one")
     background = int(config.add_background_class or config.explicit_background_class)
     # An explicit background is one of the classes that are counted.
     foreground = config.num_classes - int(config.explicit_background_class)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from boxwright.builders.choice import build_chosen, require
 from boxwright.config import messages as m
 from boxwright.criteria.target_assigner import Assigner, ClassColumns, ConfidenceTargetAssigner, TargetAssigner
-from boxwright.errors import ConfigError
 from boxwright.ops.box_coder import (
     BoxCoder,
     FasterRcnnBoxCoder,
@@ -26,9 +25,9 @@ def build_target_assigner(config: m.Ssd, columns: ClassColumns) -> Assigner:
     """Build the target assigner of an SSD."""
     assigner = TargetAssigner(
         columns=columns,
-        matcher=build_matcher(require(config.matcher, "model.ssd.matcher")),
-        box_coder=build_box_coder(require(config.box_coder, "model.ssd.box_coder")),
-        similarity=build_similarity(require(config.similarity_calculator, "model.ssd.similarity_calculator")),
+        matcher=build_matcher(require(config.matcher, config, "matcher")),
+        box_coder=build_box_coder(require(config.box_coder, config, "box_coder")),
+        similarity=build_similarity(require(config.similarity_calculator, config, "similarity_calculator")),
         negative_class_weight=config.negative_class_weight,
     )
     if config.use_confidences_as_targets:
@@ -47,7 +46,7 @@ def _faster_rcnn(config: m.FasterRcnnBoxCoder) -> FasterRcnnBoxCoder:
 
 def _keypoint(config: m.KeypointBoxCoder) -> BoxCoder:
     if config.num_keypoints < 1:
-        raise ConfigError(f"keypoint_box_coder.num_keypoints: expected at least 1, found {config.num_keypoints}")
+        raise config.refusal("num_keypoints", f"expected at least 1, found {config.num_keypoints}")
     return KeypointBoxCoder(
         config.num_keypoints, config.y_scale, config.x_scale, config.height_scale, config.width_scale
     )
@@ -85,11 +84,11 @@ def _argmax(config: m.ArgMaxMatcher) -> Matcher:
         return ArgmaxMatcher(None, force_match_for_each_row=config.force_match_for_each_row)
     matched, unmatched = config.matched_threshold, config.unmatched_threshold
     if unmatched > matched:
-        raise ConfigError(f"argmax_matcher: unmatched_threshold {unmatched} is over matched_threshold {matched}")
+        raise config.refusal("unmatched_threshold", f"{unmatched} is over matched_threshold {matched}")
     if not config.negatives_lower_than_unmatched and unmatched == matched:
-        raise ConfigError(
-            "argmax_matcher: negatives_lower_than_unmatched is false, so the negatives lie between the "
-            f"thresholds, but both are {matched}"
+        raise config.refusal(
+            "negatives_lower_than_unmatched",
+            f"false, so the negatives lie between the thresholds, but both are {matched}",
         )
     return ArgmaxMatcher(matched, unmatched, config.negatives_lower_than_unmatched, config.force_match_for_each_row)
 
@@ -97,9 +96,7 @@ def _argmax(config: m.ArgMaxMatcher) -> Matcher:
 def _bipartite_argmax(config: m.BipartiteArgmaxMatcher) -> Matcher:
     matched, unmatched = config.matched_threshold, config.unmatched_threshold
     if unmatched > matched:
-        raise ConfigError(
-            f"bipartite_argmax_matcher: unmatched_threshold {unmatched} is over matched_threshold {matched}"
-        )
+        raise config.refusal("unmatched_threshold", f"{unmatched} is over matched_threshold {matched}")
     return BipartiteArgmaxMatcher(matched, unmatched)
 
 

@@ -17,7 +17,6 @@ from boxwright.config import messages as m
 from boxwright.config.preset import from_preset
 from boxwright.config.support import refuse_unsupported
 from boxwright.data.order import StreamSettings
-from boxwright.errors import ConfigError
 from boxwright.files import is_file
 from boxwright.optimization.trainable import FreezeStage, Freezing
 from boxwright.types.scopes import ChannelOrder, Scope
@@ -105,9 +104,9 @@ def build_training(
     Raises:
         ConfigError: Where something is missing, contradictory or not supported.
     """
-    train = require(config.train_config, "train_config")
+    train = require(config.train_config, config, "train_config")
     refuse_unsupported(train, "train_config")
-    reader = require(config.train_input_reader, "train_input_reader")
+    reader = require(config.train_input_reader, config, "train_input_reader")
     _check_keypoints(config.model, reader)
     _check_two_stage(config.model, reader)
     build_augmentation(config)  # what is wrong with it is said before data are read
@@ -125,11 +124,7 @@ def build_training(
             group=reader.group_by_aspect_ratio,
             skip_bad=skip_bad,
         ),
-        optimizer=build_optimizer(
-            require(train.optimizer, "train_config.optimizer"),
-            "train_config.optimizer",
-            version,
-        ),
+        optimizer=build_optimizer(require(train.optimizer, train, "optimizer"), version),
         clip_norm=_finite(train, "gradient_clipping_by_norm"),
         regularize=train.add_regularization_loss,
         precision=_precision(train),
@@ -137,7 +132,7 @@ def build_training(
         freezing=_freezing(train),
         bias_multiplier=_finite(train, "bias_grad_multiplier") or 1.0,
         fine_tune=_fine_tune(train, version),
-        pretrained=wants_pretrained(require(config.model, "model")),
+        pretrained=wants_pretrained(require(config.model, config, "model")),
         summarize_gradients=train.summarize_gradients,
         keep_every_n_hours=train.keep_checkpoint_every_n_hours,
     )
@@ -146,10 +141,7 @@ def build_training(
 def _finite(train: m.TrainConfig, name: str) -> float:
     value = float(getattr(train, name))
     if not math.isfinite(value):
-        where = train.location(name)
-        raise ConfigError(
-            f"{f'{where}: ' if where else ''}train_config.{name}: expected a finite number, found {value}"
-        )
+        raise train.refusal(name, f"expected a finite number, found {value}")
     return value
 
 
@@ -162,9 +154,9 @@ def _check_two_stage(model: m.DetectionModel | None, reader: m.InputReader) -> N
     coco = reader.coco_input_reader
     reads = reader.load_instance_masks or (coco is not None and coco.load_masks)
     if two_stage.number_of_stages == 3 and not reads:
-        raise ConfigError(
-            "train_input_reader.load_instance_masks: the detector learns masks (number_of_stages: 3); set it to true, "
-            "and mask_type to what the records have"
+        raise reader.refusal(
+            "load_instance_masks",
+            "the detector learns masks (number_of_stages: 3); set it to true, and mask_type to what the records have",
         )
 
 
@@ -173,34 +165,31 @@ def _check_keypoints(model: m.DetectionModel | None, reader: m.InputReader) -> N
     coder = model.ssd.box_coder if model and model.ssd else None
     wanted = coder.keypoint_box_coder.num_keypoints if coder and coder.keypoint_box_coder else 0
     if wanted and reader.num_keypoints != wanted:
-        raise ConfigError(
-            f"keypoint_box_coder has {wanted} keypoints, train_input_reader.num_keypoints is {reader.num_keypoints}; "
-            "set it to the same"
+        raise reader.refusal(
+            "num_keypoints", f"{reader.num_keypoints}, but keypoint_box_coder has {wanted}; set it to the same"
         )
 
 
 def _source_weights(reader: m.InputReader) -> tuple[float, ...]:
     weights = tuple(reader.sample_from_datasets_weights)
     if weights and (min(weights) < 0 or sum(weights) <= 0):
-        raise ConfigError(
-            f"train_input_reader.sample_from_datasets_weights: expected weights of 0 or more, found {list(weights)}"
-        )
+        raise reader.refusal("sample_from_datasets_weights", f"expected weights of 0 or more, found {list(weights)}")
     if weights and reader.group_by_aspect_ratio:
-        raise ConfigError("train_input_reader: group_by_aspect_ratio goes with one source; remove the weights")
+        raise reader.refusal("group_by_aspect_ratio", "goes with one source; remove the weights")
     return weights
 
 
 def _precision(config: m.TrainConfig) -> Precision:
     if config.use_bfloat16 and config.use_float16:
-        raise ConfigError("train_config: use_bfloat16 and use_float16 are both set; choose one")
+        raise config.refusal("use_float16", "use_bfloat16 and use_float16 are both set; choose one")
     return "bfloat16" if config.use_bfloat16 else "float16" if config.use_float16 else "float32"
 
 
 def _accumulation(config: m.TrainConfig) -> int:
     if config.gradient_accumulation_steps > config.batch_size:
-        raise ConfigError(
-            f"train_config.gradient_accumulation_steps: {config.gradient_accumulation_steps} parts of a batch of "
-            f"{config.batch_size}; each needs an image"
+        raise config.refusal(
+            "gradient_accumulation_steps",
+            f"{config.gradient_accumulation_steps} parts of a batch of {config.batch_size}; each needs an image",
         )
     return config.gradient_accumulation_steps
 

@@ -41,21 +41,20 @@ def build_user_augmentation(config: m.UserAugmentation, *, call: bool) -> Transf
         ConfigError: Where the function cannot be found, or does not take its arguments, or returns no transform.
     """
     if not _NAME.fullmatch(config.callable):
-        raise ConfigError(
-            f"user_augmentation.callable: expected package.module:function, found {config.callable[:80]!r}"
-        )
+        raise config.refusal("callable", f"expected package.module:function, found {config.callable[:80]!r}")
     arguments = _arguments(config.arguments)
     if not call:
         return _not_called
-    transform = _call(config.callable, arguments)
+    transform = _call(config, arguments)
     if is_of_torchvision(transform):
         return TorchvisionTransform(transform)
     if is_of_albumentations(transform):
         return albumentations_transform(transform)
     if not callable(transform):
-        raise ConfigError(
-            f"user_augmentation: {config.callable} returned {type(transform).__name__}; expected a transform of "
-            "torchvision (v2) or Albumentations, or a function of (sample, rng) that returns a sample"
+        raise config.refusal(
+            "callable",
+            f"{config.callable} returned {type(transform).__name__}; expected a transform of "
+            "torchvision (v2) or Albumentations, or a function of (sample, rng) that returns a sample",
         )
     return OwnTransform(transform)
 
@@ -69,31 +68,34 @@ def _arguments(given: Sequence[m.UserArgument]) -> dict[str, Any]:
     arguments: dict[str, Any] = {}
     for argument in given:
         if not argument.key.isidentifier() or argument.key in arguments:
-            raise ConfigError(f"user_augmentation.arguments: expected one name for each, found {argument.key[:80]!r}")
+            raise argument.refusal("key", f"expected one name for each, found {argument.key[:80]!r}")
         try:
             arguments[argument.key] = json.loads(argument.value)
         except (ValueError, RecursionError):
-            raise ConfigError(
-                f"user_augmentation.arguments: {argument.key}: expected JSON such as 0.5, [1, 2], true or "
-                f"'\"text\"' (a string in quotes of its own), found {argument.value[:80]!r}"
+            raise argument.refusal(
+                "value",
+                f"{argument.key}: expected JSON such as 0.5, [1, 2], true or "
+                f"'\"text\"' (a string in quotes of its own), found {argument.value[:80]!r}",
             ) from None
     return arguments
 
 
-def _call(name: str, arguments: dict[str, Any]) -> Any:
+def _call(config: m.UserAugmentation, arguments: dict[str, Any]) -> Any:
+    name = config.callable
     module, _, path = name.partition(":")
     try:
         found: Any = importlib.import_module(module)
         for part in path.split("."):
             found = getattr(found, part)
     except (ImportError, AttributeError) as error:
-        raise ConfigError(
-            f"user_augmentation.callable {name}: {error}; the module is looked for as Python's import does: install "
-            "its package, or put its folder into PYTHONPATH"
+        raise config.refusal(
+            "callable",
+            f"{name}: {error}; the module is looked for as Python's import does: install "
+            "its package, or put its folder into PYTHONPATH",
         ) from error
     except Exception as error:  # it is the user's code
-        raise ConfigError(f"user_augmentation: importing {module} raised {type(error).__name__}: {error}") from error
+        raise config.refusal("callable", f"importing {module} raised {type(error).__name__}: {error}") from error
     try:
         return found(**arguments)
     except Exception as error:  # it is the user's code
-        raise ConfigError(f"user_augmentation: {name} raised {type(error).__name__}: {error}") from error
+        raise config.refusal("callable", f"{name} raised {type(error).__name__}: {error}") from error

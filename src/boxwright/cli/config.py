@@ -96,14 +96,14 @@ def _build(config: TrainEvalPipelineConfig) -> None:
     there = config.model_copy()
     if missing:
         there.clear("train_config")
-    if not any(line.startswith("model") for line in missing):
+    if not any(field.path.startswith("model") for field in missing):
         build_plans(there)
     if meaning := explain_version(config):
         console.print(meaning, markup=False)
     if missing:
         console.print("training cannot start, as this is missing:")
-        for line in missing:
-            console.print(f"  {line}", markup=False)
+        for field in missing:
+            console.print(f"  {field}", markup=False)
         raise typer.Exit(1)
 
 

@@ -41,6 +41,7 @@ def interpret(block: Block, message: type[M], path: str = "") -> M:
             a oneof, or a field that is given twice.
     """
     result = message()
+    result._start = block.location
     seen: dict[str, Location] = {}
     lists: dict[str, list[Any]] = {}
     for pair in block.pairs:

@@ -31,6 +31,14 @@ __all__ = ["dump_message", "load_config", "load_message", "parse_message"]
 Format = Literal["text", "yaml", "json"]
 M = TypeVar("M", bound=Message)
 
+# Where messages that have one place only stand in a whole configuration.
+_PATHS = {
+    "TrainEvalPipelineConfig": "",
+    "DetectionModel": "model",
+    "TrainConfig": "train_config",
+    "EvalConfig": "eval_config",
+}
+
 _SUFFIXES: dict[str, Format] = {".yaml": "yaml", ".yml": "yaml", ".json": "json"}
 
 
@@ -60,6 +68,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> TrainEvalPip
         if not _PRESET.fullmatch(override):
             apply_override(config, override)
     settle(config)
+    config.set_path()
     return config
 
 
@@ -76,6 +85,7 @@ def _over_its_preset(config: TrainEvalPipelineConfig, instead: str = "") -> Trai
         base = _read_preset(instead or config.preset, None if instead else config.location("preset"))
         config.clear("preset")
         lay_over(config, base)
+        base._start = config._start
         config = base
     set_classes(config)
     return config
@@ -127,7 +137,9 @@ def parse_message(text: str, message: type[M], *, file: str = "<string>", format
     if not isinstance(block, Block):
         raise block.location.error("expected a mapping of field names to values")
     check_size(block)
-    return interpret(block, message)
+    result = interpret(block, message)
+    result.set_path(_PATHS.get(message.proto_name, message.proto_name))
+    return result
 
 
 def dump_message(message: Message, format: Format = "text") -> str:

@@ -21,6 +21,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetCoreSchema
 from pydantic_core import core_schema
 
 from boxwright.config.tree import Location
+from boxwright.errors import ConfigError
 
 __all__ = [
     "Bool",
@@ -131,6 +132,9 @@ class Message(BaseModel):
     refused: ClassVar[str] = ""
 
     _locations: dict[str, Location] = PrivateAttr(default_factory=dict)
+    # Where the message itself begins, and its path in the whole configuration; unknown of one that was made in Python.
+    _start: Location | None = PrivateAttr(default=None)
+    _path: str | None = PrivateAttr(default=None)
 
     def has(self, name: str) -> bool:
         """Return true where the field was set, be it to its default; for a list, where it is not empty."""
@@ -148,6 +152,37 @@ class Message(BaseModel):
     def location(self, name: str) -> Location | None:
         """Return the place, or None where the field was set from Python."""
         return self._locations.get(name)
+
+    def refusal(self, field: str, problem: str) -> ConfigError:
+        """Return the error of a field that cannot be used, with its file and line where known, and its whole path.
+
+        Args:
+            field: A field of this message, or what it holds as `field.member`; "" for the message itself.
+            problem: What is wrong, and what to do, in one line.
+
+        Returns:
+            The error, for the caller to raise.
+        """
+        where = self.location(field.split(".")[0]) or self._start
+        text = f"{self.path_of(field)}: {problem}"
+        return where.error(text) if where else ConfigError(text)
+
+    def path_of(self, field: str) -> str:
+        """Return a field's path in the whole configuration; from the message on, where its place there is not known."""
+        base = self.proto_name if self._path is None else self._path
+        return ".".join(part for part in (base, field) if part)
+
+    def set_path(self, path: str = "") -> None:
+        """Tell this message and those below it their paths in the whole configuration."""
+        self._path = path
+        for name, value in self.present().items():
+            where = f"{path}.{name}" if path else name
+            if isinstance(value, Message):
+                value.set_path(where)
+            elif isinstance(value, list):
+                for number, item in enumerate(value):
+                    if isinstance(item, Message):
+                        item.set_path(f"{where}[{number}]")
 
     def clear(self, name: str) -> None:
         """Make a field absent.

@@ -67,6 +67,7 @@ class TrainEvalPipelineConfig(Message):
     proto_name: ClassVar[str] = "TrainEvalPipelineConfig"
 
     _notes: list[str] = PrivateAttr(default_factory=list)
+    _path: str | None = PrivateAttr(default="")
 
     preset: String = Field(
         "",
