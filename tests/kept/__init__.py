@@ -1,0 +1,1 @@
+"""What an earlier version left, which later ones must resume and open."""
