@@ -450,7 +450,7 @@ def test_calibration_by_hand() -> None:
     [
         ("function_approximation { }", "at least one"),
         ("function_approximation { x_y_pairs { x_y_pair { x: 1 } x_y_pair { x: 0 } } }", "must rise"),
-        ("", "is empty"),
+        ("", "calibration_config: empty"),
     ],
 )
 def test_bad_calibration(text: str, wanted: str) -> None:

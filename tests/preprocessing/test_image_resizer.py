@@ -22,7 +22,7 @@ def test_keep_aspect_ratio_sizes(height: int, width: int, wanted: tuple[int, int
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
-        ("", "ImageResizer is empty"),
+        ("", "ImageResizer: empty"),
         ("fixed_shape_resizer { height: 0 }", "height: should be greater than or equal to 1"),
         ("conditional_shape_resizer { condition: INVALID }", "GREATER or SMALLER"),
         ("pad_to_multiple_resizer { multiple: 0 }", "at least 1"),
