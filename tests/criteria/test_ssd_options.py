@@ -167,7 +167,10 @@ def test_similarities_by_hand() -> None:
 @pytest.mark.parametrize(
     ("change", "wanted"),
     [
-        (("matcher", "add_background_class: true explicit_background_class: true matcher"), "explicit_background_class: excludes add_background_class"),
+        (
+            ("matcher", "add_background_class: true explicit_background_class: true matcher"),
+            "explicit_background_class: excludes add_background_class",
+        ),
         (("faster_rcnn_box_coder { }", "keypoint_box_coder { num_keypoints: 3 }"), "box_code_size is 4"),
         (("faster_rcnn_box_coder { }", "keypoint_box_coder { }"), "at least 1"),
         (("faster_rcnn_box_coder { }", "mean_stddev_box_coder { stddev: 0 }"), "greater than 0"),
