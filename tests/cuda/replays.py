@@ -65,12 +65,6 @@ def _tensors(found: Any) -> list[Tensor]:
 
 
 def _behind(tensors: list[Tensor]) -> set[Any]:
-    """Return the nodes of autograd's graph that gradients of some tensors flow through, but for leaves."""
-    stack = [one.grad_fn for one in tensors if one.grad_fn is not None]
-    seen: set[Any] = set(stack)
-    while stack:
-        for following, _ in stack.pop().next_functions:
-            if following is not None and following not in seen:
-                seen.add(following)
-                stack.append(following)
-    return seen
+    """Return the nodes of autograd's graph that gradients of some tensors flow through."""
+    roots = [one.grad_fn for one in tensors if one.grad_fn is not None]
+    return {node for root in roots for node in (root, *backward._dependencies(root))}

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +16,9 @@ import boxwright as bw
 from boxwright.checkpoints.store import read_checkpoint
 from boxwright.data.shapes import ShapesDataset
 
-__all__ = ["FOLDER", "detections_of", "losses_of", "resumed_to", "sums_of", "there"]
+__all__ = ["FOLDER", "detections_of", "losses_of", "resumed_to", "sums_of"]
 
 FOLDER = Path(__file__).parent
-
-
-@contextmanager
-def there(folder: Path) -> Iterator[None]:
-    """Work in a folder: the configuration names its data beside it."""
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
-        yield
-    finally:
-        os.chdir(before)
 
 
 def sums_of(checkpoint: Path) -> dict[str, str]:
@@ -62,7 +50,7 @@ def resumed_to(step: int, folder: Path) -> Path:
     """Take a run that lies in a folder, as `run` beside its configuration, to a step; return its last checkpoint."""
     torch.manual_seed(1)  # what a run draws follows from its own seed
     settings = bw.RunSettings(workers=0, device="cpu", evaluate=False, log_every_n=1, preflight=False)
-    with there(folder):
+    with chdir(folder):  # the configuration names its data beside it
         bw.train("pipeline.config", "run", settings, overrides=[f"train_config.num_steps={step}"])
     return folder / "run" / f"ckpt-{step}.pt"
 

@@ -8,24 +8,16 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+from contextlib import chdir
 from pathlib import Path
 
 import boxwright as bw
 from boxwright.data.convert import write_tfrecords
 from boxwright.data.shapes import ShapesDataset
-from tests.conftest import SMALL_MODEL
-from tests.kept.contents import FOLDER, detections_of, losses_of, resumed_to, sums_of, there
+from tests.conftest import SMALL_MODEL, SMALL_TRAINING
+from tests.kept.contents import FOLDER, detections_of, losses_of, resumed_to, sums_of
 
-TRAINING = """
-train_config {
-  batch_size: 4
-  num_steps: 6
-  optimizer {
-    momentum_optimizer { learning_rate { constant_learning_rate { learning_rate: 0.01 } } }
-    use_moving_average: false
-  }
-  data_augmentation_options { random_horizontal_flip { } }
-}
+READER = """
 train_input_reader {
   label_map_path: "label_map.pbtxt"
   tf_record_input_reader { input_path: "train.record" }
@@ -39,7 +31,7 @@ def configuration() -> str:
     model = model.replace("depth_multiplier: 0.25", "depth_multiplier: 0.05").replace("min_depth: 8", "min_depth: 2")
     model = model.replace("additional_layer_depth: 32", "additional_layer_depth: 8").replace("depth: 32", "depth: 8")
     model = model.replace("num_classes: 4", "num_classes: 4 freeze_batchnorm: true")
-    return model.replace("bias_init: -4.6", "bias_init: -1") + TRAINING
+    return model.replace("bias_init: -4.6", "bias_init: -1") + SMALL_TRAINING + READER
 
 
 def main() -> None:
@@ -49,7 +41,7 @@ def main() -> None:
         write_tfrecords(ShapesDataset(8, seed=5, size=(64, 80)), work / "train.record")
         (work / "pipeline.config").write_text(configuration())
         checkpoint = resumed_to(3, work)
-        with there(work):
+        with chdir(work):
             bw.load(checkpoint).export("onnx", work / "detector.onnx")
         for file in (checkpoint, work / "detector.onnx"):
             shutil.copy(file, FOLDER / file.name)

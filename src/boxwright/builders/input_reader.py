@@ -41,13 +41,12 @@ def check_reader(config: m.InputReader | None, path: str, *, known: bool = False
     """
     if config is None:
         raise ConfigError(f"{path} is missing from the configuration")
-    reader = config
-    refuse_unsupported(reader, path)
-    if reader.which("input_reader") is None:
-        raise reader.refusal("", f"empty; set one of {', '.join(_READERS)}")
-    if reader.tf_record_input_reader is not None and not (known or reader.label_map_path):
-        raise reader.refusal("label_map_path", "missing; records name classes by number")
-    return reader
+    refuse_unsupported(config, path)
+    if config.which("input_reader") is None:
+        raise config.refusal("", f"empty; set one of {', '.join(_READERS)}")
+    if config.tf_record_input_reader is not None and not (known or config.label_map_path):
+        raise config.refusal("label_map_path", "missing; records name classes by number")
+    return config
 
 
 def build_dataset(config: m.InputReader | None, path: str, categories: Categories | None = None) -> Dataset:

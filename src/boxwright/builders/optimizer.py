@@ -49,9 +49,9 @@ def build_optimizer(config: m.Optimizer, version: int = 2) -> OptimizerPlan:
     Raises:
         ConfigError: For an empty message, or a schedule that cannot be.
     """
-    rule, learning_rate = build_chosen(config, "optimizer", _OPTIMIZERS[version])
-    chosen = config.which("optimizer") or ""
-    schedule = build_schedule(require(learning_rate, getattr(config, chosen), "learning_rate"))
+    rule = build_chosen(config, "optimizer", _OPTIMIZERS[version])
+    chosen = getattr(config, config.which("optimizer") or "")
+    schedule = build_schedule(require(chosen.learning_rate, chosen, "learning_rate"))
     rms_prop = config.rms_prop_optimizer
     if version == 2 and rms_prop is not None and rms_prop.decay:
         # TF2's object detection hands the field to Keras as a decay of the rate.
@@ -63,41 +63,38 @@ def build_optimizer(config: m.Optimizer, version: int = 2) -> OptimizerPlan:
     )
 
 
-_RuleAndRate = tuple[UpdateRule, m.LearningRate | None]
+def _momentum(config: m.MomentumOptimizer) -> UpdateRule:
+    return Momentum(config.momentum_optimizer_value)
 
 
-def _momentum(config: m.MomentumOptimizer) -> _RuleAndRate:
-    return Momentum(config.momentum_optimizer_value), config.learning_rate
+def _momentum_tf1(config: m.MomentumOptimizer) -> UpdateRule:
+    return MomentumTF1(config.momentum_optimizer_value)
 
 
-def _momentum_tf1(config: m.MomentumOptimizer) -> _RuleAndRate:
-    return MomentumTF1(config.momentum_optimizer_value), config.learning_rate
+def _rms_prop(config: m.RMSPropOptimizer) -> UpdateRule:
+    return RMSProp(config.momentum_optimizer_value, config.epsilon)
 
 
-def _rms_prop(config: m.RMSPropOptimizer) -> _RuleAndRate:
-    return RMSProp(config.momentum_optimizer_value, config.epsilon), config.learning_rate
+def _rms_prop_tf1(config: m.RMSPropOptimizer) -> UpdateRule:
+    return RMSPropTF1(config.momentum_optimizer_value, config.decay, config.epsilon)
 
 
-def _rms_prop_tf1(config: m.RMSPropOptimizer) -> _RuleAndRate:
-    return RMSPropTF1(config.momentum_optimizer_value, config.decay, config.epsilon), config.learning_rate
+def _adam(config: m.AdamOptimizer) -> UpdateRule:
+    return Adam(config.epsilon)
 
 
-def _adam(config: m.AdamOptimizer) -> _RuleAndRate:
-    return Adam(config.epsilon), config.learning_rate
+def _adamw(config: m.AdamWOptimizer) -> UpdateRule:
+    return AdamW(config.weight_decay, config.beta1, config.beta2, config.epsilon)
 
 
-def _adamw(config: m.AdamWOptimizer) -> _RuleAndRate:
-    return AdamW(config.weight_decay, config.beta1, config.beta2, config.epsilon), config.learning_rate
-
-
-_TF2: dict[str, Callable[[Any], _RuleAndRate]] = {
+_TF2: dict[str, Callable[[Any], UpdateRule]] = {
     "momentum_optimizer": _momentum,
     "rms_prop_optimizer": _rms_prop,
     "adam_optimizer": _adam,
     "adamw_optimizer": _adamw,
 }
 # Version of TensorFlow → what its members mean.
-_OPTIMIZERS: dict[int, dict[str, Callable[[Any], _RuleAndRate]]] = {
+_OPTIMIZERS: dict[int, dict[str, Callable[[Any], UpdateRule]]] = {
     1: {**_TF2, "momentum_optimizer": _momentum_tf1, "rms_prop_optimizer": _rms_prop_tf1},
     2: _TF2,
 }

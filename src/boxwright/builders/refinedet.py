@@ -174,7 +174,7 @@ def _second_head(
     if not config.align_second_step:
         return plain(channels, columns.count)
     if config.residual_body is not None:
-        raise config.refusal("align_second_step", "boxes are looked at on maps; remove residual_body")
+        raise config.refusal("align_second_step", "boxes are sampled on maps; remove residual_body")
     strides = [float(2 ** (FINEST_LEVEL + number)) for number in range(len(per_location))]
     settings = settings_or(config.conv_hyperparams, _PLAIN)
     return AlignmentConvHead(channels, per_location, strides, HeadOutput(columns.count), settings)

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from boxwright.config.message import FieldSpec, Message, field_specs
 from boxwright.config.reasons import REMOVED
-from boxwright.config.tree import Block, Items, Location, Pair, Scalar, Value
+from boxwright.config.tree import Block, Items, Location, Pair, Scalar, Value, joined
 from boxwright.errors import shortened
 
 __all__ = ["interpret", "merge", "nearest", "read_scalar", "set_field", "unknown_field"]
@@ -46,7 +46,7 @@ def interpret(block: Block, message: type[M], path: str = "") -> M:
     lists: dict[str, list[Any]] = {}
     for pair in block.pairs:
         spec = _spec(message, pair.name, pair.location)
-        where = _join(path, pair.name)
+        where = joined(path, pair.name)
         if pair.name in seen and not spec.repeated:
             raise pair.location.error(f"{where}: given twice, first at line {seen[pair.name].line}")
         seen[pair.name] = pair.location
@@ -62,7 +62,7 @@ def interpret(block: Block, message: type[M], path: str = "") -> M:
         else:
             _store(result, pair.name, values[0], pair.location, where)
     for name, values in lists.items():
-        _store(result, name, values, seen[name], _join(path, name))
+        _store(result, name, values, seen[name], joined(path, name))
     return result
 
 
@@ -80,7 +80,7 @@ def merge(block: Block, into: Message, path: str = "") -> None:
     lists: dict[str, list[Any]] = {}
     for pair in block.pairs:
         spec = _spec(type(into), pair.name, pair.location)
-        where = _join(path, pair.name)
+        where = joined(path, pair.name)
         current = getattr(into, pair.name)
         if spec.kind == "message" and not spec.repeated and current is not None and isinstance(pair.value, Block):
             merge(pair.value, current, where)
@@ -90,7 +90,7 @@ def merge(block: Block, into: Message, path: str = "") -> None:
         else:
             set_field(into, pair.name, pair.value, where)
     for name, values in lists.items():
-        _store(into, name, [*getattr(into, name), *values], into._locations[name], _join(path, name))
+        _store(into, name, [*getattr(into, name), *values], into._locations[name], joined(path, name))
 
 
 def set_field(message: Message, name: str, value: Value, path: str, *, append: bool = False) -> None:
@@ -134,10 +134,6 @@ def _store(message: Message, name: str, value: Any, location: Location, path: st
 
 def _show(value: object) -> str:
     return repr(value) if isinstance(value, str) else str(value)
-
-
-def _join(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
 
 
 def _spec(message: type[Message], name: str, location: Location) -> FieldSpec:

@@ -20,7 +20,7 @@ from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origi
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetCoreSchemaHandler, PrivateAttr, model_validator
 from pydantic_core import core_schema
 
-from boxwright.config.tree import Location
+from boxwright.config.tree import Location, joined
 from boxwright.errors import ConfigError
 
 __all__ = [
@@ -169,14 +169,13 @@ class Message(BaseModel):
 
     def path_of(self, field: str) -> str:
         """Return a field's path in the whole configuration; from the message on, where its place there is not known."""
-        base = self.proto_name if self._path is None else self._path
-        return ".".join(part for part in (base, field) if part)
+        return joined(self.proto_name if self._path is None else self._path, field)
 
     def set_path(self, path: str = "") -> None:
         """Tell this message and those below it their paths in the whole configuration."""
         self._path = path
         for name, value in self.present().items():
-            where = f"{path}.{name}" if path else name
+            where = joined(path, name)
             if isinstance(value, Message):
                 value.set_path(where)
             elif isinstance(value, list):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from boxwright.config.field import Status, status_of, values_of
 from boxwright.config.interpret import nearest
 from boxwright.config.message import Message, field_specs
+from boxwright.config.tree import joined
 from boxwright.errors import ConfigError
 
 __all__ = ["FieldReport", "field_status", "grouped", "refuse_unsupported", "report"]
@@ -88,7 +89,7 @@ def _report(message: Message, path: str, inherited: Status | None) -> Iterator[F
         status = inherited or _value_status(message, name) or field_status(type(message), name)
         if status.verdict == "refused" and not inherited and _is_default(message, name):
             status = Status("honoured", _DEFAULT)
-        where = f"{path}.{name}" if path else name
+        where = joined(path, name)
         location = message.location(name)
         yield FieldReport(where, status, str(location) if location else "", location.line if location else 0)
         if specs[name].kind == "message":

@@ -13,7 +13,7 @@ from boxwright.errors import ConfigError, shortened
 from boxwright.files import shown
 from boxwright.limits import CONFIG_NESTING, CONFIG_VALUES
 
-__all__ = ["Block", "Items", "Location", "Pair", "Places", "Scalar", "Value", "check_size"]
+__all__ = ["Block", "Items", "Location", "Pair", "Places", "Scalar", "Value", "check_size", "joined"]
 
 _LONGEST = 2000
 
@@ -95,6 +95,11 @@ class Block:
 
 
 Value = Scalar | Items | Block
+
+
+def joined(*parts: str) -> str:
+    """Return the path that some parts make, of which those that are empty are left out."""
+    return ".".join(part for part in parts if part)
 
 
 def check_size(value: Value) -> None:
