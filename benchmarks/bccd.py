@@ -39,7 +39,8 @@ from boxwright.evaluation.run import evaluate_detector
 from boxwright.metrics.coco import CocoMetrics
 from boxwright.runtime.allocator import keep_freed_memory
 from boxwright.training.log import Event, Scalars
-from boxwright.training.train import RunSettings, train
+from boxwright.training.settings import RunSettings
+from boxwright.training.train import train
 from boxwright.types import Detections
 
 HERE = Path(__file__).parent

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from boxwright.data.image_io import encode_jpeg
 from boxwright.types import Categories, Category, Sample
 
-__all__ = ["CrowdsDataset"]
-
 _HEIGHT_OVER_WIDTH = 1.25
 _MOST_HIDDEN = 0.4
 

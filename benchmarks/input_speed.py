@@ -33,7 +33,7 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
-from boxwright.builders.augmentation import build_steps
+from boxwright.builders.augmentation.steps import build_steps
 from boxwright.builders.image_resizer import build_image_resizer
 from boxwright.config import messages as m
 from boxwright.config import parse_message

@@ -26,7 +26,7 @@ def test_picture_of_refinedet(tmp_path: Path) -> None:
 
 
 def test_limits_are_all_documented() -> None:
-    from boxwright.limits import LIMITS
+    from boxwright.base.limits import LIMITS
 
     text = (ROOT / "docs" / "reliability.md").read_text()
     rows = [line for line in text.splitlines() if line.startswith("| `BOXWRIGHT_MAX_")]

@@ -1,7 +1,5 @@
 """The commands in a process that has no PyTorch."""
 
-__all__ = ["WITHOUT_TORCH"]
-
 WITHOUT_TORCH = """
 import sys
 class Refuse:

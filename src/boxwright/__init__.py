@@ -4,7 +4,7 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from boxwright.threads import prepare_threads
+from boxwright.base.threads import prepare_threads
 
 if TYPE_CHECKING:
     from boxwright.api.evaluate import evaluate
@@ -12,11 +12,7 @@ if TYPE_CHECKING:
     from boxwright.api.result import FoundObject, Result
     from boxwright.api.run import Run
     from boxwright.api.train import train
-    from boxwright.builders.detector import build_detector
-    from boxwright.checkpoints.load_weights import LoadReport, load_weights
-    from boxwright.checkpoints.restore import restore_detector
-    from boxwright.config import Pipeline, load_config
-    from boxwright.errors import (
+    from boxwright.base.errors import (
         BoxwrightError,
         CheckpointError,
         ConfigError,
@@ -25,6 +21,10 @@ if TYPE_CHECKING:
         OutputError,
         TrainingError,
     )
+    from boxwright.builders.detector import build_detector
+    from boxwright.checkpoints.load_weights import LoadReport, load_weights
+    from boxwright.checkpoints.restore import restore_detector
+    from boxwright.config import Pipeline, load_config
     from boxwright.exporters.export import export
     from boxwright.models.detector import Detector
     from boxwright.postprocessing.masks import instance_masks
@@ -77,7 +77,7 @@ _HOMES = {
     "boxwright.builders.detector": ("build_detector",),
     "boxwright.checkpoints.load_weights": ("LoadReport", "load_weights"),
     "boxwright.config": ("Pipeline", "load_config"),
-    "boxwright.errors": (
+    "boxwright.base.errors": (
         "BoxwrightError",
         "CheckpointError",
         "ConfigError",

@@ -9,18 +9,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from boxwright.errors import BoxwrightError, ConfigError
-
-__all__ = [
-    "first_line",
-    "free_cached_memory",
-    "in_halves",
-    "is_out_of_memory",
-    "open_device",
-    "random_devices",
-    "usable_device",
-    "without_wait",
-]
+from boxwright.base.errors import BoxwrightError, ConfigError
 
 T = TypeVar("T")
 _LOG = logging.getLogger("boxwright")

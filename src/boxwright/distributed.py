@@ -23,9 +23,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 from torch.distributed.tensor import DTensor
 
-from boxwright.errors import BoxwrightError, TrainingError
-
-__all__ = ["ALONE", "Processes", "gathered", "join_processes", "local", "meet"]
+from boxwright.base.errors import BoxwrightError, TrainingError
 
 T = TypeVar("T")
 # Long enough for an evaluation of which one process has the larger part.

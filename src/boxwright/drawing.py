@@ -15,18 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from boxwright.limits import PICTURE_SIDE
-
-__all__ = [
-    "NAME_AND_SCORE",
-    "SHEET_CELL",
-    "Captions",
-    "colour_of",
-    "contact_sheet",
-    "draw_boxes",
-    "draw_cumulative",
-    "side_by_side",
-]
+from boxwright.base.limits import PICTURE_SIDE
 
 Colour = tuple[int, int, int]
 # The side of the square that a picture of a contact sheet has.

@@ -14,8 +14,6 @@ from boxwright.data.convert import write_tfrecords
 from boxwright.data.shapes import ShapesDataset
 from tests.exporters.exported import made_once
 
-__all__ = ["DATA", "SmallRun", "demo_config", "small_run"]
-
 DATA = ShapesDataset(16, seed=5, size=(96, 96))
 
 

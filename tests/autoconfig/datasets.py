@@ -12,8 +12,6 @@ from PIL import Image
 from boxwright.data.convert import write_coco, write_tfrecords, write_voc, write_yolo
 from boxwright.data.shapes import ShapesDataset
 
-__all__ = ["coco", "roboflow_coco", "roboflow_yolo", "tfrecords", "voc", "yolo"]
-
 SIZE = (64, 80)
 
 

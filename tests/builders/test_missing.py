@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import boxwright as bw
+from boxwright.base.errors import ConfigError
 from boxwright.builders.missing import missing_for_training, require_for_training
 from boxwright.config import Pipeline, load_config, parse_message
-from boxwright.errors import ConfigError
 from tests.conftest import SMALL_MODEL
 
 READER = 'train_input_reader { label_map_path: "m" tf_record_input_reader { input_path: "r" } }'

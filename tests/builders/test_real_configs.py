@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 import torch
 
+from boxwright.base.errors import ConfigError
 from boxwright.builders.detector import build_detector
-from boxwright.builders.feature_extractor import SSD_EXTRACTORS
 from boxwright.builders.optimizer import build_optimizer
 from boxwright.builders.plans import build_plans
+from boxwright.builders.ssd.feature_extractor import SSD_EXTRACTORS
 from boxwright.builders.tensorflow_version import tensorflow_version
 from boxwright.config import Pipeline, dump_message, load_config, parse_message
 from boxwright.config import messages as m
 from boxwright.config.support import report
 from boxwright.criteria.terms import LossTerm
-from boxwright.errors import ConfigError
 from boxwright.optimization.optimizers import Optimizer
 from boxwright.types import AnchorPredictions, Targets
 from boxwright.types.masks import InstanceMasks

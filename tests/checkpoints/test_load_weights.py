@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import boxwright as bw
-from boxwright.builders.feature_extractor import SSD_EXTRACTORS
+from boxwright.builders.ssd.feature_extractor import SSD_EXTRACTORS
 from boxwright.checkpoints.export_weights import write_safetensors, write_tensorflow_checkpoint
 from boxwright.config import messages as m
 from boxwright.config import parse_message

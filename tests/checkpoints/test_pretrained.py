@@ -12,10 +12,10 @@ import timm
 import torch
 from safetensors.torch import save_file
 
+from boxwright.base.errors import ConfigError
 from boxwright.builders.training import build_training
 from boxwright.config import messages as m
 from boxwright.config import parse_message
-from boxwright.errors import ConfigError
 from tests.conftest import small_config_text
 
 NAME = "test_resnet.r160_in1k"

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from boxwright.base.errors import BoxwrightError
 from boxwright.cli.console import console, errors
 from boxwright.cli.main import app, main
-from boxwright.errors import BoxwrightError
 from tests.conftest import SMALL_MODEL
 
 RUNNER = CliRunner()

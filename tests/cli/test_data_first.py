@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from boxwright.base.errors import BoxwrightError, ConfigError, OutputError
 from boxwright.cli.main import app
-from boxwright.errors import BoxwrightError, ConfigError, OutputError
 from tests.autoconfig.datasets import coco, roboflow_coco, roboflow_yolo, tfrecords, voc
 
 RUNNER = CliRunner()

@@ -14,10 +14,10 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+from boxwright.base.errors import BoxwrightError
 from boxwright.checkpoints.export_weights import write_tensorflow_checkpoint
 from boxwright.cli.console import console, errors
 from boxwright.cli.main import app, like_absl
-from boxwright.errors import BoxwrightError
 from boxwright.exporters.export import report_path
 from boxwright.tensorflow.bundle import Bundle
 from tests.exporters.exported import made_once

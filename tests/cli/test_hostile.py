@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from boxwright.base.errors import DataError
+from boxwright.base.files import MARKER
 from boxwright.cli.main import main
 from boxwright.data.image_io import encode_jpeg, encode_png
 from boxwright.data.shapes import ShapesDataset
-from boxwright.errors import DataError
-from boxwright.files import MARKER
 from boxwright.inference.predict import predict
 from boxwright.inference.sources import find_sources
 from tests.fuzz.readers import small_checkpoint

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from boxwright.errors import ConfigError
+from boxwright.base.errors import ConfigError
 from tests.cli.test_export_commands import run
 from tests.exporters.exported import exported_detector
 from tests.serving.running import served_by_command

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from boxwright.base.errors import ConfigError
 from boxwright.cli.main import app
 from boxwright.cli.words import FieldWords, apply_words, batch_override
 from boxwright.config import load_config, parse_message
 from boxwright.config.messages import TrainEvalPipelineConfig
-from boxwright.errors import ConfigError
 
 RUNNER = CliRunner()
 

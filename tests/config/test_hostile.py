@@ -10,13 +10,13 @@ import pytest
 import torch
 
 import boxwright as bw
+from boxwright.base.errors import ConfigError, DataError
 from boxwright.config import dump_message, load_config, parse_message
 from boxwright.config import messages as m
 from boxwright.config.message import Message, field_specs
 from boxwright.config.overrides import apply_override
 from boxwright.config.support import field_status
 from boxwright.data.label_map import load_label_map
-from boxwright.errors import ConfigError, DataError
 from boxwright.optimization.trainable import Freezing, Trainable
 from tests.conftest import SMALL_MODEL
 from tests.fuzz.guard import guarded

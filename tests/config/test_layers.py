@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from boxwright.base.errors import ConfigError
 from boxwright.config import Pipeline, dump_message, load_config, parse_message
 from boxwright.config.layers import lay_over
-from boxwright.errors import ConfigError
 
 FOUR_LINES = """preset: "ssd_mobilenet_v2_fpnlite_320"
 num_classes: 3

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from boxwright.base.errors import ConfigError
 from boxwright.config import Pipeline, dump_message, parse_message
 from boxwright.config.overrides import apply_override
-from boxwright.errors import ConfigError
 
 BASE = """
 model { ssd { num_classes: 1 } }

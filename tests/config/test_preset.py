@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from boxwright.base.errors import ConfigError
 from boxwright.config import load_config
 from boxwright.config.message import Message, field_specs
 from boxwright.config.preset import FOLDER, preset_names, preset_path, preset_text
 from boxwright.config.support import field_status, report
-from boxwright.errors import ConfigError
 from tests.conftest import extra_folder
 
 SIDES = ("640", "1024", "800x1333")

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from boxwright.base.errors import ConfigError
 from boxwright.builders.missing import missing_for_training
 from boxwright.builders.plans import build_plans
 from boxwright.config import load_config
 from boxwright.config.message import Message, field_specs
 from boxwright.config.support import refuse_unsupported
-from boxwright.errors import ConfigError
 from tests.conftest import extra_folder
 
 FOLDER = extra_folder("BOXWRIGHT_CONFIGS")

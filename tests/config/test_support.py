@@ -8,14 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from boxwright.base.errors import ConfigError
 from boxwright.builders.detector import build_detector
 from boxwright.builders.evaluation import _METRICS, build_evaluation
-from boxwright.builders.faster_rcnn_extractor import FASTER_RCNN_EXTRACTORS
-from boxwright.builders.feature_extractor import SSD_EXTRACTORS
+from boxwright.builders.faster_rcnn.feature_extractor import FASTER_RCNN_EXTRACTORS
 from boxwright.builders.groundtruth import build_groundtruth
 from boxwright.builders.input_reader import build_dataset
 from boxwright.builders.pretrained import wants_pretrained
-from boxwright.builders.refinedet_extractor import REFINEDET_EXTRACTORS
+from boxwright.builders.refinedet.feature_extractor import REFINEDET_EXTRACTORS
+from boxwright.builders.ssd.feature_extractor import SSD_EXTRACTORS
 from boxwright.builders.training import _SCOPES, build_training
 from boxwright.config import Pipeline, load_config, parse_message
 from boxwright.config import messages as m
@@ -23,7 +24,6 @@ from boxwright.config.field import Values, values_of
 from boxwright.config.message import Message
 from boxwright.config.support import field_status, refuse_unsupported, report
 from boxwright.data.label_map import load_label_map
-from boxwright.errors import ConfigError
 from boxwright.models.necks.bifpn import COMBINERS
 from tests.conftest import SMALL_MODEL, SMALL_TRAINING, extra_folder
 from tests.data.other_formats import open_images_of, yolo_of

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from boxwright.base.errors import ConfigError
 from boxwright.config import Pipeline, dump_message, load_config, parse_message
 from boxwright.config import messages as m
-from boxwright.errors import ConfigError
 from tests.config.protobuf_oracle import protobuf_reads
 from tests.conftest import SMALL_MODEL, SMALL_TRAINING, extra_folder
 

@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from boxwright.base.errors import ConfigError
 from boxwright.builders.detector import build_detector
 from boxwright.builders.losses import build_criterion
-from boxwright.builders.target_assigner import build_target_assigner
+from boxwright.builders.ssd.target_assigner import build_target_assigner
 from boxwright.config import messages as m
 from boxwright.config import parse_message
 from boxwright.criteria.anchor import AnchorCriterion, LossNormalizer
@@ -20,7 +21,6 @@ from boxwright.criteria.expected_weights import Balance, ExpectedSampling, Rewei
 from boxwright.criteria.localization_losses import AbsoluteError, GeneralizedIouLoss, IouLoss, SmoothL1
 from boxwright.criteria.target_assigner import ClassColumns, ConfidenceTargetAssigner, TargetAssigner
 from boxwright.criteria.terms import LossTerm
-from boxwright.errors import ConfigError
 from boxwright.ops.box_coder import FasterRcnnBoxCoder, KeypointBoxCoder, MeanStddevBoxCoder
 from boxwright.ops.matcher import ArgmaxMatcher, BipartiteMatcher
 from boxwright.ops.similarity import ThresholdedIou, negative_squared_distance

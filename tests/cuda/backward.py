@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["backward"]
-
 
 @torch.no_grad()
 def backward(tensors: Tensor | Sequence[Tensor], *_: object, **__: object) -> None:

@@ -9,8 +9,6 @@ import sys
 
 import torch
 
-__all__ = ["KNOWN_BETTER", "UNKNOWN", "unsupported"]
-
 # What the dispatcher calls operations that the tables have by another name.
 _CALLED = {
     "convolution": "conv2d",

@@ -23,18 +23,6 @@ from tests.cuda.fake import fake_batch, fake_cuda, to_fake
 from tests.cuda.ledger import Ledger
 from tests.exporters.small_detectors import CATEGORIES, FAMILIES
 
-__all__ = [
-    "ALL",
-    "ONE_OF_EACH",
-    "PRECISIONS",
-    "RESIZERS",
-    "FakeRun",
-    "fake_run",
-    "learner_from",
-    "learner_of",
-    "on_fake_gpu",
-]
-
 # SSD's own mining (SSD, section 2.2), which no other small detector has.
 _FAMILIES = FAMILIES | {
     "ssd, mined": FAMILIES["ssd, softmax"]

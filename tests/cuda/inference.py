@@ -14,8 +14,6 @@ from boxwright.evaluation.run import _looked_at
 from boxwright.types import Detections
 from tests.cuda.families import FakeRun
 
-__all__ = ["look"]
-
 
 def _plan() -> EvaluationPlan:
     reader = parse_message('tf_record_input_reader { input_path: "none" }', m.InputReader)

@@ -15,8 +15,6 @@ from torch.utils._pytree import tree_leaves
 
 import boxwright
 
-__all__ = ["Ledger", "MixedDevicesError"]
-
 _PACKAGE = Path(boxwright.__file__).parent
 _TESTS = Path(__file__).parent.parent
 _COPIES = {"_to_copy", "copy_", "copy", "_foreach_copy_", "_foreach_copy"}

@@ -15,8 +15,6 @@ from tests.cuda import backward
 from tests.cuda.families import FakeRun
 from tests.cuda.ledger import Ledger
 
-__all__ = ["launches"]
-
 
 class _Captured:
     """A part of a step of which operations are counted, those of its forward pass and of the nodes that it leaves."""

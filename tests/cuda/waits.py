@@ -6,8 +6,6 @@ a copy from the CPU of what a list of numbers says waits until the numbers have 
 
 from __future__ import annotations
 
-__all__ = ["ALWAYS", "DESCRIBED", "MOST", "REASONS", "STEPS", "Wait"]
-
 Wait = tuple[str, str]
 
 _ARRIVED: Wait = ("training/step.py _read", "Event.synchronize")

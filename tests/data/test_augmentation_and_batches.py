@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from boxwright.builders.augmentation import build_steps
+from boxwright.base.errors import ConfigError
+from boxwright.builders.augmentation.steps import build_steps
 from boxwright.config import messages as m
 from boxwright.config import parse_message
 from boxwright.data.augmentation.color import RandomBrightness, RandomContrast, RandomSaturation
@@ -17,7 +18,6 @@ from boxwright.data.batch import Batch, collate, to_input
 from boxwright.data.loader import TrainingExamples, training_batches
 from boxwright.data.order import StreamSettings, sample_keys
 from boxwright.data.shapes import ShapesDataset
-from boxwright.errors import ConfigError
 from boxwright.preprocessing.image_resizer import FixedShapeResizer, KeepAspectRatioResizer
 from boxwright.types import Sample
 from boxwright.types.packing import packed, tensors_of

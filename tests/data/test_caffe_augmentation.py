@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import boxwright as bw
-from boxwright.builders.augmentation import build_steps
+from boxwright.builders.augmentation.steps import build_steps
 from boxwright.config import messages as m
 from boxwright.config import parse_message
 from boxwright.data.augmentation.caffe import CaffeDistort, OverlapCrop, RandomExpand, RandomInterpolationResize

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from boxwright.base.errors import DataError
 from boxwright.data.convert import open_dataset, write_coco, write_tfrecords, write_voc
 from boxwright.data.dataset import Dataset
 from boxwright.data.shapes import ShapesDataset
 from boxwright.data.survey import survey_dataset
 from boxwright.data.tfrecord import TFRecordFile, write_records
 from boxwright.data.voc import VocDataset
-from boxwright.errors import DataError
 from tests.conftest import extra_folder
 
 pytestmark = pytest.mark.filterwarnings("ignore:masks are left out")

@@ -17,6 +17,8 @@ import pytest
 from PIL import Image
 
 import boxwright as bw
+from boxwright.base.errors import DataError, OutputError
+from boxwright.base.files import MARKER
 from boxwright.data.coco import CocoDataset
 from boxwright.data.convert import open_dataset, write_coco, write_tfrecords, write_voc
 from boxwright.data.image_io import decode_image, encode_jpeg, encode_png
@@ -27,8 +29,6 @@ from boxwright.data.tfrecord import TFRecordFile, write_records
 from boxwright.data.tfrecord_dataset import TFRecordDataset
 from boxwright.data.voc import VocDataset
 from boxwright.drawing import contact_sheet, draw_boxes, side_by_side
-from boxwright.errors import DataError, OutputError
-from boxwright.files import MARKER
 from boxwright.types import Sample
 from tests.fuzz.guard import guarded
 from tests.fuzz.readers import CLASSES, COCO, READERS
@@ -663,7 +663,7 @@ def test_a_full_disk_leaves_nothing_half_written(tmp_path: Path, monkeypatch: py
     def full(*_: object) -> None:
         raise OSError(28, os.strerror(28))
 
-    monkeypatch.setattr("boxwright.files.os.fsync", full)
+    monkeypatch.setattr("boxwright.base.files.os.fsync", full)
     for write, name in ((write_tfrecords, "a.record"), (write_coco, "c.json"), (write_voc, "v")):
         with pytest.raises(OutputError, match=f"{tmp_path}/.*: could not be written: No space left on device"):
             write(Named("cat", "x.png"), tmp_path / name)  # type: ignore[operator]

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from boxwright.base.errors import DataError
 from boxwright.data.image_io import decode_image, encode_png, read_image
-from boxwright.errors import DataError
 
 RAMP = (np.arange(6 * 8).reshape(6, 8) * 5).astype(np.uint8)
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from boxwright.base.errors import DataError
 from boxwright.data.label_map import load_label_map, write_label_map
-from boxwright.errors import DataError
 from tests.conftest import GOLDEN
 
 

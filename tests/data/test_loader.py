@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 import boxwright as bw
+from boxwright.base.errors import TrainingError
 from boxwright.data.augmentation.transform import Chain
 from boxwright.data.batch import Batch
 from boxwright.data.loader import BatchStream, TrainingExamples, training_batches
 from boxwright.data.order import StreamSettings
 from boxwright.data.shapes import ShapesDataset
-from boxwright.errors import TrainingError
 from boxwright.preprocessing.image_resizer import FixedShapeResizer
 from boxwright.types import Sample
 

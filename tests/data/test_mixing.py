@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from boxwright.builders.augmentation import build_steps
+from boxwright.base.errors import ConfigError
+from boxwright.builders.augmentation.steps import build_steps
 from boxwright.config import messages as m
 from boxwright.config import parse_message
 from boxwright.data.augmentation.copy_paste import CopyPaste
@@ -18,7 +19,6 @@ from boxwright.data.augmentation.scale_jitter import LargeScaleJitter
 from boxwright.data.augmentation.tile import RandomTile
 from boxwright.data.augmentation.transform import Transform
 from boxwright.data.shapes import ShapesDataset
-from boxwright.errors import ConfigError
 from boxwright.types import Sample
 
 SHAPES = ShapesDataset(20, seed=3, size=(48, 64))

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from boxwright.base.errors import DataError, OutputError
 from boxwright.data.label_map import load_label_map
 from boxwright.data.tf_example import encode_example, read_features
 from boxwright.data.tfrecord import TFRecordFile, expand_paths, write_records
 from boxwright.data.tfrecord_dataset import TFRecordDataset
-from boxwright.errors import DataError, OutputError
 from boxwright.types import Categories, Category
 from tests.conftest import GOLDEN
 

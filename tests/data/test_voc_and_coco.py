@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from boxwright.base.errors import DataError
 from boxwright.data.coco import CocoDataset
 from boxwright.data.image_io import encode_png
 from boxwright.data.voc import VocDataset
-from boxwright.errors import DataError
 from boxwright.types import Categories, Category
 
 

@@ -13,6 +13,7 @@ from PIL import Image
 from scipy.io import savemat
 
 import boxwright as bw
+from boxwright.base.errors import DataError
 from boxwright.builders.input_reader import build_dataset
 from boxwright.config import messages as m
 from boxwright.config import parse_message
@@ -21,7 +22,6 @@ from boxwright.data.convert import detect_format, open_dataset, write_coco, writ
 from boxwright.data.fddb import FddbDataset, ellipse_boxes
 from boxwright.data.tfrecord_dataset import TFRecordDataset
 from boxwright.data.wider_face import FACE_LANDMARKS, WiderFaceDataset
-from boxwright.errors import DataError
 
 PARADE, MARCH = "0--Parade/0_Parade_marchingband_1_849.jpg", "1--Handshaking/1_Handshaking_2.jpg"
 BENCHMARK = f"""{PARADE}

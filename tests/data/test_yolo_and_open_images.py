@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from boxwright.base.errors import DataError
 from boxwright.builders.input_reader import build_dataset
 from boxwright.cli.main import app
 from boxwright.config import messages as m
@@ -17,7 +18,6 @@ from boxwright.data.coco import CocoDataset
 from boxwright.data.convert import open_dataset, write_yolo
 from boxwright.data.open_images import OpenImagesDataset
 from boxwright.data.yolo import YoloDataset
-from boxwright.errors import DataError
 from tests.data.other_formats import open_images_of, yolo_of
 
 

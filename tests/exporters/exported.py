@@ -15,8 +15,6 @@ import boxwright as bw
 from boxwright.exporters.export import About, export
 from tests.exporters.small_detectors import FEW_LAYERS, build, pictures
 
-__all__ = ["Exported", "exported_detector", "made_once"]
-
 _RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID") or str(os.getpid())
 
 

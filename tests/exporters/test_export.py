@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 
 import boxwright as bw
+from boxwright.base.errors import DataError, ExportError, OutputError
 from boxwright.config import messages as m
 from boxwright.config import parse_message
-from boxwright.errors import DataError, ExportError, OutputError
 from boxwright.exporters.export import export, open_session_of, report_path, verify
 from boxwright.exporters.graph import PREPROCESSED
 from boxwright.exporters.onnx_file import with_output

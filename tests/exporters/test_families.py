@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from boxwright.errors import ExportError
+from boxwright.base.errors import ExportError
 from boxwright.exporters.export import FORMATS, export, open_session_of
 from tests.exporters.small_detectors import FAMILIES, SSD, build, pictures
 

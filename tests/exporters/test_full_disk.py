@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from boxwright.errors import OutputError
+from boxwright.base.errors import OutputError
 from boxwright.exporters.export import FORMATS, _naming
 from boxwright.exporters.onnx_file import onnx_model
 from boxwright.exporters.openvino_file import openvino_model

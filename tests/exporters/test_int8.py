@@ -8,8 +8,8 @@ from typing import Any
 import onnx
 import pytest
 
+from boxwright.base.errors import ExportError
 from boxwright.data.shapes import ShapesDataset
-from boxwright.errors import ExportError
 from boxwright.exporters.accuracy import average_precision, compared_accuracy
 from boxwright.exporters.export import About, export
 from boxwright.runtime.sessions import open_session

@@ -20,7 +20,7 @@ from flatbuffers.table import Table
 from numpy.typing import NDArray
 
 import boxwright as bw
-from boxwright.errors import ExportError
+from boxwright.base.errors import ExportError
 from boxwright.exporters.describe import describe
 from boxwright.exporters.export import About, export
 from boxwright.exporters.litert_file import PYTHON, litert_input, litert_model, save_litert
@@ -246,9 +246,7 @@ def test_damaged_and_strange_files(detector: bw.Detector, tmp_path: Path) -> Non
         open_session(path)
     with pytest.raises(ExportError, match="boxwright"):
         open_session(path, allow_edited=True)
-    script = (
-        "import sys; from boxwright.runtime.sessions import open_session; from boxwright.errors import ExportError\n"
-    )
+    script = "import sys; from boxwright.runtime.sessions import open_session; from boxwright.base.errors import ExportError\n"
     script += (
         "for p in sys.argv[1:]:\n try: open_session(p, allow_edited=True)\n except ExportError: print('refused')\n"
     )

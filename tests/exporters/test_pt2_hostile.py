@@ -18,7 +18,7 @@ import pytest
 import torch
 
 import boxwright as bw
-from boxwright.errors import ExportError
+from boxwright.base.errors import ExportError
 from boxwright.exporters.pt2_archive import checked_members
 from boxwright.inference.exports import open_export
 from boxwright.runtime.metadata_reader import read_metadata

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from boxwright.base.errors import ExportError
 from boxwright.config.text_format import parse_text
-from boxwright.errors import ExportError
 from boxwright.exporters.triton import tensorrt_line, write_triton
 from boxwright.runtime.sessions import open_session
 from tests.exporters.exported import exported_detector

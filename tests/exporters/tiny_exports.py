@@ -18,8 +18,6 @@ from boxwright.exporters.pt2_file import save_pt2
 from boxwright.runtime.metadata import Metadata
 from tests.exporters.exported import made_once
 
-__all__ = ["ABOUT", "LITERT_ABOUT", "PICTURE", "Tiny", "copied_export", "program_of", "tiny_export"]
-
 ABOUT = Metadata(
     format="onnx",
     boxwright="1",

@@ -24,8 +24,6 @@ from tests.conftest import small_config_text
 from tests.fuzz.mutate import mutate
 from tests.fuzz.readers import small_checkpoint
 
-__all__ = ["fuzz_commands"]
-
 _SECONDS = 120
 _ODD = [
     "",

@@ -10,12 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from boxwright.errors import BoxwrightError
+from boxwright.base.errors import BoxwrightError
 from boxwright.inference.exports import open_export
 from tests.exporters.tiny_exports import tiny_export
 from tests.fuzz.reader import AcceptedError, Reader
-
-__all__ = ["EXPORT_READERS"]
 
 # Between the .xml and the .bin of one input.
 _BESIDE = b"\n<!-- weights -->\n"

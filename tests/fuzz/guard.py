@@ -14,9 +14,7 @@ from typing import Any
 
 import torch
 
-from boxwright.errors import BoxwrightError
-
-__all__ = ["Outcome", "guarded"]
+from boxwright.base.errors import BoxwrightError
 
 # Far beyond what any input needs: a machine that is loaded four times over passes.
 SECONDS, MEMORY = 120, 6 * 2**30

@@ -20,8 +20,6 @@ from tests.exporters.small_detectors import pictures
 from tests.fuzz.mutate import mutate
 from tests.serving.running import serving
 
-__all__ = ["fuzz_http"]
-
 _SECONDS = 60
 _DUE = (503, 504)
 _PREDICT, _INFER = "/v1/models/detector:predict", "/v2/models/detector/infer"

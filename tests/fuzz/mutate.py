@@ -6,8 +6,6 @@ import random
 import re
 from collections.abc import Sequence
 
-__all__ = ["mutate"]
-
 _ODD = [
     b"nan",
     b"inf",

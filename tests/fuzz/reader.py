@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["AcceptedError", "Reader"]
-
 
 class AcceptedError(AssertionError):
     """An input was accepted, and means something else than what was written."""

@@ -49,8 +49,6 @@ from tests.conftest import SMALL_MODEL, SMALL_TRAINING
 from tests.fuzz.exports import EXPORT_READERS
 from tests.fuzz.reader import AcceptedError, Reader
 
-__all__ = ["READERS", "small_checkpoint"]
-
 CLASSES = Categories((Category(0, 1, "circle"), Category(1, 2, "square"), Category(2, 3, "a b")))
 RECORDS = [b"", b"one", b"x" * 500, bytes(range(256)), b"\0" * 40, b"end"]
 

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import torch
 
-from boxwright.errors import BoxwrightError
+from boxwright.base.errors import BoxwrightError
 from tests.fuzz.commands import fuzz_commands
 from tests.fuzz.http import fuzz_http
 from tests.fuzz.mutate import mutate

@@ -297,7 +297,7 @@ def _samples(data: bytes, folder: Path) -> None:
 
 
 def augment(data: bytes) -> None:
-    from boxwright.builders.augmentation import build_steps
+    from boxwright.builders.augmentation.steps import build_steps
     from boxwright.builders.image_resizer import build_image_resizer
 
     steps, resizer, *_ = ast.literal_eval(re.sub(r"<[^>]*>", "None", data.decode()))

@@ -53,7 +53,7 @@ def test_the_same_seed_gives_the_same_inputs() -> None:
 @pytest.mark.parametrize("kind", ["raises", "dies", "memory", "accepts", "long"])
 def test_what_breaks_is_found(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader with each kind of fault at one of five inputs: one finding, with its input, and the others are read."""
-    from boxwright.errors import DataError
+    from boxwright.base.errors import DataError
 
     class LongError(DataError):
         def __str__(self) -> str:

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from boxwright.inference.finders import Model, OpenModel
 from boxwright.types import FoundObjects
 
-__all__ = ["BlobModel", "find_blobs", "picture_of"]
-
 Image = NDArray[np.uint8]
 
 

@@ -13,8 +13,6 @@ import av
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["serving_pictures"]
-
 _RATE = 25
 _CLOCK = 90_000
 _MOST = 1200  # bytes of a packet

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from boxwright.base.errors import DataError
 from boxwright.data.image_io import encode_png
-from boxwright.errors import DataError
 from boxwright.inference.fetch import fetch_image, names_image
 from boxwright.inference.predict import predict
 from boxwright.inference.sources import VideoSource, WebImageSource, find_sources

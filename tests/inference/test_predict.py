@@ -16,9 +16,9 @@ import pytest
 from numpy.typing import NDArray
 from pycocotools.coco import COCO
 
+from boxwright.base.errors import ConfigError, DataError, OutputError
+from boxwright.base.files import MARKER, unfinished
 from boxwright.data.image_io import decode_image, encode_jpeg, encode_png, read_image
-from boxwright.errors import ConfigError, DataError, OutputError
-from boxwright.files import MARKER, unfinished
 from boxwright.inference.predict import predict
 from boxwright.inference.settings import PredictionSettings
 from boxwright.inference.sources import CameraSource, Frame, ImageSource, VideoSource, find_sources
@@ -276,7 +276,7 @@ def test_a_full_disk_ends_it_where_the_picture_would_have_been(
 ) -> None:
     """Pictures are written by another thread; its error is this one's."""
     import boxwright.inference.predict as module
-    from boxwright.errors import OutputError
+    from boxwright.base.errors import OutputError
 
     def full(path: Path, content: bytes) -> None:
         raise OutputError(f"{path}: could not be written: No space left on device")

@@ -21,10 +21,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from boxwright.base.errors import DataError
 from boxwright.data.image_io import encode_png
 from boxwright.data.tf_example import encode_example
 from boxwright.data.tfrecord import write_records
-from boxwright.errors import DataError
 from boxwright.inference.collections import Unit, items_of, units_of
 from boxwright.inference.engines import over_processes, over_ray
 from boxwright.inference.settings import PredictionSettings

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from boxwright.errors import DataError, OutputError
+from boxwright.base.errors import DataError, OutputError
 from boxwright.inference.files import VIDEOS
 from boxwright.inference.video import frame_count, open_video_for_writing, read_video
 from tests.inference.blobs import picture_of
@@ -252,12 +252,12 @@ def test_a_video_that_is_cut_off_or_damaged_gives_what_it_has(tmp_path: Path) ->
 
 
 def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import boxwright.files
+    import boxwright.base.files
 
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(boxwright.files.os, "fsync", full)
+    monkeypatch.setattr(boxwright.base.files.os, "fsync", full)
     with pytest.raises(OutputError, match="No space left on device"):
         write(tmp_path / "a.mp4", shots(2))
     assert list(tmp_path.iterdir()) == []

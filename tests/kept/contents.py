@@ -16,8 +16,6 @@ import boxwright as bw
 from boxwright.checkpoints.store import read_checkpoint
 from boxwright.data.shapes import ShapesDataset
 
-__all__ = ["FOLDER", "detections_of", "losses_of", "resumed_to", "sums_of"]
-
 FOLDER = Path(__file__).parent
 
 

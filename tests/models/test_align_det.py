@@ -8,11 +8,11 @@ from torch import nn
 from torch.nn import functional as F
 
 import boxwright as bw
+from boxwright.base.errors import ConfigError
 from boxwright.config import messages as m
 from boxwright.config import parse_message
 from boxwright.criteria.anchor import AnchorCriterion
 from boxwright.criteria.cascade import CascadeCriterion
-from boxwright.errors import ConfigError
 from boxwright.models.align_det import AlignDet
 from boxwright.models.heads.aligned import AlignedHead, AlignmentConvHead
 from boxwright.models.heads.outputs import HeadOutput

@@ -7,9 +7,9 @@ import copy
 import pytest
 import torch
 
-from boxwright.anchors.grid import GridAnchorGenerator
 from boxwright.models import anchor_layer
 from boxwright.models.anchor_layer import AnchorLayer
+from boxwright.ops.anchors.grid import GridAnchorGenerator
 
 GENERATOR = GridAnchorGenerator((0.5, 1.0), (1.0, 2.0), (32.0, 32.0))
 

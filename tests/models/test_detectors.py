@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import boxwright as bw
-from boxwright.builders.feature_extractor import SSD_EXTRACTORS, build_feature_extractor
 from boxwright.builders.hyperparams import variance_scaling
+from boxwright.builders.ssd.feature_extractor import SSD_EXTRACTORS, build_feature_extractor
 from boxwright.config import messages as m
 from boxwright.config import parse_message
 from boxwright.criteria.terms import LossTerm

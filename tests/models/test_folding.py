@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import boxwright as bw
-from boxwright.errors import ConfigError
+from boxwright.base.errors import ConfigError
 from boxwright.models import folding
 from boxwright.models.batch_norm import BatchNorm2d
 from boxwright.models.folding import fold_batch_norms

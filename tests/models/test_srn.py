@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 import boxwright as bw
+from boxwright.base.errors import ConfigError
 from boxwright.config import messages as m
 from boxwright.config import parse_message
 from boxwright.criteria.anchor import AnchorCriterion
 from boxwright.criteria.cascade import CascadeCriterion
-from boxwright.errors import ConfigError
 from boxwright.models.heads.receptive_field_enhancement import ReceptiveFieldEnhancement
 from boxwright.models.layers import ConvSettings
 from boxwright.models.srn import SRN

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import boxwright as bw
+from boxwright.base.errors import ConfigError, DataError
 from boxwright.builders.detector import build_detector
 from boxwright.config import messages as m
 from boxwright.config import parse_message
@@ -17,7 +18,6 @@ from boxwright.criteria.example_sampler import MinibatchSampler
 from boxwright.criteria.region_sampler import RegionSampler
 from boxwright.criteria.target_assigner import ClassColumns, TargetAssigner
 from boxwright.criteria.terms import LossTerm
-from boxwright.errors import ConfigError, DataError
 from boxwright.models.detector import Detector
 from boxwright.models.faster_rcnn import FasterRCNN
 from boxwright.models.multi_scale import MULTI_SCALE, MultiScaleDetector

@@ -9,10 +9,10 @@ from torchvision.models.detection import ssd300_vgg16
 from torchvision.models.detection.ssd import SSDFeatureExtractorVGG
 from torchvision.models.vgg import vgg16
 
-from boxwright.builders.feature_extractor import FeatureExtractor, build_feature_extractor
+from boxwright.base.errors import ConfigError
+from boxwright.builders.ssd.feature_extractor import FeatureExtractor, build_feature_extractor
 from boxwright.config import messages as m
 from boxwright.config import parse_message
-from boxwright.errors import ConfigError
 
 
 def ours(layers: int) -> FeatureExtractor:

@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from boxwright.base.errors import ConfigError
 from boxwright.builders.optimizer import build_optimizer
 from boxwright.config import messages as m
 from boxwright.config import parse_message
-from boxwright.errors import ConfigError
 from boxwright.optimization.moving_average import MovingAverage
 from boxwright.optimization.optimizers import AdamW, Optimizer
 

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from boxwright.types import Sample
 
-__all__ = ["index_picture", "measure"]
-
 _PARITY = (101, 201)  # of the third channel of the index picture, by (row + column) % 2
 _SIDES = ("ymin", "xmin", "ymax", "xmax")
 

@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Replay"]
-
 _ATTEMPTS = 100
 _WINDOW = "sample_distorted_bounding_box"
 

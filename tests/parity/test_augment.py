@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from boxwright.builders.augmentation import build_steps
+from boxwright.builders.augmentation.steps import build_steps
 from boxwright.config import messages as m
 from boxwright.config import parse_message
 from boxwright.data.augmentation import autoaugment

@@ -18,7 +18,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from boxwright.builders.augmentation import build_steps
+from boxwright.builders.augmentation.steps import build_steps
 from boxwright.config import messages as m
 from boxwright.config import parse_message
 from boxwright.data.augmentation.transform import Transform

@@ -9,19 +9,19 @@ import pytest
 import torch
 from torch import Tensor
 
+from boxwright.base.errors import ConfigError
 from boxwright.builders.anchor_generator import build_anchor_generator
 from boxwright.builders.image_resizer import build_image_resizer
 from boxwright.builders.losses import build_classification_loss, build_hard_example_miner, build_localization_loss
 from boxwright.builders.optimizer import build_optimizer, build_schedule
 from boxwright.builders.post_processing import build_nms, build_score_converter
-from boxwright.builders.target_assigner import build_box_coder, build_matcher, build_similarity
+from boxwright.builders.ssd.target_assigner import build_box_coder, build_matcher, build_similarity
 from boxwright.config import messages as m
 from boxwright.config import parse_message
 from boxwright.criteria.class_index_losses import NO_COLUMN, as_rows
 from boxwright.criteria.classification_losses import Dice
 from boxwright.criteria.example_sampler import BalancedSampler, MinibatchSampler
 from boxwright.criteria.target_assigner import ClassColumns, ConfidenceTargetAssigner, TargetAssigner
-from boxwright.errors import ConfigError
 from boxwright.ops.box_coder import FasterRcnnBoxCoder, KeypointBoxCoder
 from boxwright.ops.masks import reframe_masks
 from boxwright.ops.matcher import ArgmaxMatcher

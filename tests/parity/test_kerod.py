@@ -14,7 +14,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from boxwright.anchors.flexible_grid import AnchorGrid, FlexibleGridAnchorGenerator
 from boxwright.builders.detector import build_detector
 from boxwright.config import load_config
 from boxwright.criteria.example_sampler import MinibatchSampler
@@ -24,6 +23,7 @@ from boxwright.criteria.terms import LossTerm
 from boxwright.criteria.two_stage import TwoStageCriterion, accuracies
 from boxwright.models.detector import Detector
 from boxwright.models.faster_rcnn import FasterRCNN
+from boxwright.ops.anchors.flexible_grid import AnchorGrid, FlexibleGridAnchorGenerator
 from boxwright.ops.box_coder import FasterRcnnBoxCoder
 from boxwright.ops.boxes import clip_boxes, pairwise_iou
 from boxwright.ops.matcher import ArgmaxMatcher, OwnLowQualityMatcher

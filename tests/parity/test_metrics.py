@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
+from boxwright.base.errors import ConfigError
 from boxwright.builders.evaluation import build_evaluation
 from boxwright.config import Pipeline, parse_message
-from boxwright.errors import ConfigError
 from boxwright.metrics.regions import ImageMasks
 from boxwright.ops.run_lengths import encode_mask
 from boxwright.types import Categories, Category, FoundObjects, Sample

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from boxwright.base.errors import ConfigError
 from boxwright.builders.detector import build_detector
 from boxwright.checkpoints.load_weights import load_weights
 from boxwright.config import messages as m
@@ -17,7 +18,6 @@ from boxwright.config import parse_message
 from boxwright.criteria.anchor import AnchorCriterion
 from boxwright.criteria.class_index_losses import as_rows
 from boxwright.criteria.terms import LossTerm
-from boxwright.errors import ConfigError
 from boxwright.models.detector import Detector
 from boxwright.ops.boxes import pairwise_iou
 from boxwright.postprocessing.anchor import AnchorPostprocessor

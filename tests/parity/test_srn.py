@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import boxwright as bw
-from boxwright.anchors.flexible_grid import AnchorGrid, FlexibleGridAnchorGenerator
-from boxwright.anchors.rounded import rounded_sides
 from boxwright.builders.srn import srn_anchors
 from boxwright.config import messages as m
 from boxwright.config import parse_message
 from boxwright.models.multi_scale import MultiScaleDetector, ScalePyramid
 from boxwright.models.network import Network
 from boxwright.models.srn import SRN
+from boxwright.ops.anchors.flexible_grid import AnchorGrid, FlexibleGridAnchorGenerator
+from boxwright.ops.anchors.rounded import rounded_sides
 from boxwright.ops.box_coder import PixelCentreBoxCoder
 from boxwright.ops.boxes import clip_boxes, pairwise_iou
 from boxwright.ops.nms import suppress_classes

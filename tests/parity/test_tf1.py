@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
+from boxwright.base.errors import ConfigError
 from boxwright.builders.detector import build_detector
 from boxwright.checkpoints.load_weights import LoadReport, load_weights
 from boxwright.config import messages as m
 from boxwright.config import parse_message
-from boxwright.errors import ConfigError
 from boxwright.models.detector import Detector
 from boxwright.types import AnchorPredictions
 from tests.conftest import GOLDEN, yxyx

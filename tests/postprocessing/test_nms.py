@@ -8,10 +8,10 @@ import pytest
 import torch
 from torchvision.ops import nms
 
+from boxwright.base.errors import ConfigError
 from boxwright.builders.post_processing import build_nms, build_score_converter
 from boxwright.config import messages as m
 from boxwright.config import parse_message
-from boxwright.errors import ConfigError
 from boxwright.ops import nms as greedy
 from boxwright.ops import suppression
 from boxwright.ops.boxes import pairwise_iou

@@ -19,6 +19,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import boxwright as bw
+from boxwright.base.errors import BoxwrightError
 from boxwright.builders.input_reader import build_dataset
 from boxwright.builders.training import ENDLESS, build_training
 from boxwright.cli.main import app
@@ -26,7 +27,6 @@ from boxwright.config import load_config, parse_message
 from boxwright.config import messages as m
 from boxwright.data.convert import write_voc
 from boxwright.data.shapes import ShapesDataset
-from boxwright.errors import BoxwrightError
 from boxwright.optimization.schedules import Constant, CosineDecay, ExponentialDecay, ManualSteps
 from boxwright.preflight.anchors import Coverage, kmeans_by_iou, measure_coverage
 from boxwright.preflight.examine import Depth, examine

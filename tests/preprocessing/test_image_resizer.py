@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from boxwright.base.errors import ConfigError
 from boxwright.builders.image_resizer import build_image_resizer
 from boxwright.config import messages as m
 from boxwright.config import parse_message
-from boxwright.errors import ConfigError
 from boxwright.preprocessing.image_resizer import ConditionalShapeResizer, KeepAspectRatioResizer, to_grayscale
 from boxwright.preprocessing.preprocessor import IMAGENET, MINUS_ONE_TO_ONE, VGG_MEAN, PixelScaling, Preprocessor
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from boxwright.errors import ExportError
+from boxwright.base.errors import ExportError
 from boxwright.inference.exports import open_export
 from boxwright.runtime.export_file import check_seal, read_export_file
 from boxwright.runtime.metadata_reader import read_metadata

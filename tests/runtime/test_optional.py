@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from boxwright.errors import ExportError
+from boxwright.base.errors import ExportError
 from boxwright.runtime.optional import require_library
 
 SCRIPT = """

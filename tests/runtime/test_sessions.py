@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from boxwright.errors import ExportError
+from boxwright.base.errors import ExportError
 from boxwright.inference.exports import open_export
 from boxwright.runtime.export_file import read_export_file
 from boxwright.runtime.sessions import OnnxSession

@@ -14,7 +14,7 @@ import pytest
 from ai_edge_litert import schema_py_generated as schema
 from onnx import TensorProto, helper, numpy_helper
 
-from boxwright.errors import ExportError
+from boxwright.base.errors import ExportError
 from boxwright.exporters.onnx_file import onnx_bytes
 from boxwright.inference.exports import open_export
 from boxwright.runtime import sessions

@@ -23,8 +23,6 @@ from boxwright.serving.server import Server
 from boxwright.serving.settings import ServerSettings
 from tests.exporters.exported import exported_detector
 
-__all__ = ["HEALTH", "Running", "answer_of", "post", "served_by_command", "serving", "status"]
-
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
 

@@ -7,8 +7,8 @@ import socket
 
 import pytest
 
+from boxwright.base.errors import ConfigError
 from boxwright.cli.serve import listening_socket
-from boxwright.errors import ConfigError
 
 
 def test_answers_are_sent_at_once() -> None:

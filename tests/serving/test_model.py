@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from boxwright.errors import ExportError
+from boxwright.base.errors import ExportError
 from boxwright.inference import exports
 from boxwright.runtime.export_file import read_export_file
 from boxwright.runtime.metadata_reader import read_metadata

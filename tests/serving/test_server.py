@@ -24,7 +24,7 @@ import pytest
 from fastapi.testclient import TestClient
 from PIL import Image
 
-from boxwright.errors import ExportError
+from boxwright.base.errors import ExportError
 from boxwright.exporters.export import About, Format, export
 from boxwright.exporters.onnx_file import onnx_bytes
 from boxwright.inference import exports

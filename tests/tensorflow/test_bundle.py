@@ -11,7 +11,7 @@ import google_crc32c
 import numpy as np
 import pytest
 
-from boxwright.errors import CheckpointError, OutputError
+from boxwright.base.errors import CheckpointError, OutputError
 from boxwright.tensorflow.bundle import Bundle, find_bundle, slice_key
 from boxwright.tensorflow.bundle_writer import write_bundle
 from boxwright.tensorflow.crc import mask_crc
@@ -281,7 +281,7 @@ def test_full_disk_leaves_nothing_half_done(tmp_path: Path, monkeypatch: pytest.
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("boxwright.files.os.fsync", full)
+    monkeypatch.setattr("boxwright.base.files.os.fsync", full)
     with pytest.raises(OutputError, match="No space left"):
         write_bundle(tmp_path / "ckpt-1", {f"a{ATTRIBUTE}": np.ones(3)}, {})
     assert list(tmp_path.iterdir()) == []

@@ -14,9 +14,9 @@ import pytest
 from numpy.typing import NDArray
 
 import boxwright as bw
+from boxwright.base.errors import CheckpointError
 from boxwright.checkpoints.sources import is_tensorflow
 from boxwright.config import parse_message
-from boxwright.errors import CheckpointError
 from boxwright.tensorflow.bundle import slice_key
 from boxwright.tensorflow.bundle_writer import write_bundle
 from boxwright.tensorflow.checkpoint import find_tensorflow, open_tensorflow, step_of

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import boxwright as bw
+from boxwright.base.errors import BoxwrightError, CheckpointError
 from boxwright.checkpoints.sources import is_tensorflow
-from boxwright.errors import BoxwrightError, CheckpointError
 from boxwright.tensorflow.bundle import Bundle, find_bundle
 from boxwright.tensorflow.bundle_writer import write_bundle
 from boxwright.tensorflow.object_graph import ATTRIBUTE, GRAPH_KEY, ObjectGraph

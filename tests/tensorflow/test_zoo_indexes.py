@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from boxwright.base.errors import CheckpointError
 from boxwright.builders.detector import build_detector
 from boxwright.checkpoints.load_weights import load_weights
 from boxwright.checkpoints.sources import is_tensorflow
 from boxwright.config import load_config
-from boxwright.errors import CheckpointError
 from boxwright.tensorflow.bundle import DTYPES, Bundle, read_index
 from boxwright.tensorflow.bundle_writer import write_bundle
 from boxwright.tensorflow.crc import masked_crc

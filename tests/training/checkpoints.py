@@ -6,8 +6,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["near", "same"]
-
 
 def same(one: Any, other: Any) -> bool:
     """Say whether two contents, or parts of them, are the same to the last bit."""

@@ -18,8 +18,6 @@ from boxwright.distributed import ALONE, join_processes
 from boxwright.training.state import new_state
 from boxwright.training.step import Learner
 
-__all__ = ["RESIZERS"]
-
 RESIZERS = {
     "fixed_shape": "fixed_shape_resizer { height: 64 width: 64 }",
     "keep_aspect_ratio": "keep_aspect_ratio_resizer { min_dimension: 64 max_dimension: 128 }",

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from boxwright.errors import CheckpointError
+from boxwright.base.errors import CheckpointError
 from boxwright.training.background_writer import BackgroundWriter
 from boxwright.training.content import copied
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import boxwright as bw
+from boxwright.base.errors import DataError
 from boxwright.checkpoints.store import CheckpointStore, read_checkpoint
 from boxwright.config.load import dump_message
-from boxwright.errors import DataError
 from boxwright.evaluation import metrics_process
 from boxwright.evaluation.metrics_process import sum_up_beside
 from boxwright.evaluation.results import Evaluation

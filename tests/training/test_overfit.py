@@ -127,7 +127,7 @@ def test_learns_eight_images_by_heart(name: str, eight: Path, tmp_path: Path) ->
 
 def test_every_family_is_there() -> None:
     """SSD's VGG-16 apart: it needs 300 pixels a side and takes half an hour on two cores."""
-    from boxwright.builders.feature_extractor import SSD_EXTRACTORS
+    from boxwright.builders.ssd.feature_extractor import SSD_EXTRACTORS
     from boxwright.config.messages.ssd import TF1_EXTRACTORS
 
     families = {kind for kind, *_ in DETECTORS.values()}

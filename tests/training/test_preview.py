@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from typer.testing import CliRunner
 
-from boxwright.builders.augmentation import build_augmentation
+from boxwright.builders.augmentation.steps import build_augmentation
 from boxwright.builders.detector import build_detector
 from boxwright.builders.input_reader import build_dataset
 from boxwright.cli.main import app

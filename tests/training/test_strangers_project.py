@@ -14,11 +14,11 @@ import pytest
 from numpy.typing import NDArray
 from typer.testing import CliRunner
 
+from boxwright.base.files import write_whole
 from boxwright.cli.main import app
 from boxwright.data.convert import write_tfrecords
 from boxwright.data.image_io import encode_png
 from boxwright.data.shapes import ShapesDataset
-from boxwright.files import write_whole
 from boxwright.tensorflow.bundle_writer import write_bundle
 from boxwright.tensorflow.crc import masked_crc
 from boxwright.tensorflow.sstable import read_table

@@ -6,14 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from boxwright.base.files import is_file
 from boxwright.config.load import load_config, parse_message
 from boxwright.config.messages import TrainEvalPipelineConfig
 from boxwright.config.overrides import apply_override
-from boxwright.files import is_file
 from boxwright.runtime.formats import EXPORTS
 from boxwright.runtime.metadata_reader import read_metadata
-
-__all__ = ["Configuration", "configuration_of", "run_folder"]
 
 
 @dataclass(frozen=True, eq=False)

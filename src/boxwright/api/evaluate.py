@@ -9,16 +9,14 @@ from typing import Any
 
 from boxwright.api.configuration import configuration_of
 from boxwright.api.model import Model
+from boxwright.base.errors import ConfigError
+from boxwright.base.settings import with_options
 from boxwright.config.load import load_config
 from boxwright.config.messages import TrainEvalPipelineConfig
 from boxwright.config.overrides import apply_override
-from boxwright.errors import ConfigError
 from boxwright.evaluation.run import run_evaluation
 from boxwright.evaluation.settings import EvaluationSettings
 from boxwright.inference.evaluate_shares import open_for_evaluation
-from boxwright.settings import with_options
-
-__all__ = ["evaluate"]
 
 # A process that reads images is worth its start for long evaluations alone.
 _DEFAULTS = EvaluationSettings(workers=0)

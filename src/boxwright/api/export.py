@@ -13,16 +13,14 @@ from numpy.typing import NDArray
 from boxwright.api.configuration import run_folder
 from boxwright.api.model import Model
 from boxwright.api.pictures import is_one, pictures_of
+from boxwright.base.errors import ExportError
 from boxwright.builders.input_reader import build_dataset
 from boxwright.config.load import dump_message
 from boxwright.config.messages import TrainEvalPipelineConfig
-from boxwright.errors import ExportError
 from boxwright.exporters.export import FORMATS, About, export
 from boxwright.exporters.parity import Report
 from boxwright.exporters.pictures import varied
 from boxwright.models.detector import Detector
-
-__all__ = ["Exported", "export_model", "pictures_of_data"]
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,6 @@ from PIL import Image
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["draw_history"]
-
 _TOTAL = "Loss/total_loss"
 _SIZE, _DPI = (9.0, 3.6), 110
 

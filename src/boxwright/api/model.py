@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from boxwright.api.pictures import Picture, is_one, pictures_of
 from boxwright.api.result import DRAWN_FROM, Result
-from boxwright.errors import CheckpointError, ConfigError, ExportError
-from boxwright.files import is_file, is_folder, shown
+from boxwright.base.errors import CheckpointError, ConfigError, ExportError
+from boxwright.base.files import is_file, is_folder, shown
 from boxwright.inference.exports import open_export
 from boxwright.runtime.exported import ExportedDetector
 from boxwright.runtime.formats import EXPORTS
@@ -20,8 +20,6 @@ from boxwright.types.found import Finder
 if TYPE_CHECKING:
     from boxwright.config.messages import TrainEvalPipelineConfig
     from boxwright.models.detector import Detector
-
-__all__ = ["Model", "load"]
 
 
 def load(

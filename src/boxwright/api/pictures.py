@@ -15,13 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from boxwright.base.errors import DataError
+from boxwright.base.files import is_folder
 from boxwright.data.image_io import decode_image, read_image, to_rgb
-from boxwright.errors import DataError
-from boxwright.files import is_folder
 from boxwright.inference.fetch import fetch_image
 from boxwright.inference.files import IMAGES, VIDEOS, find_images
-
-__all__ = ["Picture", "is_one", "pictures_of"]
 
 _IMAGE, _BATCH = 3, 4
 _CHANNELS = (1, 3, 4)

@@ -7,8 +7,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from boxwright.training.log import Evaluated, Event, Scalars
 
-__all__ = ["ProgressBar", "is_watched"]
-
 _AP = "DetectionBoxes_Precision/mAP"
 
 

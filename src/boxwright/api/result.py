@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from boxwright.base.errors import DataError
+from boxwright.base.files import make_folder, write_whole
 from boxwright.data.image_io import encode_jpeg, encode_picture
-from boxwright.errors import DataError
 from boxwright.evaluation.pictures import draw_detections
 from boxwright.evaluation.results import detection_rows
-from boxwright.files import make_folder, write_whole
 from boxwright.ops.pasted_masks import mask_run_lengths, whole_masks
 from boxwright.types.found import FoundObjects, chosen
 
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from PIL.Image import Image as PilImage
 
     from boxwright.types.detections import Detections
-
-__all__ = ["DRAWN_FROM", "FoundObject", "Result"]
 
 # The least score that is drawn where the caller names none and has selected nothing.
 DRAWN_FROM = 0.5

@@ -6,14 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from boxwright.api.model import Model, load
-from boxwright.errors import CheckpointError, DataError, TrainingError
-from boxwright.files import write_whole
+from boxwright.base.errors import CheckpointError, DataError, TrainingError
+from boxwright.base.files import write_whole
 from boxwright.training.log import read_lines
 
 if TYPE_CHECKING:
     from PIL.Image import Image as PilImage
-
-__all__ = ["Run"]
 
 _AP = ("DetectionBoxes_Precision/mAP", "DetectionBoxes_Precision/mAP@.50IOU")
 

@@ -13,17 +13,15 @@ from rich.console import Console
 from boxwright.api.progress import ProgressBar, is_watched
 from boxwright.api.run import Run
 from boxwright.autoconfig.wishes import Wishes
+from boxwright.base.errors import ConfigError
+from boxwright.base.settings import with_options
 from boxwright.config.load import load_config
 from boxwright.config.messages import TrainEvalPipelineConfig
 from boxwright.config.overrides import apply_override
-from boxwright.errors import ConfigError
-from boxwright.settings import with_options
 from boxwright.training.length import steps_of_epochs
 from boxwright.training.log import Listeners, named_listeners
 from boxwright.training.settings import RunSettings
 from boxwright.training.train import train as train_run
-
-__all__ = ["train"]
 
 _LOG = logging.getLogger("boxwright.run")
 _OTHERS = ("config", "model_dir", "listeners", "data", "model", "out", "epochs", "overrides")

@@ -7,8 +7,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Choice", "Length", "choose_augmentation", "choose_batch", "choose_input", "choose_length"]
-
 # Pixels a side of the input that all but a tenth of the objects cover: at least one and a half cells of the finest map,
 # which has one of 8 pixels; and, as long as that costs little, what makes boxes accurate.
 _LEAST_OBJECT, _GOOD_OBJECT = 12, 48

@@ -9,11 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from boxwright.base.errors import DataError
 from boxwright.data.dataset import Dataset
-from boxwright.errors import DataError
 from boxwright.preflight.records import Progress, Record, read_records, spread
-
-__all__ = ["Facts", "facts_of", "read_facts"]
 
 # Samples that are read whole: enough for medians and deciles.
 _MOST = 2000

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from boxwright.base.errors import DataError
+from boxwright.base.files import is_file, is_folder, refuse_unfinished, shown
 from boxwright.builders.input_reader import build_dataset
 from boxwright.config import messages as m
 from boxwright.data.coco import ROBOFLOW_ANNOTATIONS
@@ -17,13 +19,9 @@ from boxwright.data.dataset import Dataset
 from boxwright.data.label_map import load_label_map
 from boxwright.data.record_classes import classes_of_records
 from boxwright.data.yolo import find_yolo, yolo_splits
-from boxwright.errors import DataError
-from boxwright.files import is_file, is_folder, refuse_unfinished, shown
 from boxwright.inference.files import IMAGES
 from boxwright.preflight.records import can_be_read, spread
 from boxwright.types import Categories, Category
-
-__all__ = ["Recognized", "has_voc_annotations", "is_data_file", "is_record_file", "open_recognized", "recognize"]
 
 _TRAINING = ("trainval", "train", "training")
 _RECORDS = re.compile(r".+\.(tf_?)?records?(-[0-9]{5}-of-[0-9]{5})?|.+-[0-9]{5}-of-[0-9]{5}", re.IGNORECASE)

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from boxwright.base.errors import DataError
 from boxwright.data.dataset import Dataset
-from boxwright.errors import DataError
 from boxwright.preflight.images import Fingerprints, near_groups, read_fingerprints
 from boxwright.preflight.records import Progress
-
-__all__ = ["Split", "choose_held_out", "split_dataset"]
 
 _SHARE, _MOST = 0.2, 5000
 

@@ -15,20 +15,18 @@ from boxwright.autoconfig.recognize import Recognized, open_recognized, recogniz
 from boxwright.autoconfig.split import Split, split_dataset
 from boxwright.autoconfig.wishes import DEFAULT_PRESET, Wishes
 from boxwright.autoconfig.write import Plan, config_text, family_of, schedule_text
+from boxwright.base.errors import ConfigError, OutputError, TrainingError
+from boxwright.base.files import is_file, make_folder, write_whole
 from boxwright.builders.detector import build_detector
 from boxwright.config import messages as m
 from boxwright.config.load import load_config
 from boxwright.data.dataset import Dataset
 from boxwright.data.label_map import label_map_text
 from boxwright.data.listed import ListedDataset, sample_list_text
-from boxwright.errors import ConfigError, OutputError, TrainingError
-from boxwright.files import is_file, make_folder, write_whole
 from boxwright.preflight.anchors import anchors_of, fit_anchors
 from boxwright.preflight.records import Progress, Record
 from boxwright.training.batch_size import fitting_batch
 from boxwright.training.length import steps_through
-
-__all__ = ["Started", "init_config", "start_run"]
 
 _MOST_BATCH = 16
 # Anchors are changed where so many more of the objects are reached.

@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from boxwright.errors import ConfigError
-from boxwright.settings import setting
-
-__all__ = ["DEFAULT_PRESET", "Wishes", "batch_of", "size_of"]
+from boxwright.base.errors import ConfigError
+from boxwright.base.settings import setting
 
 # Trains from fresh weights on hundreds of images, on a CPU too.
 DEFAULT_PRESET = "ssd_mobilenet_v2_fpn_small"

@@ -8,12 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from boxwright.autoconfig.choices import Length
+from boxwright.base.errors import ConfigError
 from boxwright.config import messages as m
 from boxwright.config.load import dump_message
 from boxwright.config.message import Message, find_fields
-from boxwright.errors import ConfigError
-
-__all__ = ["Plan", "config_text", "family_of", "schedule_text"]
 
 # Fields that count steps.
 _STEPS = frozenset({"total_steps", "warmup_steps", "hold_base_rate_steps", "decay_steps", "step", "burnin_steps"})

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from boxwright.base.errors import ConfigError
 from boxwright.benchmarking.settings import BenchmarkSettings
-from boxwright.errors import ConfigError
 from boxwright.inference.exports import open_export
 from boxwright.runtime.formats import EXPORTS
 from boxwright.runtime.measure import Timing, measure
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from boxwright.benchmarking.facts import Facts
-
-__all__ = ["Contender", "open_contenders", "time_contenders"]
 
 Pictures = Sequence[NDArray[np.uint8]]
 # From pictures to what is called once a round.

@@ -12,8 +12,6 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-__all__ = ["Facts", "channels_first", "count_operations", "count_parameters", "facts"]
-
 Run = Callable[[], Any]
 
 

@@ -18,8 +18,6 @@ from boxwright.config.preset import referred
 from boxwright.device import open_device
 from boxwright.models.detector import Detector
 
-__all__ = ["open_network"]
-
 _TORCHVISION = "torchvision:"
 
 

@@ -6,10 +6,8 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from boxwright.base.files import write_whole
 from boxwright.config.preset import FOLDER
-from boxwright.files import write_whole
-
-__all__ = ["COSTS", "PICTURE", "PresetCost", "read_costs", "write_costs"]
 
 COSTS = FOLDER / "costs.json"
 # Height and width of the picture that is looked at: COCO's most frequent size. Some networks take it as it is.

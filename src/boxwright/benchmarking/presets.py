@@ -15,8 +15,6 @@ from boxwright.builders.detector import build_detector
 from boxwright.config.load import load_config
 from boxwright.config.preset import PREFIX, preset_names
 
-__all__ = ["count_preset"]
-
 
 def count_preset(name: str) -> PresetCost:
     """Build a preset's detector and count an inference of its network.

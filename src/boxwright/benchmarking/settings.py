@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from boxwright.errors import ConfigError
-from boxwright.settings import setting
-
-__all__ = ["BenchmarkSettings"]
+from boxwright.base.errors import ConfigError
+from boxwright.base.settings import setting
 
 _PRECISIONS = ("float32", "bfloat16")
 

@@ -17,8 +17,6 @@ from boxwright.criteria.terms import LossTerm
 from boxwright.models.detector import Detector
 from boxwright.types import Targets
 
-__all__ = ["our_step", "their_step"]
-
 Pictures = Sequence[NDArray[np.uint8]]
 Run = Callable[[], Any]
 _OBJECTS = 8

@@ -11,9 +11,7 @@ import torchvision
 from numpy.typing import NDArray
 from torch import nn
 
-from boxwright.errors import ConfigError
-
-__all__ = ["their_detection", "torchvision_detector"]
+from boxwright.base.errors import ConfigError
 
 Pictures = Sequence[NDArray[np.uint8]]
 Run = Callable[[], Any]

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from boxwright.anchors.grid import AnchorGenerator
-from boxwright.anchors.multiscale import MultiscaleAnchorGenerator
 from boxwright.builders.cascade import (
     FOCAL_BIAS,
     FOCAL_KERNELS,
@@ -43,6 +41,8 @@ from boxwright.models.necks.fpn_retinanet import RetinaNetPyramid
 from boxwright.models.network import Network
 from boxwright.models.ssd import SSD
 from boxwright.ops.anchor_refinement import RefinedStart
+from boxwright.ops.anchors.grid import AnchorGenerator
+from boxwright.ops.anchors.multiscale import MultiscaleAnchorGenerator
 from boxwright.ops.box_coder import BoxCoder, FasterRcnnBoxCoder
 from boxwright.ops.matcher import LastLowQualityMatcher
 from boxwright.ops.roi_conv import Border
@@ -53,8 +53,6 @@ from boxwright.postprocessing.nms import Nms, PerClass
 from boxwright.postprocessing.postprocessor import Postprocessor
 from boxwright.preprocessing.preprocessor import Preprocessor
 from boxwright.types import Categories
-
-__all__ = ["build_align_det"]
 
 _LEVELS = (3, 4, 5, 6, 7)
 _OF_BACKBONE = (3, 4, 5)

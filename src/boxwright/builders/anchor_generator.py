@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from boxwright.anchors.flexible_grid import AnchorGrid, FlexibleGridAnchorGenerator
-from boxwright.anchors.grid import AnchorGenerator, GridAnchorGenerator
-from boxwright.anchors.multiscale import MultiscaleAnchorGenerator
-from boxwright.anchors.ssd import SsdAnchorGenerator
 from boxwright.builders.choice import build_chosen
 from boxwright.config import messages as m
-
-__all__ = ["build_anchor_generator"]
+from boxwright.ops.anchors.flexible_grid import AnchorGrid, FlexibleGridAnchorGenerator
+from boxwright.ops.anchors.grid import AnchorGenerator, GridAnchorGenerator
+from boxwright.ops.anchors.multiscale import MultiscaleAnchorGenerator
+from boxwright.ops.anchors.ssd import SsdAnchorGenerator
 
 
 def build_anchor_generator(config: m.AnchorGenerator) -> AnchorGenerator:

@@ -33,8 +33,6 @@ from boxwright.models.backbones.vgg16 import REFINEDET_VGG, SSD_VGG, Vgg16
 from boxwright.models.layers import ConvSettings, Padding
 from boxwright.preprocessing.preprocessor import CAFFE_MEAN, IMAGENET, MINUS_ONE_TO_ONE, VGG_MEAN, PixelScaling
 
-__all__ = ["BackboneRequest", "BuiltBackbone", "ExtractorMessage", "build_backbone"]
-
 ExtractorMessage = m.SsdFeatureExtractor | m.RefineDetFeatureExtractor | m.ClassifierBackbone
 
 

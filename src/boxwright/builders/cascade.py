@@ -8,14 +8,13 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from boxwright.anchors.grid import AnchorGenerator
 from boxwright.builders.anchor_generator import build_anchor_generator
 from boxwright.builders.backbones import BackboneRequest, BuiltBackbone, build_backbone
 from boxwright.builders.choice import require
 from boxwright.builders.hyperparams import build_conv_settings
 from boxwright.builders.losses import build_criterion
 from boxwright.builders.post_processing import build_postprocessor
-from boxwright.builders.target_assigner import build_box_coder, build_matcher
+from boxwright.builders.ssd.target_assigner import build_box_coder, build_matcher
 from boxwright.config import messages as m
 from boxwright.config.message import Message
 from boxwright.criteria.anchor import AnchorCriterion
@@ -24,26 +23,12 @@ from boxwright.models.backbones.timm_backbone import TimmBackbone
 from boxwright.models.batch_norm import BatchNormSettings
 from boxwright.models.layers import ConvSettings, KernelRule
 from boxwright.models.regularization import Regularizer
+from boxwright.ops.anchors.grid import AnchorGenerator
 from boxwright.ops.box_coder import BoxCoder
 from boxwright.ops.matcher import Matcher
 from boxwright.postprocessing.anchor import AnchorPostprocessor
 from boxwright.postprocessing.level_candidates import BestOfLevel
 from boxwright.postprocessing.score_converters import ScoreConverter, softmax
-
-__all__ = [
-    "FOCAL_BIAS",
-    "FOCAL_KERNELS",
-    "build_classifier_backbone",
-    "build_coder",
-    "build_level_anchors",
-    "build_level_candidates",
-    "build_step",
-    "build_suppression",
-    "focal_loss",
-    "level_numbers",
-    "logits_to_scores",
-    "settings_or",
-]
 
 _KERAS = ConvSettings(norm=BatchNormSettings(decay=0.999))
 _RESNET = ConvSettings(norm=BatchNormSettings(decay=0.997, epsilon=1e-5), activation="RELU")

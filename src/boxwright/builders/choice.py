@@ -7,8 +7,6 @@ from typing import Any, TypeVar
 
 from boxwright.config.message import Message
 
-__all__ = ["build_chosen", "in_order", "require"]
-
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
 

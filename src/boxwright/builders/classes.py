@@ -6,8 +6,6 @@ from boxwright.config.message import Message
 from boxwright.criteria.target_assigner import ClassColumns
 from boxwright.types import Categories
 
-__all__ = ["check_classes"]
-
 
 def check_classes(config: Message, num_classes: int, columns: ClassColumns, categories: Categories | None) -> None:
     """Refuse a model without classes, and categories that it has no room for.

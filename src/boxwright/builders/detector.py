@@ -6,16 +6,14 @@ from collections.abc import Callable
 
 from boxwright.builders.align_det import build_align_det
 from boxwright.builders.choice import build_chosen, require
-from boxwright.builders.faster_rcnn import build_faster_rcnn
-from boxwright.builders.refinedet import build_refinedet
+from boxwright.builders.faster_rcnn.detector import build_faster_rcnn
+from boxwright.builders.refinedet.detector import build_refinedet
 from boxwright.builders.srn import build_srn
-from boxwright.builders.ssd import build_ssd
+from boxwright.builders.ssd.detector import build_ssd
 from boxwright.config import messages as m
 from boxwright.config.support import refuse_unsupported
 from boxwright.models.detector import Detector
 from boxwright.types import Categories
-
-__all__ = ["build_detector"]
 
 
 def build_detector(

@@ -27,8 +27,6 @@ from boxwright.metrics.regions import MASKS
 from boxwright.metrics.wider_face import WiderFaceMetrics
 from boxwright.types import Categories
 
-__all__ = ["EvaluationPlan", "build_evaluation"]
-
 MetricsFactory = Callable[[Categories], Metrics]
 _METRICS: dict[str, Callable[[m.EvalConfig], MetricsFactory]] = {
     "coco_detection_metrics": lambda config: partial(CocoMetrics, per_category=config.include_metrics_per_category),

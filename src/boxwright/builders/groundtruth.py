@@ -10,8 +10,6 @@ from boxwright.data.augmentation.transform import Transform
 from boxwright.data.groundtruth import ClassScores, KeepFirst, MergeLabels, WeighClasses, without_class_scores
 from boxwright.types import Categories
 
-__all__ = ["build_groundtruth"]
-
 
 def build_groundtruth(
     config: m.TrainEvalPipelineConfig, categories: Categories, num_classes: int

@@ -14,8 +14,6 @@ from boxwright.models.batch_norm import BatchNormSettings
 from boxwright.models.layers import ConvSettings, KernelRule
 from boxwright.models.regularization import Regularizer
 
-__all__ = ["CONV_SETTINGS", "build_conv_settings", "build_slim_conv_settings", "caffe_xavier", "variance_scaling"]
-
 Initialize = Callable[[Tensor], object]
 
 

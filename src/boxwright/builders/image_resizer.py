@@ -19,8 +19,6 @@ from boxwright.preprocessing.image_resizer import (
     Resize,
 )
 
-__all__ = ["build_image_resizer"]
-
 _METHODS: dict[str, Resize] = {
     "BILINEAR": resize_bilinear,
     "NEAREST_NEIGHBOR": resize_nearest,

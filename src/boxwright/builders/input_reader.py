@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from boxwright.base.errors import ConfigError
+from boxwright.base.files import as_here
 from boxwright.builders.choice import build_chosen
 from boxwright.config import messages as m
 from boxwright.config.support import refuse_unsupported
@@ -18,11 +20,7 @@ from boxwright.data.tfrecord_dataset import TFRecordDataset
 from boxwright.data.voc import VocDataset
 from boxwright.data.wider_face import WiderFaceDataset
 from boxwright.data.yolo import YoloDataset
-from boxwright.errors import ConfigError
-from boxwright.files import as_here
 from boxwright.types import Categories
-
-__all__ = ["build_categories", "build_dataset", "check_reader"]
 
 
 def check_reader(config: m.InputReader | None, path: str, *, known: bool = False) -> m.InputReader:

@@ -31,13 +31,6 @@ from boxwright.criteria.localization_losses import (
 )
 from boxwright.criteria.target_assigner import Assigner
 
-__all__ = [
-    "build_classification_loss",
-    "build_criterion",
-    "build_hard_example_miner",
-    "build_localization_loss",
-]
-
 
 def build_criterion(
     loss: m.Loss, assigner: Assigner, *, by_num_matches: bool = True, by_code_size: bool = False

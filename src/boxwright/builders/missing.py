@@ -6,12 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from boxwright.base.errors import ConfigError
 from boxwright.builders.tensorflow_version import tensorflow_version
 from boxwright.config import messages as m
 from boxwright.config.message import Message
-from boxwright.errors import ConfigError
-
-__all__ = ["Missing", "missing_for_training", "require_for_training"]
 
 
 @dataclass(frozen=True)

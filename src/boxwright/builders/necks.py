@@ -13,16 +13,6 @@ from boxwright.models.necks.fpn import FeaturePyramid, HandDown, smoothed
 from boxwright.models.necks.multi_resolution import MultiResolutionFeatureMaps
 from boxwright.models.necks.pooling_pyramid import PoolingPyramid
 
-__all__ = [
-    "COARSEST_OF_BACKBONE",
-    "BuiltNeck",
-    "build_bifpn",
-    "build_extra_maps",
-    "build_fpn",
-    "build_pooling_pyramid",
-    "pyramid_levels",
-]
-
 COARSEST_OF_BACKBONE = 5
 Pyramid = m.FeaturePyramidNetworks | m.BidirectionalFeaturePyramidNetworks
 

@@ -18,8 +18,6 @@ from boxwright.optimization.schedules import (
     Schedule,
 )
 
-__all__ = ["OptimizerPlan", "build_optimizer", "build_schedule"]
-
 
 @dataclass(frozen=True)
 class OptimizerPlan:

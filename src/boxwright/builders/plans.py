@@ -10,8 +10,6 @@ from boxwright.builders.input_reader import check_reader
 from boxwright.builders.training import build_training
 from boxwright.config import messages as m
 
-__all__ = ["build_plans"]
-
 
 def build_plans(config: m.TrainEvalPipelineConfig) -> None:
     """Build the model without weights, and the plans of training and evaluation.

@@ -18,8 +18,6 @@ from boxwright.postprocessing.calibration import ByColumn, Calibration, Piecewis
 from boxwright.postprocessing.nms import ClassAgnostic, Nms, PerClass, SoftPerClass, Suppression
 from boxwright.postprocessing.score_converters import ScoreConverter, identity, softmax
 
-__all__ = ["build_nms", "build_postprocessor", "build_score_converter"]
-
 _CONVERTERS: dict[str, Callable[[Tensor], Tensor]] = {
     "IDENTITY": identity,
     "SIGMOID": torch.sigmoid,

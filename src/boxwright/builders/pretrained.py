@@ -6,8 +6,6 @@ from typing import Any
 
 from boxwright.config import messages as m
 
-__all__ = ["wants_pretrained"]
-
 
 def wants_pretrained(model: m.DetectionModel) -> bool:
     """Return whether weights of the backbone are to be fetched where a run starts without others.

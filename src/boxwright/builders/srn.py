@@ -5,9 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from boxwright.anchors.flexible_grid import AnchorGrid, FlexibleGridAnchorGenerator
-from boxwright.anchors.grid import AnchorGenerator
-from boxwright.anchors.rounded import rounded_sides
 from boxwright.builders.cascade import (
     FOCAL_BIAS,
     FOCAL_KERNELS,
@@ -39,6 +36,9 @@ from boxwright.models.network import Network
 from boxwright.models.srn import SRN
 from boxwright.models.ssd import SSD
 from boxwright.ops.anchor_refinement import AnchorFilter, RefinedStart, SecondStep, StartRule, TiledStart
+from boxwright.ops.anchors.flexible_grid import AnchorGrid, FlexibleGridAnchorGenerator
+from boxwright.ops.anchors.grid import AnchorGenerator
+from boxwright.ops.anchors.rounded import rounded_sides
 from boxwright.ops.box_coder import BoxCoder, PixelCentreBoxCoder
 from boxwright.ops.matcher import ArgmaxMatcher
 from boxwright.postprocessing.anchor import AnchorPostprocessor
@@ -48,8 +48,6 @@ from boxwright.postprocessing.nms import Nms, PerClass
 from boxwright.postprocessing.postprocessor import Postprocessor
 from boxwright.preprocessing.preprocessor import Preprocessor
 from boxwright.types import Categories
-
-__all__ = ["build_srn", "srn_anchors"]
 
 _LEVELS = (2, 3, 4, 5, 6, 7)
 _OF_BACKBONE = (2, 3, 4, 5)

@@ -6,15 +6,6 @@ from boxwright.config import messages as m
 from boxwright.config.messages.faster_rcnn import FASTER_RCNN_TF1_EXTRACTORS
 from boxwright.config.messages.ssd import TF1_EXTRACTORS
 
-__all__ = [
-    "explain_version",
-    "extractor_version",
-    "tensorflow_version",
-    "two_stage_version",
-    "with_version",
-    "with_version_of",
-]
-
 
 def tensorflow_version(model: m.DetectionModel | None) -> int:
     """Return 1 or 2; what neither has is ours, and counts as 2."""

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from boxwright.builders.augmentation import build_augmentation
+from boxwright.base.files import is_file
+from boxwright.builders.augmentation.steps import build_augmentation
 from boxwright.builders.choice import require
-from boxwright.builders.faster_rcnn import check_sampling
+from boxwright.builders.faster_rcnn.detector import check_sampling
 from boxwright.builders.optimizer import OptimizerPlan, build_optimizer
 from boxwright.builders.pretrained import wants_pretrained
 from boxwright.builders.tensorflow_version import tensorflow_version
@@ -17,13 +18,10 @@ from boxwright.config import messages as m
 from boxwright.config.preset import from_preset
 from boxwright.config.support import refuse_unsupported
 from boxwright.data.order import StreamSettings
-from boxwright.files import is_file
 from boxwright.optimization.trainable import FreezeStage, Freezing
 from boxwright.types.scopes import ChannelOrder, Scope
 
 Precision = Literal["float32", "bfloat16", "float16"]
-
-__all__ = ["ENDLESS", "FineTune", "Precision", "TrainingPlan", "build_training"]
 
 
 ENDLESS = 10**9

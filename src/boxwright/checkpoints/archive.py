@@ -17,10 +17,8 @@ from typing import Any, BinaryIO
 
 import torch
 
-from boxwright.errors import CheckpointError
-from boxwright.files import shown
-
-__all__ = ["load_archive", "save_archive"]
+from boxwright.base.errors import CheckpointError
+from boxwright.base.files import shown
 
 _SEAL = b"boxwright sha256 "
 _SEAL_SIZE = len(_SEAL) + 64

@@ -10,8 +10,6 @@ from torch import Tensor
 from boxwright.models.network import ClassLayer, Network
 from boxwright.types import Categories
 
-__all__ = ["ClassSurgery", "map_classes"]
-
 
 class ClassSurgery:
     """Which columns of a class predictor another one's columns become."""

@@ -6,18 +6,16 @@ from pathlib import Path
 
 import numpy as np
 
+from boxwright.base.files import make_folder, write_whole
 from boxwright.checkpoints.safetensors_file import pack_safetensors
 from boxwright.config import messages as m
 from boxwright.config.load import dump_message
 from boxwright.data.label_map import write_label_map
-from boxwright.files import make_folder, write_whole
 from boxwright.models.detector import Detector
 from boxwright.tensorflow.bundle_writer import write_bundle
 from boxwright.tensorflow.object_graph import ATTRIBUTE
 from boxwright.tensorflow.variables import to_tensorflow
 from boxwright.types import Categories
-
-__all__ = ["write_description", "write_safetensors", "write_tensorflow_checkpoint"]
 
 
 def write_tensorflow_checkpoint(detector: Detector, prefix: str | Path, *, step: int = 0) -> Path:

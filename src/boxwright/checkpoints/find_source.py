@@ -6,9 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from boxwright.files import is_file
-
-__all__ = ["find_source"]
+from boxwright.base.files import is_file
 
 
 def find_source(named: str, folder: str) -> tuple[str, str]:

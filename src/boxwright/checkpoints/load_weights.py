@@ -10,15 +10,13 @@ from typing import Any
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from boxwright.base.errors import CheckpointError
 from boxwright.checkpoints.class_surgery import ClassSurgery, map_classes
 from boxwright.checkpoints.sources import SourceWeights, read_source
-from boxwright.errors import CheckpointError
 from boxwright.models.detector import Detector
 from boxwright.models.network import Parts, is_within
 from boxwright.tensorflow.object_graph import ATTRIBUTE
 from boxwright.types.scopes import ChannelOrder, Scope
-
-__all__ = ["LoadReport", "Source", "check_finite", "load_weights"]
 
 Source = str | Path | Mapping[str, NDArray[Any]]
 

@@ -10,10 +10,8 @@ from collections.abc import Callable, Mapping
 
 from torch import Tensor, nn
 
-from boxwright.errors import CheckpointError
+from boxwright.base.errors import CheckpointError
 from boxwright.models.backbones.timm_backbone import TimmBackbone
-
-__all__ = ["load_pretrained"]
 
 Weights = Mapping[str, Tensor]
 

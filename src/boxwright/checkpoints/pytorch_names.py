@@ -17,20 +17,18 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from boxwright.base.errors import CheckpointError
+from boxwright.base.files import shown
 from boxwright.checkpoints.archive import load_archive
 from boxwright.checkpoints.row_order import unchanged, vertical_first
 from boxwright.checkpoints.srn_names import is_released_srn, released_srn
 from boxwright.checkpoints.torchvision_names import is_torchvision_two_stage, torchvision_two_stage
-from boxwright.errors import CheckpointError
-from boxwright.files import shown
 from boxwright.models.backbones.resnet_v1 import Bottleneck, ResNetV1
 from boxwright.models.backbones.timm_backbone import TimmBackbone
 from boxwright.models.backbones.vgg16 import Vgg16
 from boxwright.models.faster_rcnn import FasterRCNN
 from boxwright.models.refinedet import RefineDet
 from boxwright.models.srn import SRN
-
-__all__ = ["from_pytorch", "read_pth"]
 
 Names = Iterator[tuple[str, str, Callable[[Tensor], Tensor]]]
 # Places of the convolutions in torchvision's VGG-16, and in the ports' lists of layers.

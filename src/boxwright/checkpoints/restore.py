@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from boxwright.base.errors import CheckpointError
+from boxwright.base.files import as_here, is_file, shown
 from boxwright.builders.detector import build_detector
 from boxwright.builders.tensorflow_version import tensorflow_version, with_version, with_version_of
 from boxwright.checkpoints.load_weights import check_finite, load_weights
@@ -15,14 +17,10 @@ from boxwright.checkpoints.zoo_archive import is_archive, unpacked
 from boxwright.config import messages as m
 from boxwright.config.load import load_config, parse_message
 from boxwright.data.label_map import load_label_map
-from boxwright.errors import CheckpointError
-from boxwright.files import as_here, is_file, shown
 from boxwright.models.detector import Detector
 from boxwright.runtime.formats import EXPORTS
 from boxwright.tensorflow.checkpoint import open_tensorflow, step_of
 from boxwright.types import Categories
-
-__all__ = ["config_of", "find_config", "other_meaning", "restore_detector", "stored_config"]
 
 
 def restore_detector(

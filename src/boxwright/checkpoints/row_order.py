@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from torch import Tensor
 
-__all__ = ["unchanged", "vertical_first"]
-
 
 def unchanged(value: Tensor) -> Tensor:
     """Return a tensor as it is."""

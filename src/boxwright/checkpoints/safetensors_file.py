@@ -16,10 +16,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from boxwright.errors import CheckpointError
-from boxwright.files import read_file, shown
-
-__all__ = ["pack_safetensors", "read_safetensors"]
+from boxwright.base.errors import CheckpointError
+from boxwright.base.files import read_file, shown
 
 _KEY = "boxwright_sha256"
 

@@ -10,17 +10,15 @@ from typing import Any
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from boxwright.base.errors import CheckpointError
+from boxwright.base.files import is_folder
 from boxwright.checkpoints.pytorch_names import from_pytorch, read_pth
 from boxwright.checkpoints.safetensors_file import read_safetensors
 from boxwright.checkpoints.store import find_checkpoint
 from boxwright.checkpoints.zoo_archive import unpacked
-from boxwright.errors import CheckpointError
-from boxwright.files import is_folder
 from boxwright.tensorflow.checkpoint import find_tensorflow, open_tensorflow
 from boxwright.tensorflow.variables import FoundVariables, from_tensorflow
 from boxwright.types import Categories
-
-__all__ = ["SourceWeights", "is_tensorflow", "read_source", "tensorflow_source"]
 
 
 @dataclass(frozen=True)

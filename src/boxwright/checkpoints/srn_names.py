@@ -9,8 +9,6 @@ from torch import Tensor
 from boxwright.checkpoints.row_order import unchanged, vertical_first
 from boxwright.models.backbones.timm_backbone import TimmBackbone
 
-__all__ = ["is_released_srn", "released_srn"]
-
 _BRANCHES, _LAYERS = 4, 3
 
 

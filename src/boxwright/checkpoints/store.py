@@ -15,20 +15,10 @@ from typing import Any
 
 from torch import Tensor
 
+from boxwright.base.errors import CheckpointError, DataError, OutputError
+from boxwright.base.files import is_folder, open_whole, partial_files, shown
 from boxwright.checkpoints.archive import load_archive, save_archive
-from boxwright.errors import CheckpointError, DataError, OutputError
-from boxwright.files import is_folder, open_whole, partial_files, shown
 from boxwright.types import Categories
-
-__all__ = [
-    "FORMAT",
-    "CheckpointStore",
-    "check_content",
-    "find_checkpoint",
-    "nearby",
-    "read_checkpoint",
-    "write_checkpoint",
-]
 
 _NAME = re.compile(r"ckpt-([0-9]{1,18})\.pt")
 # 2: a TF1 name of an extractor has TF1's meaning; in files of format 1 it has TF2's.

@@ -17,8 +17,6 @@ from boxwright.checkpoints.row_order import unchanged, vertical_first
 from boxwright.models.backbones.timm_backbone import TimmBackbone
 from boxwright.models.faster_rcnn import FasterRCNN
 
-__all__ = ["is_torchvision_two_stage", "torchvision_two_stage"]
-
 Names = Iterator[tuple[str, str, Callable[[Tensor], Tensor]]]
 _CROP_SIDE = 7
 

@@ -12,12 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import IO
 
-from boxwright.errors import CheckpointError
-from boxwright.files import is_file, shown
-from boxwright.limits import ARCHIVE_FILES, CHECKPOINT_BYTES
-from boxwright.wrong_file import what_it_is_instead
-
-__all__ = ["is_archive", "unpacked"]
+from boxwright.base.errors import CheckpointError
+from boxwright.base.files import is_file, shown
+from boxwright.base.limits import ARCHIVE_FILES, CHECKPOINT_BYTES
+from boxwright.base.wrong_file import what_it_is_instead
 
 _ENDINGS = (".tar.gz", ".tgz", ".tar")
 # A read of a member's content is far smaller, and so is any honest header.

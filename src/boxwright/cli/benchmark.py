@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from boxwright.base.errors import ConfigError
 from boxwright.benchmarking.settings import BenchmarkSettings
 from boxwright.cli.console import console, count_progress
 from boxwright.cli.paths import require_checkpoint
 from boxwright.config.preset import PREFIX
-from boxwright.errors import ConfigError
 from boxwright.runtime.formats import EXPORTS
 
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from boxwright.runtime.measure import Timing
 
     Pictures = list[NDArray[np.uint8]]
-
-__all__ = ["benchmark_command"]
 
 _DEFAULTS = BenchmarkSettings()
 _WIDTHS = (7, 10, 10, 10, 10, 11, 9, 10)  # of the table's columns: 77 together
@@ -123,7 +121,7 @@ def _write(
 ) -> None:
     import platform
 
-    from boxwright.files import write_whole
+    from boxwright.base.files import write_whole
     from boxwright.runtime.optional import installed_versions
 
     content = {

@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from boxwright.base.errors import ConfigError
 from boxwright.cli.console import console, errors, importing, suggest
 from boxwright.cli.options import PlainCommand
-from boxwright.errors import ConfigError
 
 if TYPE_CHECKING:
     from boxwright.config.message import FieldSpec, Message
     from boxwright.config.messages import TrainEvalPipelineConfig
     from boxwright.config.support import FieldReport
-
-__all__ = ["app"]
 
 _SHOWN = 6
 app = typer.Typer(help="Look into configurations.", no_args_is_help=True, rich_markup_mode=None)

@@ -16,20 +16,6 @@ if TYPE_CHECKING:
 
     from boxwright.evaluation.results import Evaluation
 
-__all__ = [
-    "ap_line",
-    "console",
-    "count_progress",
-    "errors",
-    "importing",
-    "metrics_table",
-    "print_evaluation",
-    "print_metrics",
-    "progress_of",
-    "show_log",
-    "suggest",
-]
-
 console = Console(highlight=False, soft_wrap=True, emoji=False)
 errors = Console(highlight=False, soft_wrap=True, emoji=False, stderr=True)
 T = TypeVar("T")

@@ -7,11 +7,9 @@ from typing import Annotated
 
 import typer
 
+from boxwright.base.errors import DataError
 from boxwright.cli.console import console, count_progress, suggest
 from boxwright.cli.paths import require_data
-from boxwright.errors import DataError
-
-__all__ = ["convert_command"]
 
 
 def convert_command(  # the flags of the command

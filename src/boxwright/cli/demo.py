@@ -12,8 +12,6 @@ import typer
 from boxwright.cli.console import ap_line, console, count_progress, print_evaluation, suggest
 from boxwright.cli.train import Narrator
 
-__all__ = ["demo_command"]
-
 
 def demo_command(
     out: Annotated[Path, typer.Option("--out", help="Folder for data, model and pictures; it is made.")] = Path("demo"),
@@ -31,7 +29,8 @@ def demo_command(
     from boxwright.data.demo import write_demo_data
     from boxwright.evaluation.results import write_evaluation
     from boxwright.evaluation.run import run_evaluation
-    from boxwright.training.train import RunSettings, train
+    from boxwright.training.settings import RunSettings
+    from boxwright.training.train import train
 
     began = time.monotonic()
     config_path = write_demo_data(out, train_images, val_images, count_progress("make pictures"))

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from boxwright.base.errors import ConfigError
+from boxwright.base.files import is_file, is_folder
 from boxwright.cli.console import console, errors, progress_of, suggest
-from boxwright.errors import ConfigError
-from boxwright.files import is_file, is_folder
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from boxwright.preflight.examine import Depth
     from boxwright.preflight.finding import Finding
     from boxwright.preflight.records import Progress
-
-__all__ = ["doctor_command"]
 
 _COLOURS = {"fine": "green", "note": "cyan", "warning": "yellow", "fatal": "red"}
 

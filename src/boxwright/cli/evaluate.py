@@ -8,18 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from boxwright.base.errors import ConfigError
 from boxwright.cli.console import ap_line, console, count_progress, print_evaluation, suggest
 from boxwright.cli.options import CheckpointOption
 from boxwright.cli.paths import require_checkpoint
-from boxwright.errors import ConfigError
 from boxwright.evaluation.settings import EvaluationSettings, WatchSettings
 from boxwright.runtime.formats import EXPORTS, RUNTIMES
 
 if TYPE_CHECKING:
     from boxwright.config.messages import TrainEvalPipelineConfig
     from boxwright.evaluation.results import Evaluation
-
-__all__ = ["evaluate_command", "print_watched"]
 
 Config = Annotated[
     Path | None,

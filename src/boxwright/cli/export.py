@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from boxwright.base.errors import CheckpointError, ExportError
 from boxwright.cli.console import console, suggest
 from boxwright.cli.paths import require_checkpoint
-from boxwright.errors import CheckpointError, ExportError
 from boxwright.exporters.settings import ExportSettings, Precision
 
 if TYPE_CHECKING:
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from boxwright.exporters.accuracy import Accuracy
     from boxwright.exporters.parity import Report
     from boxwright.models.detector import Detector
-
-__all__ = ["comparison_pictures", "export_command", "print_report"]
 
 
 class Format(str, Enum):

@@ -8,13 +8,11 @@ from typing import Annotated
 
 import typer
 
+from boxwright.base.errors import ExportError, OutputError
 from boxwright.cli.console import console
 from boxwright.cli.export import comparison_pictures, print_report
 from boxwright.cli.paths import require_checkpoint
-from boxwright.errors import ExportError, OutputError
 from boxwright.exporters.settings import ExporterFlags
-
-__all__ = ["exporter_command"]
 
 
 class InputType(str, Enum):

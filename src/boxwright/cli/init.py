@@ -15,8 +15,6 @@ from boxwright.cli.paths import require_data
 if TYPE_CHECKING:
     from boxwright.autoconfig.choices import Choice
 
-__all__ = ["init_command", "print_choices"]
-
 
 def init_command(
     wishes: Wishes,

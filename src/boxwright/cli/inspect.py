@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from boxwright.base.errors import DataError
 from boxwright.cli.console import console, count_progress, suggest
 from boxwright.cli.paths import require_data
-from boxwright.errors import DataError
 from boxwright.runtime.formats import EXPORTS
 
 if TYPE_CHECKING:
     from boxwright.data.survey import Survey
     from boxwright.types import Categories
-
-__all__ = ["inspect_command"]
 
 _SHOWN = 20
 _CONFIGS = (".config",)
@@ -70,12 +68,12 @@ def inspect_command(
     if augmented:
         _show_augmented(data, augmented, sheet)
         return
+    from boxwright.base.files import write_whole
     from boxwright.data.convert import open_dataset
     from boxwright.data.image_io import encode_picture
     from boxwright.data.pictures import draw_sample
     from boxwright.data.survey import survey_dataset
     from boxwright.drawing import SHEET_CELL, contact_sheet
-    from boxwright.files import write_whole
 
     _check_sheet(sheet)
     if data.endswith(_CONFIGS):
@@ -162,11 +160,11 @@ def _show_augmented(data: str, count: int, sheet: Path) -> None:
     _check_sheet(sheet)
     if not data.endswith((*_CONFIGS, ".yaml", ".yml", ".json")):
         raise DataError(f"--augmented: {data} is no configuration; name a pipeline.config, whose steps are applied")
+    from boxwright.base.files import write_whole
     from boxwright.config import load_config
     from boxwright.data.image_io import encode_picture
     from boxwright.data.pictures import draw_sample
     from boxwright.drawing import SHEET_CELL, contact_sheet
-    from boxwright.files import write_whole
     from boxwright.training.preview import preview_training
 
     dataset, previews = preview_training(load_config(data), count)

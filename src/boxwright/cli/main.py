@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 import boxwright
+from boxwright.base.errors import BoxwrightError
 from boxwright.cli import (
     benchmark,
     config,
@@ -33,9 +34,6 @@ from boxwright.cli import (
 from boxwright.cli.console import console, errors, show_log
 from boxwright.cli.options import CONTEXT, Commands, PlainCommand, with_settings
 from boxwright.cli.termination import Terminated, raise_on_sigterm
-from boxwright.errors import BoxwrightError
-
-__all__ = ["app", "like_absl", "main"]
 
 app = typer.Typer(
     cls=Commands,

@@ -14,8 +14,6 @@ from boxwright.cli.console import errors
 if TYPE_CHECKING:
     from boxwright.benchmarking.preset_costs import PresetCost
 
-__all__ = ["models_command"]
-
 _ROUNDS = 5
 
 

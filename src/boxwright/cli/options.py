@@ -15,8 +15,6 @@ from typer.core import TyperCommand, TyperGroup
 
 from boxwright.cli.words import OTHER_NAMES
 
-__all__ = ["CONTEXT", "CheckpointOption", "Commands", "PlainCommand", "with_settings"]
-
 # Help spells options with underscores, as TensorFlow's scripts do; hyphens are accepted everywhere.
 CONTEXT = {"help_option_names": ["-h", "--help"], "token_normalize_func": lambda token: token.replace("-", "_")}
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import glob
 from pathlib import Path
 
-from boxwright.errors import CheckpointError, DataError
-from boxwright.files import is_file, is_folder
-
-__all__ = ["require_checkpoint", "require_data"]
+from boxwright.base.errors import CheckpointError, DataError
+from boxwright.base.files import is_file, is_folder
 
 
 def require_checkpoint(path: Path) -> None:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from boxwright.base.errors import ConfigError, DataError
 from boxwright.cli.console import console, suggest
 from boxwright.cli.options import CheckpointOption
 from boxwright.cli.paths import require_checkpoint
-from boxwright.errors import ConfigError, DataError
 from boxwright.inference.settings import ManySettings, PredictionSettings
 from boxwright.runtime.formats import EXPORTS
 
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from boxwright.inference.predict import Predicted
     from boxwright.inference.shards import Job, Part
     from boxwright.inference.sources import Frame, Source
-
-__all__ = ["predict_command"]
 
 _WINDOW = 30  # pictures over which their rate is taken
 

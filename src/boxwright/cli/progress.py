@@ -12,8 +12,6 @@ from rich.text import Text
 
 from boxwright.cli.console import console
 
-__all__ = ["progress_bar"]
-
 _LEAST_BAR, _MOST_BAR = 6, 24
 _ESSENTIAL = 5  # count, rate, time gone by, time left, loss
 _REMEMBERED_S = 600.0  # a log line of a slow run comes every few minutes

@@ -7,10 +7,8 @@ from typing import Annotated
 
 import typer
 
+from boxwright.base.errors import CheckpointError
 from boxwright.cli.console import console
-from boxwright.errors import CheckpointError
-
-__all__ = ["replay_command"]
 
 
 def replay_command(

@@ -9,12 +9,10 @@ from typing import Annotated
 
 import typer
 
+from boxwright.base.errors import ConfigError, ExportError
 from boxwright.cli.console import console
-from boxwright.errors import ConfigError, ExportError
 from boxwright.runtime.formats import EXPORTS
 from boxwright.serving.settings import ServerSettings
-
-__all__ = ["listening_socket", "serve_command"]
 
 
 def serve_command(

@@ -8,8 +8,6 @@ import sys
 import threading
 from typing import Any
 
-__all__ = ["Terminated", "raise_on_sigterm"]
-
 # Seconds until a signal that was lost is sent again.
 _AGAIN_S = 0.02
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from boxwright.base.errors import ConfigError
+from boxwright.base.settings import setting
 from boxwright.cli.console import console, print_metrics, suggest
 from boxwright.cli.words import MOST_BATCH, FieldWords, apply_words, batch_override
-from boxwright.errors import ConfigError
 from boxwright.evaluation.settings import EvaluationSettings, WatchSettings
-from boxwright.settings import setting
 from boxwright.training.settings import RunSettings
 
 if TYPE_CHECKING:
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from boxwright.config.messages import TrainEvalPipelineConfig
     from boxwright.training.log import Event
-
-__all__ = ["Narrator", "TfFlags", "train_command"]
 
 _TF = "Of model_main_tf2.py"
 _LINE_EVERY_S = 30.0

@@ -6,14 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from boxwright.errors import ConfigError
-from boxwright.settings import setting
+from boxwright.base.errors import ConfigError
+from boxwright.base.settings import setting
 
 if TYPE_CHECKING:
     from boxwright.config.message import Message
     from boxwright.config.messages import TrainEvalPipelineConfig
-
-__all__ = ["MOST_BATCH", "OTHER_NAMES", "FieldWords", "apply_words", "batch_override"]
 
 _PANEL = "In short"
 # Of --batch auto: beyond, a learning rate would have to change with the batch.

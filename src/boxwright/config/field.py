@@ -9,8 +9,6 @@ from typing import Any, Literal
 import pydantic
 from pydantic_core import PydanticUndefined
 
-__all__ = ["Field", "Status", "Values", "status_of", "values_of"]
-
 Verdict = Literal["honoured", "without effect", "refused"]
 
 

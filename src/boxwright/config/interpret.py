@@ -14,12 +14,10 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from boxwright.base.errors import shortened
 from boxwright.config.message import FieldSpec, Message, field_specs
 from boxwright.config.reasons import REMOVED
 from boxwright.config.tree import Block, Items, Location, Pair, Scalar, Value, joined
-from boxwright.errors import shortened
-
-__all__ = ["interpret", "merge", "nearest", "read_scalar", "set_field", "unknown_field"]
 
 M = TypeVar("M", bound=Message)
 _MOST_DIGITS = 100

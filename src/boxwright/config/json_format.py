@@ -15,8 +15,6 @@ from lark.exceptions import UnexpectedInput, VisitError
 
 from boxwright.config.tree import Block, Items, Location, Pair, Places, Scalar, Value
 
-__all__ = ["parse_json"]
-
 _GRAMMAR = r"""
 start: value
 ?value: object | array | STRING -> scalar | NUMBER -> scalar | WORD -> scalar

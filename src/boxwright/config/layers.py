@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from boxwright.base.errors import ConfigError
 from boxwright.config.message import Message, field_specs
 from boxwright.config.messages import TrainEvalPipelineConfig
 from boxwright.config.preset import from_preset
 from boxwright.config.rates import scale_rates
-from boxwright.errors import ConfigError
-
-__all__ = ["lay_over", "set_classes", "settle"]
 
 
 def lay_over(changes: Message, base: Message) -> None:

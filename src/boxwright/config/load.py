@@ -14,6 +14,8 @@ from typing import Literal, TypeVar
 
 import yaml
 
+from boxwright.base.errors import ConfigError
+from boxwright.base.files import cause, shown
 from boxwright.config.interpret import interpret
 from boxwright.config.json_format import parse_json
 from boxwright.config.layers import lay_over, set_classes, settle
@@ -23,10 +25,6 @@ from boxwright.config.overrides import apply_override
 from boxwright.config.preset import preset_path, referred
 from boxwright.config.text_format import parse_text, write_text
 from boxwright.config.tree import Block, Items, Location, Pair, Scalar, Value, check_size
-from boxwright.errors import ConfigError
-from boxwright.files import cause, shown
-
-__all__ = ["dump_message", "load_config", "load_message", "parse_message"]
 
 Format = Literal["text", "yaml", "json"]
 M = TypeVar("M", bound=Message)

@@ -20,28 +20,8 @@ from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origi
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetCoreSchemaHandler, PrivateAttr, model_validator
 from pydantic_core import core_schema
 
+from boxwright.base.errors import ConfigError
 from boxwright.config.tree import Location, joined
-from boxwright.errors import ConfigError
-
-__all__ = [
-    "Bool",
-    "Byte",
-    "Double",
-    "Enum",
-    "FieldSpec",
-    "Finite",
-    "Float",
-    "Fraction",
-    "Int32",
-    "Level",
-    "Message",
-    "NotNegative",
-    "Positive",
-    "String",
-    "UInt32",
-    "field_specs",
-    "find_fields",
-]
 
 _INFINITE = {"inf": float("inf"), "infinity": float("inf"), "nan": float("nan")}
 

@@ -12,13 +12,11 @@ from __future__ import annotations
 
 import re
 
+from boxwright.base.errors import ConfigError, shortened
 from boxwright.config.interpret import merge, set_field, unknown_field
 from boxwright.config.message import FieldSpec, Message, field_specs
 from boxwright.config.text_format import parse_text
 from boxwright.config.tree import Block, Items, Location, Scalar, Value, check_size
-from boxwright.errors import ConfigError, shortened
-
-__all__ = ["apply_override"]
 
 _INDEX = re.compile("[0-9]{1,9}")
 _LONGEST = 120

@@ -8,10 +8,8 @@ from __future__ import annotations
 import difflib
 from pathlib import Path
 
+from boxwright.base.errors import ConfigError, shortened
 from boxwright.config.tree import Location
-from boxwright.errors import ConfigError, shortened
-
-__all__ = ["FOLDER", "PREFIX", "from_preset", "packaged", "preset_names", "preset_path", "preset_text", "referred"]
 
 FOLDER = Path(__file__).parent.parent / "presets"
 PREFIX = "preset:"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["PUBLISHED", "Weights", "published_for"]
-
 
 @dataclass(frozen=True)
 class Weights:

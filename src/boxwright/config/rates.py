@@ -11,8 +11,6 @@ from boxwright.config.message import find_fields
 from boxwright.config.messages import TrainConfig
 from boxwright.config.preset import from_preset
 
-__all__ = ["scale_rates", "scaled_rate"]
-
 _RATES = frozenset(
     {
         "burnin_learning_rate",

@@ -2,19 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = [
-    "BOXES_ONLY",
-    "LATER",
-    "OTHER_FAMILY",
-    "PER_ANCHOR",
-    "QUANTIZATION",
-    "QUEUE",
-    "REMOVED",
-    "SHUFFLED",
-    "TF1_EVALUATOR",
-    "TF1_SERVERS",
-]
-
 BOXES_ONLY = "the detectors there are predict boxes only"
 LATER = "not supported yet; remove it"
 OTHER_FAMILY = "only ssd, faster_rcnn, refinedet, srn and align_det are supported yet"

@@ -8,13 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from boxwright.base.errors import ConfigError
 from boxwright.config.field import Status, status_of, values_of
 from boxwright.config.interpret import nearest
 from boxwright.config.message import Message, field_specs
 from boxwright.config.tree import joined
-from boxwright.errors import ConfigError
-
-__all__ = ["FieldReport", "field_status", "grouped", "refuse_unsupported", "report"]
 
 _DEFAULT = "set to its default"
 

@@ -14,11 +14,9 @@ from typing import Any
 from lark import Lark, Token, Transformer
 from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken, VisitError
 
+from boxwright.base.errors import ConfigError
 from boxwright.config.message import Enum, Message
 from boxwright.config.tree import Block, Items, Location, Pair, Places, Scalar, Value
-from boxwright.errors import ConfigError
-
-__all__ = ["parse_text", "write_text"]
 
 _GRAMMAR = r"""
 document: pair*

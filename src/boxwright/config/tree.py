@@ -9,11 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from boxwright.errors import ConfigError, shortened
-from boxwright.files import shown
-from boxwright.limits import CONFIG_NESTING, CONFIG_VALUES
-
-__all__ = ["Block", "Items", "Location", "Pair", "Places", "Scalar", "Value", "check_size", "joined"]
+from boxwright.base.errors import ConfigError, shortened
+from boxwright.base.files import shown
+from boxwright.base.limits import CONFIG_NESTING, CONFIG_VALUES
 
 _LONGEST = 2000
 

@@ -15,8 +15,6 @@ from boxwright.ops.box_coder import BoxCoder
 from boxwright.ops.matcher import IGNORED, ArgmaxMatcher
 from boxwright.types import Targets
 
-__all__ = ["OwnBoxAssigner"]
-
 _ROUNDING = 1e-3
 
 

@@ -24,9 +24,6 @@ from boxwright.ops.constants import constants
 from boxwright.ops.matcher import IGNORED, UNMATCHED, has_match
 from boxwright.types import AnchorPredictions, Targets
 
-__all__ = ["LossNormalizer", "AnchorCriterion"]
-
-
 # TF1 writes the family twice, around the scope.
 TARGET_ASSIGNMENT = "TargetAssignment/Loss/TargetAssignment"
 

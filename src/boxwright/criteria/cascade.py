@@ -17,8 +17,6 @@ from boxwright.criteria.target_assigner import AnchorTargets
 from boxwright.criteria.terms import LossTerm
 from boxwright.types import AnchorPredictions, CascadePredictions, Targets
 
-__all__ = ["CascadeCriterion", "Step", "as_classes", "as_objects"]
-
 _CLASSIFICATION, _LOCALIZATION = "Loss/classification_loss", "Loss/localization_loss"
 
 

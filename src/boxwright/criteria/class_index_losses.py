@@ -17,8 +17,6 @@ from torch.nn import functional as F
 
 from boxwright.ops.slices import rows_at_once
 
-__all__ = ["NO_COLUMN", "as_columns", "as_rows", "sigmoid_focal_loss", "softmax_loss"]
-
 NO_COLUMN = -1
 # So many numbers at a time stay in a core's cache, through all steps of the formula.
 _IN_CACHE = 1 << 17

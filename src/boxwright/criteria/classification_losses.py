@@ -18,17 +18,6 @@ from torch.nn import functional as F
 
 from boxwright.criteria.class_index_losses import as_rows, sigmoid_focal_loss, softmax_loss
 
-__all__ = [
-    "BootstrappedSigmoid",
-    "ClassificationLoss",
-    "Dice",
-    "PenaltyReducedFocal",
-    "SigmoidCrossEntropy",
-    "SigmoidFocal",
-    "SoftmaxAgainstLogits",
-    "SoftmaxCrossEntropy",
-]
-
 
 class ClassificationLoss(Protocol):
     """A loss for each anchor."""

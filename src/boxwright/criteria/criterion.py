@@ -10,8 +10,6 @@ from torch import Tensor
 from boxwright.criteria.terms import LossTerm
 from boxwright.types import Targets
 
-__all__ = ["Criterion", "Description"]
-
 P = TypeVar("P", contravariant=True)
 
 

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-__all__ = ["Balance", "ExpectedSampling", "ExpectedWeights", "ReweightUnmatched"]
-
 
 @dataclass(frozen=True)
 class Balance:

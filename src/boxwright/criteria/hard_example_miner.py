@@ -13,8 +13,6 @@ from torch import Tensor
 from boxwright.ops.matcher import UNMATCHED
 from boxwright.ops.nms import suppress_batch
 
-__all__ = ["HardExampleMiner"]
-
 
 @dataclass(frozen=True)
 class HardExampleMiner:

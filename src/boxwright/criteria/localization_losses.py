@@ -17,8 +17,6 @@ from torch.nn import functional as F
 
 from boxwright.ops.boxes import box_area
 
-__all__ = ["AbsoluteError", "GeneralizedIouLoss", "IouLoss", "LocalizationLoss", "SmoothL1", "SquaredError"]
-
 
 class LocalizationLoss(Protocol):
     """A loss for each anchor."""

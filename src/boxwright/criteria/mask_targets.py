@@ -11,8 +11,6 @@ from boxwright.ops.boxes import normalized
 from boxwright.ops.roi import corner_taps
 from boxwright.types.masks import InstanceMasks
 
-__all__ = ["mask_targets"]
-
 
 def mask_targets(
     masks: InstanceMasks,

@@ -14,8 +14,6 @@ from boxwright.criteria.example_sampler import MinibatchSampler
 from boxwright.criteria.target_assigner import Assigner
 from boxwright.types import Proposals, Targets
 
-__all__ = ["RegionSampler", "with_groundtruth"]
-
 
 @dataclass(frozen=True)
 class RegionSampler:

@@ -22,8 +22,6 @@ from boxwright.ops.matcher import IGNORED, UNMATCHED, Matcher
 from boxwright.ops.similarity import Similarity, negative_squared_distance
 from boxwright.types import Targets
 
-__all__ = ["AnchorTargets", "Assigner", "ClassColumns", "ConfidenceTargetAssigner", "TargetAssigner", "rows_of"]
-
 
 @dataclass(frozen=True)
 class ClassColumns:

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["REGULARIZATION", "TOTAL", "LossTerm"]
-
 # TF's names of the penalty on weights, and of the sum of all.
 REGULARIZATION, TOTAL = "Loss/regularization_loss", "Loss/total_loss"
 

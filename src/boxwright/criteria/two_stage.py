@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from boxwright.base.errors import DataError
 from boxwright.criteria.class_index_losses import as_columns
 from boxwright.criteria.classification_losses import ClassificationLoss
 from boxwright.criteria.criterion import Description
@@ -20,13 +21,10 @@ from boxwright.criteria.localization_losses import LocalizationLoss
 from boxwright.criteria.mask_targets import mask_targets
 from boxwright.criteria.target_assigner import AnchorTargets, Assigner, rows_of
 from boxwright.criteria.terms import LossTerm
-from boxwright.errors import DataError
 from boxwright.ops.masks import masks_of_classes
 from boxwright.ops.matcher import UNMATCHED, has_match
 from boxwright.types import AnchorPredictions, InstancePredictions, Proposals, RegionPredictions, Targets
 from boxwright.types.predictions import TwoStagePredictions
-
-__all__ = ["BoxClassifierCriterion", "MaskCriterion", "ProposalCriterion", "TwoStageCriterion", "accuracies"]
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,6 @@ from boxwright.types.masks import InstanceMasks
 from boxwright.types.packing import each_tensor, packed, tensors_of, unpacked
 from boxwright.types.sample import OBJECT_FIELDS
 
-__all__ = ["Batch", "collate", "learnable", "stack_targets", "to_input"]
-
 _ROUND_TO = 8
 Resizer = Callable[[Tensor], tuple[Tensor, tuple[int, int]]]
 # Fields that a batch always has; others are there where every image has them.

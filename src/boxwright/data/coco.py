@@ -12,15 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from boxwright.base.errors import DataError
+from boxwright.base.files import is_file, is_folder, read_file, refuse_unfinished, shown
 from boxwright.data.coco_masks import check_mask_memory, decode_mask
 from boxwright.data.image_io import read_image
 from boxwright.data.reading import checked_sample, finite_number, inside, reading, whole_number
-from boxwright.errors import DataError
-from boxwright.files import is_file, is_folder, read_file, refuse_unfinished, shown
 from boxwright.ops.run_lengths import encode_mask
 from boxwright.types import Categories, Category, Sample
-
-__all__ = ["ROBOFLOW_ANNOTATIONS", "CocoDataset", "coco_annotation"]
 
 # The annotations of a folder of Roboflow's exports, beside its images.
 ROBOFLOW_ANNOTATIONS = "_annotations.coco.json"

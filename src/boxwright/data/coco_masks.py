@@ -14,11 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pycocotools import mask as coco_mask
 
+from boxwright.base.errors import DataError
+from boxwright.base.limits import COORDINATE, MASK_BOUNDARY, MASK_PIXELS
 from boxwright.data.reading import finite_number, whole_number
-from boxwright.errors import DataError
-from boxwright.limits import COORDINATE, MASK_BOUNDARY, MASK_PIXELS
-
-__all__ = ["check_mask_memory", "decode_mask"]
 
 
 def decode_mask(segmentation: Any, size: tuple[int, int], where: str) -> NDArray[np.uint8]:

@@ -12,6 +12,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal
 
+from boxwright.base.errors import DataError
+from boxwright.base.files import is_file, is_folder, make_folder, open_whole, read_file, unfinished, write_whole
 from boxwright.data.coco import ROBOFLOW_ANNOTATIONS, CocoDataset, coco_annotation
 from boxwright.data.dataset import Dataset
 from boxwright.data.fddb import FddbDataset, is_fddb
@@ -25,11 +27,7 @@ from boxwright.data.voc import VocDataset, write_voc_annotation
 from boxwright.data.wider_face import WiderFaceDataset, is_wider_face
 from boxwright.data.yolo import YoloDataset, find_yolo
 from boxwright.data.yolo_writer import write_yolo_labels, write_yolo_yaml
-from boxwright.errors import DataError
-from boxwright.files import is_file, is_folder, make_folder, open_whole, read_file, unfinished, write_whole
 from boxwright.types import Categories, Sample
-
-__all__ = ["DataFormat", "detect_format", "open_dataset", "write_coco", "write_tfrecords", "write_voc", "write_yolo"]
 
 DataFormat = Literal["voc", "coco", "tfrecord", "yolo", "open_images", "wider_face", "fddb"]
 _BY_ENDING: dict[str, DataFormat] = {".json": "coco", ".csv": "open_images", ".yaml": "yolo", ".yml": "yolo"}

@@ -6,8 +6,6 @@ from typing import Protocol
 
 from boxwright.types import Categories, Sample
 
-__all__ = ["Dataset"]
-
 
 class Dataset(Protocol):
     """Samples by index, with their classes. Reading one leaves nothing behind but open files."""

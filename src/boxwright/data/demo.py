@@ -6,15 +6,13 @@ from collections.abc import Callable, Iterable
 from importlib import resources
 from pathlib import Path
 
+from boxwright.base.files import write_whole
 from boxwright.config.load import dump_message, load_config
 from boxwright.data.convert import write_tfrecords
 from boxwright.data.image_io import encode_png
 from boxwright.data.pictures import draw_sample
 from boxwright.data.shapes import ShapesDataset
 from boxwright.drawing import contact_sheet
-from boxwright.files import write_whole
-
-__all__ = ["write_demo_data"]
 
 _SIZE = (128, 128)  # the network's input
 

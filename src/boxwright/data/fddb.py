@@ -14,14 +14,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from boxwright.base.errors import DataError
+from boxwright.base.files import is_file, is_folder, read_file, refuse_unfinished, shown
 from boxwright.data.image_io import read_image
 from boxwright.data.reading import checked_sample, finite_number, inside, reading
 from boxwright.data.wider_face import face_label
-from boxwright.errors import DataError
-from boxwright.files import is_file, is_folder, read_file, refuse_unfinished, shown
 from boxwright.types import Categories, Category, Sample
-
-__all__ = ["FddbDataset", "ellipse_boxes", "is_fddb"]
 
 _FACE = Categories((Category(0, 1, "face"),))
 _NAME = re.compile(r"\S*img_\d+$")

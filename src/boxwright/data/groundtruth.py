@@ -7,10 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.errors import DataError
+from boxwright.base.errors import DataError
 from boxwright.types import Sample
-
-__all__ = ["ClassScores", "KeepFirst", "MergeLabels", "WeighClasses", "without_class_scores", "without_masks"]
 
 # TF tells boxes apart by coordinates in ten thousandths of the image, cut off.
 _BINS = 9999

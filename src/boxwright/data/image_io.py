@@ -24,23 +24,10 @@ import simplejpeg
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
+from boxwright.base.errors import DataError
+from boxwright.base.files import read_file
+from boxwright.base.limits import IMAGE_PIXELS
 from boxwright.data.png import check_png
-from boxwright.errors import DataError
-from boxwright.files import read_file
-from boxwright.limits import IMAGE_PIXELS
-
-__all__ = [
-    "SIXTEEN_BITS",
-    "to_rgb",
-    "FORMATS",
-    "decode_image",
-    "encode_jpeg",
-    "encode_picture",
-    "encode_png",
-    "image_size",
-    "read_image",
-    "recompress_jpeg",
-]
 
 # Named, as Pillow knows formats that start other programs (EPS) or have had no reader for years. JPEG has MPO with it.
 FORMATS = ("JPEG", "PNG", "BMP", "DIB", "GIF", "TIFF", "WEBP", "PPM")

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from boxwright.base.errors import ConfigError, DataError
+from boxwright.base.files import write_whole
 from boxwright.config.load import load_message
 from boxwright.config.messages import StringIntLabelMap, StringIntLabelMapItem
 from boxwright.config.preset import packaged
 from boxwright.config.text_format import write_text
-from boxwright.errors import ConfigError, DataError
-from boxwright.files import write_whole
 from boxwright.types import Categories, Category
-
-__all__ = ["label_map_text", "load_label_map", "write_label_map"]
 
 
 def load_label_map(path: str | Path) -> Categories:

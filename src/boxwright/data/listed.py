@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from boxwright.base.errors import DataError
+from boxwright.base.files import read_file
 from boxwright.data.dataset import Dataset
-from boxwright.errors import DataError
-from boxwright.files import read_file
 from boxwright.types import Categories, Sample
-
-__all__ = ["ListedDataset", "read_sample_list", "sample_list_text"]
 
 
 def _as_it_is(sample: Sample) -> Sample:

@@ -30,6 +30,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, get_worker_info
 
+from boxwright.base.errors import BoxwrightError, DataError, TrainingError
 from boxwright.data.augmentation.transform import Transform
 from boxwright.data.batch import Batch, Resizer, collate, to_input
 from boxwright.data.dataset import Dataset
@@ -38,10 +39,7 @@ from boxwright.data.order import Key, StreamSettings, sample_keys
 from boxwright.data.reading import reading
 from boxwright.data.worker_folder import make_worker_folder, remove_worker_folder
 from boxwright.distributed import ALONE, Processes
-from boxwright.errors import BoxwrightError, DataError, TrainingError
 from boxwright.types import Sample
-
-__all__ = ["BatchStream", "TrainingExamples", "samples_in_order", "samples_or_errors", "training_batches"]
 
 # A run of bad samples longer than this is a data set that is not what it should be.
 _MOST_BAD_IN_A_ROW = 100

@@ -13,13 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
+from boxwright.base.errors import DataError
+from boxwright.base.files import is_file, is_folder, read_file, refuse_unfinished, shown
 from boxwright.data.image_io import read_image
 from boxwright.data.reading import checked_sample, inside, reading
-from boxwright.errors import DataError
-from boxwright.files import is_file, is_folder, read_file, refuse_unfinished, shown
 from boxwright.types import Categories, Category, Sample
-
-__all__ = ["OpenImagesDataset"]
 
 _DESCRIPTIONS = ("class-descriptions-boxable.csv", "class-descriptions.csv", "oidv7-class-descriptions-boxable.csv")
 _SUFFIXES = (".jpg", ".jpeg", ".png", ".JPG")

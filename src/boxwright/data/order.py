@@ -13,9 +13,7 @@ from itertools import count, islice
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.errors import ConfigError
-
-__all__ = ["Key", "StreamSettings", "sample_keys"]
+from boxwright.base.errors import ConfigError
 
 # (epoch, index of the sample): what happens to a sample follows from the two and the seed.
 Key = tuple[int, int]

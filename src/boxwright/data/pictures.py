@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 from boxwright.drawing import draw_boxes
 from boxwright.types import Categories, Sample
 
-__all__ = ["draw_sample"]
-
 
 def draw_sample(sample: Sample, categories: Categories, fit: int = 0) -> NDArray[np.uint8]:
     """Return a sample's image with its annotated boxes, masks and keypoints, uint8 [H, W, 3]; `fit` as `draw_boxes`."""

@@ -10,8 +10,6 @@ import struct
 import zlib
 from collections.abc import Iterator
 
-__all__ = ["check_png"]
-
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 # Adam7: first column and row of each pass, and the steps between.

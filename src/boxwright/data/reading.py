@@ -14,12 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from boxwright.errors import BoxwrightError, DataError
-from boxwright.files import cause, shown
-from boxwright.limits import COORDINATE
+from boxwright.base.errors import BoxwrightError, DataError
+from boxwright.base.files import cause, shown
+from boxwright.base.limits import COORDINATE
 from boxwright.types import Sample
-
-__all__ = ["checked_sample", "finite_number", "inside", "reading", "whole_number"]
 
 _MOST_SHOWN = 60
 

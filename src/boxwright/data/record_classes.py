@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from boxwright.base.errors import DataError
 from boxwright.data.reading import reading
 from boxwright.data.tf_example import read_features
 from boxwright.data.tfrecord import TFRecordFile, expand_paths
-from boxwright.errors import DataError
 from boxwright.types import Categories, Category
-
-__all__ = ["classes_of_records", "labelled_texts"]
 
 
 def classes_of_records(paths: Sequence[str]) -> Categories:

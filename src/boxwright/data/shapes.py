@@ -16,8 +16,6 @@ from PIL import Image, ImageDraw
 from boxwright.data.image_io import encode_jpeg
 from boxwright.types import Categories, Category, Sample
 
-__all__ = ["SHAPES", "ShapesDataset"]
-
 SHAPES = ("circle", "square", "triangle", "star")
 _OVERSAMPLE = 2
 _LEAST_VISIBLE = 0.4

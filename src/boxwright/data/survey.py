@@ -9,11 +9,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from boxwright.base.errors import DataError
 from boxwright.data.dataset import Dataset
-from boxwright.errors import DataError
 from boxwright.types import Categories, Sample
-
-__all__ = ["Survey", "survey_dataset", "suspicion"]
 
 _SMALL, _LARGE = 32.0**2, 96.0**2
 

@@ -14,13 +14,11 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
+from boxwright.base.errors import DataError
 from boxwright.data.coco_masks import check_mask_memory
 from boxwright.data.image_io import decode_image, encode_png
 from boxwright.data.reading import checked_sample, whole_number
-from boxwright.errors import DataError
 from boxwright.types import Categories, Sample
-
-__all__ = ["MaskEncoding", "decode_example", "encode_example", "encoded_image", "read_features", "text_feature"]
 
 Features = dict[str, Sequence[Any]]
 _ATTRIBUTE = "image/object/attribute/"

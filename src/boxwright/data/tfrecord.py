@@ -22,12 +22,10 @@ from typing import BinaryIO, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.errors import DataError, OutputError
-from boxwright.files import is_file, open_whole, shown, write_whole
-from boxwright.limits import RECORD_BYTES
+from boxwright.base.errors import DataError, OutputError
+from boxwright.base.files import is_file, open_whole, shown, write_whole
+from boxwright.base.limits import RECORD_BYTES
 from boxwright.tensorflow.crc import masked_crc
-
-__all__ = ["Compression", "TFRecordFile", "cache_folder", "expand_paths", "write_records", "write_records_to"]
 
 Compression = Literal["auto", "none", "gzip", "zlib"]
 

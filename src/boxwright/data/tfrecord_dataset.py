@@ -8,13 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
+from boxwright.base.errors import DataError
 from boxwright.data.reading import reading
 from boxwright.data.tf_example import MaskEncoding, decode_example, encoded_image, read_features, text_feature
 from boxwright.data.tfrecord import Compression, TFRecordFile, expand_paths
-from boxwright.errors import DataError
 from boxwright.types import Categories, Sample
-
-__all__ = ["TFRecordDataset"]
 
 
 class TFRecordDataset:

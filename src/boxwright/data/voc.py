@@ -15,13 +15,11 @@ from pathlib import Path
 
 import numpy as np
 
+from boxwright.base.errors import DataError, OutputError
+from boxwright.base.files import is_file, is_folder, read_file, refuse_unfinished, shown, write_whole
 from boxwright.data.image_io import read_image
 from boxwright.data.reading import checked_sample, inside, reading
-from boxwright.errors import DataError, OutputError
-from boxwright.files import is_file, is_folder, read_file, refuse_unfinished, shown, write_whole
 from boxwright.types import Categories, Category, Sample
-
-__all__ = ["VocDataset", "write_voc_annotation"]
 
 _IMAGE_FOLDERS = ("JPEGImages", "images", "Images", ".")
 _ANNOTATION_FOLDERS = ("Annotations", "annotations", ".")

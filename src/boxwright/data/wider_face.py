@@ -16,13 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from boxwright.base.errors import DataError
+from boxwright.base.files import is_file, is_folder, read_file, refuse_unfinished, shown
 from boxwright.data.image_io import read_image
 from boxwright.data.reading import checked_sample, finite_number, inside, reading
-from boxwright.errors import DataError
-from boxwright.files import is_file, is_folder, read_file, refuse_unfinished, shown
 from boxwright.types import Categories, Category, Sample
-
-__all__ = ["FACE_LANDMARKS", "WIDER_SUBSETS", "WiderFaceDataset", "face_label", "is_wider_face"]
 
 FACE_LANDMARKS = ("left_eye", "right_eye", "nose", "left_mouth", "right_mouth")
 WIDER_SUBSETS = ("easy", "medium", "hard")

@@ -9,8 +9,6 @@ import tempfile
 from contextlib import closing, suppress
 from pathlib import Path
 
-__all__ = ["clear_worker_folders", "make_worker_folder", "remove_worker_folder"]
-
 _IN_A_RUN = ".workers"
 _LINK = "folder"
 _PREFIX = "boxwright-workers-"

@@ -13,14 +13,12 @@ from typing import Any
 import numpy as np
 import yaml
 
+from boxwright.base.errors import DataError
+from boxwright.base.files import is_file, is_folder, read_file, shown, size_of
 from boxwright.data.coco_masks import check_mask_memory, decode_mask
 from boxwright.data.image_io import read_image
 from boxwright.data.reading import checked_sample, inside, reading
-from boxwright.errors import DataError
-from boxwright.files import is_file, is_folder, read_file, shown, size_of
 from boxwright.types import Categories, Category, Sample
-
-__all__ = ["YoloDataset", "find_yolo", "yolo_splits"]
 
 _SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff"})
 _LARGEST = 2**20  # bytes of a data.yaml

@@ -8,11 +8,9 @@ from pathlib import Path
 
 import yaml
 
-from boxwright.errors import DataError
-from boxwright.files import is_file, read_file, write_whole
+from boxwright.base.errors import DataError
+from boxwright.base.files import is_file, read_file, write_whole
 from boxwright.types import Sample
-
-__all__ = ["write_yolo_labels", "write_yolo_yaml"]
 
 
 def write_yolo_labels(sample: Sample, path: Path) -> None:

@@ -17,11 +17,9 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from torch.utils.tensorboard import summary
 
+from boxwright.base.files import make_folder
 from boxwright.data.image_io import encode_jpeg, encode_png
 from boxwright.data.tfrecord import write_records_to
-from boxwright.files import make_folder
-
-__all__ = ["EventFile", "draws_pictures", "evaluation_folder", "write_evaluation_events"]
 
 # The edges of histograms as TensorBoard's own writers have them.
 _EDGES = [1e-12 * 1.1**power for power in range(774)]

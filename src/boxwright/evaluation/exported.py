@@ -7,16 +7,14 @@ from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 
+from boxwright.base.errors import ConfigError
 from boxwright.config import messages as m
 from boxwright.data.dataset import Dataset
-from boxwright.errors import ConfigError
 from boxwright.evaluation.parts import Look, Progress, categories_of, look_at, open_evaluation, silent, sum_up
 from boxwright.evaluation.results import Evaluation
 from boxwright.evaluation.settings import EvaluationSettings
 from boxwright.runtime.exported import ExportedDetector
 from boxwright.types import FoundObjects, Sample
-
-__all__ = ["evaluate_exported", "look_of_export", "samples_by_threads"]
 
 
 def evaluate_exported(

@@ -16,13 +16,11 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 
+from boxwright.base.errors import BoxwrightError
 from boxwright.builders.evaluation import EvaluationPlan
-from boxwright.errors import BoxwrightError
 from boxwright.evaluation.parts import Part, without_rows
 from boxwright.evaluation.results import Evaluation
 from boxwright.types import Categories
-
-__all__ = ["WORTH_A_PROCESS", "sum_up_beside"]
 
 # Images. The metrics of fewer are there before a process has started.
 WORTH_A_PROCESS = 500

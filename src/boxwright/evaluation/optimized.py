@@ -8,11 +8,9 @@ import logging
 import numpy as np
 import torch
 
-from boxwright.errors import ConfigError
+from boxwright.base.errors import ConfigError
 from boxwright.models.detector import Detector
 from boxwright.runtime.measure import measure
-
-__all__ = ["optimized"]
 
 _PRECISIONS = ("float32", "bfloat16", "fastest")
 

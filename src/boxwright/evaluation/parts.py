@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from boxwright.base.errors import ConfigError
 from boxwright.builders.evaluation import EvaluationPlan, build_evaluation
 from boxwright.builders.input_reader import build_dataset
 from boxwright.config import messages as m
 from boxwright.data.dataset import Dataset
-from boxwright.errors import ConfigError
 from boxwright.evaluation.pictures import draw_beside_truth
 from boxwright.evaluation.results import Evaluation, detection_rows
 from boxwright.evaluation.settings import EvaluationSettings
@@ -25,11 +25,6 @@ from boxwright.metrics.regions import ImageMasks
 from boxwright.ops.pasted_masks import mask_run_lengths
 from boxwright.ops.run_lengths import encode_mask
 from boxwright.types import Categories, Category, FoundObjects, Sample
-
-__all__ = [
-    "EvaluationSet", "Look", "Part", "Progress", "Read", "Share", "categories_of", "check_reader", "check_same_classes",
-    "look_at", "open_evaluation", "reader_name", "silent", "sum_up", "without_rows",
-]  # fmt: skip
 
 Progress = Callable[[Iterable[int], str], Iterable[int]]
 # From samples and a seed to what is found in each, and losses.

@@ -16,8 +16,6 @@ from boxwright.types import Categories, FoundObjects, Sample
 if TYPE_CHECKING:
     from boxwright.builders.evaluation import EvaluationPlan
 
-__all__ = ["draw_beside_truth", "draw_detections"]
-
 
 def draw_beside_truth(
     sample: Sample, found: FoundObjects, categories: Categories, plan: EvaluationPlan

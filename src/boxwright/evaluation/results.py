@@ -12,14 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from boxwright.base.files import make_folder, unfinished, unique_stem, write_whole
 from boxwright.data.image_io import encode_png
-from boxwright.files import make_folder, unfinished, unique_stem, write_whole
 from boxwright.metrics.metric import MetricResult, without_nan
 from boxwright.ops.run_lengths import RunLengths
 from boxwright.types import Categories, FoundObjects
 from boxwright.types.categories import ids
-
-__all__ = ["Evaluation", "detection_rows", "write_evaluation"]
 
 # A number as it is written back: no leading zeros, digits of ASCII, and no more of them than 64 bits have.
 _NUMBER = re.compile("0|[1-9][0-9]{0,17}")

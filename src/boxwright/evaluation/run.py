@@ -39,8 +39,6 @@ from boxwright.models.multi_scale import MultiScaleDetector, at_scales
 from boxwright.runtime.exported import ExportedDetector
 from boxwright.types import Categories, FoundObjects, Sample
 
-__all__ = ["evaluate_detector", "evaluate_share", "find_parts", "run_evaluation", "sum_shares"]
-
 _DEFAULTS = EvaluationSettings(workers=0)
 
 

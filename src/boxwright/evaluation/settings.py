@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from boxwright.settings import setting
-
-__all__ = ["EvaluationSettings", "WatchSettings"]
+from boxwright.base.settings import setting
 
 _WATCH = "Following a run"
 

@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from boxwright.base.errors import CheckpointError
 from boxwright.checkpoints.restore import restore_detector
 from boxwright.checkpoints.sources import is_tensorflow
 from boxwright.checkpoints.store import CheckpointStore
 from boxwright.config import messages as m
 from boxwright.device import open_device
-from boxwright.errors import CheckpointError
 from boxwright.evaluation.events import EventFile, evaluation_folder, write_evaluation_events
 from boxwright.evaluation.optimized import optimized
 from boxwright.evaluation.parts import EvaluationSet, check_reader, open_evaluation, reader_name
@@ -20,8 +20,6 @@ from boxwright.evaluation.run import evaluate_detector
 from boxwright.evaluation.settings import EvaluationSettings, WatchSettings
 from boxwright.models.detector import Detector
 from boxwright.models.multi_scale import at_scales
-
-__all__ = ["watch"]
 
 _POLL_SECONDS = 1.0
 Heard = Callable[[int, Evaluation | None, str], None]

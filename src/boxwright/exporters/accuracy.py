@@ -10,8 +10,6 @@ from boxwright.exporters.pictures import spread
 from boxwright.metrics.coco import CocoMetrics
 from boxwright.types import Finder
 
-__all__ = ["ALLOWED_DROP", "Accuracy", "average_precision", "compared_accuracy"]
-
 # From what finds objects to its average precision.
 Accuracy = Callable[[Finder], float]
 ALLOWED_DROP = 0.01

@@ -19,8 +19,6 @@ from boxwright.postprocessing.two_stage import TwoStagePostprocessor
 from boxwright.runtime.metadata import Metadata
 from boxwright.runtime.optional import installed_versions
 
-__all__ = ["describe", "suppression_of", "weights_sha256"]
-
 _OUTPUTS = {
     "detection_boxes": "float32 [batch, D, 4]: ymin, xmin, ymax, xmax in 0..1 of the picture",
     "detection_scores": "float32 [batch, D], best first",

@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from boxwright.errors import ExportError, OutputError
+from boxwright.base.errors import ExportError, OutputError
+from boxwright.base.files import make_folder, write_whole
 from boxwright.exporters.accuracy import Accuracy, compared_accuracy
 from boxwright.exporters.describe import describe, weights_sha256
 from boxwright.exporters.graph import PREPROCESSED
@@ -27,7 +28,6 @@ from boxwright.exporters.openvino_file import openvino_model, save_openvino
 from boxwright.exporters.parity import Report, compare
 from boxwright.exporters.program import Suppression, detection_program
 from boxwright.exporters.pt2_file import Pt2Session, save_pt2
-from boxwright.files import make_folder, write_whole
 from boxwright.models.detector import Detector
 from boxwright.runtime.export_file import ExportFile, read_checked
 from boxwright.runtime.exported import ExportedDetector
@@ -36,8 +36,6 @@ from boxwright.runtime.metadata import Metadata
 from boxwright.runtime.optional import installed_versions
 from boxwright.runtime.sessions import OnnxSession, OpenVinoSession, Session
 from boxwright.types import Finder
-
-__all__ = ["FORMATS", "About", "Format", "export", "open_session_of", "report_path", "verify"]
 
 Format = Literal["onnx", "openvino", "litert", "pt2"]
 InputType = Literal["image_tensor", "float_image_tensor", "encoded_image_string_tensor", "tf_example"]

@@ -15,8 +15,6 @@ from boxwright.exporters.resizing import Resized, resizing
 from boxwright.models.detector import Detector
 from boxwright.types import PaddedDetections, RawDetections
 
-__all__ = ["INPUT", "PREPROCESSED", "DetectionGraph", "named_outputs"]
-
 INPUT = "input_tensor"
 PREPROCESSED = "preprocessed_inputs"
 

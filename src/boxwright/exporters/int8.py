@@ -18,8 +18,6 @@ from boxwright.exporters.graph import INPUT
 from boxwright.exporters.program import quiet
 from boxwright.runtime.optional import require_library
 
-__all__ = ["quantized"]
-
 _CONVOLUTIONS = ("Conv", "ConvTranspose")
 
 

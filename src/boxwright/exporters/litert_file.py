@@ -20,13 +20,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from boxwright.errors import ExportError
+from boxwright.base.errors import ExportError
+from boxwright.base.files import write_whole
 from boxwright.exporters import litert_child
 from boxwright.exporters.litert_labels import model_metadata
 from boxwright.exporters.litert_operator import Lite, with_operator
 from boxwright.exporters.program import Suppression, quiet
 from boxwright.exporters.resizing import PIXEL_CENTRES, refuse_resizer
-from boxwright.files import write_whole
 from boxwright.models.detector import Detector
 from boxwright.ops.box_coder import FasterRcnnBoxCoder
 from boxwright.postprocessing.anchor import AnchorPostprocessor
@@ -35,8 +35,6 @@ from boxwright.preprocessing.image_resizer import FixedShapeResizer
 from boxwright.runtime.litert_session import INPUT, LABELS
 from boxwright.runtime.metadata import KEY, Metadata
 from boxwright.runtime.seal import seal
-
-__all__ = ["PYTHON", "litert_input", "litert_model", "save_litert"]
 
 # Names the interpreter that has litert-torch.
 PYTHON = "BOXWRIGHT_LITERT_PYTHON"

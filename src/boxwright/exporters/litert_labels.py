@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-__all__ = ["model_metadata"]
-
 _IDENTIFIER = b"M001"
 _FEATURE, _IMAGE, _BOX = 1, 2, 3  # ContentProperties
 _NORMALIZATION = 1  # ProcessUnitOptions

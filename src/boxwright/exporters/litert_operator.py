@@ -12,11 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.errors import ExportError
+from boxwright.base.errors import ExportError
 from boxwright.runtime.litert_session import ANCHORS, INPUT, NETWORK_OUTPUTS, OUTPUTS
 from boxwright.runtime.optional import require_library
-
-__all__ = ["OPERATOR", "Lite", "with_operator"]
 
 OPERATOR = "TFLite_Detection_PostProcess"
 _IDENTIFIER = b"TFL3"

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from boxwright.ops.boxes import pairwise_iou
 from boxwright.types import FoundObjects
 
-__all__ = ["ABSOLUTE", "RELATIVE", "TIE", "Difference", "Matcher", "shares"]
-
 TIE = 1e-5
 ABSOLUTE, RELATIVE = 1e-4, 1e-3  # as recordings of TensorFlow are held to: |a - b| <= absolute + relative |b|
 _SAME_BOX = 0.99

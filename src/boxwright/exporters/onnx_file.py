@@ -15,8 +15,6 @@ from boxwright.runtime.metadata import KEY, Metadata
 from boxwright.runtime.optional import require_library
 from boxwright.runtime.seal import seal
 
-__all__ = ["OPSET", "onnx_bytes", "onnx_model", "with_output"]
-
 OPSET = 20
 _SIDES = ("batch", "height", "width")
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from boxwright.errors import OutputError
-from boxwright.files import shown, write_whole
+from boxwright.base.errors import OutputError
+from boxwright.base.files import shown, write_whole
 from boxwright.runtime.metadata import KEY, Metadata
 from boxwright.runtime.optional import first_line, require_library
 from boxwright.runtime.seal import seal
-
-__all__ = ["openvino_model", "save_openvino"]
 
 
 def openvino_model(onnx: bytes) -> Any:

@@ -26,8 +26,6 @@ from boxwright.runtime.exported import found_objects
 from boxwright.runtime.sessions import Session
 from boxwright.types import RawDetections
 
-__all__ = ["Report", "Stage", "compare"]
-
 Pictures = Sequence[NDArray[np.uint8]]
 _PREPROCESSING = 1e-5  # of the range of the network's input, and more for large pictures: see `_resizing_error`
 # What numbers of fewer bits cannot pass; there average precision decides.

@@ -8,9 +8,7 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.errors import DataError
-
-__all__ = ["DEFAULT_COUNT", "varied", "spread"]
+from boxwright.base.errors import DataError
 
 Picture = NDArray[np.uint8]
 DEFAULT_COUNT = 32

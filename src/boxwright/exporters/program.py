@@ -14,12 +14,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from boxwright.errors import ExportError
+from boxwright.base.errors import ExportError
 from boxwright.exporters.graph import PREPROCESSED, DetectionGraph
 from boxwright.models.detector import Detector
 from boxwright.ops.suppression_in_tensors import decompositions, pair_decompositions
-
-__all__ = ["LARGEST_BATCH", "LARGEST_SIDE", "Suppression", "detection_program", "quiet"]
 
 LARGEST_BATCH, LARGEST_SIDE = 1024, 16384
 _EXAMPLE = (2, 64, 80, 3)

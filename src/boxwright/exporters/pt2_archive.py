@@ -11,11 +11,9 @@ import json
 import re
 from typing import Any
 
-from boxwright.errors import ExportError
+from boxwright.base.errors import ExportError
 from boxwright.exporters.pt2_graph import checked_graph, plain_nodes
 from boxwright.runtime.pt2_members import Members
-
-__all__ = ["checked_members", "plain_members"]
 
 _GRAPH = "models/model.json"
 _SAMPLE_INPUTS = "data/sample_inputs/model.pt"

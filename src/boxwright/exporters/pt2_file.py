@@ -14,17 +14,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from boxwright.errors import ExportError
+from boxwright.base.errors import ExportError
+from boxwright.base.files import write_whole
 from boxwright.exporters.program import quiet
 from boxwright.exporters.pt2_archive import checked_members, plain_members
-from boxwright.files import write_whole
 from boxwright.runtime.export_file import ExportFile
 from boxwright.runtime.metadata import Metadata
 from boxwright.runtime.optional import first_line
 from boxwright.runtime.pt2_members import ABOUT, packed_members, sealed_parts, unpacked_members
 from boxwright.runtime.seal import seal
-
-__all__ = ["Pt2Session", "save_pt2"]
 
 
 def save_pt2(program: torch.export.ExportedProgram, metadata: Metadata, path: Path) -> None:

@@ -14,9 +14,7 @@ from typing import Any
 
 import torch
 
-from boxwright.errors import ExportError
-
-__all__ = ["checked_graph", "plain_nodes"]
+from boxwright.base.errors import ExportError
 
 _ATEN = re.compile(r"torch\.ops\.aten\.([A-Za-z0-9_]+)\.([A-Za-z0-9_]+)")
 # Operators that prove their arguments and change nothing: those of our exports, and others that networks consist of.

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from boxwright.errors import ExportError
+from boxwright.base.errors import ExportError
 from boxwright.ops.resize import resize_bilinear, resize_half_pixel
 from boxwright.preprocessing.image_resizer import (
     ConditionalShapeResizer,
@@ -27,8 +27,6 @@ from boxwright.preprocessing.image_resizer import (
     PadToMultipleResizer,
     to_grayscale,
 )
-
-__all__ = ["PIXEL_CENTRES", "Resized", "refuse_resizer", "resizing"]
 
 
 @dataclass(frozen=True)

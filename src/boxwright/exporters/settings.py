@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from boxwright.settings import setting
-
-__all__ = ["ExportSettings", "ExporterFlags", "Nms", "Precision"]
+from boxwright.base.settings import setting
 
 _REFUSED = "Refused: no detector here has side inputs."
 

@@ -6,13 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from boxwright.errors import ExportError
-from boxwright.files import make_folder, read_file, write_whole
+from boxwright.base.errors import ExportError
+from boxwright.base.files import make_folder, read_file, write_whole
 from boxwright.runtime.metadata import KEY
 from boxwright.runtime.optional import require_library
 from boxwright.runtime.sessions import open_session
-
-__all__ = ["tensorrt_line", "write_triton"]
 
 _MOST, _DELAY_US = 8, 2000
 

@@ -11,14 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from boxwright.base.errors import DataError
+from boxwright.base.files import cause
 from boxwright.data.tf_example import encoded_image, read_features
 from boxwright.data.tfrecord import TFRecordFile
-from boxwright.errors import DataError
-from boxwright.files import cause
 from boxwright.inference.files import IMAGES, find_files
 from boxwright.inference.stores import Store, is_address, open_file, open_parquet, require_pyarrow
-
-__all__ = ["Item", "Unit", "items_of", "units_of"]
 
 _RECORDS = re.compile(r"\.tf_?records?|\.records?|-[0-9]{5}-of-[0-9]{5}$", re.IGNORECASE)
 _ARCHIVES = (".tar", ".tar.gz", ".tgz")

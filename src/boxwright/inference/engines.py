@@ -14,9 +14,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
-from boxwright.errors import ConfigError, DataError
-
-__all__ = ["ENGINES", "Engine", "engine_of", "over_processes", "over_ray"]
+from boxwright.base.errors import ConfigError, DataError
 
 Work = Callable[[Any], Any]
 # From what makes a worker, the tasks and how many workers there may be, to the results as they come.

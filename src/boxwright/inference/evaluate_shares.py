@@ -22,8 +22,6 @@ from boxwright.runtime.exported import ExportedDetector
 from boxwright.runtime.formats import EXPORTS
 from boxwright.types import Categories
 
-__all__ = ["Opened", "evaluate_in_shares", "open_for_evaluation"]
-
 
 @dataclass(frozen=True, eq=False)
 class Opened:

@@ -10,8 +10,6 @@ from boxwright.runtime.exported import ExportedDetector, open_exported
 from boxwright.runtime.formats import RUNTIMES
 from boxwright.runtime.sessions import Session
 
-__all__ = ["open_export", "session_of"]
-
 
 def open_export(path: Path, threads: int = 0, *, allow_edited: bool = False) -> ExportedDetector:
     """Open an exported file of any format.

@@ -11,12 +11,10 @@ from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from boxwright.errors import DataError
-from boxwright.files import cause
+from boxwright.base.errors import DataError
+from boxwright.base.files import cause
+from boxwright.base.limits import DOWNLOAD_BYTES, DOWNLOAD_SECONDS
 from boxwright.inference.files import IMAGES, VIDEOS
-from boxwright.limits import DOWNLOAD_BYTES, DOWNLOAD_SECONDS
-
-__all__ = ["fetch_image", "names_image", "names_video", "sends_image"]
 
 _SCHEMES = ("http", "https")
 _CHUNK = 1 << 16

@@ -6,10 +6,8 @@ import glob
 from collections.abc import Sequence
 from pathlib import Path
 
-from boxwright.errors import DataError
-from boxwright.files import is_file, is_folder, read_file
-
-__all__ = ["VIDEOS", "IMAGES", "find_files", "find_images"]
+from boxwright.base.errors import DataError
+from boxwright.base.files import is_file, is_folder, read_file
 
 IMAGES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm"}
 VIDEOS = {".mp4", ".mov", ".avi", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg", ".ts", ".wmv", ".flv", ".3gp"}

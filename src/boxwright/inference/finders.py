@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.errors import ConfigError, ExportError
+from boxwright.base.errors import ConfigError, ExportError
 from boxwright.evaluation.settings import EvaluationSettings
 from boxwright.inference.exports import open_export
 from boxwright.inference.merging import MERGES
@@ -18,8 +18,6 @@ from boxwright.inference.tiles import in_tiles
 from boxwright.inference.tracking import least_score
 from boxwright.runtime.formats import EXPORTS
 from boxwright.types import Categories, Finder, FoundObjects
-
-__all__ = ["Model", "OpenModel", "check_fixed", "looking"]
 
 
 @dataclass(frozen=True, eq=False)

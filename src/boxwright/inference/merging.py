@@ -15,8 +15,6 @@ from boxwright.metrics.matching import overlaps, overlaps_of_crowds
 from boxwright.types import FoundObjects
 from boxwright.types.found import chosen
 
-__all__ = ["MERGES", "View", "fused_boxes", "suppressed"]
-
 # How much of a part of an object must lie in the whole for the part to give way.
 _PART = 0.7
 # By which IoU two views mean the same object: as common for suppression, and as in the paper of fusion.

@@ -22,8 +22,6 @@ from boxwright.ops.pasted_masks import mask_run_lengths
 from boxwright.types import FoundObjects
 from boxwright.types.categories import ids
 
-__all__ = ["Row", "counts", "parquet_bytes", "row_of"]
-
 Row = dict[str, Any]
 
 

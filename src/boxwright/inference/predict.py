@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from boxwright.base.errors import DataError
+from boxwright.base.files import MARKER, unfinished, unique_stem, write_whole
 from boxwright.data.image_io import encode_picture
-from boxwright.errors import DataError
 from boxwright.evaluation.pictures import draw_detections
-from boxwright.files import MARKER, unfinished, unique_stem, write_whole
 from boxwright.inference.finders import looking
 from boxwright.inference.result_files import RESULT_FILES, ResultFiles
 from boxwright.inference.settings import PredictionSettings
@@ -27,8 +27,6 @@ from boxwright.inference.stages import Stage, Stages, StageTimes
 from boxwright.inference.tracking import Tracker
 from boxwright.inference.video import open_video_for_writing
 from boxwright.types import Finder, FoundObjects
-
-__all__ = ["Predicted", "predict"]
 
 _DEFAULTS = PredictionSettings()
 _DRAWN_AT_ONCE = 4  # pictures; most of their time they wait for the disk

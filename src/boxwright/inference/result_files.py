@@ -13,14 +13,12 @@ from typing import Any, BinaryIO, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from boxwright.base.files import open_whole
 from boxwright.evaluation.results import detection_rows
-from boxwright.files import open_whole
 from boxwright.inference.sources import Frame
 from boxwright.inference.tracking import NO_TRACK
 from boxwright.ops.pasted_masks import mask_run_lengths
 from boxwright.types import Categories, FoundObjects
-
-__all__ = ["RESULT_FILES", "ResultFile", "ResultFiles"]
 
 Row = dict[str, Any]
 _OF_ANNOTATIONS = ("category_id", "bbox", "score", "segmentation")

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from boxwright.errors import ConfigError
-from boxwright.settings import setting
-
-__all__ = ["ManySettings", "PredictionSettings"]
+from boxwright.base.errors import ConfigError
+from boxwright.base.settings import setting
 
 _PICTURES = ("jpg", "png")
 _FILES = "What is written"

@@ -23,16 +23,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from boxwright.base.errors import DataError
 from boxwright.data.image_io import decode_image
-from boxwright.errors import DataError
 from boxwright.inference.collections import Item, Unit, items_of
 from boxwright.inference.finders import Model, OpenModel, looking
 from boxwright.inference.parquet_rows import Row, counts, parquet_bytes, row_of
 from boxwright.inference.stages import Stages
 from boxwright.inference.stores import Store, open_parquet
 from boxwright.types import Finder
-
-__all__ = ["PLAN", "Job", "Part", "begin", "finished", "run_unit", "unfinished_units", "worker"]
 
 PLAN = "_plan.json"
 _SCHEMA = 1

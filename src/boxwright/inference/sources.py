@@ -11,14 +11,12 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from boxwright.base.errors import DataError
+from boxwright.base.files import is_file
 from boxwright.data.image_io import decode_image, read_image
-from boxwright.errors import DataError
-from boxwright.files import is_file
 from boxwright.inference.fetch import fetch_image, names_image, names_video, sends_image
 from boxwright.inference.files import VIDEOS, find_files
 from boxwright.inference.video import frame_count, read_video
-
-__all__ = ["CameraSource", "VideoSource", "Frame", "ImageSource", "Source", "WebImageSource", "find_sources"]
 
 _CAMERA = re.compile(r"camera(?::([0-9]{1,3}))?|([0-9]{1,3})")
 _ADDRESS = re.compile(r"([a-z][a-z0-9]*)://.+", re.IGNORECASE)

@@ -19,8 +19,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Generic, TypeVar
 
-__all__ = ["Stage", "StageTimes", "Stages"]
-
 T = TypeVar("T")
 R = TypeVar("R")
 _AHEAD = 4

@@ -7,10 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
-from boxwright.errors import BoxwrightError, DataError, OutputError
-from boxwright.files import cause, make_folder, write_whole
-
-__all__ = ["Store", "is_address", "open_file", "open_parquet", "require_pyarrow"]
+from boxwright.base.errors import BoxwrightError, DataError, OutputError
+from boxwright.base.files import cause, make_folder, write_whole
 
 T = TypeVar("T")
 

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from boxwright.inference.merging import View
 from boxwright.types import Finder, FoundObjects
 
-__all__ = ["Merge", "Window", "in_tiles", "tile_windows"]
-
 Merge = Callable[[list[View]], FoundObjects]
 _AT_ONCE = 4
 

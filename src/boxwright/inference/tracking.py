@@ -7,11 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from boxwright.errors import DataError
+from boxwright.base.errors import DataError
 from boxwright.types import FoundObjects
 from boxwright.types.found import chosen
-
-__all__ = ["NO_TRACK", "Tracker", "least_score"]
 
 # The track of an object that was seen for the first time: whether it stays is not known.
 NO_TRACK = -1

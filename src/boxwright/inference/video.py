@@ -12,11 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.errors import DataError, OutputError
-from boxwright.files import cause, is_file, open_whole
-from boxwright.limits import IMAGE_PIXELS
-
-__all__ = ["VideoWriter", "frame_count", "open_video_for_writing", "read_video"]
+from boxwright.base.errors import DataError, OutputError
+from boxwright.base.files import cause, is_file, open_whole
+from boxwright.base.limits import IMAGE_PIXELS
 
 # Ticks a second of times in videos, as MPEG counts them: frame rates of cinema, television and screens divide it.
 _TICKS = 90_000

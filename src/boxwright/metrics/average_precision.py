@@ -8,8 +8,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["all_points", "eleven_points", "precision_and_recall", "sampled"]
-
 Floats = NDArray[np.float64]
 
 

@@ -18,8 +18,6 @@ from boxwright.metrics.metric import Curve, Matches, MetricResult
 from boxwright.metrics.regions import BOXES, ImageMasks, Kind, Regions
 from boxwright.types import Categories, FoundObjects, Sample
 
-__all__ = ["CocoMetrics"]
-
 _THRESHOLDS = np.linspace(0.5, 0.95, 10)
 _RECALLS = np.linspace(0.0, 1.0, 101)
 # Squares of sides in pixels: all, small, medium, large.

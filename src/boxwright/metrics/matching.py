@@ -9,8 +9,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["NOBODY", "claim_best", "claim_best_free", "overlaps", "overlaps_of_crowds"]
-
 NOBODY = -1
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]

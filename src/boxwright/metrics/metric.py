@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from boxwright.metrics.regions import ImageMasks
 from boxwright.types import FoundObjects, Sample
 
-__all__ = ["Curve", "Matches", "MetricResult", "Metrics", "without_nan"]
-
 
 @dataclass(frozen=True)
 class Matches:

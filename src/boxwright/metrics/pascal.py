@@ -19,20 +19,6 @@ from boxwright.metrics.metric import Curve, Matches, MetricResult
 from boxwright.metrics.regions import BOXES, MASKS, Boxes, ImageMasks, Kind, Regions
 from boxwright.types import Categories, FoundObjects, Sample
 
-__all__ = [
-    "OPEN_IMAGES_CHALLENGE",
-    "OPEN_IMAGES_CHALLENGE_MASKS",
-    "OPEN_IMAGES_V2",
-    "PASCAL_VOC",
-    "PASCAL_VOC_2007",
-    "PASCAL_VOC_MASKS",
-    "WEIGHTED_PASCAL_VOC",
-    "WEIGHTED_PASCAL_VOC_MASKS",
-    "PascalMetrics",
-    "PascalRules",
-    "precision_at_recall",
-]
-
 Area = Callable[[NDArray[np.float64], NDArray[np.float64]], float]
 
 

@@ -13,12 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pycocotools import mask as coco_mask
 
-from boxwright.errors import DataError
+from boxwright.base.errors import DataError
 from boxwright.metrics.matching import overlaps, overlaps_of_crowds
 from boxwright.ops.run_lengths import RunLengths
 from boxwright.types import FoundObjects, Sample
-
-__all__ = ["BOXES", "MASKS", "Boxes", "ImageMasks", "Kind", "Masks", "Regions"]
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]

@@ -19,8 +19,6 @@ from boxwright.metrics.metric import Curve, Matches, MetricResult
 from boxwright.metrics.regions import Boxes, ImageMasks
 from boxwright.types import Categories, FoundObjects, Sample
 
-__all__ = ["WiderFaceMetrics"]
-
 _SUBSETS = ("easy", "medium", "hard")
 _EVERY = "all"
 _THRESHOLD = 0.5

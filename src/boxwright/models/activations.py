@@ -9,8 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-__all__ = ["Activation", "ReLU6", "make_activation"]
-
 Activation = str
 
 

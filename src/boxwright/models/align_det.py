@@ -13,17 +13,15 @@ from dataclasses import replace
 
 from torch import Tensor, nn
 
-from boxwright.anchors.grid import AnchorGenerator
 from boxwright.models.anchor_layer import AnchorLayer, grids_of
 from boxwright.models.backbones.backbone import Backbone
 from boxwright.models.heads.aligned import AlignedHead
 from boxwright.models.heads.outputs import AnchorHead
 from boxwright.models.network import ClassLayer, Network, Parts
 from boxwright.ops.anchor_refinement import RefinedStart
+from boxwright.ops.anchors.grid import AnchorGenerator
 from boxwright.ops.boxes import clip_boxes
 from boxwright.types import AnchorPredictions, CascadePredictions, Targets
-
-__all__ = ["AlignDet"]
 
 
 class AlignDet(Network):

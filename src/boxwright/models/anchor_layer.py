@@ -13,10 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from boxwright.anchors.grid import AnchorGenerator, Size
 from boxwright.device import without_wait
-
-__all__ = ["AnchorLayer", "HasFeatureMaps", "grids_of"]
+from boxwright.ops.anchors.grid import AnchorGenerator, Size
 
 T = TypeVar("T")
 # Of as many sizes of input anchors are kept; RetinaNet's at 800 × 1344 take 4 MB each.

@@ -13,8 +13,6 @@ from torch import Tensor, distributed, nn
 from torch.nn import functional as F
 from torch.nn.modules import _functions as functions
 
-__all__ = ["BatchNorm2d", "BatchNormSettings", "SyncBatchNorm2d", "make_norm"]
-
 
 @dataclass(frozen=True)
 class BatchNormSettings:

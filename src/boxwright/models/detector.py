@@ -12,9 +12,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from boxwright.base.errors import ConfigError
 from boxwright.criteria.criterion import Criterion
 from boxwright.device import in_halves, without_wait
-from boxwright.errors import ConfigError
 from boxwright.models.folding import fold_batch_norms
 from boxwright.models.network import Network
 from boxwright.models.regularization import regularization_loss
@@ -23,8 +23,6 @@ from boxwright.postprocessing.postprocessor import Postprocessor, detections_of,
 from boxwright.preprocessing.images import Images, Scale, image_tensors
 from boxwright.preprocessing.preprocessor import Preprocessor
 from boxwright.types import Categories, Detections, Targets
-
-__all__ = ["Detector", "Judge"]
 
 Judge = Callable[[Any, Tensor, int], dict[str, Tensor]]
 # Of a network that takes inputs of any size, what it is tried on.

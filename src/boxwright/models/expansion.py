@@ -18,8 +18,6 @@ from torch.nn import functional as F
 from boxwright.models.batch_norm import BatchNorm2d
 from boxwright.ops.channel_sums import channel_sums
 
-__all__ = ["expand_normalized", "gains_from_covariance"]
-
 # From so many channels out for each channel in, this was faster or as fast (`benchmarks/layers.py`).
 _LEAST_EXPANSION = 4
 _MOST_CHANNELS_IN = 32

@@ -12,17 +12,15 @@ from typing import Literal, Protocol
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from boxwright.anchors.grid import AnchorGenerator
 from boxwright.models.anchor_layer import AnchorLayer, grids_of
 from boxwright.models.backbones.backbone import Backbone
 from boxwright.models.heads.region_proposal import RegionProposalHead
 from boxwright.models.network import ClassLayer, Network, Parts
 from boxwright.models.second_stage import BoxClassifier, FinalOutputs, SecondStage
 from boxwright.models.third_stage import MaskPredictor
+from boxwright.ops.anchors.grid import AnchorGenerator
 from boxwright.ops.boxes import clip_boxes
 from boxwright.types import AnchorPredictions, Proposals, Targets, TwoStagePredictions
-
-__all__ = ["FasterRCNN", "Propose", "RegionProposalNetwork"]
 
 Size = tuple[int, int]
 # What becomes of anchors that cross the input's border: they are clipped to it; left out in training, clipped

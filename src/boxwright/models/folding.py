@@ -16,9 +16,7 @@ import torch
 from timm.layers.norm_act import BatchNormAct2d
 from torch import Tensor, nn
 
-from boxwright.errors import ConfigError
-
-__all__ = ["fold_batch_norms"]
+from boxwright.base.errors import ConfigError
 
 # Of the largest number of a layer, what rounding may come to where a channel's deviation is far below its mean.
 _ALLOWED = 1e-2

@@ -25,19 +25,6 @@ from boxwright.models.winograd import gains_from_winograd
 from boxwright.ops.padding import same_padding, zero_padded
 from boxwright.ops.winograd import conv_3x3
 
-__all__ = [
-    "Conv2d",
-    "ConvSettings",
-    "Deconv2d",
-    "Dense",
-    "KernelRule",
-    "MaxPool2d",
-    "conv_norm_act",
-    "full_conv",
-    "make_conv",
-    "separable_conv",
-]
-
 Padding = Literal["same", "explicit", "valid"] | int
 KernelSize = int | tuple[int, int]
 

@@ -14,8 +14,8 @@ import cv2
 import torch
 from torch import Tensor
 
+from boxwright.base.errors import ConfigError
 from boxwright.criteria.criterion import Criterion
-from boxwright.errors import ConfigError
 from boxwright.models.detector import Detector, Judge
 from boxwright.models.network import Network
 from boxwright.ops.boxes import box_area, clip_boxes
@@ -23,8 +23,6 @@ from boxwright.postprocessing.nms import Nms, SoftVoting, Voting, VotingOfSevera
 from boxwright.preprocessing.image_resizer import FixedShapeResizer, IdentityResizer
 from boxwright.preprocessing.images import Images, Scale, image_tensors
 from boxwright.types import Categories, Detections
-
-__all__ = ["MULTI_SCALE", "Look", "MultiScale", "MultiScaleDetector", "ScalePyramid", "View", "at_scales"]
 
 
 @dataclass(frozen=True)

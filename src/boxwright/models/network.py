@@ -9,8 +9,6 @@ from torch import Tensor, nn
 
 from boxwright.types import Targets
 
-__all__ = ["ClassLayer", "Network", "Parts", "is_within"]
-
 
 @dataclass(frozen=True)
 class ClassLayer:

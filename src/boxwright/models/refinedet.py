@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from boxwright.anchors.grid import AnchorGenerator
 from boxwright.models.anchor_layer import AnchorLayer, grids_of
 from boxwright.models.backbones.backbone import Backbone
 from boxwright.models.heads.aligned import AlignmentConvHead
 from boxwright.models.heads.outputs import AnchorHead
 from boxwright.models.network import ClassLayer, Network, Parts
 from boxwright.ops.anchor_refinement import SecondStep
+from boxwright.ops.anchors.grid import AnchorGenerator
 from boxwright.types import AnchorPredictions, CascadePredictions, Targets
-
-__all__ = ["RefineDet"]
 
 
 class RefineDet(Network):

@@ -15,8 +15,6 @@ from boxwright.ops.boxes import normalized
 from boxwright.ops.pyramid_level import by_relative_size, by_size
 from boxwright.ops.roi import Pool, crop_and_resize, roi_align
 
-__all__ = ["CornerCrop", "RegionCrop", "RoiAlign"]
-
 Size = tuple[int, int]
 
 

@@ -14,8 +14,6 @@ from torch.distributed.tensor import DTensor
 
 from boxwright.distributed import gathered
 
-__all__ = ["Regularizer", "add_penalty_gradients", "regularization_loss"]
-
 
 @dataclass(frozen=True)
 class Regularizer:

@@ -16,8 +16,6 @@ from boxwright.models.region_crop import RegionCrop
 from boxwright.models.valid_rows import of_valid_rows
 from boxwright.types import FinalFeatures, PaddedDetections, Proposals, RegionPredictions, TwoStagePredictions
 
-__all__ = ["BoxClassifier", "FinalOutputs", "SecondStage"]
-
 Size = tuple[int, int]
 
 

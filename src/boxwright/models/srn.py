@@ -11,16 +11,14 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from boxwright.anchors.grid import AnchorGenerator
 from boxwright.models.anchor_layer import AnchorLayer, grids_of
 from boxwright.models.backbones.backbone import Backbone
 from boxwright.models.heads.receptive_field_enhancement import ReceptiveFieldHead
 from boxwright.models.necks.srn_maps import CoarserMaps, FirstStepMaps, SecondStepPyramid
 from boxwright.models.network import ClassLayer, Network, Parts
 from boxwright.ops.anchor_refinement import SecondStep
+from boxwright.ops.anchors.grid import AnchorGenerator
 from boxwright.types import AnchorPredictions, CascadePredictions, Targets
-
-__all__ = ["SRN"]
 
 
 class SRN(Network):

@@ -8,14 +8,12 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from boxwright.anchors.grid import AnchorGenerator
 from boxwright.models.anchor_layer import AnchorLayer, grids_of
 from boxwright.models.backbones.backbone import Backbone
 from boxwright.models.heads.outputs import AnchorHead
 from boxwright.models.network import ClassLayer, Network, Parts
+from boxwright.ops.anchors.grid import AnchorGenerator
 from boxwright.types import AnchorPredictions, Targets
-
-__all__ = ["SSD"]
 
 
 class SSD(Network):

@@ -17,8 +17,6 @@ from boxwright.models.second_stage import BoxClassifier
 from boxwright.models.valid_rows import of_valid_rows
 from boxwright.types import InstancePredictions, PaddedDetections, Proposals, TwoStagePredictions
 
-__all__ = ["MaskPredictor"]
-
 
 @dataclass(frozen=True)
 class _Rows:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-__all__ = ["of_valid_rows"]
-
 
 def of_valid_rows(module: nn.Module, rows: Tensor, valid: Tensor, *, all_rows: bool = False) -> Tensor:
     """Return what a module makes of each row; 0 for rows that are padding, which it is not shown.

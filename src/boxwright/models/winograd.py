@@ -16,8 +16,6 @@ from torch import Tensor, nn
 
 from boxwright.ops.winograd import conv_3x3_transformed, transformed_kernel
 
-__all__ = ["WinogradConv2d", "gains_from_winograd", "replace_by_winograd"]
-
 _LEAST_CHANNELS = 128
 # Tiles of 4×4 outputs, of all images: for less, transforming a kernel costs more than is gained, or running at all.
 _LEAST_TILES, _LEAST_TILES_TRANSFORMED = 100, 16

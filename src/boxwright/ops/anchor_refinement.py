@@ -17,8 +17,6 @@ from torch import Tensor
 from boxwright.ops.box_coder import BoxCoder
 from boxwright.types import AnchorPredictions
 
-__all__ = ["AnchorFilter", "RefinedStart", "SecondStep", "StartRule", "TiledStart"]
-
 Levels = tuple[int, ...] | None
 
 

@@ -15,15 +15,6 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-__all__ = [
-    "BoxCoder",
-    "FasterRcnnBoxCoder",
-    "KeypointBoxCoder",
-    "MeanStddevBoxCoder",
-    "PixelCentreBoxCoder",
-    "SquareBoxCoder",
-]
-
 _EPSILON = 1e-8
 _LEAST_SIDE = 0.1
 

@@ -14,8 +14,6 @@ from torch import Tensor
 from boxwright.ops.constants import constants
 from boxwright.ops.slices import rows_at_once
 
-__all__ = ["box_area", "clip_boxes", "normalized", "pairwise_intersection", "pairwise_ioa", "pairwise_iou"]
-
 
 def box_area(boxes: Tensor) -> Tensor:
     """Return the area of each box.

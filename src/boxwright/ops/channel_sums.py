@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from torch import Tensor
 
-__all__ = ["channel_sums"]
-
 
 def channel_sums(maps: Tensor) -> Tensor:
     """Return [C], the sums of [B, C, H, W]: as a product with ones, which on a CPU is twice as fast as a sum."""

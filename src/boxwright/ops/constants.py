@@ -7,8 +7,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["constants"]
-
 
 def constants(numbers: Sequence[float], device: torch.device, dtype: torch.dtype = torch.float32) -> Tensor:
     """Return numbers as a tensor [n], which a GPU writes itself.

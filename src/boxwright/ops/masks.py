@@ -10,8 +10,6 @@ from torch import Tensor
 
 from boxwright.ops.roi import Size, Taps, corners, taps
 
-__all__ = ["masks_of_classes", "reframe_masks"]
-
 _LEAST_SIDE = 1e-4  # of a box, in 0..1 of the image
 
 

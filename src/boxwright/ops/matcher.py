@@ -11,18 +11,6 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-__all__ = [
-    "IGNORED",
-    "UNMATCHED",
-    "ArgmaxMatcher",
-    "BipartiteArgmaxMatcher",
-    "BipartiteMatcher",
-    "LastLowQualityMatcher",
-    "Matcher",
-    "OwnLowQualityMatcher",
-    "has_match",
-]
-
 UNMATCHED = -1
 IGNORED = -2
 _LEAST_SIMILARITY = 1e-6

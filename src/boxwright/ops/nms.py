@@ -13,17 +13,6 @@ from torchvision.ops import nms
 
 from boxwright.ops.boxes import pairwise_iou
 
-__all__ = [
-    "SoftChoice",
-    "rank_in_class",
-    "soft_suppress_classes",
-    "suppress_batch",
-    "suppress_best",
-    "suppress_classes",
-    "suppress_images",
-    "suppress_pairs",
-]
-
 # From this overlap on, boxes that overlap so much are looked for before they are compared by scores.
 _NEARLY = 0.98
 # And how many neighbours of each are looked at, on average.

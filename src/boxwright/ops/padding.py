@@ -11,8 +11,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = ["Sides", "same_padding", "zero_padded"]
-
 Sides = tuple[int, int, int, int]
 """Pixels left, right, above and below, in the order of `F.pad`."""
 

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from boxwright.ops.run_lengths import encode_window
 from boxwright.types.found import FoundObjects
 
-__all__ = ["mask_run_lengths", "whole_masks"]
-
 Floats = NDArray[np.float32]
 _LEAST_SIDE = np.float32(1e-4)  # of a box, in 0..1 of the image
 

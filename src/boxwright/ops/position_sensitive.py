@@ -11,8 +11,6 @@ from torch import Tensor
 from boxwright.ops.constants import constants
 from boxwright.ops.roi import Size, crop_and_resize
 
-__all__ = ["position_sensitive_crop"]
-
 
 def position_sensitive_crop(features: Tensor, boxes: Tensor, size: Size, bins: Size, *, fade: bool = False) -> Tensor:
     """Cut each region into bins, and crop each bin from channels of its own.

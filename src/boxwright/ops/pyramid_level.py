@@ -13,8 +13,6 @@ from torch import Tensor
 
 from boxwright.ops.boxes import box_area
 
-__all__ = ["LevelRule", "by_relative_size", "by_size"]
-
 # From boxes [..., 4] in pixels of the network's input, the input's (height, width) and the number of levels.
 LevelRule = Callable[[Tensor, tuple[int, int], int], Tensor]
 

@@ -14,8 +14,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = ["resize_area", "resize_bicubic", "resize_bilinear", "resize_half_pixel", "resize_nearest"]
-
 _CUBIC_STEPS = 1024
 _CUBIC_A = -0.75
 

@@ -19,17 +19,6 @@ from torch.nn import functional as F
 
 from boxwright.ops.constants import constants
 
-__all__ = [
-    "Pool",
-    "Taps",
-    "corner_taps",
-    "corners",
-    "crop_and_resize",
-    "grid_align",
-    "roi_align",
-    "taps",
-]
-
 Size = tuple[int, int]
 # What a sample outside the map is: 0; the border as far as it still reaches there; or the border within a pixel.
 Border = Literal["drop", "fade", "hold"]

@@ -14,8 +14,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = ["Border", "box_offsets", "roi_conv"]
-
 # What a tap beyond the outermost cells' centres reads: "zero" fades to 0 within a cell (torchvision); "last" repeats
 # the last row and column, but reads 0 before the first (MXNet, in which AlignDet was released).
 Border = Literal["zero", "last"]

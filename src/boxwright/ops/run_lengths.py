@@ -11,8 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pycocotools import mask as coco_mask
 
-__all__ = ["RunLengths", "encode_mask", "encode_window"]
-
 # {"size": [H, W], "counts": packed text}
 RunLengths = dict[str, Any]
 

@@ -15,8 +15,6 @@ from torch import Tensor
 
 from boxwright.ops.boxes import pairwise_iou
 
-__all__ = ["Similarity", "ThresholdedIou", "negative_squared_distance"]
-
 # Boxes [B, G, 4] and anchors [A, 4] to [B, G, A]; larger is more alike.
 Similarity = Callable[[Tensor, Tensor], Tensor]
 

@@ -6,8 +6,6 @@ from math import ceil
 
 import torch
 
-__all__ = ["rows_at_once"]
-
 # A computation is done in at most so many slices, so that each tensor in between has at most a tenth of the result.
 _MOST_SLICES = 10
 # And none is of fewer numbers: a CPU's stay in its caches, a GPU's are worth the launch of their kernels.

@@ -22,8 +22,6 @@ from boxwright.ops.boxes import box_area, clip_boxes, pairwise_iou
 from boxwright.ops.nms import rank_in_class, soft_suppress_classes, suppress_classes
 from boxwright.ops.voting import soft_vote, vote
 
-__all__ = ["Rules", "suppress", "suppress_each"]
-
 _FIRST_CANDIDATES = 1024
 _FIRST_OF_A_CLASS = 256
 

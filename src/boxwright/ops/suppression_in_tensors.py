@@ -21,16 +21,6 @@ from boxwright.ops.boxes import box_area, clip_boxes
 from boxwright.ops.nms import suppress_images
 from boxwright.ops.suppression import Rules, suppress, suppress_each
 
-__all__ = [
-    "candidate_count",
-    "decompositions",
-    "fits_on_gpu",
-    "pair_decompositions",
-    "suppress_in_tensors",
-    "suppress_on_cuda",
-    "suppress_without_wait",
-]
-
 _LEAST_CANDIDATES = 1024
 _CANDIDATES_PER_DETECTION = 8
 _HARD = ("per_class", "class_agnostic")

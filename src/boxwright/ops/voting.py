@@ -12,8 +12,6 @@ from torch import Tensor
 
 from boxwright.ops.boxes import pairwise_iou
 
-__all__ = ["soft_vote", "vote"]
-
 
 def vote(
     boxes: Tensor, scores: Tensor, iou_threshold: float, *, least_members: int = 1

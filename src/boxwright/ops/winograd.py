@@ -22,8 +22,6 @@ from torch import Tensor
 from boxwright.ops.channel_sums import channel_sums
 from boxwright.ops.padding import zero_padded
 
-__all__ = ["conv_3x3", "conv_3x3_transformed", "transformed_kernel"]
-
 _POINTS = (0.0, 2 / 3, -2 / 3, 3 / 2, -3 / 2)  # and infinity
 _OUT, _IN, _SIDE = 4, 6, 3
 # What the tiles of some images may take, in numbers; more images are convolved one after the other.

@@ -8,8 +8,6 @@ from torch import Tensor, nn
 from boxwright.distributed import local
 from boxwright.optimization.undo import in_parts, undone_unless
 
-__all__ = ["MovingAverage"]
-
 
 class MovingAverage:
     """Shadow weights as TF2's object detection keeps them: s ← dₙ·s + (1 − dₙ)·p after update n = 1, 2, ….

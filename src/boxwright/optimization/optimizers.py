@@ -16,8 +16,6 @@ from torch import Tensor
 from boxwright.distributed import local
 from boxwright.optimization.undo import in_parts, undone_unless
 
-__all__ = ["Adam", "AdamW", "Momentum", "MomentumTF1", "Optimizer", "RMSProp", "RMSPropTF1", "UpdateRule"]
-
 Tensors = list[Tensor]
 
 

@@ -6,8 +6,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Constant", "CosineDecay", "ExponentialDecay", "InverseTimeDecay", "ManualSteps", "Schedule", "mismatch"]
-
 Schedule = Callable[[int], float]
 
 

@@ -9,10 +9,8 @@ from dataclasses import dataclass
 import regex
 from torch import Tensor, nn
 
-from boxwright.errors import ConfigError
-from boxwright.limits import PATTERN_SECONDS
-
-__all__ = ["FreezeStage", "Freezing", "Trainable"]
+from boxwright.base.errors import ConfigError
+from boxwright.base.limits import PATTERN_SECONDS
 
 _LONGEST = 100
 

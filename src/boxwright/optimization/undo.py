@@ -8,8 +8,6 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-__all__ = ["Kept", "in_parts", "undone_unless"]
-
 # Of the tensors that change at a time, twice of which are kept beside them.
 _AT_ONCE = 128 * 2**20  # bytes
 

@@ -17,8 +17,6 @@ from boxwright.postprocessing.nms import Nms
 from boxwright.postprocessing.score_converters import ScoreConverter
 from boxwright.types import AnchorPredictions, PaddedDetections, RawDetections
 
-__all__ = ["AnchorPostprocessor", "of_anchors"]
-
 
 @dataclass(frozen=True)
 class AnchorPostprocessor:

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["ByColumn", "Calibration", "PiecewiseLinear", "SigmoidCurve"]
-
 Calibration = Callable[[Tensor], Tensor]
 
 

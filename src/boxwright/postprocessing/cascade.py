@@ -13,8 +13,6 @@ from torch import Tensor
 from boxwright.postprocessing.anchor import AnchorPostprocessor
 from boxwright.types import CascadePredictions, PaddedDetections, RawDetections
 
-__all__ = ["CascadePostprocessor"]
-
 
 @dataclass(frozen=True)
 class CascadePostprocessor:

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["BestOfLevel"]
-
 
 @dataclass(frozen=True)
 class BestOfLevel:

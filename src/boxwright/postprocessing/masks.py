@@ -11,8 +11,6 @@ from torch import Tensor
 from boxwright.ops.pasted_masks import whole_masks
 from boxwright.types import Detections
 
-__all__ = ["instance_masks"]
-
 
 def instance_masks(found: Detections, threshold: float = 0.5) -> Tensor:
     """Return which pixels of the image belong to each detection.

@@ -15,20 +15,6 @@ from boxwright.ops.suppression import Rules, suppress
 from boxwright.ops.suppression_in_tensors import fits_on_gpu, suppress_without_wait
 from boxwright.types import PaddedDetections
 
-__all__ = [
-    "BestOfClass",
-    "BestOfImage",
-    "ClassAgnostic",
-    "LinearLowering",
-    "Nms",
-    "PerClass",
-    "SoftPerClass",
-    "SoftVoting",
-    "Suppression",
-    "Voting",
-    "VotingOfSeveral",
-]
-
 
 @dataclass(frozen=True)
 class PerClass:

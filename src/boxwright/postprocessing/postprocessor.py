@@ -14,8 +14,6 @@ from torch import Tensor
 from boxwright.types import Categories, Detections, PaddedDetections, RawDetections
 from boxwright.types.packing import each_tensor
 
-__all__ = ["Postprocessor", "detections_of", "detections_with"]
-
 P = TypeVar("P", contravariant=True)
 
 

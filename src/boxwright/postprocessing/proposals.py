@@ -17,8 +17,6 @@ from boxwright.ops.boxes import clip_boxes
 from boxwright.postprocessing.nms import Nms, PerClass
 from boxwright.types import AnchorPredictions, PaddedDetections, Proposals
 
-__all__ = ["LevelProposals", "RegionProposals"]
-
 
 @dataclass(frozen=True)
 class RegionProposals:

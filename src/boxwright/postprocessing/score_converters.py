@@ -11,8 +11,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["ScoreConverter", "identity", "softmax"]
-
 
 def identity(logits: Tensor) -> Tensor:
     """Return logits as they are.

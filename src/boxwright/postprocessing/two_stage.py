@@ -19,8 +19,6 @@ from boxwright.postprocessing.nms import Nms
 from boxwright.postprocessing.score_converters import ScoreConverter
 from boxwright.types import PaddedDetections, RawDetections, TwoStagePredictions
 
-__all__ = ["ProposalPostprocessor", "TwoStagePostprocessor"]
-
 
 @dataclass(frozen=True)
 class TwoStagePostprocessor:

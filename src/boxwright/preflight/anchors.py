@@ -14,27 +14,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from boxwright.anchors.grid import AnchorGenerator
 from boxwright.builders.anchor_generator import build_anchor_generator
 from boxwright.config import dump_message
 from boxwright.config import messages as m
 from boxwright.config.message import Message
 from boxwright.models.anchor_layer import AnchorLayer, grids_of
 from boxwright.models.detector import Detector
+from boxwright.ops.anchors.grid import AnchorGenerator
 from boxwright.ops.boxes import pairwise_iou
 from boxwright.preflight.finding import Finding, Verdict
 from boxwright.preflight.input_frame import InputFrame
 from boxwright.preflight.records import Record
-
-__all__ = [
-    "Coverage",
-    "anchors_of",
-    "check_anchors",
-    "fit_anchors",
-    "kmeans_by_iou",
-    "measure_coverage",
-    "suggest_anchors",
-]
 
 Size = tuple[int, int]
 Boxes = NDArray[np.float32]

@@ -14,8 +14,6 @@ from boxwright.preflight.finding import Finding, some
 from boxwright.preflight.input_frame import InputFrame
 from boxwright.preflight.records import Record
 
-__all__ = ["check_boxes", "check_small_boxes"]
-
 _FATAL = 0.5
 _SMALLEST = 1.0  # pixels of the input
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from boxwright.base.errors import BoxwrightError
 from boxwright.checkpoints.find_source import find_source
 from boxwright.checkpoints.load_weights import LoadReport, load_weights
-from boxwright.errors import BoxwrightError
 from boxwright.models.detector import Detector
 from boxwright.preflight.finding import Finding
 from boxwright.types.scopes import ChannelOrder, Scope
-
-__all__ = ["check_checkpoint"]
 
 _LITTLE = 0.5
 

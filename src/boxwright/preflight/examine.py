@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from boxwright.base.errors import BoxwrightError
 from boxwright.builders.detector import build_detector
 from boxwright.builders.input_reader import build_dataset
 from boxwright.builders.missing import require_for_training
 from boxwright.builders.training import ENDLESS, TrainingPlan, build_training
 from boxwright.config import messages as m
 from boxwright.data.dataset import Dataset
-from boxwright.errors import BoxwrightError
 from boxwright.evaluation.parts import open_evaluation
 from boxwright.evaluation.settings import EvaluationSettings
 from boxwright.models.detector import Detector
@@ -32,8 +32,6 @@ from boxwright.preflight.input_frame import InputFrame
 from boxwright.preflight.labels import check_balance, check_counts, check_label_map, check_record_texts
 from boxwright.preflight.records import Progress, Record, read_records, silent, spread
 from boxwright.preflight.schedule import check_schedule
-
-__all__ = ["Depth", "examine", "examine_data", "examine_quickly"]
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,6 @@ from boxwright.config import messages as m
 from boxwright.config.support import report
 from boxwright.preflight.finding import Finding, some
 
-__all__ = ["check_fields"]
-
 
 def check_fields(config: m.TrainEvalPipelineConfig) -> Iterable[Finding]:
     """Yield what of a configuration is not honoured."""

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Finding", "Verdict", "some"]
-
 # "fatal": the run cannot succeed; "warning": it will hardly do what is wanted; "note": worth knowing.
 Verdict = Literal["fine", "note", "warning", "fatal"]
 _SHOWN = 4

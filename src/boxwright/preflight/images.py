@@ -15,21 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from boxwright.base.errors import DataError
 from boxwright.data.dataset import Dataset
 from boxwright.data.image_io import FORMATS, SIXTEEN_BITS, to_rgb
-from boxwright.errors import DataError
 from boxwright.preflight.finding import Finding, some
-
-__all__ = [
-    "Fingerprints",
-    "check_duplicates",
-    "check_leak",
-    "check_readable",
-    "check_turned",
-    "near_groups",
-    "near_pairs",
-    "read_fingerprints",
-]
 
 # Images are taken as the same where both hashes of 256 bits differ in fewer: those of unrelated pictures differ in
 # about 128, of copies in other sizes or qualities in under 30.

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from boxwright.models.detector import Detector
 from boxwright.preflight.records import Record
 
-__all__ = ["InputFrame"]
-
 Size = tuple[int, int]
 
 

@@ -12,8 +12,6 @@ from boxwright.preflight.finding import Finding, some
 from boxwright.preflight.records import Record
 from boxwright.types import Categories
 
-__all__ = ["check_balance", "check_counts", "check_label_map", "check_record_texts"]
-
 # One class this many times as often as another: the rare one is hardly learnt.
 _RATIO = 100
 _MOSTLY_EMPTY = 0.5

@@ -15,18 +15,16 @@ from pathlib import Path
 
 import numpy as np
 
+from boxwright.base.errors import DataError, OutputError
+from boxwright.base.files import is_folder, unfinished, write_whole
 from boxwright.data.coco import ROBOFLOW_ANNOTATIONS
 from boxwright.data.convert import write_coco
 from boxwright.data.dataset import Dataset
 from boxwright.data.label_map import label_map_text
 from boxwright.data.listed import ListedDataset
-from boxwright.errors import DataError, OutputError
-from boxwright.files import is_folder, unfinished, write_whole
 from boxwright.preflight.images import Fingerprints, near_pairs, read_fingerprints
 from boxwright.preflight.records import Progress, can_be_read, silent
 from boxwright.types import Sample
-
-__all__ = ["Mended", "mend", "require_new"]
 
 _SHOWN = 5
 

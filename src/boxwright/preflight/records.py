@@ -12,11 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from boxwright.base.errors import BoxwrightError, DataError
 from boxwright.data.dataset import Dataset
 from boxwright.data.loader import samples_or_errors
-from boxwright.errors import BoxwrightError, DataError
-
-__all__ = ["Progress", "Record", "can_be_read", "read_records", "silent", "spread"]
 
 # Wraps what is gone through, to show how far it is: (what is done, items).
 Progress = Callable[[str, Iterable[int]], Iterable[int]]

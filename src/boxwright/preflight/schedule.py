@@ -9,8 +9,6 @@ import numpy as np
 from boxwright.optimization.schedules import Constant, Schedule, mismatch
 from boxwright.preflight.finding import Finding
 
-__all__ = ["check_schedule"]
-
 _POINTS = 1000
 _LITTLE, _MOST_OF_A_RUN, _HARDLY = 0.01, 0.5, 0.9
 

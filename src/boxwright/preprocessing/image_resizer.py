@@ -17,17 +17,6 @@ from torch import Tensor
 from boxwright.ops.constants import constants
 from boxwright.ops.resize import resize_bilinear
 
-__all__ = [
-    "GRAY_WEIGHTS",
-    "ConditionalShapeResizer",
-    "FixedShapeResizer",
-    "IdentityResizer",
-    "ImageResizer",
-    "KeepAspectRatioResizer",
-    "PadToMultipleResizer",
-    "to_grayscale",
-]
-
 
 class Resize(Protocol):
     """An interpolation."""

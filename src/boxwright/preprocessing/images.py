@@ -14,9 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from boxwright.errors import DataError
-
-__all__ = ["Images", "Scale", "image_tensors"]
+from boxwright.base.errors import DataError
 
 Images = Sequence[NDArray[np.uint8] | Tensor | Image.Image] | NDArray[np.uint8] | Tensor
 Scale = Literal["guess", "pixels", "unit"]

@@ -13,8 +13,6 @@ from torch import Tensor, nn
 from boxwright.device import without_wait
 from boxwright.preprocessing.image_resizer import GRAY_WEIGHTS, FixedShapeResizer, ImageResizer
 
-__all__ = ["CAFFE_MEAN", "IMAGENET", "MINUS_ONE_TO_ONE", "VGG_MEAN", "PixelScaling", "Preprocessor"]
-
 
 @dataclass(frozen=True)
 class PixelScaling:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import ctypes
 import sys
 
-__all__ = ["keep_freed_memory", "share_arenas"]
-
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX, _ARENA_MAX = -1, -2, -4, -8  # of malloc.h
 
 

@@ -9,12 +9,10 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from boxwright.errors import ExportError
-from boxwright.files import is_file, read_file, shown
+from boxwright.base.errors import ExportError
+from boxwright.base.files import is_file, read_file, shown
 from boxwright.runtime.pt2_members import sealed_parts, unpacked_members
 from boxwright.runtime.seal import is_whole, seals_in
-
-__all__ = ["ExportFile", "check_seal", "export_paths", "is_as_written", "read_checked", "read_export_file"]
 
 _TRUST = "open it with --allow_edited (in Python allow_edited=True) if you trust it as it is"
 _WEIGHTS = {".xml": ".bin"}

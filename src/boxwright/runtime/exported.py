@@ -13,14 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from boxwright.base.errors import DataError, ExportError
 from boxwright.data.image_io import decode_image
-from boxwright.errors import DataError, ExportError
 from boxwright.runtime.metadata import Metadata
 from boxwright.runtime.sessions import Session, open_session
 from boxwright.types.categories import Categories
 from boxwright.types.found import FoundObjects
-
-__all__ = ["ExportedDetector", "checked_outputs", "found_objects", "open_exported"]
 
 Images = Sequence[NDArray[np.uint8] | Image.Image]
 _IMAGE = 3

@@ -1,7 +1,5 @@
 """The files that exported detectors are."""
 
-__all__ = ["EXPORTS", "RUNTIMES"]
-
 # Suffix to the library that opens it, without PyTorch.
 RUNTIMES = {".onnx": "onnxruntime", ".xml": "openvino", ".tflite": "ai-edge-litert"}
 EXPORTS = (*RUNTIMES, ".pt2")

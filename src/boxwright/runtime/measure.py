@@ -13,8 +13,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Timing", "load", "measure"]
-
 _WARM_UPS = 2
 _BUSY = 0.5
 

@@ -6,11 +6,9 @@ import json
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from boxwright.errors import DataError, ExportError
+from boxwright.base.errors import DataError, ExportError
 from boxwright.runtime.seal import UNSEALED
 from boxwright.types.categories import Categories
-
-__all__ = ["KEY", "SCHEMA", "Metadata"]
 
 KEY = "boxwright"
 SCHEMA = 1

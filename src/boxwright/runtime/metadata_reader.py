@@ -9,8 +9,6 @@ from boxwright.runtime.metadata import Metadata
 from boxwright.runtime.pt2_members import ABOUT, unpacked_members
 from boxwright.runtime.sessions import open_session
 
-__all__ = ["read_metadata"]
-
 
 def read_metadata(path: str | Path, *, allow_edited: bool = False) -> Metadata:
     """Return what an exported file says of itself.

@@ -10,8 +10,6 @@ from collections.abc import Iterator
 
 from boxwright.tensorflow.varint import read_varint
 
-__all__ = ["has_external_data"]
-
 # Message to field number to the message that the field holds.
 _MESSAGES: dict[str, dict[int, str]] = {
     "model": {7: "graph", 20: "training", 25: "function"},

@@ -7,9 +7,7 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from boxwright.errors import ExportError
-
-__all__ = ["first_line", "installed_versions", "require_library"]
+from boxwright.base.errors import ExportError
 
 
 def require_library(module: str, extra: str) -> Any:

@@ -11,11 +11,9 @@ import re
 import zipfile
 from collections.abc import Mapping
 
-from boxwright.errors import ExportError
-from boxwright.limits import ARCHIVE_FILES, CHECKPOINT_BYTES
+from boxwright.base.errors import ExportError
+from boxwright.base.limits import ARCHIVE_FILES, CHECKPOINT_BYTES
 from boxwright.runtime.metadata import KEY
-
-__all__ = ["ABOUT", "Members", "packed_members", "sealed_parts", "unpacked_members"]
 
 # Members by name, without the folder that all of them are in.
 Members = dict[str, bytes]

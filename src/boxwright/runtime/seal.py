@@ -9,8 +9,6 @@ import hashlib
 import re
 from collections.abc import Sequence
 
-__all__ = ["UNSEALED", "digest_of", "is_whole", "seal", "seals_in"]
-
 _MARK = "boxwright-sha256:"
 # What metadata say until the rest of the file is known.
 UNSEALED = _MARK + 64 * "0"

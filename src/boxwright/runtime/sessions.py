@@ -17,8 +17,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.errors import ExportError
-from boxwright.files import shown
+from boxwright.base.errors import ExportError
+from boxwright.base.files import shown
+from boxwright.base.threads import runtime_threads
 from boxwright.runtime.export_file import ExportFile, read_checked
 from boxwright.runtime.formats import RUNTIMES
 from boxwright.runtime.litert_session import LitertSession
@@ -26,9 +27,6 @@ from boxwright.runtime.metadata import KEY, Metadata
 from boxwright.runtime.onnx_wire import has_external_data
 from boxwright.runtime.optional import first_line, require_library
 from boxwright.runtime.trial import try_in_child
-from boxwright.threads import runtime_threads
-
-__all__ = ["OnnxSession", "OpenVinoSession", "Session", "open_session", "session_of"]
 
 
 class Session(Protocol):

@@ -21,13 +21,11 @@ from typing import Any
 
 import numpy as np
 
-from boxwright.child_process import child_environment, child_words, limit_memory
-from boxwright.errors import BoxwrightError, ExportError
-from boxwright.limits import TRIAL_BYTES, TRIAL_SECONDS
+from boxwright.base.child_process import child_environment, child_words, limit_memory
+from boxwright.base.errors import BoxwrightError, ExportError
+from boxwright.base.limits import TRIAL_BYTES, TRIAL_SECONDS
 from boxwright.runtime.export_file import ExportFile
 from boxwright.runtime.optional import require_library
-
-__all__ = ["try_in_child"]
 
 _PICTURE = (1, 63, 85, 3)
 _ANSWER = "boxwright-trial:"

@@ -21,8 +21,8 @@ from fastapi.concurrency import run_in_threadpool
 from numpy.typing import NDArray
 from prometheus_client import generate_latest
 
+from boxwright.base.errors import BoxwrightError
 from boxwright.data.image_io import encode_picture
-from boxwright.errors import BoxwrightError
 from boxwright.evaluation.pictures import draw_detections
 from boxwright.runtime.exported import found_objects
 from boxwright.serving import open_inference_protocol as v2
@@ -37,8 +37,6 @@ from boxwright.serving.requests import BEGAN, BadRequest, read_body
 from boxwright.serving.settings import ServerSettings
 from boxwright.types.categories import ids
 from boxwright.types.found import FoundObjects
-
-__all__ = ["make_app"]
 
 _LOG = logging.getLogger("boxwright.serving")
 _MOST_DRAWN = 100

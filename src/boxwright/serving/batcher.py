@@ -16,8 +16,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Batcher", "Full", "Row"]
-
 # What runs together at most, so that eight pictures of 50 megapixels do not take the memory of 400.
 _MOST_PIXELS = 50_000_000
 Row = dict[str, NDArray[np.float32]]

@@ -11,9 +11,7 @@ import re
 import socket
 from collections.abc import Iterable, Mapping
 
-from boxwright.errors import ConfigError
-
-__all__ = ["Browsers"]
+from boxwright.base.errors import ConfigError
 
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+)(?::(\d{1,5}))?")
 _FETCHED = (b"sec-fetch-site", b"sec-fetch-mode", b"sec-fetch-dest")

@@ -18,8 +18,6 @@ from uvicorn.server import ServerState
 from boxwright.serving.requests import BEGAN
 from boxwright.serving.settings import ServerSettings
 
-__all__ = ["Connection", "Idle", "OnceAMinute"]
-
 
 def _refusal(status: str, reason: str) -> bytes:
     body = json.dumps({"error": reason})

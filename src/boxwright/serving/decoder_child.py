@@ -26,15 +26,13 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from boxwright.child_process import limit_memory
-from boxwright.errors import BoxwrightError
+from boxwright.base.child_process import limit_memory
+from boxwright.base.errors import BoxwrightError
 from boxwright.serving import open_inference_protocol as v2
 from boxwright.serving import tensorflow_protocol as tf
 from boxwright.serving.pictures import picture_of_upload
 from boxwright.serving.requests import BadRequest, parsed_json
 from boxwright.serving.settings import ServerSettings
-
-__all__ = ["LENGTH", "READY", "answered", "main", "settings_json"]
 
 LENGTH = struct.Struct("<I")
 READY = {"ready": True}

@@ -26,13 +26,11 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from boxwright.child_process import child_environment, child_words
+from boxwright.base.child_process import child_environment, child_words
+from boxwright.base.threads import usable_cpus
 from boxwright.serving.decoder_child import LENGTH, settings_json
 from boxwright.serving.requests import BadRequest
 from boxwright.serving.settings import ServerSettings
-from boxwright.threads import usable_cpus
-
-__all__ = ["Decoders", "Read", "decoder_count"]
 
 _LOG = logging.getLogger("boxwright.serving")
 _FEWEST, _MOST = 2, 4

@@ -6,8 +6,6 @@ import re
 
 from boxwright.serving.requests import BadRequest
 
-__all__ = ["file_of_form"]
-
 _BOUNDARY = re.compile(r';\s*boundary=(?:"([^"\r\n]{1,70})"|([^\s";,]{1,70}))\s*(?:;|$)', re.IGNORECASE)
 _FILENAME = re.compile(rb";\s*filename\*?=", re.IGNORECASE)
 _MOST_PARTS, _MOST_HEADER_BYTES = 100, 8192

@@ -15,8 +15,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from boxwright.serving.browsers import Browsers
 
-__all__ = ["Counters", "Guard", "error_response"]
-
 _LOG = logging.getLogger("boxwright.serving")
 _OPEN_TO_ALL = ("/healthz", "/readyz", "/")
 _GONE = 499

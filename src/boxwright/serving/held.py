@@ -17,8 +17,6 @@ _PIECE = 256 * 2**10
 # Of a number: four in its array, and at most so many in JSON.
 _ARRAY_BYTES, _JSON_BYTES = 4, 13
 
-__all__ = ["Held", "HeldResponse", "Share", "answer_bytes"]
-
 
 class Held:
     """The memory of all requests in progress."""

@@ -12,15 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.errors import ExportError
+from boxwright.base.errors import ExportError
 from boxwright.runtime import sessions
 from boxwright.runtime.export_file import ExportFile, check_seal, export_paths, read_export_file
 from boxwright.runtime.exported import ExportedDetector, checked_outputs
 from boxwright.runtime.trial import try_in_child
 from boxwright.serving.batcher import Batcher
 from boxwright.serving.settings import ServerSettings
-
-__all__ = ["Served", "ServedModel"]
 
 _WARM_UP = (64, 64, 3)
 

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 from boxwright.serving.requests import BadRequest
 
-__all__ = ["bytes_of", "flat_numbers", "outline", "picture_of_list", "picture_of_numbers"]
-
 _IMAGE, _CHANNELS = 3, (1, 3, 4)
 _NUMBERS = {int, float}
 

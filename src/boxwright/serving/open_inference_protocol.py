@@ -22,8 +22,6 @@ from boxwright.serving.requests import BadRequest, parsed_json
 from boxwright.serving.settings import ServerSettings
 from boxwright.serving.tensorflow_protocol import numbers
 
-__all__ = ["EXTENSIONS", "LENGTH_HEADER", "Asked", "answer", "metadata", "question"]
-
 LENGTH_HEADER = "Inference-Header-Content-Length"
 EXTENSIONS = ("binary_tensor_data",)
 _INPUT = "input_tensor"

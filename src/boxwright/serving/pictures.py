@@ -13,14 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from boxwright.base.errors import DataError
 from boxwright.data.image_io import decode_image, image_size
-from boxwright.errors import DataError
 from boxwright.serving.forms import file_of_form
 from boxwright.serving.nested import outline, picture_of_list
 from boxwright.serving.requests import BadRequest
 from boxwright.serving.settings import ServerSettings
-
-__all__ = ["check_sizes", "picture_of_upload", "pictures_of", "unpacked"]
 
 Picture = NDArray[np.uint8]
 _IMAGE = 3

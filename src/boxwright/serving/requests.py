@@ -11,8 +11,6 @@ import orjson
 
 from boxwright.serving.settings import ServerSettings
 
-__all__ = ["BEGAN", "BadRequest", "parsed_json", "read_body"]
-
 # Where a request's state says when its first byte came, on the clock of `time.monotonic`.
 BEGAN = "began"
 

@@ -18,8 +18,6 @@ from boxwright.serving.connections import Connection, Idle, OnceAMinute
 from boxwright.serving.decoders import decoder_count
 from boxwright.serving.settings import ServerSettings
 
-__all__ = ["Server", "connection_limit"]
-
 _LOG = logging.getLogger("boxwright.serving.server")
 for _logger in (_LOG, logging.getLogger("uvicorn.error")):
     _logger.addFilter(OnceAMinute())

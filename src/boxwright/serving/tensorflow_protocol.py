@@ -21,8 +21,6 @@ from boxwright.serving.pictures import pictures_of, unpacked
 from boxwright.serving.requests import BadRequest
 from boxwright.serving.settings import ServerSettings
 
-__all__ = ["Question", "answer", "metadata", "numbers", "question", "status"]
-
 _INPUT = "input_tensor"
 _MOST_OUTPUTS = 100
 _ARRAYS = orjson.OPT_SERIALIZE_NUMPY

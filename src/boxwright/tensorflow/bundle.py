@@ -21,16 +21,14 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from boxwright.errors import CheckpointError
-from boxwright.files import cause, is_file, is_folder, read_file, shown
+from boxwright.base.errors import CheckpointError
+from boxwright.base.files import cause, is_file, is_folder, read_file, shown
+from boxwright.base.wrong_file import what_it_is_instead
 from boxwright.tensorflow.crc import mask_crc
 from boxwright.tensorflow.object_graph import GRAPH_KEY, ObjectGraph
 from boxwright.tensorflow.protos import BundleEntry, BundleHeader, ObjectGraphProto
 from boxwright.tensorflow.sstable import read_table
 from boxwright.tensorflow.varint import read_varint
-from boxwright.wrong_file import what_it_is_instead
-
-__all__ = ["DTYPES", "Bundle", "TensorEntry", "find_bundle", "has_bundle", "newest_of", "read_index"]
 
 # Numbers of types.proto; bfloat16 has no NumPy type, and is read as float32 without loss.
 DTYPES: dict[int, str] = {

@@ -11,16 +11,14 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.errors import CheckpointError
-from boxwright.files import make_folder, write_whole
+from boxwright.base.errors import CheckpointError
+from boxwright.base.files import make_folder, write_whole
 from boxwright.tensorflow.bundle import DTYPES
 from boxwright.tensorflow.crc import mask_crc, masked_crc
 from boxwright.tensorflow.object_graph import ATTRIBUTE, GRAPH_KEY, build_graph
 from boxwright.tensorflow.protos import BundleEntry, BundleHeader
 from boxwright.tensorflow.sstable import write_table
 from boxwright.tensorflow.varint import write_varint
-
-__all__ = ["write_bundle"]
 
 _STRING = 7
 

@@ -8,14 +8,12 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from boxwright.files import is_file, is_folder
+from boxwright.base.files import is_file, is_folder
 from boxwright.tensorflow.bundle import Bundle, find_bundle, has_bundle, newest_of
 from boxwright.tensorflow.frozen_graph import FrozenGraph
 from boxwright.tensorflow.object_graph import ATTRIBUTE
 from boxwright.tensorflow.saved_slices import SavedSlices
 from boxwright.tensorflow.sstable import is_table
-
-__all__ = ["find_tensorflow", "find_training", "open_tensorflow", "step_of"]
 
 _GRAPH = "frozen_inference_graph.pb"
 _COUNTERS = (f"step{ATTRIBUTE}", f"global_step{ATTRIBUTE}", "global_step")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import google_crc32c
 
-__all__ = ["mask_crc", "masked_crc"]
-
 
 def mask_crc(crc: int) -> int:
     """Rotate and shift a checksum."""

@@ -12,14 +12,12 @@ from typing import Any
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from boxwright.errors import CheckpointError
-from boxwright.files import read_file, shown, size_of
-from boxwright.limits import CHECKPOINT_BYTES
+from boxwright.base.errors import CheckpointError
+from boxwright.base.files import read_file, shown, size_of
+from boxwright.base.limits import CHECKPOINT_BYTES
+from boxwright.base.wrong_file import what_it_is_instead
 from boxwright.tensorflow.protos import GraphDef
 from boxwright.tensorflow.tensor_proto import array_of, check_sizes
-from boxwright.wrong_file import what_it_is_instead
-
-__all__ = ["FrozenGraph"]
 
 _VARIABLES = (
     "weights",

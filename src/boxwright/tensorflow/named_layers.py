@@ -10,8 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-__all__ = ["CONV_AXES", "DEPTHWISE_AXES", "NORM", "Named", "TfVariable", "UnnamedPartError", "learnt_names"]
-
 # Layers of a part, each with the path or scope that TensorFlow has it under.
 Named = Iterator[tuple[nn.Module, str]]
 # Our names of a normalization's tensors → TensorFlow's.

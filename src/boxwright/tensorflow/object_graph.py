@@ -11,8 +11,6 @@ from typing import Any
 
 from boxwright.tensorflow.protos import ObjectGraphProto
 
-__all__ = ["ATTRIBUTE", "GRAPH_KEY", "ObjectGraph", "build_graph"]
-
 GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
 ATTRIBUTE = "/.ATTRIBUTES/VARIABLE_VALUE"
 

@@ -9,8 +9,6 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-__all__ = ["BundleEntry", "BundleHeader", "GraphDef", "ObjectGraphProto", "SavedTensorSlices"]
-
 _KINDS = descriptor_pb2.FieldDescriptorProto
 _SCALARS = {
     "int32": _KINDS.TYPE_INT32,

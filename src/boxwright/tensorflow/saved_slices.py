@@ -13,14 +13,12 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from boxwright.errors import CheckpointError
-from boxwright.files import read_file, shown, size_of
-from boxwright.limits import CHECKPOINT_BYTES
+from boxwright.base.errors import CheckpointError
+from boxwright.base.files import read_file, shown, size_of
+from boxwright.base.limits import CHECKPOINT_BYTES
 from boxwright.tensorflow.protos import SavedTensorSlices
 from boxwright.tensorflow.sstable import read_table
 from boxwright.tensorflow.tensor_proto import array_of, check_sizes
-
-__all__ = ["SavedSlices"]
 
 _NUMERIC = (1, 2, 3, 9, 14, 19)
 

@@ -6,10 +6,8 @@ A length, then elements: bytes to copy from the input, or bytes to repeat from w
 
 from __future__ import annotations
 
-from boxwright.limits import INDEX_BYTES
+from boxwright.base.limits import INDEX_BYTES
 from boxwright.tensorflow.varint import read_varint
-
-__all__ = ["decompress"]
 
 _LITERAL, _COPY_1 = 0, 1
 # A literal of up to this length has it in its tag; the tag of a longer one says how many bytes the length has.

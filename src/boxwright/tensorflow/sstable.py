@@ -12,14 +12,12 @@ import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from boxwright.errors import CheckpointError
-from boxwright.limits import INDEX_BYTES, Limit
+from boxwright.base.errors import CheckpointError
+from boxwright.base.limits import INDEX_BYTES, Limit
+from boxwright.base.wrong_file import what_it_is_instead
 from boxwright.tensorflow.crc import masked_crc
 from boxwright.tensorflow.snappy import decompress
 from boxwright.tensorflow.varint import read_varint, write_varint
-from boxwright.wrong_file import what_it_is_instead
-
-__all__ = ["is_table", "read_table", "write_table"]
 
 _MAGIC = 0xDB4775248B80FB57
 _FOOTER_SIZE = 48

@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.limits import CHECKPOINT_BYTES
-
-__all__ = ["array_of", "check_sizes"]
+from boxwright.base.limits import CHECKPOINT_BYTES
 
 # Number of a type in types.proto → NumPy's name, and the field that has its values where they are listed.
 _TYPES = {

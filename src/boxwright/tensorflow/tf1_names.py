@@ -36,8 +36,6 @@ from boxwright.tensorflow.named_layers import (
     learnt_names,
 )
 
-__all__ = ["SSD_PARTS", "by_module", "slim_layer", "units", "variables_of"]
-
 _EXTRACTOR = "FeatureExtractor"
 # Scopes of what follows the backbones whose modules are not named by them.
 _SCOPES: dict[type[nn.Module], str] = {

@@ -19,8 +19,6 @@ from boxwright.models.heads.region_proposal import RegionProposalHead
 from boxwright.tensorflow.named_layers import Named, UnnamedPartError
 from boxwright.tensorflow.tf1_names import by_module, slim_layer, units
 
-__all__ = ["FASTER_RCNN_PARTS"]
-
 _FIRST, _SECOND = "FirstStageFeatureExtractor", "SecondStageFeatureExtractor"
 _HEADS = "SecondStageBoxPredictor"
 

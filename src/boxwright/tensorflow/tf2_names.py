@@ -35,8 +35,6 @@ from boxwright.tensorflow.named_layers import (
 )
 from boxwright.tensorflow.object_graph import ATTRIBUTE
 
-__all__ = ["SHARED_LAYERS", "SSD_PARTS", "numbered", "resnet_layers", "sequence", "variables_of"]
-
 # Paths under which TF keeps the same layers once more.
 SHARED_LAYERS = {"_feature_extractor/_efficientnet/": "_feature_extractor/classification_backbone/"}
 # What the attribute with SSD's extra maps is called, where it is called otherwise.

@@ -24,8 +24,6 @@ from boxwright.models.necks.fpn import FeaturePyramid, smoothed
 from boxwright.tensorflow.named_layers import Named, UnnamedPartError
 from boxwright.tensorflow.tf2_names import numbered, resnet_layers, sequence
 
-__all__ = ["FASTER_RCNN_PARTS"]
-
 _FIRST = "_feature_extractor_for_proposal_features"
 _SECOND = "_feature_extractor_for_box_classifier_features"
 _RPN = "_first_stage_box_predictor"

@@ -18,8 +18,6 @@ from boxwright.models.ssd import SSD
 from boxwright.tensorflow import tf1_names, tf1_two_stage_names, tf2_names, tf2_two_stage_names
 from boxwright.tensorflow.named_layers import Named, TfVariable, UnnamedPartError
 
-__all__ = ["Variables", "tf1_variables", "tf2_variables"]
-
 Namers = Mapping[type[nn.Module], Callable[[Any, Any], Named]]
 
 

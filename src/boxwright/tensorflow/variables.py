@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from boxwright.errors import CheckpointError
+from boxwright.base.errors import CheckpointError
 from boxwright.models.backbones.pnasnet import PnasNet
 from boxwright.models.network import Network, is_within
 from boxwright.models.ssd import SSD
@@ -25,8 +25,6 @@ from boxwright.tensorflow.named_layers import TfVariable
 from boxwright.tensorflow.object_graph import ATTRIBUTE
 from boxwright.tensorflow.tf2_names import SHARED_LAYERS
 from boxwright.tensorflow.variable_names import Variables, tf1_variables, tf2_variables
-
-__all__ = ["FoundVariables", "from_tensorflow", "names_of", "slots_of", "to_tensorflow", "updates_of", "written_by"]
 
 _ROOTS = ("model/", "_model/")
 _CLASSIFIER = "model/_feature_extractor/classification_backbone/"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["read_varint", "write_varint"]
-
 
 def read_varint(data: bytes, position: int) -> tuple[int, int]:
     """Read a number of seven bits a byte, lowest first.

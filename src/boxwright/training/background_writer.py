@@ -9,8 +9,6 @@ from types import TracebackType
 
 from boxwright.training.content import Content
 
-__all__ = ["BackgroundWriter"]
-
 
 class BackgroundWriter:
     """Writes one checkpoint at a time; who comes with the next waits until the one before is on the disk.

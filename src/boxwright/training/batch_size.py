@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import copy
 
+from boxwright.base.errors import ConfigError
 from boxwright.config.messages import TrainEvalPipelineConfig
-from boxwright.errors import ConfigError
 from boxwright.training.rehearsal import Rehearsal, rehearse
-
-__all__ = ["fitting", "fitting_batch"]
 
 
 def fitting_batch(config: TrainEvalPipelineConfig, most: int, device: str = "auto") -> tuple[int, Rehearsal]:

@@ -10,8 +10,6 @@ from torch.distributed.tensor import DTensor
 
 from boxwright.distributed import gathered
 
-__all__ = ["Content", "contribute", "copied"]
-
 Content = dict[str, Any]
 _Key = tuple[Any, ...]
 

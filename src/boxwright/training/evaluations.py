@@ -21,8 +21,6 @@ from boxwright.training.log import Evaluated, TrainingLog
 from boxwright.training.sharding import whole_weights
 from boxwright.training.state import TrainingState
 
-__all__ = ["Evaluations", "TakenIn"]
-
 
 @dataclass(frozen=True)
 class TakenIn:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from boxwright.builders.augmentation import build_augmentation
+from boxwright.builders.augmentation.steps import build_augmentation
 from boxwright.builders.groundtruth import build_groundtruth
 from boxwright.config import messages as m
 from boxwright.data.augmentation.transform import Chain
@@ -10,8 +10,6 @@ from boxwright.data.dataset import Dataset
 from boxwright.data.groundtruth import without_masks
 from boxwright.data.loader import TrainingExamples
 from boxwright.models.detector import Detector
-
-__all__ = ["training_examples"]
 
 
 def training_examples(

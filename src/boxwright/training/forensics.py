@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from boxwright.base.errors import CheckpointError
+from boxwright.base.files import make_folder, unfinished, unique_stem, write_whole
 from boxwright.builders.detector import build_detector
 from boxwright.builders.training import TrainingPlan, build_training
 from boxwright.checkpoints.restore import config_of
@@ -25,8 +27,6 @@ from boxwright.config.load import dump_message
 from boxwright.criteria.terms import TOTAL
 from boxwright.data.batch import Batch
 from boxwright.data.image_io import encode_png
-from boxwright.errors import CheckpointError
-from boxwright.files import make_folder, unfinished, unique_stem, write_whole
 from boxwright.metrics.metric import without_nan
 from boxwright.models.batch_norm import SyncBatchNorm2d
 from boxwright.models.detector import Detector
@@ -36,8 +36,6 @@ from boxwright.training.losses import LossModule
 from boxwright.training.state import TrainingState, seed_step
 from boxwright.training.step import NotFiniteError
 from boxwright.types import Categories, Targets
-
-__all__ = ["Replay", "replay_step", "write_step", "written_down"]
 
 _MOST_IMAGES = 64
 _MOST_FOLDERS = 10

@@ -13,15 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from boxwright.base.errors import TrainingError
 from boxwright.builders.training import TrainingPlan
 from boxwright.device import first_line
-from boxwright.errors import TrainingError
 from boxwright.models.detector import Detector
 from boxwright.models.faster_rcnn import FasterRCNN
 from boxwright.training.losses import Forward, LossModule
 from boxwright.types import Targets, TwoStagePredictions
-
-__all__ = ["GraphedFirstStage", "GraphedLosses", "check_capture", "graphed", "in_bucket"]
 
 Backend = str | Callable[..., Any] | None
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 
+from boxwright.base.errors import ConfigError
 from boxwright.builders.input_reader import build_dataset
 from boxwright.config.messages import TrainEvalPipelineConfig
-from boxwright.errors import ConfigError
-
-__all__ = ["steps_of_epochs", "steps_through"]
 
 
 def steps_of_epochs(config: TrainEvalPipelineConfig, epochs: float) -> tuple[int, int]:

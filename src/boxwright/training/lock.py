@@ -10,11 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from boxwright.errors import TrainingError
-from boxwright.files import cause, make_folder
-from boxwright.locks import closed_in_children, lock
-
-__all__ = ["LOCK", "run_lock"]
+from boxwright.base.errors import TrainingError
+from boxwright.base.files import cause, make_folder
+from boxwright.base.locks import closed_in_children, lock
 
 LOCK = ".lock"
 # How long the workers of a killed run may keep its lock: they look for their parent every five seconds.

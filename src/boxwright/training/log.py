@@ -14,33 +14,15 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from boxwright.base.errors import TrainingError
+from boxwright.base.files import read_file, write_whole
 from boxwright.criteria.criterion import Description
 from boxwright.data.batch import Batch
 from boxwright.drawing import draw_boxes, draw_cumulative
-from boxwright.errors import TrainingError
 from boxwright.evaluation.events import EventFile, draws_pictures, evaluation_folder, write_evaluation_events
-from boxwright.files import read_file, write_whole
 from boxwright.metrics.metric import without_nan
 from boxwright.training.trackers import Tracker
 from boxwright.types import Categories
-
-__all__ = [
-    "Evaluated",
-    "Event",
-    "Gradients",
-    "Inputs",
-    "JsonLines",
-    "Listener",
-    "Listeners",
-    "PlainFunction",
-    "Scalars",
-    "TensorBoard",
-    "Tracked",
-    "TrainingLog",
-    "draw_inputs",
-    "named_listeners",
-    "read_lines",
-]
 
 _LINES = "metrics.jsonl"
 

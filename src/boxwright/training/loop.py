@@ -11,6 +11,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from boxwright.base.errors import BoxwrightError, CheckpointError, ConfigError, DataError, TrainingError
 from boxwright.builders.training import ENDLESS, TrainingPlan
 from boxwright.checkpoints.store import CheckpointStore
 from boxwright.config import messages as m
@@ -19,7 +20,6 @@ from boxwright.criteria.terms import TOTAL
 from boxwright.data.batch import Batch
 from boxwright.data.loader import BatchStream
 from boxwright.distributed import Processes
-from boxwright.errors import BoxwrightError, CheckpointError, ConfigError, DataError, TrainingError
 from boxwright.training.background_writer import BackgroundWriter
 from boxwright.training.content import Content, contribute, copied
 from boxwright.training.evaluations import Evaluations
@@ -34,8 +34,6 @@ from boxwright.training.state import TrainingState
 from boxwright.training.step import Learner, NotFiniteError, StepResult
 from boxwright.training.stop import Ending, agreed_batches
 from boxwright.training.transfer import on_device
-
-__all__ = ["Loop"]
 
 _MOST_SKIPPED_IN_A_ROW = 20
 

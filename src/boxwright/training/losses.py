@@ -16,8 +16,6 @@ from boxwright.models.detector import Detector
 from boxwright.types import Targets
 from boxwright.types.packing import each_tensor
 
-__all__ = ["Forward", "LossModule"]
-
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 

@@ -7,10 +7,8 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
+from boxwright.base.files import write_whole
 from boxwright.builders.training import TrainingPlan
-from boxwright.files import write_whole
-
-__all__ = ["write_performance_summary"]
 
 
 def write_performance_summary(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from boxwright.builders.augmentation import build_augmentation
+from boxwright.builders.augmentation.steps import build_augmentation
 from boxwright.builders.detector import build_detector
 from boxwright.builders.groundtruth import build_groundtruth
 from boxwright.builders.input_reader import build_dataset
@@ -17,8 +17,6 @@ from boxwright.data.augmentation.recorded import apply_recorded
 from boxwright.data.batch import to_input
 from boxwright.data.dataset import Dataset
 from boxwright.types import Sample
-
-__all__ = ["Preview", "preview_training"]
 
 
 @dataclass(frozen=True)

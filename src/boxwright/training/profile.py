@@ -10,10 +10,8 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from boxwright.base.errors import TrainingError
 from boxwright.data.batch import Batch
-from boxwright.errors import TrainingError
-
-__all__ = ["STAGES", "Profile", "described", "profile_steps"]
 
 STAGES = ("data", "forward", "assignment", "losses", "backward", "optimizer")
 _WARM, _MEASURED = 5, 10

@@ -10,8 +10,6 @@ from typing import Any
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-__all__ = ["recompute_blocks"]
-
 
 def recompute_blocks(backbone: nn.Module) -> int:
     """Let each block of a backbone keep what it is given alone, while it learns.

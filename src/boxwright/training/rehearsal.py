@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 
+from boxwright.base.errors import TrainingError
 from boxwright.builders.detector import build_detector
 from boxwright.builders.input_reader import build_dataset
 from boxwright.builders.training import TrainingPlan, build_training
@@ -25,15 +26,12 @@ from boxwright.data.batch import Batch, collate
 from boxwright.data.loader import TrainingExamples
 from boxwright.device import first_line, is_out_of_memory, open_device
 from boxwright.distributed import ALONE
-from boxwright.errors import TrainingError
 from boxwright.optimization.schedules import Constant
 from boxwright.preflight.finding import Finding
 from boxwright.training.examples import training_examples
 from boxwright.training.state import new_state, placed
 from boxwright.training.step import Learner
 from boxwright.types import Sample
-
-__all__ = ["Rehearsal", "check_speed_and_memory", "rehearse"]
 
 _FULL = 0.9  # of the memory that there is
 _READ_SECONDS = 4.0

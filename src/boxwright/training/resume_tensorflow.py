@@ -6,14 +6,12 @@ from pathlib import Path
 
 import torch
 
+from boxwright.base.errors import CheckpointError
 from boxwright.checkpoints.load_weights import load_weights
-from boxwright.errors import CheckpointError
 from boxwright.optimization.optimizers import Adam, Momentum, MomentumTF1, RMSProp, RMSPropTF1, UpdateRule
 from boxwright.tensorflow.checkpoint import open_tensorflow, step_of
 from boxwright.tensorflow.variables import slots_of, updates_of, written_by
 from boxwright.training.state import TrainingState
-
-__all__ = ["resume_tensorflow"]
 
 # Rule, and TensorFlow that wrote → our slot → its own, and the sign that it has here: Keras's momentum points down.
 _SLOTS: dict[tuple[type[UpdateRule], int], dict[str, tuple[str, int]]] = {

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from boxwright.errors import CheckpointError, ConfigError
-
-__all__ = ["Selection", "lower_is_better"]
+from boxwright.base.errors import CheckpointError, ConfigError
 
 
 def lower_is_better(metric: str) -> bool:

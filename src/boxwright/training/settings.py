@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from boxwright.errors import TrainingError
-from boxwright.settings import setting
+from boxwright.base.errors import TrainingError
+from boxwright.base.settings import setting
 
 # Beyond these and NumPy's and torch's generators disagree on what a seed is.
 _SEEDS = 2**63
-
-__all__ = ["RunSettings"]
 
 
 _LOOP, _EVALUATION, _SPEED, _SAFETY = "Loop", "Evaluation on the way", "Speed", "Safety"

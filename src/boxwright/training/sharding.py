@@ -22,8 +22,6 @@ from boxwright.models.network import Network
 from boxwright.training.losses import Forward, LossModule
 from boxwright.training.state import TrainingState
 
-__all__ = ["learn_as_their_rows", "shard_state", "whole_weights"]
-
 # So that torch finds, in what a forward pass returns, the tensors from which gradients will come.
 for _kind in (LossTerm, Forward):
     torch.export.register_dataclass(_kind)

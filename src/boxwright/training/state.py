@@ -10,14 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from boxwright.base.errors import CheckpointError
 from boxwright.builders.training import TrainingPlan
-from boxwright.errors import CheckpointError
 from boxwright.models.detector import Detector
 from boxwright.optimization.moving_average import MovingAverage
 from boxwright.optimization.optimizers import Optimizer
 from boxwright.training.selection import Selection
-
-__all__ = ["TrainingState", "new_state", "placed", "seed_step"]
 
 
 @dataclass

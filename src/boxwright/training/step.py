@@ -21,13 +21,13 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import record_function
 
+from boxwright.base.errors import TrainingError
 from boxwright.builders.training import TrainingPlan
 from boxwright.criteria.criterion import Description
 from boxwright.criteria.terms import REGULARIZATION, TOTAL, LossTerm
 from boxwright.data.batch import Batch
 from boxwright.device import first_line, free_cached_memory, is_out_of_memory, random_devices
 from boxwright.distributed import Processes, gathered
-from boxwright.errors import TrainingError
 from boxwright.models.regularization import add_penalty_gradients
 from boxwright.optimization.trainable import Trainable
 from boxwright.optimization.undo import Kept
@@ -37,8 +37,6 @@ from boxwright.training.losses import Forward, LossModule
 from boxwright.training.sharding import learn_as_their_rows, shard_state
 from boxwright.training.state import TrainingState, seed_step
 from boxwright.types import Targets
-
-__all__ = ["Learner", "NotFiniteError", "StepResult"]
 
 # Below this scale float16 gradients do not overflow for their size: they are not finite.
 _LEAST_SCALE = 2.0**-10

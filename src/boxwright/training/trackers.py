@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Any, Protocol
 from uuid import uuid4
 
-from boxwright.errors import TrainingError
-from boxwright.files import write_whole
-
-__all__ = ["Tracker", "check_tracker", "open_tracker"]
+from boxwright.base.errors import TrainingError
+from boxwright.base.files import write_whole
 
 
 class Tracker(Protocol):

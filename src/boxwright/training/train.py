@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from boxwright.base.errors import BoxwrightError, CheckpointError, ConfigError, TrainingError
+from boxwright.base.files import write_whole
 from boxwright.builders.detector import build_detector
 from boxwright.builders.input_reader import build_dataset
 from boxwright.builders.missing import require_for_training
@@ -29,10 +31,8 @@ from boxwright.data.loader import BatchStream, training_batches
 from boxwright.data.worker_folder import clear_worker_folders
 from boxwright.device import is_out_of_memory, open_device
 from boxwright.distributed import Processes, join_processes
-from boxwright.errors import BoxwrightError, CheckpointError, ConfigError, TrainingError
 from boxwright.evaluation.parts import EvaluationSet, open_evaluation
 from boxwright.evaluation.settings import EvaluationSettings
-from boxwright.files import write_whole
 from boxwright.preflight.examine import examine_quickly
 from boxwright.runtime.allocator import keep_freed_memory
 from boxwright.tensorflow.checkpoint import find_training
@@ -49,8 +49,6 @@ from boxwright.training.settings import RunSettings
 from boxwright.training.state import TrainingState, new_state, placed
 from boxwright.training.stop import stop_requests
 from boxwright.training.trackers import check_tracker, open_tracker
-
-__all__ = ["RunSettings", "train"]
 
 Found = tuple[Path, dict[str, Any]] | None
 

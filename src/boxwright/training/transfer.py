@@ -8,8 +8,6 @@ import torch
 
 from boxwright.data.batch import Batch
 
-__all__ = ["on_device"]
-
 
 def on_device(batches: Iterable[Batch], device: torch.device) -> Generator[Batch]:
     """Bring batches to a device; to a GPU one ahead, on a stream of its own.

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from boxwright.errors import DataError
-
-__all__ = ["Categories", "Category", "ids", "titles"]
+from boxwright.base.errors import DataError
 
 
 @dataclass(frozen=True)

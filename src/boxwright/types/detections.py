@@ -16,8 +16,6 @@ from boxwright.types.categories import Categories, titles
 from boxwright.types.found import FoundObjects, chosen
 from boxwright.types.packing import fetched
 
-__all__ = ["Detections", "PaddedDetections"]
-
 
 @dataclass(frozen=True)
 class PaddedDetections:

@@ -17,8 +17,6 @@ from boxwright.types.categories import Categories, titles
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["Finder", "FoundObjects", "chosen"]
-
 # Fields that are of the whole image, not of each detection.
 _OF_IMAGE = ("image_size", "categories")
 F = TypeVar("F", bound="DataclassInstance")

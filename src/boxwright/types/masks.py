@@ -15,8 +15,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["InstanceMasks"]
-
 
 @dataclass(frozen=True)
 class InstanceMasks:

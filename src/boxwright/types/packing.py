@@ -9,8 +9,6 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-__all__ = ["each_tensor", "fetched", "packed", "tensors_of", "unpacked"]
-
 T = TypeVar("T")
 
 

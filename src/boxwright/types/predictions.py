@@ -17,17 +17,6 @@ from torch import Tensor
 
 from boxwright.types.detections import PaddedDetections
 
-__all__ = [
-    "AnchorPredictions",
-    "FinalFeatures",
-    "InstancePredictions",
-    "Proposals",
-    "RawDetections",
-    "CascadePredictions",
-    "RegionPredictions",
-    "TwoStagePredictions",
-]
-
 
 @dataclass(frozen=True)
 class AnchorPredictions:

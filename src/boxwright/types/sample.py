@@ -15,8 +15,6 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["OBJECT_FIELDS", "ObjectField", "Sample"]
-
 Array = NDArray[Any]
 # How a field moves with the image: boxes xyxy, points (x, y, visibility), masks [N, H, W], areas; or not at all.
 Geometry = Literal["none", "boxes", "points", "masks", "areas"]

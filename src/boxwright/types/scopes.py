@@ -4,7 +4,5 @@ from __future__ import annotations
 
 from typing import Literal
 
-__all__ = ["ChannelOrder", "Scope"]
-
 Scope = Literal["full", "detection", "classification", "transfer"]
 ChannelOrder = Literal["RGB", "BGR"]

@@ -14,8 +14,6 @@ from torch import Tensor
 
 from boxwright.types.masks import InstanceMasks
 
-__all__ = ["Targets"]
-
 
 @dataclass(frozen=True)
 class Targets:

@@ -13,8 +13,6 @@ from boxwright.config.messages.losses import Loss
 from boxwright.config.messages.matcher import Matcher
 from boxwright.config.messages.post_processing import PostProcessing
 
-__all__ = ["AlignDet", "AlignedStep", "BoxSamplingKind"]
-
 
 class BoxSamplingKind(Enum):
     """Where a later step looks."""

@@ -8,15 +8,6 @@ from typing import ClassVar
 from boxwright.config.field import Field
 from boxwright.config.message import Bool, Float, Int32, Message, Positive, UInt32
 
-__all__ = [
-    "AnchorGenerator",
-    "AnchorGrid",
-    "FlexibleGridAnchorGenerator",
-    "GridAnchorGenerator",
-    "MultiscaleAnchorGenerator",
-    "SsdAnchorGenerator",
-]
-
 
 class GridAnchorGenerator(Message):
     """Same set of anchors at every cell of one feature map."""

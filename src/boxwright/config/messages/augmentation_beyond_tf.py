@@ -5,19 +5,6 @@ from typing import ClassVar
 from boxwright.config.field import Field
 from boxwright.config.message import Byte, Float, Fraction, Int32, Message, Positive, String
 
-__all__ = [
-    "DataAnchorSampling",
-    "RandomSquarePatch",
-    "LargeScaleJitter",
-    "RandomCopyPaste",
-    "RandomErasing",
-    "RandomMixup",
-    "RandomMosaic",
-    "RandomTile",
-    "UserArgument",
-    "UserAugmentation",
-]
-
 _MIN_VISIBLE = "Share of an object's area that must stay visible for it to stay; 0..1."
 _OWN_SIZE = "0 for the image's own."
 

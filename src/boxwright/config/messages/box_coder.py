@@ -8,8 +8,6 @@ from typing import ClassVar
 from boxwright.config.field import Field
 from boxwright.config.message import Float, Int32, Message
 
-__all__ = ["BoxCoder", "FasterRcnnBoxCoder", "KeypointBoxCoder", "MeanStddevBoxCoder", "SquareBoxCoder"]
-
 
 class FasterRcnnBoxCoder(Message):
     """Encodes a box as center shift over anchor size and log size ratio, each times a scale."""

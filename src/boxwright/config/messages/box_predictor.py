@@ -9,17 +9,6 @@ from boxwright.config.field import Field
 from boxwright.config.message import Bool, Enum, Float, Int32, Message
 from boxwright.config.messages.hyperparams import Hyperparams
 
-__all__ = [
-    "BoxPredictor",
-    "ConvolutionalBoxPredictor",
-    "ConvolutionalBoxPredictorBoxEncodingsClipRange",
-    "MaskRCNNBoxPredictor",
-    "RfcnBoxPredictor",
-    "WeightSharedConvolutionalBoxPredictor",
-    "WeightSharedConvolutionalBoxPredictorBoxEncodingsClipRange",
-    "WeightSharedConvolutionalBoxPredictorScoreConverter",
-]
-
 
 class WeightSharedConvolutionalBoxPredictorScoreConverter(Enum):
     """Values of `WeightSharedConvolutionalBoxPredictor.ScoreConverter`."""

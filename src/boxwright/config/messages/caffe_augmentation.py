@@ -5,8 +5,6 @@ from typing import ClassVar
 from boxwright.config.field import Field
 from boxwright.config.message import Byte, Float, Fraction, Int32, Message
 
-__all__ = ["CaffeDistort", "OverlapCrop", "RandomExpand", "RandomInterpolationResize"]
-
 
 class CaffeDistort(Message):
     """Changes brightness, contrast, saturation and hue in 8 bits (an extension of Boxwright)."""

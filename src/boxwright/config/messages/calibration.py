@@ -8,21 +8,6 @@ from typing import ClassVar
 from boxwright.config.field import Field
 from boxwright.config.message import Enum, Float, Int32, Message
 
-__all__ = [
-    "CalibrationConfig",
-    "ClassIdFunctionApproximations",
-    "ClassIdFunctionApproximationsClassIdXyPairsMapEntry",
-    "ClassIdSigmoidCalibrations",
-    "ClassIdSigmoidCalibrationsClassIdSigmoidParametersMapEntry",
-    "FunctionApproximation",
-    "SigmoidCalibration",
-    "SigmoidParameters",
-    "TemperatureScalingCalibration",
-    "TrainingDataType",
-    "XYPairs",
-    "XYPairsXYPair",
-]
-
 
 class TrainingDataType(Enum):
     """Values of `TrainingDataType`."""

@@ -6,8 +6,6 @@ from boxwright.config.field import Field, Values
 from boxwright.config.message import Bool, Enum, Float, Int32, Message, String
 from boxwright.config.messages.hyperparams import Hyperparams
 
-__all__ = ["AlignmentBorder", "ClassifierBackbone", "LevelCandidates"]
-
 
 class AlignmentBorder(Enum):
     """What a tap of RoIConv reads beyond the outermost cells of a map."""

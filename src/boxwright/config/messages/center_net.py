@@ -12,26 +12,6 @@ from boxwright.config.messages.losses import ClassificationLoss, LocalizationLos
 from boxwright.config.messages.post_processing import PostProcessing
 from boxwright.config.reasons import OTHER_FAMILY
 
-__all__ = [
-    "AugmentedSelfSupervisionLoss",
-    "CenterNet",
-    "CenterNetDeepMACMaskEstimation",
-    "CenterNetDensePoseEstimation",
-    "CenterNetFeatureExtractor",
-    "CenterNetKeypointEstimation",
-    "CenterNetKeypointEstimationKeypointLabelToStdEntry",
-    "CenterNetMaskEstimation",
-    "CenterNetObjectCenterParams",
-    "CenterNetObjectDetection",
-    "CenterNetPredictionHeadParams",
-    "CenterNetTemporalOffsetEstimation",
-    "CenterNetTrackEstimation",
-    "FeatureConsistencyComparison",
-    "FeatureConsistencyType",
-    "LossNormalize",
-    "RandomJitterBoxesJitterMode",
-]
-
 
 class RandomJitterBoxesJitterMode(Enum):
     """Values of `RandomJitterBoxes.JitterMode`."""

@@ -9,15 +9,6 @@ from boxwright.config.field import Field, Values
 from boxwright.config.message import Bool, Float, Int32, Message, String, UInt32
 from boxwright.config.reasons import LATER, TF1_EVALUATOR
 
-__all__ = [
-    "CocoKeypointMetrics",
-    "CocoKeypointMetricsKeypointLabelToSigmasEntry",
-    "EvalConfig",
-    "EvalConfigSuperCategoriesEntry",
-    "KeypointEdge",
-    "ParameterizedMetric",
-]
-
 METRIC_SETS = (
     "coco_detection_metrics",
     "coco_mask_metrics",

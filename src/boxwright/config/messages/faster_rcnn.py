@@ -16,18 +16,6 @@ from boxwright.config.messages.image_resizer import ImageResizer
 from boxwright.config.messages.losses import ClassificationLoss, HardExampleMiner, LocalizationLoss
 from boxwright.config.messages.post_processing import PostProcessing
 
-__all__ = [
-    "FASTER_RCNN_TF1_EXTRACTORS",
-    "AttentionPosition",
-    "Context",
-    "FasterRcnn",
-    "FasterRcnnFeatureExtractor",
-    "LevelProposals",
-    "LowQualityMatches",
-    "PyramidVariant",
-    "RoiAlign",
-]
-
 FASTER_RCNN_TF1_EXTRACTORS = (
     *(f"faster_rcnn_resnet{depth}" for depth in (50, 101, 152)),
     "faster_rcnn_inception_v2",

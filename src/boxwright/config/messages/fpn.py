@@ -8,8 +8,6 @@ from typing import ClassVar
 from boxwright.config.field import Field, Values
 from boxwright.config.message import Bool, Int32, Message, String
 
-__all__ = ["BidirectionalFeaturePyramidNetworks", "FeaturePyramidNetworks"]
-
 
 class FeaturePyramidNetworks(Message):
     """Feature pyramid (FPN) on top of the backbone; level n has a stride of 2^n px."""

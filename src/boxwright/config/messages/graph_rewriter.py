@@ -9,8 +9,6 @@ from boxwright.config.field import Field
 from boxwright.config.message import Bool, Int32, Message
 from boxwright.config.reasons import QUANTIZATION
 
-__all__ = ["GraphRewriter", "Quantization"]
-
 
 class Quantization(Message):
     """Quantization-aware training (TF1 graph rewriting)."""

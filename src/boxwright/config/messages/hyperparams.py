@@ -8,22 +8,6 @@ from typing import ClassVar
 from boxwright.config.field import Field
 from boxwright.config.message import Bool, Enum, Float, Message, String
 
-__all__ = [
-    "BatchNorm",
-    "GroupNorm",
-    "Hyperparams",
-    "HyperparamsActivation",
-    "HyperparamsOp",
-    "Initializer",
-    "L1Regularizer",
-    "L2Regularizer",
-    "RandomNormalInitializer",
-    "Regularizer",
-    "TruncatedNormalInitializer",
-    "VarianceScalingInitializer",
-    "VarianceScalingInitializerMode",
-]
-
 
 class HyperparamsOp(Enum):
     """Values of `Hyperparams.Op`."""

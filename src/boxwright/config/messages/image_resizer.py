@@ -8,17 +8,6 @@ from typing import ClassVar
 from boxwright.config.field import Field
 from boxwright.config.message import Bool, Enum, Finite, Int32, Message
 
-__all__ = [
-    "ConditionalShapeResizer",
-    "ConditionalShapeResizerResizeCondition",
-    "FixedShapeResizer",
-    "IdentityResizer",
-    "ImageResizer",
-    "KeepAspectRatioResizer",
-    "PadToMultipleResizer",
-    "ResizeType",
-]
-
 
 class ResizeType(Enum):
     """Values of `ResizeType`."""

@@ -9,21 +9,6 @@ from boxwright.config.field import Field
 from boxwright.config.message import Bool, Enum, Float, Int32, Message, NotNegative, String, UInt32
 from boxwright.config.reasons import BOXES_ONLY, QUEUE, SHUFFLED
 
-__all__ = [
-    "ClassWeight",
-    "CocoInputReader",
-    "ExternalInputReader",
-    "InputReader",
-    "InputType",
-    "InstanceMaskType",
-    "TFRecordInputReader",
-    "VocInputReader",
-    "YoloInputReader",
-    "OpenImagesInputReader",
-    "WiderFaceInputReader",
-    "FddbInputReader",
-]
-
 
 class InstanceMaskType(Enum):
     """Values of `InstanceMaskType`."""

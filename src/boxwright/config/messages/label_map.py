@@ -8,8 +8,6 @@ from typing import ClassVar
 from boxwright.config.field import Field
 from boxwright.config.message import Enum, Int32, Message, String
 
-__all__ = ["LVISFrequency", "StringIntLabelMap", "StringIntLabelMapItem", "StringIntLabelMapItemKeypointMap"]
-
 
 class LVISFrequency(Enum):
     """Values of `LVISFrequency`."""

@@ -9,29 +9,6 @@ from boxwright.config.field import Field
 from boxwright.config.message import Bool, Enum, Float, Int32, Message, String
 from boxwright.config.reasons import PER_ANCHOR
 
-__all__ = [
-    "BootstrappedSigmoidClassificationLoss",
-    "ClassificationLoss",
-    "HardExampleMiner",
-    "HardExampleMinerLossType",
-    "L1LocalizationLoss",
-    "LocalizationLoss",
-    "Loss",
-    "LossEqualizationLoss",
-    "LossExpectedLossWeights",
-    "PenaltyReducedLogisticFocalLoss",
-    "RandomExampleSampler",
-    "SigmoidFocalClassificationLoss",
-    "WeightedDiceClassificationLoss",
-    "WeightedGIOULocalizationLoss",
-    "WeightedIOULocalizationLoss",
-    "WeightedL2LocalizationLoss",
-    "WeightedSigmoidClassificationLoss",
-    "WeightedSmoothL1LocalizationLoss",
-    "WeightedSoftmaxClassificationAgainstLogitsLoss",
-    "WeightedSoftmaxClassificationLoss",
-]
-
 
 class HardExampleMinerLossType(Enum):
     """Values of `HardExampleMiner.LossType`."""

@@ -8,8 +8,6 @@ from typing import ClassVar
 from boxwright.config.field import Field
 from boxwright.config.message import Bool, Float, Message
 
-__all__ = ["ArgMaxMatcher", "BipartiteArgmaxMatcher", "BipartiteMatcher", "Matcher"]
-
 
 class ArgMaxMatcher(Message):
     """Matches each anchor to its most similar groundtruth box, using two similarity thresholds."""

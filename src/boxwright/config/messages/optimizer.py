@@ -8,20 +8,6 @@ from typing import ClassVar
 from boxwright.config.field import Field
 from boxwright.config.message import Bool, Float, Message, UInt32
 
-__all__ = [
-    "AdamOptimizer",
-    "AdamWOptimizer",
-    "ConstantLearningRate",
-    "CosineDecayLearningRate",
-    "ExponentialDecayLearningRate",
-    "LearningRate",
-    "ManualStepLearningRate",
-    "ManualStepLearningRateLearningRateSchedule",
-    "MomentumOptimizer",
-    "Optimizer",
-    "RMSPropOptimizer",
-]
-
 
 class ConstantLearningRate(Message):
     """Learning rate that never changes."""

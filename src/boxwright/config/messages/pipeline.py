@@ -21,8 +21,6 @@ from boxwright.config.messages.ssd import Ssd
 from boxwright.config.messages.train import TrainConfig
 from boxwright.config.reasons import OTHER_FAMILY, QUANTIZATION
 
-__all__ = ["DetectionModel", "ExperimentalModel", "TrainEvalPipelineConfig"]
-
 
 class ExperimentalModel(Message):
     """Slot for a custom architecture registered in the model builder."""

@@ -9,8 +9,6 @@ from boxwright.config.field import Field
 from boxwright.config.message import Bool, Enum, Float, Int32, Message
 from boxwright.config.messages.calibration import CalibrationConfig
 
-__all__ = ["BatchNonMaxSuppression", "PostProcessing", "PostProcessingScoreConverter"]
-
 
 class PostProcessingScoreConverter(Enum):
     """Values of `PostProcessing.ScoreConverter`."""

@@ -15,16 +15,6 @@ from boxwright.config.messages.losses import Loss
 from boxwright.config.messages.matcher import Matcher
 from boxwright.config.messages.post_processing import PostProcessing
 
-__all__ = [
-    "RefineDetFeatureExtractor",
-    "AnchorRefinement",
-    "ObjectAnchors",
-    "RefineDet",
-    "RefineDetPreset",
-    "ResidualBody",
-    "TransferConnection",
-]
-
 
 class ObjectAnchors(Enum):
     """From which boxes the object detection module matches and measures."""

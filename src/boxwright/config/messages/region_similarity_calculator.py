@@ -8,14 +8,6 @@ from typing import ClassVar
 from boxwright.config.field import Field
 from boxwright.config.message import Float, Message
 
-__all__ = [
-    "IoaSimilarity",
-    "IouSimilarity",
-    "NegSqDistSimilarity",
-    "RegionSimilarityCalculator",
-    "ThresholdedIouSimilarity",
-]
-
 
 class NegSqDistSimilarity(Message):
     """Similarity = minus the squared Euclidean distance between box coordinates; no settings."""

@@ -16,8 +16,6 @@ from boxwright.config.messages.losses import Loss
 from boxwright.config.messages.matcher import Matcher
 from boxwright.config.messages.post_processing import PostProcessing
 
-__all__ = ["Srn", "SrnPreset", "TwoStepClassification", "TwoStepRegression"]
-
 
 class SrnPreset(Enum):
     """Published settings of suppression."""

@@ -19,8 +19,6 @@ from boxwright.config.messages.post_processing import PostProcessing
 from boxwright.config.messages.region_similarity_calculator import RegionSimilarityCalculator
 from boxwright.config.reasons import LATER
 
-__all__ = ["TF1_EXTRACTORS", "Ssd", "SsdFeatureExtractor", "SsdMaskHead"]
-
 # What TensorFlow 1 has, or had.
 TF1_EXTRACTORS = (
     *(f"ssd_mobilenet_{version}{neck}" for version in ("v1", "v2") for neck in ("", "_fpn")),

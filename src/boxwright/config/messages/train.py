@@ -11,8 +11,6 @@ from boxwright.config.messages.optimizer import Optimizer
 from boxwright.config.messages.preprocessor import PreprocessingStep
 from boxwright.config.reasons import QUEUE, TF1_SERVERS
 
-__all__ = ["ChannelOrder", "CheckpointVersion", "FreezeStage", "TrainConfig"]
-
 
 class CheckpointVersion(Enum):
     """Values of `CheckpointVersion`."""

@@ -12,13 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from boxwright.base.errors import DataError
 from boxwright.data.augmentation.functional.geometry import hide_outside
 from boxwright.data.augmentation.functional.pixels import as_levels
 from boxwright.data.augmentation.global_random import seeded
-from boxwright.errors import DataError
 from boxwright.types import Sample
-
-__all__ = ["AlbumentationsTransform", "albumentations_transform", "is_of_albumentations"]
 
 # What a pipeline's BboxParams say about which boxes stay.
 _FILTERS = ("min_area", "min_visibility", "min_width", "min_height", "max_accept_ratio")

@@ -17,8 +17,6 @@ from boxwright.data.augmentation.functional import enhance, warp
 from boxwright.data.augmentation.functional.pixels import as_levels
 from boxwright.types import Sample
 
-__all__ = ["OPERATIONS", "POLICIES", "AutoAugment", "Operation", "cutout", "cutout_in_a_box", "in_boxes", "mean_fill"]
-
 _STRONGEST = 10
 # How TF's policies scale strengths (`distort_image_with_autoaugment`).
 _CUTOUT, _BOX_CUTOUT, _BOX_CUTOUT_SHARE = 100, 50, 0.75

@@ -21,8 +21,6 @@ from boxwright.data.augmentation.functional.geometry import pad, place
 from boxwright.data.augmentation.functional.pixels import canvas_of
 from boxwright.types import Sample
 
-__all__ = ["CaffeDistort", "OverlapCrop", "RandomExpand", "RandomInterpolationResize"]
-
 _INTERPOLATIONS = (cv2.INTER_LINEAR, cv2.INTER_AREA, cv2.INTER_NEAREST, cv2.INTER_CUBIC, cv2.INTER_LANCZOS4)
 _TRIALS = 50
 _Pixels = NDArray[np.uint8]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from boxwright.base.errors import DataError
 from boxwright.data.augmentation.functional.color import (
     adjust_gamma,
     brighten,
@@ -19,22 +20,7 @@ from boxwright.data.augmentation.functional.color import (
     turn_hue,
 )
 from boxwright.data.augmentation.functional.pixels import as_float, like
-from boxwright.errors import DataError
 from boxwright.types import Sample
-
-__all__ = [
-    "AdjustGamma",
-    "DistortColor",
-    "Gray",
-    "MapRange",
-    "RandomBrightness",
-    "RandomContrast",
-    "RandomGray",
-    "RandomHue",
-    "RandomPixelScale",
-    "RandomSaturation",
-    "SubtractChannelMean",
-]
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,6 @@ from boxwright.data.augmentation.functional.regions import covered, mask_boxes, 
 from boxwright.data.augmentation.others import Others
 from boxwright.types import Sample
 
-__all__ = ["CopyPaste"]
-
 
 @dataclass(frozen=True)
 class CopyPaste:

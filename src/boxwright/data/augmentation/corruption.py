@@ -10,8 +10,6 @@ from boxwright.data.augmentation.functional.pixels import LARGEST, as_float, as_
 from boxwright.data.image_io import recompress_jpeg
 from boxwright.types import Sample
 
-__all__ = ["RandomBlackPatches", "RandomJpegQuality", "RandomPatchGaussian"]
-
 
 @dataclass(frozen=True)
 class RandomBlackPatches:

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from boxwright.data.augmentation.functional.geometry import Window, cut, pad
 from boxwright.types import Sample
 
-__all__ = ["SSD_CROPS", "RandomCrop", "RandomCropToAspectRatio", "RandomSquareCrop", "crop", "overlapping", "touching"]
-
 _ATTEMPTS = 100
 # Of the sampler that TF crops with: windows are one pixel wider than they may be only by rounding.
 _EPSILON = 1e-7

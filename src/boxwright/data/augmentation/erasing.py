@@ -9,8 +9,6 @@ import numpy as np
 from boxwright.data.augmentation.functional.regions import covered
 from boxwright.types import Sample
 
-__all__ = ["RandomErasing"]
-
 
 @dataclass(frozen=True)
 class RandomErasing:

@@ -13,8 +13,6 @@ import numpy as np
 from boxwright.data.augmentation.functional.geometry import mirror, quarter_turn
 from boxwright.types import Sample
 
-__all__ = ["RandomHorizontalFlip", "RandomRotation90", "RandomVerticalFlip"]
-
 
 @dataclass(frozen=True)
 class RandomHorizontalFlip:

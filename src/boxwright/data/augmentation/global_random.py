@@ -9,8 +9,6 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-__all__ = ["seeded"]
-
 
 @contextmanager
 def seeded(rng: np.random.Generator) -> Iterator[int]:

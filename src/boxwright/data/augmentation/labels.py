@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 from boxwright.types import Sample
 
-__all__ = ["JITTERS", "DropLabel", "JitterBoxes", "RemapLabels", "ScoresFromLogits", "as_it_is"]
-
 # How far each edge moves outward, as y_min, x_min, y_max, x_max, in units of the box's own height and width, given
 # how far each can: [N, 4].
 Jitter = Callable[[np.random.Generator, NDArray[Any], float], NDArray[Any]]

@@ -12,8 +12,6 @@ from boxwright.data.augmentation.functional.pixels import as_float, like
 from boxwright.data.augmentation.others import Others
 from boxwright.types import Sample
 
-__all__ = ["MixUp"]
-
 
 @dataclass(frozen=True)
 class MixUp:

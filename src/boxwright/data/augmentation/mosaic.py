@@ -13,8 +13,6 @@ from boxwright.data.augmentation.functional.pixels import Pixels, canvas_of
 from boxwright.data.augmentation.others import Others
 from boxwright.types import Sample
 
-__all__ = ["Mosaic"]
-
 
 @dataclass(frozen=True)
 class Mosaic:

@@ -7,12 +7,10 @@ from typing import Protocol
 
 import numpy as np
 
+from boxwright.base.errors import ConfigError
 from boxwright.data.augmentation.transform import Transform
 from boxwright.data.dataset import Dataset
-from boxwright.errors import ConfigError
 from boxwright.types import Sample
-
-__all__ = ["DrawnOthers", "NoOthers", "Others"]
 
 
 class Others(Protocol):

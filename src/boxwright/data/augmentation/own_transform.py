@@ -6,12 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from boxwright.base.errors import DataError
 from boxwright.data.augmentation.global_random import seeded
 from boxwright.data.augmentation.transform import Transform
-from boxwright.errors import DataError
 from boxwright.types import Sample
-
-__all__ = ["OwnTransform"]
 
 
 @dataclass(frozen=True)

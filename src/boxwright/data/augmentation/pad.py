@@ -11,8 +11,6 @@ from boxwright.data.augmentation.functional.geometry import pad
 from boxwright.data.augmentation.functional.pixels import Pixels, canvas_of, like
 from boxwright.types import Sample
 
-__all__ = ["RandomAbsolutePad", "RandomCropPad", "RandomPad", "RandomPadToAspectRatio"]
-
 # One level a channel; None for the image's own mean.
 Colour = tuple[float, ...] | None
 Size = tuple[int, int]

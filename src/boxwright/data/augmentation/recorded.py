@@ -10,8 +10,6 @@ import numpy as np
 from boxwright.data.augmentation.transform import Transform
 from boxwright.types import Sample
 
-__all__ = ["RecordedGenerator", "apply_recorded"]
-
 _DRAWS = frozenset({"beta", "integers", "normal", "permutation", "random", "uniform"})
 _MOST_SHOWN = 5
 

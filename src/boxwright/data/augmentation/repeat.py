@@ -10,8 +10,6 @@ from boxwright.data.augmentation.functional.compose import overlay
 from boxwright.data.augmentation.functional.geometry import pad
 from boxwright.types import Sample
 
-__all__ = ["RandomSelfConcat"]
-
 
 @dataclass(frozen=True)
 class RandomSelfConcat:

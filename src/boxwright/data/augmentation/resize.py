@@ -12,14 +12,6 @@ from boxwright.data.augmentation.functional.geometry import Resize, pad, resize
 from boxwright.ops.resize import resize_area, resize_bicubic, resize_bilinear, resize_nearest
 from boxwright.types import Sample
 
-__all__ = [
-    "RandomDownscale",
-    "RandomResizeMethod",
-    "RandomScale",
-    "RandomScaleCropPad",
-    "ResizeTo",
-]
-
 # In the order of TF's `ResizeMethod`.
 _METHODS: tuple[Resize, ...] = (resize_bilinear, resize_nearest, resize_bicubic, resize_area)
 

@@ -11,8 +11,6 @@ from boxwright.data.augmentation.functional.geometry import Window, pad, resize
 from boxwright.data.augmentation.functional.pixels import canvas_of
 from boxwright.types import Sample
 
-__all__ = ["LargeScaleJitter"]
-
 
 @dataclass(frozen=True)
 class LargeScaleJitter:

@@ -10,8 +10,6 @@ from boxwright.data.augmentation.crop import crop, overlapping
 from boxwright.data.augmentation.functional.geometry import Window
 from boxwright.types import Sample
 
-__all__ = ["RandomTile"]
-
 
 @dataclass(frozen=True)
 class RandomTile:

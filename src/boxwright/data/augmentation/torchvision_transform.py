@@ -15,13 +15,11 @@ from torch import nn
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
+from boxwright.base.errors import DataError
 from boxwright.data.augmentation.functional.geometry import hide_outside
 from boxwright.data.augmentation.functional.pixels import as_levels
 from boxwright.data.augmentation.global_random import seeded
-from boxwright.errors import DataError
 from boxwright.types import Sample
-
-__all__ = ["TorchvisionTransform", "is_of_torchvision"]
 
 
 def is_of_torchvision(transform: object) -> bool:

@@ -10,8 +10,6 @@ import numpy as np
 
 from boxwright.types import Sample
 
-__all__ = ["Chain", "OneOf", "Transform"]
-
 
 class Transform(Protocol):
     """Changes a sample at random."""

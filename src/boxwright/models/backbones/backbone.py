@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-__all__ = ["Backbone", "LastMap"]
-
 
 class Backbone(nn.Module):
     """An image classifier's layers, up to the last feature map that is wanted.

@@ -19,8 +19,6 @@ from boxwright.models.activations import make_activation
 from boxwright.models.backbones.backbone import Backbone
 from boxwright.models.layers import ConvSettings, conv_norm_act, make_conv
 
-__all__ = ["EFFICIENTNETS", "EfficientNet", "MBConv"]
-
 # Name → (width, depth).
 EFFICIENTNETS = {
     "b0": (1.0, 1.0),

@@ -26,8 +26,6 @@ from boxwright.models.layers import (
     separable_conv,
 )
 
-__all__ = ["Block", "Conv", "Fork", "Inception", "InceptionLayout", "Pool", "Residual", "Separable"]
-
 
 @dataclass(frozen=True)
 class Conv:

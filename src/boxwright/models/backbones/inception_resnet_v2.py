@@ -5,8 +5,6 @@ from __future__ import annotations
 from boxwright.models.backbones.inception import Block, Conv, InceptionLayout, Pool, Residual
 from boxwright.models.layers import Padding
 
-__all__ = ["inception_resnet_v2"]
-
 
 def _block_35(number: int) -> Residual:
     return Residual(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from boxwright.models.backbones.inception import Block, Conv, InceptionLayout, Pool, Separable
 
-__all__ = ["INCEPTION_V2"]
-
 # Deviations of kernels before a 3×3, and of projections.
 _REDUCE, _PROJECT = 0.09, 0.1
 

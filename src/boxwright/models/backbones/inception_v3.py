@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from boxwright.models.backbones.inception import Block, Conv, Fork, InceptionLayout, Pool
 
-__all__ = ["INCEPTION_V3"]
-
 _ROW, _COLUMN = (1, 7), (7, 1)
 
 

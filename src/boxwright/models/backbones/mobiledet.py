@@ -19,8 +19,6 @@ from boxwright.models.batch_norm import BatchNormSettings
 from boxwright.models.layers import ConvSettings, KernelRule, conv_norm_act
 from boxwright.models.regularization import Regularizer
 
-__all__ = ["MOBILEDETS", "MobileDet", "MobileDetLayout"]
-
 
 @dataclass(frozen=True)
 class _Inverted:

@@ -12,8 +12,6 @@ from torch import Tensor, nn
 from boxwright.models.backbones.backbone import Backbone
 from boxwright.models.layers import ConvSettings, Padding, conv_norm_act
 
-__all__ = ["MobileNetV1"]
-
 # (channels, stride) of the separable blocks 1 to 13.
 _BLOCKS = (
     (64, 1),

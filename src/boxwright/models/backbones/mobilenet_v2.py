@@ -13,8 +13,6 @@ from torch import Tensor, nn
 from boxwright.models.backbones.backbone import Backbone
 from boxwright.models.layers import ConvSettings, Padding, conv_norm_act
 
-__all__ = ["InvertedResidual", "MobileNetV2", "divisible"]
-
 # (expansion, channels, stride) of the inverted residual blocks 0 to 16.
 _BLOCKS = (
     (1, 16, 1),

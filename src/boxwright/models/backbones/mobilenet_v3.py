@@ -18,8 +18,6 @@ from boxwright.models.backbones.mobilenet_v2 import divisible
 from boxwright.models.backbones.squeeze_excite import SqueezeExcite
 from boxwright.models.layers import ConvSettings, conv_norm_act
 
-__all__ = ["MOBILENET_EDGETPU", "MOBILENET_V3_LARGE", "MOBILENET_V3_SMALL", "MobileNetV3", "MobileNetV3Layout"]
-
 
 @dataclass(frozen=True)
 class _Block:

@@ -18,8 +18,6 @@ from boxwright.models.batch_norm import BatchNormSettings, make_norm
 from boxwright.models.layers import ConvSettings, KernelRule, MaxPool2d, make_conv, separable_conv
 from boxwright.models.regularization import Regularizer
 
-__all__ = ["PnasNet"]
-
 _STEM = 96
 # Scope → filters and stride, in order.
 _CELLS = {

@@ -16,8 +16,6 @@ from boxwright.models.activations import make_activation
 from boxwright.models.backbones.backbone import Backbone
 from boxwright.models.layers import ConvSettings, MaxPool2d, conv_norm_act
 
-__all__ = ["RESNET_BLOCKS", "Bottleneck", "ResNetV1", "ResNetV1Stage5"]
-
 RESNET_BLOCKS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 _WIDTHS = (64, 128, 256, 512)
 _EXPANSION = 4

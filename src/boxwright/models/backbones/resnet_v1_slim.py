@@ -17,8 +17,6 @@ from torch.nn import functional as F
 from boxwright.models.backbones.backbone import Backbone
 from boxwright.models.layers import ConvSettings, MaxPool2d, conv_norm_act
 
-__all__ = ["ResNetV1Slim", "ResNetV1SlimBlock4"]
-
 _WIDTHS = (64, 128, 256, 512)
 _EXPANSION = 4
 

@@ -7,8 +7,6 @@ from torch import Tensor, nn
 from boxwright.models.activations import make_activation
 from boxwright.models.layers import KernelRule, make_conv
 
-__all__ = ["SqueezeExcite"]
-
 
 class SqueezeExcite(nn.Module):
     """Two 1×1 convolutions with biases on the mean of each channel, named as TF-Slim's."""

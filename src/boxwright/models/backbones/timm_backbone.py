@@ -11,12 +11,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from boxwright.errors import ConfigError
+from boxwright.base.errors import ConfigError
 from boxwright.models.backbones.backbone import Backbone
 from boxwright.models.regularization import Regularizer
-
-__all__ = ["TimmBackbone"]
-
 
 _PLAIN = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)?")
 _PLAIN_PART = re.compile(r"[^A-Za-z0-9_].*", re.DOTALL)

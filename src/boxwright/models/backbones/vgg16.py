@@ -17,8 +17,6 @@ from boxwright.models.activations import make_activation
 from boxwright.models.backbones.backbone import Backbone
 from boxwright.models.layers import Conv2d, ConvSettings, MaxPool2d, make_conv
 
-__all__ = ["REFINEDET_VGG", "SSD_VGG", "L2Norm", "Vgg16", "VggReduction"]
-
 # Channels of each convolution, stage by stage.
 _STAGES = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
 

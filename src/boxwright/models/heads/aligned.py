@@ -15,8 +15,6 @@ from boxwright.models.heads.outputs import HeadOutput, flatten_anchors, start_bi
 from boxwright.models.heads.roi_conv import BoxSampling, RoIConv
 from boxwright.models.layers import ConvSettings, conv_norm_act, make_conv
 
-__all__ = ["AlignedHead", "AlignmentConvHead"]
-
 
 class AlignedHead(nn.Module):
     """Look at the box of each cell, then predict by 1×1 convolutions; one box a cell (AlignDet, figure 4).

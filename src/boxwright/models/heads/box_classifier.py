@@ -12,8 +12,6 @@ from torch import Tensor, nn
 from boxwright.models.batch_norm import BatchNormSettings, make_norm
 from boxwright.models.layers import Dense, KernelRule
 
-__all__ = ["BoxClassifierHead"]
-
 CODE_SIZE = 4
 _KERAS = KernelRule()
 

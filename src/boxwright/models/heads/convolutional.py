@@ -14,8 +14,6 @@ from torch import Tensor, nn
 from boxwright.models.heads.outputs import AnchorHead, HeadOutput, flatten_anchors, start_bias
 from boxwright.models.layers import ConvSettings, conv_norm_act, make_conv
 
-__all__ = ["ConvolutionalHead", "HeadShape"]
-
 
 @dataclass(frozen=True)
 class HeadShape:

@@ -13,8 +13,6 @@ from torch.nn import functional as F
 from boxwright.models.activations import make_activation
 from boxwright.models.layers import ConvSettings, Deconv2d, KernelRule, conv_norm_act, make_conv
 
-__all__ = ["MaskHead", "ResizeTo", "depth_between", "deconvolving_layers", "resizing_layers", "upsampling_layers"]
-
 Size = tuple[int, int]
 
 

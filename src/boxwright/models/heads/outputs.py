@@ -11,8 +11,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-__all__ = ["AnchorHead", "HeadOutput", "flatten_anchors", "start_bias"]
-
 
 def _unchanged(tensor: Tensor) -> Tensor:
     return tensor

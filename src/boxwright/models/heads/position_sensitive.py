@@ -16,8 +16,6 @@ from boxwright.ops.boxes import normalized
 from boxwright.ops.position_sensitive import position_sensitive_crop
 from boxwright.types import Proposals, RegionPredictions
 
-__all__ = ["PositionSensitiveStage"]
-
 Size = tuple[int, int]
 _CODE_SIZE = 4
 

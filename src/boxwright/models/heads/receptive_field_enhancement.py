@@ -11,8 +11,6 @@ from torch import Tensor, nn
 from boxwright.models.heads.outputs import AnchorHead, HeadOutput, flatten_anchors, start_bias
 from boxwright.models.layers import ConvSettings, conv_norm_act, make_conv
 
-__all__ = ["ReceptiveFieldEnhancement", "ReceptiveFieldHead"]
-
 _KERNELS = ((1, 5), (5, 1), (1, 3), (3, 1))
 
 

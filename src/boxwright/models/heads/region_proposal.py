@@ -9,8 +9,6 @@ from torch import Tensor, nn
 
 from boxwright.models.heads.outputs import AnchorHead
 
-__all__ = ["RegionProposalHead"]
-
 
 class RegionProposalHead(AnchorHead):
     """One convolution for all levels, then box codes and two class logits for each anchor."""

@@ -15,8 +15,6 @@ from torchvision.ops import roi_align
 from boxwright.models.layers import Conv2d, ConvSettings, make_conv
 from boxwright.ops.roi_conv import Border, box_offsets, roi_conv
 
-__all__ = ["BoxSampling", "GuidedConv", "LearnedConv", "RoIAlignConv", "RoIConv", "WindowConv"]
-
 
 class BoxSampling(nn.Module):
     """A convolution that knows the box of each cell."""

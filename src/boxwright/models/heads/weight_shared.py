@@ -19,8 +19,6 @@ from boxwright.models.batch_norm import make_norm
 from boxwright.models.heads.outputs import AnchorHead, HeadOutput, flatten_anchors, start_bias
 from boxwright.models.layers import ConvSettings, full_conv, make_conv, separable_conv
 
-__all__ = ["TowerShape", "WeightSharedHead"]
-
 
 @dataclass(frozen=True)
 class TowerShape:

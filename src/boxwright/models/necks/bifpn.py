@@ -16,8 +16,6 @@ from boxwright.models.activations import make_activation
 from boxwright.models.batch_norm import make_norm
 from boxwright.models.layers import ConvSettings, MaxPool2d, make_conv, separable_conv
 
-__all__ = ["COMBINERS", "BiFpn", "BiFpnNode", "Combiner"]
-
 Combiner = Callable[[Tensor], Tensor]
 
 

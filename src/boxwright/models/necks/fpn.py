@@ -14,8 +14,6 @@ from boxwright.models.activations import make_activation
 from boxwright.models.batch_norm import make_norm
 from boxwright.models.layers import ConvSettings, Padding, conv_norm_act, make_conv, separable_conv
 
-__all__ = ["FeaturePyramid", "HandDown", "smoothed", "unsmoothed"]
-
 HandDown = Callable[[Tensor, Tensor], Tensor]
 
 

@@ -12,8 +12,6 @@ from torch.nn import functional as F
 
 from boxwright.models.layers import ConvSettings, make_conv
 
-__all__ = ["PaperFeaturePyramid"]
-
 
 class PaperFeaturePyramid(nn.Module):
     """Project each map, add coarse to fine, then smooth every level; coarser levels are sampled from the last.

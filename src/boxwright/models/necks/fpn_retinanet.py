@@ -13,8 +13,6 @@ from torch.nn import functional as F
 from boxwright.models.layers import ConvSettings, make_conv
 from boxwright.models.necks.fpn_paper import PaperFeaturePyramid
 
-__all__ = ["RetinaNetPyramid"]
-
 
 class RetinaNetPyramid(nn.Module):
     """P3–P5 as the paper's pyramid has them; P6 from C5, and P7 from P6 behind a ReLU, each of half the size.

@@ -18,8 +18,6 @@ from boxwright.models.batch_norm import BatchNormSettings, make_norm
 from boxwright.models.layers import ConvSettings, KernelRule, MaxPool2d, conv_norm_act, separable_conv
 from boxwright.models.regularization import Regularizer
 
-__all__ = ["MnasFpn"]
-
 _LEVELS = (3, 4, 5, 6)
 _CELLS = 4
 

@@ -11,8 +11,6 @@ from torch import Tensor, nn
 
 from boxwright.models.layers import ConvSettings, Padding, conv_norm_act
 
-__all__ = ["MultiResolutionFeatureMaps"]
-
 
 class MultiResolutionFeatureMaps(nn.Module):
     """Pass the backbone's maps on, and append smaller ones.

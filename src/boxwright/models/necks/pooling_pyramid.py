@@ -9,8 +9,6 @@ from torch import Tensor, nn
 
 from boxwright.models.layers import ConvSettings, MaxPool2d, conv_norm_act
 
-__all__ = ["PoolingPyramid"]
-
 
 class PoolingPyramid(nn.Module):
     """Project the backbone's map, or take it as it is, and pool it again and again.

@@ -12,8 +12,6 @@ from torch import Tensor, nn
 from boxwright.models.backbones.resnet_v1 import Bottleneck
 from boxwright.models.layers import ConvSettings
 
-__all__ = ["ResidualLevel"]
-
 
 class ResidualLevel(nn.Module):
     """Pass the backbone's maps on, and append one of half the size.

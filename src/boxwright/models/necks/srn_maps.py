@@ -13,8 +13,6 @@ from torch.nn import functional as F
 
 from boxwright.models.layers import ConvSettings, make_conv
 
-__all__ = ["CoarserMaps", "FirstStepMaps", "SecondStepPyramid"]
-
 _SIXTH, _SEVENTH = 1024, 256
 
 

@@ -12,12 +12,10 @@ from dataclasses import replace
 
 from torch import Tensor, nn
 
-from boxwright.errors import DataError
+from boxwright.base.errors import DataError
 from boxwright.models.activations import make_activation
 from boxwright.models.batch_norm import make_norm
 from boxwright.models.layers import ConvSettings, Deconv2d, conv_norm_act
-
-__all__ = ["TransferConnection"]
 
 
 class TransferConnection(nn.Module):

@@ -13,8 +13,6 @@ from torch import Tensor, nn
 from boxwright.models.activations import make_activation
 from boxwright.models.layers import ConvSettings, make_conv
 
-__all__ = ["SSD300_EXTRAS", "SSD512_EXTRAS", "ExtraMap", "VggExtras"]
-
 
 @dataclass(frozen=True)
 class ExtraMap:

@@ -15,22 +15,6 @@ from torchvision.transforms.v2 import functional as F
 
 from boxwright.data.augmentation.functional.pixels import LARGEST, Pixels, as_float, by_level, like
 
-__all__ = [
-    "GRAY_WEIGHTS",
-    "adjust_gamma",
-    "brighten",
-    "gray",
-    "map_range",
-    "multiply_pixels",
-    "saturate",
-    "saturate_8_bits",
-    "scale_levels",
-    "stretch",
-    "subtract_channels",
-    "turn_hue",
-    "turn_hue_8_bits",
-]
-
 _HUE, _SATURATION = 0, 1
 GRAY_WEIGHTS = np.array([0.2989, 0.5870, 0.1140], np.float32)  # tf.image.rgb_to_grayscale
 _COLOURS = 3

@@ -16,8 +16,6 @@ from boxwright.data.augmentation.functional.pixels import Pixels
 from boxwright.types import Sample
 from boxwright.types.sample import OBJECT_FIELDS
 
-__all__ = ["overlay"]
-
 
 def overlay(image: Pixels, samples: Sequence[Sample]) -> Sample:
     """Return one sample with the objects of several, in order, whose places are those in one picture.

@@ -11,18 +11,6 @@ from numpy.typing import NDArray
 
 from boxwright.data.augmentation.functional.color import GRAY_WEIGHTS
 
-__all__ = [
-    "autocontrast",
-    "blend_with_black",
-    "blend_with_flat",
-    "blend_with_gray",
-    "blend_with_smooth",
-    "equalize",
-    "posterize",
-    "solarize",
-    "solarize_add",
-]
-
 Levels = NDArray[np.uint8]
 _SOLARIZED_BELOW = 128
 _SMOOTH = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32) / 13

@@ -18,8 +18,6 @@ from boxwright.data.augmentation.functional.pixels import Pixels, like
 from boxwright.ops.resize import resize_bicubic, resize_bilinear, resize_nearest
 from boxwright.types import Sample
 
-__all__ = ["Resize", "Window", "cut", "hide_outside", "mirror", "pad", "place", "quarter_turn", "resize", "zoom"]
-
 Array = NDArray[Any]
 # x_min, y_min, x_max, y_max in pixels.
 Window = tuple[int, int, int, int]

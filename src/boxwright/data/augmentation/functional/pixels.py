@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["LARGEST", "Pixels", "as_float", "as_levels", "by_level", "canvas_of", "like"]
-
 # uint8 or float32.
 Pixels = NDArray[Any]
 LARGEST = np.float32(255)

@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["covered", "mask_boxes", "share_covered"]
-
 
 def covered(boxes: NDArray[Any], height: int, width: int) -> NDArray[np.bool_]:
     """Return which pixels lie in some box.

@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 from boxwright.data.augmentation.functional.geometry import hide_outside
 from boxwright.types import Sample
 
-__all__ = ["FILL", "Affine", "rotate", "rotation", "shear", "shear_x", "shear_y", "shift", "translation", "warp"]
-
 FILL = 128
 _LEAST_SIDE = np.float32(0.05)
 Array = NDArray[Any]

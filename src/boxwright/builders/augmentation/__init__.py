@@ -1,0 +1,1 @@
+"""Augmentation from its messages."""

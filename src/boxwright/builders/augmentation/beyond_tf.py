@@ -1,0 +1,83 @@
+"""`PreprocessingStep`s that TensorFlow's API lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from boxwright.builders.choice import in_order
+from boxwright.config import messages as m
+from boxwright.data.augmentation.copy_paste import CopyPaste
+from boxwright.data.augmentation.erasing import RandomErasing
+from boxwright.data.augmentation.face_crops import DataAnchorSampling, RandomSquarePatch
+from boxwright.data.augmentation.mixup import MixUp
+from boxwright.data.augmentation.mosaic import Mosaic
+from boxwright.data.augmentation.others import Others
+from boxwright.data.augmentation.scale_jitter import LargeScaleJitter
+from boxwright.data.augmentation.tile import RandomTile
+from boxwright.data.augmentation.transform import Transform
+
+_GRAY = (114.0,)
+
+
+def _colour(config: m.RandomMosaic | m.LargeScaleJitter) -> tuple[float, ...]:
+    levels = tuple(float(level) for level in config.colour)
+    if levels and len(levels) != 3:
+        raise config.refusal("colour", f"expected three numbers of 0..255, found {list(config.colour)}")
+    return levels or _GRAY
+
+
+def _mosaic(config: m.RandomMosaic, others: Others) -> Transform:
+    if bool(config.height) != bool(config.width):
+        raise config.refusal("", "set height and width, or neither")
+    size = (config.height, config.width) if config.height else None
+    centre, scales = in_order(config, "min_centre", "max_centre"), in_order(config, "scale_min", "scale_max")
+    colour = _colour(config)
+    return Mosaic(others, config.probability, size, centre, scales, config.min_visible, colour)
+
+
+def _mixup(config: m.RandomMixup, others: Others) -> Transform:
+    return MixUp(others, config.probability, config.alpha)
+
+
+def _copy_paste(config: m.RandomCopyPaste, others: Others) -> Transform:
+    return CopyPaste(others, config.probability, config.max_objects, config.min_visible)
+
+
+def _jitter(config: m.LargeScaleJitter) -> Transform:
+    scales = in_order(config, "scale_min", "scale_max")
+    return LargeScaleJitter((config.height, config.width), scales, config.min_visible, _colour(config))
+
+
+def _erasing(config: m.RandomErasing) -> Transform:
+    return RandomErasing(config.probability, in_order(config, "min_area", "max_area"), config.min_aspect_ratio)
+
+
+def _tile(config: m.RandomTile) -> Transform:
+    return RandomTile((config.height, config.width), config.object_probability, config.min_visible)
+
+
+def _anchored(config: m.DataAnchorSampling) -> Transform:
+    scales = tuple(float(scale) for scale in config.scales)
+    if list(scales) != sorted(scales):
+        raise config.refusal("scales", f"expected rising sides, found {list(config.scales)}")
+    return DataAnchorSampling(config.size, scales) if scales else DataAnchorSampling(config.size)
+
+
+def _patch(config: m.RandomSquarePatch) -> Transform:
+    return RandomSquarePatch(config.size, in_order(config, "min_side", "max_side"))
+
+
+# Their builders take the other samples too.
+MIXING_STEPS: dict[str, Callable[[Any, Others], Transform]] = {
+    "random_mosaic": _mosaic,
+    "random_mixup": _mixup,
+    "random_copy_paste": _copy_paste,
+}
+SINGLE_STEPS: dict[str, Callable[[Any], Transform]] = {
+    "large_scale_jitter": _jitter,
+    "random_erasing": _erasing,
+    "random_tile": _tile,
+    "data_anchor_sampling": _anchored,
+    "random_square_patch": _patch,
+}

@@ -1,0 +1,99 @@
+"""`UserAugmentation`: a transform that a function of the user's returns.
+
+A configuration that names one runs that code, with the rights of whoever trains: only then, never when it is checked,
+or when its checkpoints are read.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from boxwright.base.errors import ConfigError
+from boxwright.config import messages as m
+from boxwright.data.augmentation.albumentations_transform import albumentations_transform, is_of_albumentations
+from boxwright.data.augmentation.own_transform import OwnTransform
+from boxwright.data.augmentation.torchvision_transform import TorchvisionTransform, is_of_torchvision
+from boxwright.data.augmentation.transform import Transform
+from boxwright.types import Sample
+
+_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+
+
+def build_user_augmentation(config: m.UserAugmentation, *, call: bool) -> Transform:
+    """Build the transform that a function of the user's returns.
+
+    Args:
+        config: The message.
+        call: Whether to import and call the function; otherwise only the message is checked.
+
+    Returns:
+        The transform: torchvision's and Albumentations' wrapped, any other as it is.
+
+    Raises:
+        ConfigError: Where the function cannot be found, or does not take its arguments, or returns no transform.
+    """
+    if not _NAME.fullmatch(config.callable):
+        raise config.refusal("callable", f"expected package.module:function, found {config.callable[:80]!r}")
+    arguments = _arguments(config.arguments)
+    if not call:
+        return _not_called
+    transform = _call(config, arguments)
+    if is_of_torchvision(transform):
+        return TorchvisionTransform(transform)
+    if is_of_albumentations(transform):
+        return albumentations_transform(transform)
+    if not callable(transform):
+        raise config.refusal(
+            "callable",
+            f"{config.callable} returned {type(transform).__name__}; expected a transform of "
+            "torchvision (v2) or Albumentations, or a function of (sample, rng) that returns a sample",
+        )
+    return OwnTransform(transform)
+
+
+def _not_called(sample: Sample, rng: np.random.Generator) -> Sample:
+    del sample, rng
+    raise ConfigError("user_augmentation: this chain was built without the data, to be checked only")
+
+
+def _arguments(given: Sequence[m.UserArgument]) -> dict[str, Any]:
+    arguments: dict[str, Any] = {}
+    for argument in given:
+        if not argument.key.isidentifier() or argument.key in arguments:
+            raise argument.refusal("key", f"expected one name for each, found {argument.key[:80]!r}")
+        try:
+            arguments[argument.key] = json.loads(argument.value)
+        except (ValueError, RecursionError):
+            raise argument.refusal(
+                "value",
+                f"{argument.key}: expected JSON such as 0.5, [1, 2], true or "
+                f"'\"text\"' (a string in quotes of its own), found {argument.value[:80]!r}",
+            ) from None
+    return arguments
+
+
+def _call(config: m.UserAugmentation, arguments: dict[str, Any]) -> Any:
+    name = config.callable
+    module, _, path = name.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in path.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise config.refusal(
+            "callable",
+            f"{name}: {error}; the module is looked for as Python's import does: install "
+            "its package, or put its folder into PYTHONPATH",
+        ) from error
+    except Exception as error:  # it is the user's code
+        raise config.refusal("callable", f"importing {module} raised {type(error).__name__}: {error}") from error
+    try:
+        return found(**arguments)
+    except Exception as error:  # it is the user's code
+        raise config.refusal("callable", f"{name} raised {type(error).__name__}: {error}") from error

@@ -1,0 +1,1 @@
+"""Faster and Mask R-CNN from their message."""

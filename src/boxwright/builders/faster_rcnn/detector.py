@@ -1,0 +1,304 @@
+"""`FasterRcnn`: region proposals, a box classifier, masks, and what each learns from."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from boxwright.builders.anchor_generator import build_anchor_generator
+from boxwright.builders.choice import require
+from boxwright.builders.classes import check_classes
+from boxwright.builders.faster_rcnn.feature_extractor import (
+    TwoStageExtractor,
+    build_two_stage_extractor,
+)
+from boxwright.builders.faster_rcnn.region_heads import (
+    MaskRequest,
+    build_final_outputs,
+    build_mask_predictor,
+    build_second_stage,
+)
+from boxwright.builders.hyperparams import CONV_SETTINGS
+from boxwright.builders.image_resizer import build_image_resizer
+from boxwright.builders.losses import (
+    build_classification_loss,
+    build_hard_example_miner,
+    build_localization_loss,
+)
+from boxwright.builders.post_processing import build_nms, build_score_converter
+from boxwright.builders.ssd.target_assigner import build_box_coder
+from boxwright.builders.tensorflow_version import two_stage_version
+from boxwright.config import messages as m
+from boxwright.criteria.classification_losses import SoftmaxCrossEntropy
+from boxwright.criteria.example_sampler import MinibatchSampler
+from boxwright.criteria.hard_example_miner import HardExampleMiner
+from boxwright.criteria.localization_losses import LocalizationLoss, SmoothL1
+from boxwright.criteria.region_sampler import RegionSampler
+from boxwright.criteria.target_assigner import ClassColumns, TargetAssigner
+from boxwright.criteria.two_stage import BoxClassifierCriterion, MaskCriterion, ProposalCriterion, TwoStageCriterion
+from boxwright.models.detector import Detector
+from boxwright.models.faster_rcnn import Crossing, FasterRCNN, Propose, RegionProposalNetwork
+from boxwright.models.heads.convolutional import ConvolutionalHead, HeadShape
+from boxwright.models.heads.outputs import AnchorHead, HeadOutput
+from boxwright.models.heads.region_proposal import RegionProposalHead
+from boxwright.models.heads.weight_shared import TowerShape, WeightSharedHead
+from boxwright.models.layers import conv_norm_act
+from boxwright.models.second_stage import FinalOutputs, SecondStage
+from boxwright.models.third_stage import MaskPredictor
+from boxwright.ops.anchors.grid import AnchorGenerator, GridAnchorGenerator
+from boxwright.ops.anchors.multiscale import MultiscaleAnchorGenerator
+from boxwright.ops.box_coder import BoxCoder, FasterRcnnBoxCoder
+from boxwright.ops.matcher import ArgmaxMatcher, Matcher, OwnLowQualityMatcher
+from boxwright.postprocessing.nms import ClassAgnostic, Nms, PerClass
+from boxwright.postprocessing.proposals import LevelProposals, RegionProposals
+from boxwright.postprocessing.two_stage import ProposalPostprocessor, TwoStagePostprocessor
+from boxwright.preprocessing.preprocessor import Preprocessor
+from boxwright.types import Categories
+
+_OBJECT = ClassColumns(num_classes=1)
+
+
+def build_faster_rcnn(config: m.FasterRcnn, categories: Categories | None) -> Detector:
+    """Build a Faster or Mask R-CNN.
+
+    Args:
+        config: The message.
+        categories: The classes, for detections to carry.
+
+    Returns:
+        The detector, with fresh weights.
+
+    Raises:
+        ConfigError: Where something is missing, contradictory or not supported.
+    """
+    columns = ClassColumns(config.num_classes)
+    check_classes(config, config.num_classes, columns, categories)
+    _check(config)
+    resizer = build_image_resizer(require(config.image_resizer, config, "image_resizer"))
+    extraction = require(config.feature_extractor, config, "feature_extractor")
+    extractor = build_two_stage_extractor(extraction, resizer.channels)
+    first_coder = _first_coder(config)
+    rpn = _first_stage(config, extractor, _proposals(config, first_coder))
+    second = _second_stage(config, extractor, columns) if config.number_of_stages > 1 else None
+    network = FasterRCNN(
+        extractor.backbone,
+        extractor.neck,
+        rpn,
+        None if second is None else second.stage,
+        None if second is None else second.masks,
+        sample=None if second is None else second.sample,
+        final=None if second is None else second.final,
+        pad_to_multiple=extractor.pad_to_multiple,
+    )
+    if not extraction.batch_norm_trainable:
+        network.frozen_statistics = ("backbone", "neck", *(("second.features",) if second is not None else ()))
+    return Detector(
+        Preprocessor(resizer, extractor.scaling, scale_padding=True),
+        network,
+        TwoStageCriterion(
+            _first_criterion(config, first_coder),
+            None if second is None else second.criterion,
+            None if second is None else second.mask_criterion,
+        ),
+        ProposalPostprocessor() if second is None else second.postprocessor,
+        num_classes=config.num_classes,
+        categories=categories,
+    )
+
+
+def check_sampling(config: m.FasterRcnn) -> None:
+    """Refuse to learn from more proposals than there are, as TF does when it trains.
+
+    Args:
+        config: The message.
+
+    Raises:
+        ConfigError: Where that is so.
+    """
+    levels = config.level_proposals
+    most = config.first_stage_max_proposals if levels is None else levels.max_proposals_in_training
+    if config.number_of_stages > 1 and config.second_stage_batch_size > most and config.hard_example_miner is None:
+        raise config.refusal(
+            "second_stage_batch_size",
+            f"{config.second_stage_batch_size} proposals of an image are to be learnt "
+            f"from, but there are {most} at most; lower it, or raise first_stage_max_proposals",
+        )
+
+
+def _check(config: m.FasterRcnn) -> None:
+    """Refuse what contradicts itself, before anything is built."""
+    if config.number_of_stages == 1:
+        return
+    predictor = require(config.second_stage_box_predictor, config, "second_stage_box_predictor")
+    mask = predictor.mask_rcnn_box_predictor
+    if config.number_of_stages == 3 and (mask is None or not mask.predict_instance_masks):
+        raise config.refusal(
+            "number_of_stages",
+            "3 predicts masks; set predict_instance_masks in mask_rcnn_box_predictor, or 2 stages",
+        )
+    if config.number_of_stages == 2 and mask is not None and mask.predict_instance_masks:
+        raise config.refusal(
+            "number_of_stages", "predict_instance_masks needs 3, found 2 (TensorFlow would predict no masks)"
+        )
+
+
+def _first_stage(config: m.FasterRcnn, extractor: TwoStageExtractor, propose: Propose) -> RegionProposalNetwork:
+    anchors = _anchors(config, extractor)
+    version = two_stage_version(require(config.feature_extractor, config, "feature_extractor"))
+    hyperparams = require(
+        config.first_stage_box_predictor_conv_hyperparams, config, "first_stage_box_predictor_conv_hyperparams"
+    )
+    settings = replace(CONV_SETTINGS[version](hyperparams), activation=config.first_stage_activation.name)
+    depth, levels = config.first_stage_box_predictor_depth, len(extractor.channels)
+    convolve = conv_norm_act(
+        extractor.channels[0],
+        depth,
+        config.first_stage_box_predictor_kernel_size,
+        settings,
+        dilation=config.first_stage_atrous_rate,
+    )
+    output, plain = HeadOutput(columns=2), replace(settings, norm=None, activation="NONE")
+    predict: AnchorHead
+    if config.first_stage_share_predictor:
+        shape = TowerShape(depth=depth, kernel_size=1)
+        predict = WeightSharedHead([depth] * levels, anchors.anchors_per_location[0], output, shape, plain, plain)
+    else:
+        predict = ConvolutionalHead([depth] * levels, anchors.anchors_per_location, output, HeadShape(), plain)
+    crossing: Crossing = "clip" if config.clip_anchors_to_image else "prune"
+    if config.first_stage_keep_crossing_anchors:
+        crossing = "keep"
+    return RegionProposalNetwork(RegionProposalHead(convolve, predict), anchors, crossing, propose)
+
+
+def _anchors(config: m.FasterRcnn, extractor: TwoStageExtractor) -> AnchorGenerator:
+    message = require(config.first_stage_anchor_generator, config, "first_stage_anchor_generator")
+    anchors, levels = build_anchor_generator(message), len(extractor.channels)
+    if isinstance(anchors, MultiscaleAnchorGenerator):
+        multiscale = message.multiscale_anchor_generator
+        if multiscale is not None and multiscale.normalize_coordinates:
+            raise multiscale.refusal(
+                "normalize_coordinates", "two-stage detectors have anchors in pixels; set it to false"
+            )
+        anchors = replace(anchors, always_half=True)
+    if extractor.pad_to_multiple > 1 and isinstance(anchors, GridAnchorGenerator):
+        raise message.refusal("", "a pyramid has several levels; use multiscale_anchor_generator")
+    if len(anchors.anchors_per_location) != levels:
+        raise message.refusal("", f"{len(anchors.anchors_per_location)} levels, but the feature extractor has {levels}")
+    return anchors
+
+
+def _first_coder(config: m.FasterRcnn) -> BoxCoder:
+    coder = (
+        FasterRcnnBoxCoder() if config.first_stage_box_coder is None else build_box_coder(config.first_stage_box_coder)
+    )
+    if coder.code_size != 4 or not coder.unit_free:
+        raise config.refusal("first_stage_box_coder", "use faster_rcnn_box_coder")
+    return coder
+
+
+def _proposals(config: m.FasterRcnn, coder: BoxCoder) -> Propose:
+    threshold, most = config.first_stage_nms_iou_threshold, config.first_stage_max_proposals
+    levels = config.level_proposals
+    if levels is not None:
+        return LevelProposals(
+            coder,
+            threshold,
+            per_level=(levels.per_level_in_training, levels.per_level),
+            most=(levels.max_proposals_in_training, most),
+            across_levels=levels.across_levels,
+            score="logit" if levels.by_logit else "probability",
+        )
+
+    def nms(threshold: float) -> Nms:
+        if config.use_combined_nms_in_first_stage:
+            return Nms(PerClass(threshold, most), config.first_stage_nms_score_threshold, most, outside="keep")
+        return Nms(ClassAgnostic(threshold), config.first_stage_nms_score_threshold, most)
+
+    # TF's suppression of static shapes drops boxes that overlap by exactly the threshold too.
+    static = math.nextafter(threshold, 0.0) if config.use_static_shapes else threshold
+    return RegionProposals(coder, nms(threshold), nms(static))
+
+
+def _box_loss(config: m.LocalizationLoss | None) -> LocalizationLoss:
+    loss = SmoothL1() if config is None else build_localization_loss(config)
+    if config is not None and loss.of_boxes:
+        raise config.refusal("", "a localization loss of boxes is not supported; use one of codes")
+    return loss
+
+
+def _first_criterion(config: m.FasterRcnn, coder: BoxCoder) -> ProposalCriterion:
+    matcher: Matcher = ArgmaxMatcher(0.7, 0.3, force_match_for_each_row=True)
+    if config.first_stage_low_quality_matches.name == "OWN":
+        matcher = OwnLowQualityMatcher(0.7, 0.3)
+    return ProposalCriterion(
+        TargetAssigner(_OBJECT, matcher, coder),
+        MinibatchSampler(config.first_stage_minibatch_size, config.first_stage_positive_balance_fraction),
+        SoftmaxCrossEntropy(),
+        _box_loss(config.first_stage_localization_loss),
+        config.first_stage_objectness_loss_weight,
+        config.first_stage_localization_loss_weight,
+        config.normalize_by_weights,
+    )
+
+
+@dataclass(frozen=True)
+class _Second:
+    """What belongs to the stages behind the first."""
+
+    stage: SecondStage
+    masks: MaskPredictor | None
+    sample: RegionSampler | None
+    criterion: BoxClassifierCriterion
+    mask_criterion: MaskCriterion | None
+    postprocessor: TwoStagePostprocessor
+    final: FinalOutputs | None
+
+
+def _second_stage(config: m.FasterRcnn, extractor: TwoStageExtractor, columns: ClassColumns) -> _Second:
+    version = two_stage_version(require(config.feature_extractor, config, "feature_extractor"))
+    predictor = require(config.second_stage_box_predictor, config, "second_stage_box_predictor")
+    post = require(config.second_stage_post_processing, config, "second_stage_post_processing")
+    nms = require(post.batch_non_max_suppression, post, "batch_non_max_suppression")
+    if nms.use_combined_nms and not extractor.is_ours:
+        raise nms.refusal("use_combined_nms", "TensorFlow refuses it for a second stage; remove it")
+    coder = FasterRcnnBoxCoder()
+    postprocessor = TwoStagePostprocessor(
+        coder, build_score_converter(post), build_nms(nms), config.second_stage_clip_first
+    )
+    assigner = TargetAssigner(columns, ArgmaxMatcher(0.5, 0.5), coder)
+    sampler = MinibatchSampler(config.second_stage_batch_size, config.second_stage_balance_fraction)
+    second = build_second_stage(config, extractor, version)
+    masks = mask_criterion = None
+    if config.number_of_stages == 3 and predictor.mask_rcnn_box_predictor is not None:
+        request = MaskRequest(config.num_classes, version, postprocessor.detect, sampler.most_positives)
+        masks = build_mask_predictor(predictor.mask_rcnn_box_predictor, second, extractor, request)
+        weight = config.second_stage_mask_prediction_loss_weight
+        mask_criterion = MaskCriterion(assigner, weight, fade=config.use_matmul_crop_and_resize)
+    miner = _miner(config)
+    return _Second(
+        stage=second.stage,
+        masks=masks,
+        sample=RegionSampler(assigner, sampler, config.add_groundtruth_boxes) if miner is None else None,
+        criterion=BoxClassifierCriterion(
+            assigner,
+            SoftmaxCrossEntropy()
+            if config.second_stage_classification_loss is None
+            else build_classification_loss(config.second_stage_classification_loss),
+            _box_loss(config.second_stage_localization_loss),
+            config.second_stage_classification_loss_weight,
+            config.second_stage_localization_loss_weight,
+            miner,
+            config.normalize_by_weights,
+        ),
+        mask_criterion=mask_criterion,
+        postprocessor=postprocessor,
+        final=build_final_outputs(config, second.stage, postprocessor.detect),
+    )
+
+
+def _miner(config: m.FasterRcnn) -> HardExampleMiner | None:
+    if config.hard_example_miner is None:
+        return None
+    weights = config.second_stage_classification_loss_weight, config.second_stage_localization_loss_weight
+    # TF gives it no matches here, so that it cannot balance negatives by positives.
+    return replace(build_hard_example_miner(config.hard_example_miner, *weights), max_negatives_per_positive=None)

@@ -1,0 +1,271 @@
+"""`FasterRcnnFeatureExtractor`: the two halves of a two-stage detector's backbone, by TF's names.
+
+The first half gives the maps that proposals come from; the second looks at crops of them. A pyramid has no second
+half; two dense layers stand in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import dropwhile
+from typing import Literal
+
+from torch import nn
+
+from boxwright.builders.hyperparams import CONV_SETTINGS, variance_scaling
+from boxwright.builders.necks import pyramid_levels
+from boxwright.builders.tensorflow_version import two_stage_version
+from boxwright.config import messages as m
+from boxwright.models.backbones.backbone import Backbone, LastMap
+from boxwright.models.backbones.inception import Inception, InceptionLayout
+from boxwright.models.backbones.inception_resnet_v2 import inception_resnet_v2
+from boxwright.models.backbones.inception_v2 import INCEPTION_V2
+from boxwright.models.backbones.resnet_v1 import RESNET_BLOCKS, ResNetV1, ResNetV1Stage5
+from boxwright.models.backbones.resnet_v1_slim import ResNetV1Slim, ResNetV1SlimBlock4
+from boxwright.models.backbones.timm_backbone import TimmBackbone
+from boxwright.models.batch_norm import BatchNormSettings, make_norm
+from boxwright.models.layers import ConvSettings, Dense, KernelRule
+from boxwright.models.necks.fpn import FeaturePyramid
+from boxwright.models.necks.fpn_paper import PaperFeaturePyramid
+from boxwright.models.regularization import Regularizer
+from boxwright.preprocessing.preprocessor import MINUS_ONE_TO_ONE, VGG_MEAN, PixelScaling
+
+_PYRAMID_MULTIPLE = 32
+_DENSE = 1024
+_GLOROT = ConvSettings(activation="RELU")
+_RESNET_NORM = BatchNormSettings(decay=0.997, epsilon=1e-5)
+_RESNET = ConvSettings(kernel=KernelRule(variance_scaling(1.0, "FAN_IN")), norm=_RESNET_NORM, activation="RELU")
+_PYRAMID_RESNET = replace(_RESNET, kernel=replace(_RESNET.kernel, regularizer=Regularizer(l2=2e-4)))
+_SLIM_RESNET = replace(_RESNET, kernel=KernelRule(variance_scaling(2.0, "FAN_IN")))
+_INCEPTION_RESNET = replace(_GLOROT, norm=BatchNormSettings(decay=0.9997, epsilon=0.001, scale=False))
+_INCEPTION_V2 = replace(_GLOROT, norm=BatchNormSettings(decay=0.9997, epsilon=0.001))
+
+
+@dataclass(frozen=True)
+class CropFeatures:
+    """What looks at crops.
+
+    Attributes:
+        module: Crops to features.
+        channels: Of the features.
+        side: Height and width of the features.
+    """
+
+    module: nn.Module
+    channels: int
+    side: int
+
+
+@dataclass(frozen=True)
+class TwoStageExtractor:
+    """Both halves.
+
+    Attributes:
+        backbone: Images to maps.
+        neck: Those to the maps that proposals come from.
+        channels: Of each of the latter.
+        scaling: What the backbone wants done to pixel values.
+        crop_features: From a crop's side to what looks at it; with `every` 2, at every second row and column of it.
+        strided: Whether the second half begins by reading every second row and column of a crop.
+        pad_to_multiple: To which inputs are padded.
+        finest_level: Of the maps: the first has a stride of 2 to that power.
+        is_ours: Whether TensorFlow has none such, so that hyperparameters mean what they say throughout.
+    """
+
+    backbone: Backbone
+    neck: nn.Module
+    channels: tuple[int, ...]
+    scaling: PixelScaling
+    crop_features: Callable[[int], CropFeatures]
+    strided: bool = False
+    pad_to_multiple: int = 1
+    finest_level: int = 4
+    is_ours: bool = False
+
+
+def build_two_stage_extractor(config: m.FasterRcnnFeatureExtractor, image_channels: int) -> TwoStageExtractor:
+    """Build both halves.
+
+    Args:
+        config: The message.
+        image_channels: Channels of the image: 3, or 1 where the resizer makes it grey.
+
+    Returns:
+        The halves.
+
+    Raises:
+        ConfigError: For settings that the type has not.
+    """
+    pyramid = "_fpn_" in config.type or config.type.startswith("timm/")
+    if not pyramid:
+        _refuse_pyramid(config)
+    if config.type.startswith("timm/"):
+        return _timm(config, image_channels)
+    if config.type not in FASTER_RCNN_EXTRACTORS:
+        raise config.refusal("type", f"set one of {', '.join(FASTER_RCNN_EXTRACTORS)}, or timm/NAME")
+    return FASTER_RCNN_EXTRACTORS[config.type](config, image_channels)
+
+
+def _refuse_pyramid(config: m.FasterRcnnFeatureExtractor) -> None:
+    if config.fpn is not None:
+        raise config.refusal("fpn", f"{config.type} has none; remove it, or use a type with a pyramid")
+    if config.conv_hyperparams is not None and two_stage_version(config) == 2:
+        raise config.refusal("conv_hyperparams", f"{config.type} takes none, as in TensorFlow; remove it")
+
+
+def _stride(config: m.FasterRcnnFeatureExtractor, *allowed: int) -> int:
+    stride = config.first_stage_features_stride
+    if stride not in allowed:
+        wanted = " or ".join(str(one) for one in allowed)
+        raise config.refusal("first_stage_features_stride", f"{config.type} takes {wanted}, found {stride}")
+    return stride
+
+
+_Build = Callable[[m.FasterRcnnFeatureExtractor, int], TwoStageExtractor]
+
+
+def _resnet(depth: int) -> _Build:
+    def build(config: m.FasterRcnnFeatureExtractor, image_channels: int) -> TwoStageExtractor:
+        _stride(config, 16)
+        blocks = RESNET_BLOCKS[depth]
+        backbone = ResNetV1(blocks, _RESNET, levels=(4,), in_channels=image_channels)
+
+        def crop_features(side: int) -> CropFeatures:
+            stage = ResNetV1Stage5(blocks, _RESNET, stride=1)
+            return CropFeatures(stage, stage.out_channels, -(-side // 2))
+
+        return TwoStageExtractor(backbone, nn.Identity(), backbone.channels, VGG_MEAN, crop_features, strided=True)
+
+    return build
+
+
+def _slim_resnet(depth: int) -> _Build:
+    def build(config: m.FasterRcnnFeatureExtractor, image_channels: int) -> TwoStageExtractor:
+        stride, blocks = _stride(config, 8, 16), RESNET_BLOCKS[depth]
+        backbone = ResNetV1Slim(blocks, _SLIM_RESNET, levels=(4,), in_channels=image_channels, coarsest_stride=stride)
+
+        def crop_features(side: int) -> CropFeatures:
+            block = ResNetV1SlimBlock4(blocks, _SLIM_RESNET)
+            return CropFeatures(block, block.channels[0], side)
+
+        return TwoStageExtractor(backbone, nn.Identity(), backbone.channels, VGG_MEAN, crop_features)
+
+    return build
+
+
+def _inception(
+    layout: Callable[[int], InceptionLayout],
+    last: str,
+    settings: ConvSettings,
+    halved: Callable[[int], int] = lambda side: -(-side // 2),
+) -> _Build:
+    """Cut a network behind its layer `last`; the second half leaves a crop's side `halved`."""
+
+    def build(config: m.FasterRcnnFeatureExtractor, image_channels: int) -> TwoStageExtractor:
+        whole = layout(_stride(config, 8, 16))
+        backbone = Inception(whole, settings, taps=(last,), in_channels=image_channels)
+        behind = tuple(dropwhile(lambda item: getattr(item, "name", "") != last, whole.layers))[1:]
+
+        def crop_features(side: int) -> CropFeatures:
+            end = getattr(behind[-1], "name", "")
+            half = Inception(replace(whole, layers=behind), settings, taps=(end,), in_channels=backbone.channels[-1])
+            return CropFeatures(LastMap(half), half.channels[-1], halved(side))
+
+        return TwoStageExtractor(backbone, nn.Identity(), backbone.channels, MINUS_ONE_TO_ONE, crop_features)
+
+    return build
+
+
+def _pyramid_resnet(depth: int) -> _Build:
+    def build(config: m.FasterRcnnFeatureExtractor, image_channels: int) -> TwoStageExtractor:
+        settings = _pyramid_settings(config)
+        base = settings if config.override_base_feature_extractor_hyperparams else _PYRAMID_RESNET
+        backbone = ResNetV1(
+            RESNET_BLOCKS[depth],
+            replace(base, depthwise=base.kernel),
+            levels=pyramid_levels(_pyramid(config), finest=2),
+            in_channels=image_channels,
+        )
+        return _with_pyramid(config, backbone, VGG_MEAN, settings)
+
+    return build
+
+
+def _timm(config: m.FasterRcnnFeatureExtractor, image_channels: int) -> TwoStageExtractor:
+    if image_channels != 3:
+        raise config.refusal("type", f"{config.type} takes images in colour; remove convert_to_grayscale")
+    settings = _pyramid_settings(config)
+    levels = pyramid_levels(_pyramid(config), finest=2)
+    backbone = TimmBackbone(config.type.removeprefix("timm/"), strides=[2**level for level in levels])
+    if config.override_base_feature_extractor_hyperparams:
+        backbone.penalize(settings.kernel.regularizer)
+    scaling = PixelScaling.standardize(backbone.mean, backbone.deviation)
+    return _with_pyramid(config, backbone, scaling, settings)
+
+
+def _pyramid(config: m.FasterRcnnFeatureExtractor) -> m.FeaturePyramidNetworks:
+    return config.fpn or m.FeaturePyramidNetworks()
+
+
+def _pyramid_settings(config: m.FasterRcnnFeatureExtractor) -> ConvSettings:
+    if config.conv_hyperparams is None:
+        raise config.refusal("conv_hyperparams", "missing; a pyramid's convolutions need it")
+    return CONV_SETTINGS[2](config.conv_hyperparams)
+
+
+def _with_pyramid(
+    config: m.FasterRcnnFeatureExtractor, backbone: Backbone, scaling: PixelScaling, settings: ConvSettings
+) -> TwoStageExtractor:
+    pyramid, depth = _pyramid(config), _pyramid(config).additional_layer_depth
+    extra = pyramid.max_level - pyramid.min_level + 1 - len(backbone.channels)
+    neck: FeaturePyramid | PaperFeaturePyramid
+    if config.pyramid.name == "TENSORFLOW":
+        neck = FeaturePyramid(backbone.channels, depth, settings, extra_levels=extra)
+    else:
+        pool = {"SUBSAMPLED": 1, "POOLED": 2}[config.pyramid.name]
+        neck = PaperFeaturePyramid(backbone.channels, depth, settings, extra_levels=extra, pool=pool)
+
+    is_ours = config.type.startswith("timm/")
+    # TF's are Keras's, whatever is configured but the normalization between.
+    rule = replace(KernelRule(), regularizer=settings.kernel.regularizer) if is_ours else KernelRule()
+
+    def crop_features(side: int) -> CropFeatures:
+        layers = nn.Sequential(
+            rule.apply(Dense(depth, _DENSE, side)),
+            nn.ReLU(inplace=True),
+            make_norm(_DENSE, settings.norm),
+            rule.apply(Dense(_DENSE, _DENSE)),
+            nn.ReLU(inplace=True),
+        )
+        return CropFeatures(layers, _DENSE, 1)
+
+    return TwoStageExtractor(
+        backbone,
+        neck,
+        neck.channels,
+        scaling,
+        crop_features,
+        pad_to_multiple=_PYRAMID_MULTIPLE,
+        finest_level=pyramid.min_level,
+        is_ours=is_ours,
+    )
+
+
+def _inception_resnet_v2(tail_padding: Literal["same", "valid"]) -> Callable[[int], InceptionLayout]:
+    return lambda stride: inception_resnet_v2(middle_stride=stride // 8, tail_padding=tail_padding)
+
+
+# Type → what builds it. `FasterRcnnFeatureExtractor.type` declares the same names.
+FASTER_RCNN_EXTRACTORS: dict[str, _Build] = {
+    **{f"faster_rcnn_resnet{depth}": _slim_resnet(depth) for depth in RESNET_BLOCKS},
+    "faster_rcnn_inception_v2": _inception(lambda _: INCEPTION_V2, "Mixed_4e", _INCEPTION_V2),
+    "faster_rcnn_inception_resnet_v2": _inception(
+        _inception_resnet_v2("valid"), "Repeat_1/block17_20", _INCEPTION_RESNET, lambda side: (side - 1) // 2
+    ),
+    **{f"faster_rcnn_resnet{depth}_keras": _resnet(depth) for depth in RESNET_BLOCKS},
+    **{f"faster_rcnn_resnet{depth}_fpn_keras": _pyramid_resnet(depth) for depth in RESNET_BLOCKS},
+    "faster_rcnn_inception_resnet_v2_keras": _inception(
+        _inception_resnet_v2("same"), "Repeat_1/block17_20", _INCEPTION_RESNET
+    ),
+}

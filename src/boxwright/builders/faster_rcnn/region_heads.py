@@ -1,0 +1,231 @@
+"""What looks at proposals: `MaskRCNNBoxPredictor` and `RfcnBoxPredictor`, with how regions are cropped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from torch import Tensor, nn
+
+from boxwright.builders.choice import build_chosen, require
+from boxwright.builders.faster_rcnn.feature_extractor import CropFeatures, TwoStageExtractor
+from boxwright.builders.hyperparams import CONV_SETTINGS
+from boxwright.config import messages as m
+from boxwright.models.heads.box_classifier import BoxClassifierHead
+from boxwright.models.heads.mask import MaskHead, deconvolving_layers, depth_between, resizing_layers, upsampling_layers
+from boxwright.models.heads.position_sensitive import PositionSensitiveStage
+from boxwright.models.layers import ConvSettings, KernelRule
+from boxwright.models.region_crop import CornerCrop, RegionCrop, RoiAlign
+from boxwright.models.second_stage import BoxClassifier, FinalOutputs, SecondStage
+from boxwright.models.third_stage import MaskPredictor
+from boxwright.ops.roi import Pool
+from boxwright.types import PaddedDetections, TwoStagePredictions
+
+
+@dataclass(frozen=True)
+class BuiltSecondStage:
+    """What classifies proposals.
+
+    Attributes:
+        stage: Does so.
+        features: What looks at crops in it.
+    """
+
+    stage: SecondStage
+    features: CropFeatures
+
+
+def build_second_stage(config: m.FasterRcnn, extractor: TwoStageExtractor, version: int) -> BuiltSecondStage:
+    """Build what classifies proposals.
+
+    Args:
+        config: The message.
+        extractor: Both halves of the backbone.
+        version: Which TensorFlow's meaning hyperparameters have.
+
+    Returns:
+        The stage.
+
+    Raises:
+        ConfigError: For sizes that contradict each other.
+    """
+    predictor = require(config.second_stage_box_predictor, config, "second_stage_box_predictor")
+    return build_chosen(predictor, "box_predictor_oneof", _STAGES, config, extractor, version)
+
+
+def _crop(config: m.FasterRcnn, extractor: TwoStageExtractor) -> tuple[RegionCrop, int]:
+    """Return how proposals are cropped, and the side of what it stands for."""
+    size = config.initial_crop_size
+    if size < 1:
+        raise config.refusal(
+            "initial_crop_size", "expected at least 1; it is the side of a proposal's crop, such as 14"
+        )
+    if config.roi_align is not None:
+        if config.maxpool_kernel_size > 1 or config.maxpool_stride > 1:
+            raise config.refusal("maxpool_kernel_size", "roi_align averages samples itself; remove both maxpool fields")
+        if extractor.strided:
+            raise config.refusal("roi_align", "use it with a feature extractor that has a pyramid")
+        align = config.roi_align
+        return RoiAlign(size, align.samples, align.aligned, align.num_levels, extractor.finest_level), size
+    kernel, stride = config.maxpool_kernel_size, config.maxpool_stride
+    if kernel < 1 or stride < 1 or kernel > size:
+        raise config.refusal(
+            "maxpool_kernel_size",
+            f"expected 1 to initial_crop_size ({size}), and maxpool_stride at least 1; found {kernel} and {stride}",
+        )
+    pool = Pool(kernel, stride)
+    every = replace(pool, every=2 if extractor.strided else 1)
+    return CornerCrop(size, every, config.use_matmul_crop_and_resize), pool.size(size)
+
+
+def build_final_outputs(
+    config: m.FasterRcnn, stage: SecondStage, detect: Callable[[TwoStagePredictions, Tensor], PaddedDetections]
+) -> FinalOutputs | None:
+    """Build what is given out of each detection beside its box.
+
+    Args:
+        config: The message.
+        stage: The second stage.
+        detect: Chooses the detections, given the true sizes.
+
+    Returns:
+        What; None for nothing.
+
+    Raises:
+        ConfigError: Where the second stage looks at no crops.
+    """
+    if not (config.output_final_box_features or config.output_final_box_rpn_features):
+        return None
+    if not isinstance(stage, BoxClassifier):
+        raise config.refusal("output_final_box_features", "rfcn_box_predictor crops no features; remove the line")
+    crop: RegionCrop | None = None
+    if config.output_final_box_rpn_features:
+        crop = stage.crop
+        if isinstance(crop, CornerCrop):  # all cells, not only those that the second stage reads
+            crop = replace(crop, pool=replace(crop.pool, every=1))
+    return FinalOutputs(config.output_final_box_features, crop, detect)
+
+
+def _mask_rcnn(
+    predictor: m.MaskRCNNBoxPredictor, config: m.FasterRcnn, extractor: TwoStageExtractor, version: int
+) -> BuiltSecondStage:
+    if predictor.use_dropout and predictor.dropout_keep_probability == 0:
+        raise predictor.refusal("dropout_keep_probability", "0 would drop everything; use more")
+    crop, side = _crop(config, extractor)
+    features = extractor.crop_features(side)
+    settings = CONV_SETTINGS[version](predictor.fc_hyperparams or m.Hyperparams())
+    head = BoxClassifierHead(
+        features.channels,
+        config.num_classes,
+        share_boxes=predictor.share_box_across_classes,
+        dropout=1 - predictor.dropout_keep_probability if predictor.use_dropout else 0.0,
+        # TF2's dense layers take nothing of fc_hyperparams but the normalization.
+        rule=settings.kernel if version == 1 or extractor.is_ours else KernelRule(),
+        norm=settings.norm,
+    )
+    return BuiltSecondStage(BoxClassifier(crop, features.module, head), features)
+
+
+def _rfcn(
+    predictor: m.RfcnBoxPredictor, config: m.FasterRcnn, extractor: TwoStageExtractor, version: int
+) -> BuiltSecondStage:
+    bins = (predictor.num_spatial_bins_height, predictor.num_spatial_bins_width)
+    crop = (predictor.crop_height, predictor.crop_width)
+    if crop[0] % bins[0] or crop[1] % bins[1]:
+        raise predictor.refusal("", f"crop_height and crop_width {crop} must be multiples of the spatial bins {bins}")
+    if len(extractor.channels) > 1:
+        raise predictor.refusal("", "use it with a feature extractor without a pyramid")
+    if extractor.strided:
+        raise predictor.refusal("", "use it with a type of TensorFlow 1, such as faster_rcnn_resnet101")
+    features = extractor.crop_features(0)
+    settings = CONV_SETTINGS[version](predictor.conv_hyperparams or m.Hyperparams())
+    stage = PositionSensitiveStage(
+        features.module, features.channels, config.num_classes, predictor.depth, settings, bins=bins, crop=crop
+    )
+    return BuiltSecondStage(stage, features)
+
+
+_STAGES: dict[str, Callable[..., BuiltSecondStage]] = {
+    "mask_rcnn_box_predictor": _mask_rcnn,
+    "rfcn_box_predictor": _rfcn,
+}
+
+
+@dataclass(frozen=True)
+class MaskRequest:
+    """What a mask predictor needs of the other stages.
+
+    Attributes:
+        num_classes: Foreground classes.
+        version: Which TensorFlow's meaning hyperparameters have.
+        detect: Chooses the detections, given the true sizes.
+        most_positives: The most proposals an image that are sampled for their objects.
+    """
+
+    num_classes: int
+    version: int
+    detect: Callable[[TwoStagePredictions, Tensor], PaddedDetections]
+    most_positives: int
+
+
+def build_mask_predictor(
+    config: m.MaskRCNNBoxPredictor, second: BuiltSecondStage, extractor: TwoStageExtractor, request: MaskRequest
+) -> MaskPredictor:
+    """Build the third stage.
+
+    Args:
+        config: The message.
+        second: The second stage, whose features it sees unless it crops for itself.
+        extractor: Both halves of the backbone.
+        request: What else it needs.
+
+    Returns:
+        The stage.
+
+    Raises:
+        ConfigError: For sizes that contradict each other.
+    """
+    hyperparams = require(config.conv_hyperparams, config, "conv_hyperparams")
+    settings = CONV_SETTINGS[request.version](hyperparams)
+    if not isinstance(second.stage, BoxClassifier):
+        raise config.refusal("", "rfcn_box_predictor predicts no masks; set number_of_stages: 2")
+    crop: RegionCrop | None = None
+    channels, side = second.features.channels, second.features.side
+    if config.mask_crop_size:
+        crop = RoiAlign(config.mask_crop_size, aligned=_aligned(second.stage), finest=extractor.finest_level)
+        channels, side = extractor.channels[0], config.mask_crop_size
+    depth = config.mask_prediction_conv_depth or depth_between(channels, request.num_classes)
+    layers, width = _mask_layers(config, channels, depth, side, settings)
+    columns = 1 if config.masks_are_class_agnostic else request.num_classes
+    head = MaskHead(layers, width, columns, settings.kernel, kernel_size=1 if config.deconvolve_masks else 3)
+    return MaskPredictor(head, crop, request.detect, request.most_positives)
+
+
+def _aligned(stage: BoxClassifier) -> bool:
+    """Tell how the mask head's own crops are aligned: as the box classifier's, where those are RoIAlign's."""
+    return not isinstance(stage.crop, RoiAlign) or stage.crop.aligned
+
+
+def _mask_layers(
+    config: m.MaskRCNNBoxPredictor, channels: int, depth: int, side: int, settings: ConvSettings
+) -> tuple[nn.Sequential, int]:
+    """Return the layers before the last convolution, and their channels."""
+    size, count = (config.mask_height, config.mask_width), config.mask_prediction_num_conv_layers
+    if config.deconvolve_masks:
+        if config.convolve_then_upsample_masks or size != (2 * side, 2 * side):
+            raise config.refusal(
+                "deconvolve_masks",
+                f"masks are twice the crop of {side}; set mask_height and "
+                f"mask_width to {2 * side}, and not convolve_then_upsample_masks",
+            )
+        return deconvolving_layers(channels, depth, count, settings), depth
+    if not config.convolve_then_upsample_masks:
+        return resizing_layers(channels, depth, count - 1, settings, size), depth if count > 1 else channels
+    if size[0] % side or size[1] % side:
+        raise config.refusal(
+            "convolve_then_upsample_masks",
+            f"mask_height and mask_width {size} must be "
+            f"multiples of the features' side {side} (TensorFlow would make masks of {size[0] // side * side} by "
+            f"{size[1] // side * side})",
+        )
+    return upsampling_layers(channels, depth, count - 1, settings, (size[0] // side, size[1] // side)), depth

@@ -1,0 +1,1 @@
+"""RefineDet from its message."""

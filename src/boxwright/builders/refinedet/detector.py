@@ -1,0 +1,245 @@
+"""`RefineDet`: a detector that looks twice. What its message leaves out is as the authors have it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from boxwright.builders.anchor_generator import build_anchor_generator
+from boxwright.builders.cascade import build_coder, build_step, level_numbers, logits_to_scores, settings_or
+from boxwright.builders.choice import require
+from boxwright.builders.classes import check_classes
+from boxwright.builders.hyperparams import caffe_xavier
+from boxwright.builders.image_resizer import build_image_resizer
+from boxwright.builders.post_processing import build_postprocessor
+from boxwright.builders.refinedet.feature_extractor import FINEST_LEVEL, build_refinedet_extractor
+from boxwright.builders.ssd.feature_extractor import FeatureExtractor
+from boxwright.config import messages as m
+from boxwright.criteria.cascade import CascadeCriterion, Step, as_objects
+from boxwright.criteria.criterion import Criterion
+from boxwright.criteria.target_assigner import ClassColumns
+from boxwright.models.backbones.resnet_v1 import Bottleneck
+from boxwright.models.detector import Detector
+from boxwright.models.heads.aligned import AlignmentConvHead
+from boxwright.models.heads.convolutional import ConvolutionalHead, HeadShape
+from boxwright.models.heads.outputs import AnchorHead, HeadOutput
+from boxwright.models.layers import ConvSettings, KernelRule
+from boxwright.models.necks.transfer_connection import TransferConnection
+from boxwright.models.network import Network
+from boxwright.models.refinedet import RefineDet
+from boxwright.models.regularization import Regularizer
+from boxwright.models.ssd import SSD
+from boxwright.ops.anchor_refinement import AnchorFilter, RefinedStart, SecondStep, StartRule, TiledStart
+from boxwright.ops.anchors.grid import AnchorGenerator
+from boxwright.ops.anchors.multiscale import MultiscaleAnchorGenerator
+from boxwright.ops.box_coder import BoxCoder, FasterRcnnBoxCoder
+from boxwright.ops.matcher import BipartiteArgmaxMatcher, Matcher
+from boxwright.postprocessing.anchor import AnchorPostprocessor
+from boxwright.postprocessing.cascade import CascadePostprocessor
+from boxwright.postprocessing.nms import BestOfClass, BestOfImage, LinearLowering, Nms, PerClass
+from boxwright.postprocessing.postprocessor import Postprocessor
+from boxwright.preprocessing.preprocessor import Preprocessor
+from boxwright.types import Categories
+
+_Head = Callable[[Sequence[int], int], AnchorHead]
+
+_OBJECT = ClassColumns(num_classes=1)
+# Caffe's "xavier" counts what comes in alone.
+_PLAIN = ConvSettings(
+    kernel=KernelRule(caffe_xavier, Regularizer(l2=5e-4)),
+    norm=None,
+    activation="RELU",
+)
+_LOSS = m.Loss(
+    classification_loss=m.ClassificationLoss(weighted_softmax=m.WeightedSoftmaxClassificationLoss()),
+    localization_loss=m.LocalizationLoss(weighted_smooth_l1=m.WeightedSmoothL1LocalizationLoss()),
+    hard_example_miner=m.HardExampleMiner(
+        num_hard_examples=0,
+        iou_threshold=1.0,
+        loss_type=m.HardExampleMinerLossType.CLASSIFICATION,
+        max_negatives_per_positive=3,
+    ),
+)
+_CAFFE = Nms(PerClass(0.45, 500), 0.01, 500, BestOfClass(1000))
+_PRESETS: dict[str, Nms] = {
+    "CAFFE": _CAFFE,
+    "PAPER": Nms(PerClass(0.45, 200), 0.01, 200, BestOfImage(400)),
+    # At which score the authors drop what soft suppression lowered is not published: ours is that of the first look.
+    "CAFFE_COCO": replace(_CAFFE, lowering=LinearLowering(0.3, 0.01)),
+}
+
+
+def build_refinedet(config: m.RefineDet, categories: Categories | None) -> Detector:
+    """Build a RefineDet, or what is left of it where parts are left out.
+
+    Args:
+        config: The message.
+        categories: The classes, for detections to carry.
+
+    Returns:
+        The detector, with fresh weights.
+    """
+    columns = ClassColumns(config.num_classes)
+    check_classes(config, config.num_classes, columns, categories)
+    anchors = _anchors(config)
+    levels = len(anchors.anchors_per_location)
+    resizing = require(config.image_resizer, config, "image_resizer")
+    _check_size(resizing, 2 ** (FINEST_LEVEL + levels - 1))
+    resizer = build_image_resizer(resizing)
+    extractor = build_refinedet_extractor(
+        require(config.feature_extractor, config, "feature_extractor"),
+        levels,
+        image_channels=resizer.channels,
+    )
+    coder = build_coder(config.box_coder, FasterRcnnBoxCoder())
+    network = _network(config, extractor, anchors, columns, coder)
+    network.frozen_statistics = ("",) if config.freeze_batchnorm else ()
+    return Detector(
+        Preprocessor(resizer, extractor.backbone.scaling),
+        network,
+        _criterion(config, coder, columns),
+        _postprocessor(config, coder),
+        num_classes=columns.num_classes,
+        categories=categories,
+    )
+
+
+def _anchors(config: m.RefineDet) -> AnchorGenerator:
+    if config.anchor_generator is not None:
+        multiscale = config.anchor_generator.multiscale_anchor_generator
+        if multiscale is not None and multiscale.min_level != FINEST_LEVEL:
+            raise multiscale.refusal(
+                "min_level", f"the finest map has stride 8, which is level {FINEST_LEVEL}; found {multiscale.min_level}"
+            )
+        return build_anchor_generator(config.anchor_generator)
+    return MultiscaleAnchorGenerator(FINEST_LEVEL, FINEST_LEVEL + 3, 4.0, (1.0, 2.0, 0.5), 1)
+
+
+def _check_size(resizer: m.ImageResizer, stride: int) -> None:
+    """Refuse a fixed size that halves unevenly; other sizes are known when images come."""
+    fixed = resizer.fixed_shape_resizer
+    if fixed is not None and (fixed.height % stride or fixed.width % stride):
+        raise fixed.refusal(
+            "", f"sides must be multiples of {stride}, the coarsest level's stride; found {fixed.height}×{fixed.width}"
+        )
+
+
+def _network(
+    config: m.RefineDet,
+    extractor: FeatureExtractor,
+    anchors: AnchorGenerator,
+    columns: ClassColumns,
+    coder: BoxCoder,
+) -> Network:
+    settings = settings_or(config.conv_hyperparams, _PLAIN)
+    per_location, channels = anchors.anchors_per_location, extractor.neck.channels
+
+    def head(in_channels: Sequence[int], count: int) -> AnchorHead:
+        output, shape, body = HeadOutput(count), HeadShape(kernel_size=3), config.residual_body
+        if body is None:
+            return ConvolutionalHead(in_channels, per_location, output, shape, settings)
+        own = settings_or(body.conv_hyperparams, settings)
+        bodies = [Bottleneck(width, body.width, body.depth, 1, own, project=True) for width in in_channels]
+        widths = [body.depth] * len(in_channels)
+        return ConvolutionalHead(widths, per_location, output, shape, settings, bodies=bodies)
+
+    transfer = _transfer(config.transfer_connection, channels, settings)
+    head_channels = channels if transfer is None else transfer.channels
+    if config.anchor_refinement is None:
+        if config.align_second_step:
+            raise config.refusal("align_second_step", "there is no second step without anchor_refinement { }")
+        neck = extractor.neck.module if transfer is None else nn.Sequential(extractor.neck.module, transfer)
+        return SSD(extractor.backbone.module, neck, head(head_channels, columns.count), anchors)
+    refinement = head(channels, _OBJECT.count)
+    detection = _second_head(config, head_channels, per_location, columns, head)
+    return RefineDet(
+        extractor.backbone.module,
+        extractor.neck.module,
+        refinement,
+        transfer or nn.Identity(),
+        detection,
+        anchors,
+        _second_step(config, coder),
+    )
+
+
+def _second_head(
+    config: m.RefineDet, channels: Sequence[int], per_location: Sequence[int], columns: ClassColumns, plain: _Head
+) -> AnchorHead | AlignmentConvHead:
+    if not config.align_second_step:
+        return plain(channels, columns.count)
+    if config.residual_body is not None:
+        raise config.refusal("align_second_step", "boxes are sampled on maps; remove residual_body")
+    strides = [float(2 ** (FINEST_LEVEL + number)) for number in range(len(per_location))]
+    settings = settings_or(config.conv_hyperparams, _PLAIN)
+    return AlignmentConvHead(channels, per_location, strides, HeadOutput(columns.count), settings)
+
+
+def _transfer(
+    config: m.TransferConnection | None, channels: Sequence[int], settings: ConvSettings
+) -> TransferConnection | None:
+    if config is None:
+        return None
+    kernel_size = config.deconvolution_kernel_size
+    if kernel_size not in (2, 4):
+        raise config.refusal(
+            "deconvolution_kernel_size",
+            f"expected 2 (as released) or 4 (as in the paper's figure), found {kernel_size}",
+        )
+    own = settings_or(config.conv_hyperparams, settings)
+    return TransferConnection(channels, config.depth, own, deconvolution_kernel_size=kernel_size)
+
+
+def _criterion(config: m.RefineDet, coder: BoxCoder, columns: ClassColumns) -> Criterion[Any]:
+    defaults: tuple[Matcher, m.Loss] = (BipartiteArgmaxMatcher(), _LOSS)
+    detection = build_step(config.matcher, config.loss, defaults, coder, columns)
+    if config.anchor_refinement is None:
+        return detection
+    first = config.anchor_refinement
+    refinement = build_step(first.matcher, first.loss, defaults, coder, _OBJECT)
+    learns = Step(
+        refinement,
+        "refinement",
+        "objectness_loss",
+        as_objects,
+        class_levels=_levels(config, "filter_levels"),
+        box_levels=_levels(config, "refine_levels"),
+    )
+    return CascadeCriterion((learns, Step(detection)))
+
+
+def _second_step(config: m.RefineDet, coder: BoxCoder) -> SecondStep:
+    first = require(config.anchor_refinement, config, "anchor_refinement")
+    if not 0 <= first.objectness_threshold < 1:
+        raise first.refusal(
+            "objectness_threshold",
+            f"expected 0 or more and less than 1, found {first.objectness_threshold}",
+        )
+    moved, filtered = _levels(config, "refine_levels"), _levels(config, "filter_levels")
+    starts: dict[str, Callable[[], StartRule]] = {"REFINED": lambda: RefinedStart(coder, moved), "TILED": TiledStart}
+    to_scores = logits_to_scores(first.loss or _LOSS)
+    return SecondStep(
+        starts[first.object_anchors.name](), AnchorFilter(first.objectness_threshold, to_scores, levels=filtered)
+    )
+
+
+def _levels(config: m.RefineDet, field: str) -> tuple[int, ...] | None:
+    first = require(config.anchor_refinement, config, "anchor_refinement")
+    count = len(_anchors(config).anchors_per_location)
+    return level_numbers(first, field, range(FINEST_LEVEL, FINEST_LEVEL + count))
+
+
+def _postprocessor(config: m.RefineDet, coder: BoxCoder) -> Postprocessor[Any]:
+    if config.post_processing is not None and config.has("inference_preset"):
+        raise config.refusal("inference_preset", "excludes post_processing; keep one")
+    if config.post_processing is not None:
+        detection = build_postprocessor(config.post_processing, coder, _OBJECT.background)
+    else:
+        nms = _PRESETS[config.inference_preset.name]
+        detection = AnchorPostprocessor(coder, logits_to_scores(config.loss or _LOSS), nms, _OBJECT.background)
+    if config.anchor_refinement is None:
+        return detection
+    return CascadePostprocessor(detection)

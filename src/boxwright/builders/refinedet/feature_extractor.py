@@ -1,0 +1,99 @@
+"""`RefineDetFeatureExtractor`: maps of strides 8, 16, 32, and coarser ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from torch import nn
+
+from boxwright.builders.backbones import BackboneRequest, build_backbone
+from boxwright.builders.hyperparams import caffe_xavier
+from boxwright.builders.necks import BuiltNeck, build_extra_maps
+from boxwright.builders.ssd.feature_extractor import FeatureExtractor
+from boxwright.config import messages as m
+from boxwright.models.batch_norm import BatchNormSettings
+from boxwright.models.layers import ConvSettings, KernelRule
+from boxwright.models.necks.residual_level import ResidualLevel
+from boxwright.models.necks.vgg_extras import ExtraMap, VggExtras
+from boxwright.models.regularization import Regularizer
+from boxwright.preprocessing.preprocessor import CAFFE_MEAN
+
+FINEST_LEVEL = 3
+_DECAY = Regularizer(l2=5e-4)
+_VGG = ConvSettings(kernel=KernelRule(caffe_xavier, _DECAY), norm=None, activation="RELU")
+_RESNET = ConvSettings(
+    kernel=KernelRule(lambda kernel: nn.init.normal_(kernel, 0.0, 0.01), _DECAY),
+    norm=BatchNormSettings(decay=0.999, epsilon=1e-5),
+    activation="RELU",
+)
+_KERAS = ConvSettings(norm=BatchNormSettings(decay=0.999))
+_EXTRA = (256, 512)
+
+
+_LEVELS = (3, 4, 5)
+
+
+def build_refinedet_extractor(
+    config: m.RefineDetFeatureExtractor, levels: int, *, image_channels: int
+) -> FeatureExtractor:
+    """Build a feature extractor.
+
+    Args:
+        config: The message.
+        levels: How many maps, of strides 8, 16, 32, 64 and so on.
+        image_channels: Channels of the image: 3, or 1 where the resizer makes it grey.
+
+    Returns:
+        The backbone and neck.
+
+    Raises:
+        ConfigError: For a number of levels that the type has not.
+    """
+    build, default, counts = REFINEDET_EXTRACTORS[config.type.split("/")[0]]
+    if levels not in counts:
+        raise config.refusal(
+            "type",
+            f"{config.type} has {' or '.join(map(str, counts))} maps, of stride 8 and up; the anchors are for {levels}",
+        )
+    return build(BackboneRequest(config, default, image_channels), levels)
+
+
+def _beside(request: BackboneRequest, settings: ConvSettings) -> ConvSettings:
+    """Return the neck's convolutions: the backbone's, unless the configuration has some."""
+    return settings if request.config.conv_hyperparams is None else request.neck_settings()
+
+
+def _vgg16(request: BackboneRequest, levels: int) -> FeatureExtractor:
+    backbone = build_backbone("vgg16_refinedet", _LEVELS, request)
+    extras = [ExtraMap(*_EXTRA)] * (levels - len(_LEVELS))
+    neck = VggExtras(backbone.module.channels, extras, _beside(request, request.default))
+    return FeatureExtractor(backbone, BuiltNeck(neck, neck.channels))
+
+
+def _resnet101(request: BackboneRequest, levels: int) -> FeatureExtractor:
+    del levels  # four
+    request.refuse("depth_multiplier", "min_depth")
+    # Caffe's weights, which the paper starts from, saw other means than TF's.
+    backbone = replace(build_backbone("resnet101_v1", _LEVELS, request), scaling=CAFFE_MEAN)
+    neck = ResidualLevel(backbone.module.channels, 128, 512, _beside(request, request.settings()))
+    return FeatureExtractor(backbone, BuiltNeck(neck, neck.channels))
+
+
+def _with_extra_maps(name: str) -> _Build:
+    def build(request: BackboneRequest, levels: int) -> FeatureExtractor:
+        backbone = build_backbone(name or request.config.type, _LEVELS, request)
+        widths = _EXTRA * (levels - len(_LEVELS))
+        return FeatureExtractor(backbone, build_extra_maps(widths, backbone.module.channels, request))
+
+    return build
+
+
+_Build = Callable[[BackboneRequest, int], FeatureExtractor]
+# Type → what builds it, the backbone's own convolutions, and how many maps there can be.
+REFINEDET_EXTRACTORS: dict[str, tuple[_Build, ConvSettings, tuple[int, ...]]] = {
+    "refinedet_vgg16": (_vgg16, _VGG, (3, 4, 5)),
+    "refinedet_resnet101": (_resnet101, _RESNET, (4,)),
+    "refinedet_mobilenet_v2": (_with_extra_maps("mobilenet_v2"), _KERAS, (3, 4, 5)),
+    "timm": (_with_extra_maps(""), _KERAS, (3, 4, 5)),
+}

@@ -1,0 +1,1 @@
+"""SSD from its message."""

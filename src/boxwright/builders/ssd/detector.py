@@ -1,0 +1,87 @@
+"""`Ssd`: backbone, neck, head, criterion and postprocessor of a one-stage detector."""
+
+from __future__ import annotations
+
+from boxwright.builders.anchor_generator import build_anchor_generator
+from boxwright.builders.choice import require
+from boxwright.builders.classes import check_classes
+from boxwright.builders.image_resizer import build_image_resizer
+from boxwright.builders.losses import build_criterion
+from boxwright.builders.post_processing import build_postprocessor
+from boxwright.builders.ssd.box_predictor import build_box_predictor
+from boxwright.builders.ssd.feature_extractor import build_feature_extractor
+from boxwright.builders.ssd.target_assigner import build_target_assigner
+from boxwright.builders.tensorflow_version import extractor_version
+from boxwright.config import messages as m
+from boxwright.criteria.class_index_losses import NO_COLUMN
+from boxwright.criteria.target_assigner import ClassColumns
+from boxwright.models.detector import Detector
+from boxwright.models.ssd import SSD
+from boxwright.preprocessing.preprocessor import Preprocessor
+from boxwright.types import Categories
+
+
+def build_ssd(config: m.Ssd, categories: Categories | None) -> Detector:
+    """Build an SSD.
+
+    Args:
+        config: The message.
+        categories: The classes, for detections to carry.
+
+    Returns:
+        The detector, with fresh weights.
+
+    Raises:
+        ConfigError: Where something is missing, contradictory or not supported.
+    """
+    columns = _columns(config)
+    check_classes(config, config.num_classes, columns, categories)
+    resizer = build_image_resizer(require(config.image_resizer, config, "image_resizer"))
+    extraction = require(config.feature_extractor, config, "feature_extractor")
+    extractor = build_feature_extractor(extraction, image_channels=resizer.channels)
+    anchors = build_anchor_generator(require(config.anchor_generator, config, "anchor_generator"))
+    head = build_box_predictor(
+        require(config.box_predictor, config, "box_predictor"),
+        extractor.neck.channels,
+        anchors.anchors_per_location,
+        columns.count,
+        extractor_version(extraction),
+    )
+    assigner = build_target_assigner(config, columns)
+    if head.output.code_size != assigner.box_coder.code_size:
+        raise config.refusal(
+            "box_predictor",
+            f"box_code_size is {head.output.code_size}, but the box coder writes "
+            f"{assigner.box_coder.code_size} numbers; set it to that",
+        )
+    post_processing = require(config.post_processing, config, "post_processing")
+    network = SSD(
+        extractor.backbone.module,
+        extractor.neck.module,
+        head,
+        anchors,
+        pad_to_multiple=extraction.pad_to_multiple,
+    )
+    network.frozen_statistics = ("",) if config.freeze_batchnorm else ()
+    return Detector(
+        Preprocessor(resizer, extractor.backbone.scaling),
+        network,
+        build_criterion(
+            require(config.loss, config, "loss"),
+            assigner,
+            by_num_matches=config.normalize_loss_by_num_matches,
+            by_code_size=config.normalize_loc_loss_by_codesize,
+        ),
+        build_postprocessor(post_processing, assigner.box_coder, columns.background),
+        num_classes=columns.num_classes,
+        categories=categories,
+    )
+
+
+def _columns(config: m.Ssd) -> ClassColumns:
+    if config.add_background_class and config.explicit_background_class:
+        raise config.refusal("explicit_background_class", "excludes add_background_class; remove one")
+    background = int(config.add_background_class or config.explicit_background_class)
+    # An explicit background is one of the classes that are counted.
+    foreground = config.num_classes - int(config.explicit_background_class)
+    return ClassColumns(foreground, background, NO_COLUMN if config.encode_background_as_zeros else 0)

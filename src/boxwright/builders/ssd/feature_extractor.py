@@ -1,0 +1,312 @@
+"""`SsdFeatureExtractor`: backbones and necks, by TF's names.
+
+TF1's types have TF-Slim's networks, TF2's have Keras's; they differ in more than names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from torch import nn
+
+from boxwright.builders.backbones import BackboneRequest, BuiltBackbone, build_backbone
+from boxwright.builders.hyperparams import CONV_SETTINGS, variance_scaling
+from boxwright.builders.necks import (
+    BuiltNeck,
+    build_bifpn,
+    build_extra_maps,
+    build_fpn,
+    build_pooling_pyramid,
+    pyramid_levels,
+)
+from boxwright.builders.tensorflow_version import extractor_version
+from boxwright.config import messages as m
+from boxwright.config.messages.ssd import TF1_EXTRACTORS
+from boxwright.models.backbones.efficientnet import EFFICIENTNETS
+from boxwright.models.backbones.mobiledet import MOBILEDETS
+from boxwright.models.backbones.mobilenet_v2 import divisible
+from boxwright.models.backbones.resnet_v1 import RESNET_BLOCKS
+from boxwright.models.batch_norm import BatchNormSettings
+from boxwright.models.layers import ConvSettings, KernelRule
+from boxwright.models.necks.fpn import unsmoothed
+from boxwright.models.necks.mnasfpn import MnasFpn
+from boxwright.models.necks.vgg_extras import SSD300_EXTRAS, SSD512_EXTRAS, VggExtras
+from boxwright.models.regularization import Regularizer
+
+_KERAS = ConvSettings(norm=BatchNormSettings(decay=0.999))
+_SLIM_NORM = BatchNormSettings(decay=0.9997, epsilon=0.001)
+_SLIM_KERNEL = KernelRule(lambda kernel: nn.init.trunc_normal_(kernel, 0.0, 0.09, -0.18, 0.18), Regularizer(l2=4e-5))
+_SLIM = ConvSettings(kernel=_SLIM_KERNEL, depthwise=_SLIM_KERNEL, norm=_SLIM_NORM)
+_SLIM_FREE_DEPTHWISE = replace(_SLIM, depthwise=replace(_SLIM_KERNEL, regularizer=Regularizer()))
+_RESNET_NORM = BatchNormSettings(decay=0.997, epsilon=1e-5)
+_RESNET = ConvSettings(
+    kernel=KernelRule(variance_scaling(1.0, "FAN_IN"), Regularizer(l2=2e-4)), norm=_RESNET_NORM, activation="RELU"
+)
+_SLIM_RESNET = ConvSettings(
+    kernel=KernelRule(variance_scaling(2.0, "FAN_IN"), Regularizer(l2=1e-4)), norm=_RESNET_NORM, activation="RELU"
+)
+# TF means to penalize depthwise kernels too, but passes the penalty under a name that Keras leaves unused.
+_EFFICIENTNET = ConvSettings(
+    kernel=KernelRule(variance_scaling(2.0, "FAN_OUT"), Regularizer(l2=1e-5), Regularizer(l2=1e-5)),
+    depthwise=KernelRule(variance_scaling(2.0, "FAN_OUT")),
+    norm=BatchNormSettings(decay=0.99, epsilon=1e-3),
+    activation="SWISH",
+)
+_VGG = ConvSettings(kernel=KernelRule(regularizer=Regularizer(l2=5e-4)), norm=None, activation="RELU")
+# MnasFPN's MobileNetV2 starts, and is normalized, otherwise.
+_MNAS_BASE = ConvSettings(
+    kernel=KernelRule(lambda kernel: nn.init.kaiming_normal_(kernel, nonlinearity="relu"), Regularizer(l2=4e-5)),
+    depthwise=KernelRule(lambda kernel: nn.init.trunc_normal_(kernel, 0.0, 0.536, -1.072, 1.072), Regularizer(l2=4e-5)),
+    norm=BatchNormSettings(decay=0.99, epsilon=0.01),
+)
+# Channels behind each extra map; half as many lie between its two convolutions.
+_EXTRA_DEPTHS = (512, 256, 256, 128)
+_MOST_LAYERS = 6
+
+
+@dataclass(frozen=True)
+class FeatureExtractor:
+    """A backbone with its neck."""
+
+    backbone: BuiltBackbone
+    neck: BuiltNeck
+
+
+def build_feature_extractor(config: m.SsdFeatureExtractor, *, image_channels: int = 3) -> FeatureExtractor:
+    """Build a feature extractor.
+
+    Args:
+        config: The message.
+        image_channels: Channels of the image: 3, or 1 where the resizer makes it grey.
+
+    Returns:
+        The backbone and neck.
+
+    Raises:
+        ConfigError: For settings that the type has not.
+    """
+    name = config.type.split("/")[0]
+    version = extractor_version(config)
+    # Types that both have, under TF2's meaning: as Boxwright built them before it knew TF1's.
+    table = SSD_EXTRACTORS if version == 1 or name not in TF1_EXTRACTORS else _TF1_TYPES_AS_TF2
+    if name not in table or (version == 1 and name not in TF1_EXTRACTORS):
+        raise config.refusal("tensorflow_version", f"{config.type} has no meaning of TensorFlow {version}")
+    extractor = table[name]
+    _refuse_other_pyramid(config)
+    request = BackboneRequest(config, extractor.default, image_channels, CONV_SETTINGS[version], extractor.overridden)
+    return extractor.build(request)
+
+
+def _refuse_other_pyramid(config: m.SsdFeatureExtractor) -> None:
+    """Refuse a pyramid of a kind that the type does not have."""
+    if config.type.startswith("timm/"):
+        return
+    own = next((kind for kind in ("bifpn", "fpn") if kind in config.type), None)
+    for kind in ("bifpn", "fpn"):
+        if kind != own and getattr(config, kind) is not None:
+            raise config.refusal(kind, f"{config.type} has none; remove it, or use another type")
+
+
+def _message(request: BackboneRequest) -> m.SsdFeatureExtractor:
+    if not isinstance(request.config, m.SsdFeatureExtractor):
+        raise TypeError("expected an SsdFeatureExtractor")
+    return request.config
+
+
+def _with_extra_maps(
+    name: str,
+    levels: tuple[int, ...] = (4, 5),
+    depths: tuple[int, ...] = _EXTRA_DEPTHS,
+    kernels: tuple[int, ...] = (),
+) -> _Build:
+    """Build a backbone with smaller maps behind; `depths` are their channels, `kernels` sides other than 3."""
+
+    def build(request: BackboneRequest) -> FeatureExtractor:
+        config = _message(request)
+        backbone = build_backbone(name or config.type, levels, request)
+        channels = backbone.module.channels
+        extra = min(config.num_layers - len(channels), len(depths))
+        if extra < 0 or config.num_layers > _MOST_LAYERS:
+            raise config.refusal("num_layers", f"expected {len(channels)} to {_MOST_LAYERS}, found {config.num_layers}")
+        widths = tuple(width for depth in depths[:extra] for width in (depth // 2, depth))
+        return FeatureExtractor(backbone, build_extra_maps(widths, channels, request, kernels))
+
+    return build
+
+
+def _embedded(request: BackboneRequest) -> FeatureExtractor:
+    request.refuse("pad_to_multiple")
+    return _with_extra_maps("mobilenet_v1", depths=(512, 256, 256), kernels=(3, 3, 2))(request)
+
+
+def _with_fpn(name: str, narrow: str = "") -> _Build:
+    """Build a backbone with a pyramid; FPNLite may have one of another name."""
+
+    def build(request: BackboneRequest) -> FeatureExtractor:
+        config = _message(request)
+        fpn = config.fpn or m.FeaturePyramidNetworks()
+        chosen = narrow if narrow and config.use_depthwise else name or config.type
+        backbone = build_backbone(chosen, pyramid_levels(fpn, finest=2), request)
+        neck = build_fpn(fpn, backbone.module.channels, request, use_depthwise=config.use_depthwise)
+        return FeatureExtractor(backbone, neck)
+
+    return build
+
+
+def _with_slim_fpn(name: str, narrow: str = "") -> _Build:
+    """Build a TF-Slim backbone with a pyramid that hands down sums; one without a narrow form is never FPNLite."""
+
+    def build(request: BackboneRequest) -> FeatureExtractor:
+        config = _message(request)
+        fpn = config.fpn or m.FeaturePyramidNetworks()
+        lite = bool(narrow) and config.use_depthwise
+        backbone = build_backbone(narrow if lite else name, pyramid_levels(fpn, finest=2), request)
+        neck = build_fpn(fpn, backbone.module.channels, request, use_depthwise=lite, hand_down=unsmoothed)
+        return FeatureExtractor(backbone, neck)
+
+    return build
+
+
+def _with_pooling_pyramid(name: str, depth: int) -> _Build:
+    def build(request: BackboneRequest) -> FeatureExtractor:
+        backbone = build_backbone(name, (4,), request)
+        neck = build_pooling_pyramid(depth, backbone.module.channels, request, _message(request).num_layers)
+        return FeatureExtractor(backbone, neck)
+
+    return build
+
+
+def _mnasfpn(request: BackboneRequest) -> FeatureExtractor:
+    config = _message(request)
+    request.refuse("use_explicit_padding")
+    pyramid = config.fpn or m.FeaturePyramidNetworks(min_level=3, max_level=6, additional_layer_depth=48)
+    if (pyramid.min_level, pyramid.max_level) != (3, 6):
+        raise config.refusal(
+            "fpn", f"ssd_mobilenet_v2_mnasfpn has levels 3 to 6, found {pyramid.min_level} to {pyramid.max_level}"
+        )
+
+    def scaled(channels: int) -> int:
+        return divisible(channels * config.depth_multiplier, config.min_depth)
+
+    # TF's takes nothing from the hyperparameters.
+    plain = config.model_copy(update={"override_base_feature_extractor_hyperparams": False})
+    backbone = build_backbone("mobilenet_v2_blocks", (3, 4, 5), replace(request, config=plain))
+    neck = MnasFpn(backbone.module.channels, scaled(pyramid.additional_layer_depth), scaled)
+    return FeatureExtractor(backbone, BuiltNeck(neck, neck.channels))
+
+
+def _with_bifpn(name: str) -> _Build:
+    def build(request: BackboneRequest) -> FeatureExtractor:
+        bifpn = _message(request).bifpn or m.BidirectionalFeaturePyramidNetworks()
+        backbone = build_backbone(name, pyramid_levels(bifpn, finest=1), request)
+        return FeatureExtractor(backbone, build_bifpn(bifpn, backbone.module.channels, request))
+
+    return build
+
+
+def _vgg16(request: BackboneRequest) -> FeatureExtractor:
+    extras = {6: SSD300_EXTRAS, 7: SSD512_EXTRAS}
+    config = _message(request)
+    count = config.num_layers
+    if count not in extras:
+        raise config.refusal("num_layers", f"ssd_vgg16 has 6 layers (for 300 px) or 7 (for 512 px), found {count}")
+    backbone = build_backbone("vgg16_ssd", (3, 4), request)
+    settings = request.default if request.config.conv_hyperparams is None else request.neck_settings()
+    neck = VggExtras(backbone.module.channels, extras[count], settings)
+    return FeatureExtractor(backbone, BuiltNeck(neck, neck.channels))
+
+
+def _timm(request: BackboneRequest) -> FeatureExtractor:
+    return (_with_extra_maps("") if _message(request).fpn is None else _with_fpn(""))(request)
+
+
+def _keeping_activation(settings: ConvSettings, own: ConvSettings) -> ConvSettings:
+    """Return the configuration's convolutions, but the activation and what normalization learns, as MobileNetV2's."""
+    norm = own.norm if settings.norm is None else replace(settings.norm, center=True, scale=True)
+    return replace(settings, activation=own.activation, norm=norm)
+
+
+def _keeping_norm(settings: ConvSettings, own: ConvSettings) -> ConvSettings:
+    """Return the configuration's convolutions, but the numbers of normalization, as TF-Slim's ResNets."""
+    return replace(settings, norm=settings.norm and own.norm)
+
+
+def _always_normalized(settings: ConvSettings, own: ConvSettings) -> ConvSettings:
+    """Return the configuration's convolutions, normalized in any case, as TF-Slim's MobileNetV1."""
+    return replace(settings, norm=settings.norm or own.norm)
+
+
+_Build = Callable[[BackboneRequest], FeatureExtractor]
+
+
+@dataclass(frozen=True)
+class Extractor:
+    """A type of extractor.
+
+    Attributes:
+        build: Builds it.
+        default: The backbone's own convolutions.
+        overridden: What `override_base_feature_extractor_hyperparams` leaves of them, as `BackboneRequest` has it.
+    """
+
+    build: _Build
+    default: ConvSettings
+    overridden: Callable[[ConvSettings, ConvSettings], ConvSettings] = lambda settings, _: settings
+
+
+# Type → what builds it. `SsdFeatureExtractor.type` declares the same names.
+SSD_EXTRACTORS: dict[str, Extractor] = {
+    "ssd_mobilenet_v1": Extractor(_with_extra_maps("mobilenet_v1"), _SLIM, _always_normalized),
+    "ssd_mobilenet_v1_fpn": Extractor(
+        _with_slim_fpn("mobilenet_v1", narrow="mobilenet_v1_narrow"), _SLIM, _always_normalized
+    ),
+    "ssd_mobilenet_v1_ppn": Extractor(_with_pooling_pyramid("mobilenet_v1", 0), _SLIM, _always_normalized),
+    "embedded_ssd_mobilenet_v1": Extractor(_embedded, _SLIM_FREE_DEPTHWISE, _always_normalized),
+    "ssd_mobilenet_v2": Extractor(_with_extra_maps("mobilenet_v2_expanded"), _SLIM_FREE_DEPTHWISE, _keeping_activation),
+    "ssd_mobilenet_v2_fpn": Extractor(
+        _with_slim_fpn("mobilenet_v2", narrow="mobilenet_v2_narrow"), _SLIM_FREE_DEPTHWISE, _keeping_activation
+    ),
+    "ssd_mobilenet_v2_mnasfpn": Extractor(_mnasfpn, _MNAS_BASE),
+    **{
+        f"ssd_{name}": Extractor(_with_extra_maps(name), _SLIM_FREE_DEPTHWISE, _keeping_activation)
+        for name in ("mobilenet_v3_large", "mobilenet_v3_small", "mobilenet_edgetpu")
+    },
+    **{
+        f"ssd_mobiledet_{hardware}": Extractor(_with_extra_maps(f"mobiledet_{hardware}"), _SLIM)
+        for hardware in MOBILEDETS
+    },
+    "ssd_pnasnet": Extractor(_with_extra_maps("pnasnet"), _SLIM),
+    "ssd_inception_v2": Extractor(_with_extra_maps("inception_v2"), _SLIM),
+    "ssd_inception_v3": Extractor(_with_extra_maps("inception_v3", (3, 4, 5), (512, 256, 128)), _SLIM),
+    **{
+        f"ssd_resnet{depth}_v1_fpn": Extractor(_with_slim_fpn(f"resnet{depth}_v1_slim"), _SLIM_RESNET, _keeping_norm)
+        for depth in RESNET_BLOCKS
+    },
+    **{
+        f"ssd_resnet{depth}_v1_ppn": Extractor(
+            _with_pooling_pyramid(f"resnet{depth}_v1_slim", 1024), _SLIM_RESNET, _keeping_norm
+        )
+        for depth in RESNET_BLOCKS
+    },
+    "ssd_mobilenet_v1_keras": Extractor(_with_extra_maps("mobilenet_v1"), _KERAS),
+    "ssd_mobilenet_v1_fpn_keras": Extractor(_with_fpn("mobilenet_v1", narrow="mobilenet_v1_narrow"), _KERAS),
+    "ssd_mobilenet_v2_keras": Extractor(_with_extra_maps("mobilenet_v2_expanded"), _KERAS),
+    "ssd_mobilenet_v2_fpn_keras": Extractor(_with_fpn("mobilenet_v2"), _KERAS),
+    **{
+        f"ssd_resnet{depth}_v1_fpn_keras": Extractor(_with_fpn(f"resnet{depth}_v1"), _RESNET) for depth in RESNET_BLOCKS
+    },
+    **{
+        f"ssd_efficientnet-{name}_bifpn_keras": Extractor(_with_bifpn(f"efficientnet-{name}"), _EFFICIENTNET)
+        for name in EFFICIENTNETS
+    },
+    "ssd_vgg16": Extractor(_vgg16, _VGG),
+    "timm": Extractor(_timm, _KERAS),
+}
+_TF1_TYPES_AS_TF2: dict[str, Extractor] = {
+    "ssd_mobilenet_v1": Extractor(_with_extra_maps("mobilenet_v1"), _SLIM),
+    "ssd_mobilenet_v1_fpn": Extractor(_with_fpn("mobilenet_v1", narrow="mobilenet_v1_narrow"), _SLIM),
+    "ssd_mobilenet_v2": Extractor(_with_extra_maps("mobilenet_v2_expanded"), _SLIM),
+    "ssd_mobilenet_v2_fpn": Extractor(_with_fpn("mobilenet_v2"), _SLIM),
+    **{f"ssd_resnet{depth}_v1_fpn": Extractor(_with_fpn(f"resnet{depth}_v1"), _SLIM_RESNET) for depth in RESNET_BLOCKS},
+}

@@ -1,0 +1,118 @@
+"""`BoxCoder`, `Matcher`, `RegionSimilarityCalculator`: how anchors get their targets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from boxwright.builders.choice import build_chosen, require
+from boxwright.config import messages as m
+from boxwright.criteria.target_assigner import Assigner, ClassColumns, ConfidenceTargetAssigner, TargetAssigner
+from boxwright.ops.box_coder import (
+    BoxCoder,
+    FasterRcnnBoxCoder,
+    KeypointBoxCoder,
+    MeanStddevBoxCoder,
+    SquareBoxCoder,
+)
+from boxwright.ops.boxes import pairwise_ioa, pairwise_iou
+from boxwright.ops.matcher import ArgmaxMatcher, BipartiteArgmaxMatcher, BipartiteMatcher, Matcher
+from boxwright.ops.similarity import Similarity, ThresholdedIou, negative_squared_distance
+
+
+def build_target_assigner(config: m.Ssd, columns: ClassColumns) -> Assigner:
+    """Build the target assigner of an SSD."""
+    assigner = TargetAssigner(
+        columns=columns,
+        matcher=build_matcher(require(config.matcher, config, "matcher")),
+        box_coder=build_box_coder(require(config.box_coder, config, "box_coder")),
+        similarity=build_similarity(require(config.similarity_calculator, config, "similarity_calculator")),
+        negative_class_weight=config.negative_class_weight,
+    )
+    if config.use_confidences_as_targets:
+        return ConfidenceTargetAssigner(assigner, config.implicit_example_weight)
+    return assigner
+
+
+def build_box_coder(config: m.BoxCoder) -> BoxCoder:
+    """Build a box coder."""
+    return build_chosen(config, "box_coder_oneof", _BOX_CODERS)
+
+
+def _faster_rcnn(config: m.FasterRcnnBoxCoder) -> FasterRcnnBoxCoder:
+    return FasterRcnnBoxCoder(config.y_scale, config.x_scale, config.height_scale, config.width_scale)
+
+
+def _keypoint(config: m.KeypointBoxCoder) -> BoxCoder:
+    if config.num_keypoints < 1:
+        raise config.refusal("num_keypoints", f"expected at least 1, found {config.num_keypoints}")
+    return KeypointBoxCoder(
+        config.num_keypoints, config.y_scale, config.x_scale, config.height_scale, config.width_scale
+    )
+
+
+def _mean_stddev(config: m.MeanStddevBoxCoder) -> BoxCoder:
+    return MeanStddevBoxCoder(config.stddev)
+
+
+_BOX_CODERS: dict[str, Callable[..., BoxCoder]] = {
+    "faster_rcnn_box_coder": _faster_rcnn,
+    "keypoint_box_coder": _keypoint,
+    "mean_stddev_box_coder": _mean_stddev,
+    "square_box_coder": lambda config: SquareBoxCoder(config.y_scale, config.x_scale, config.length_scale),
+}
+
+
+def build_matcher(config: m.Matcher) -> Matcher:
+    """Build a matcher.
+
+    Args:
+        config: The message.
+
+    Returns:
+        The matcher.
+
+    Raises:
+        ConfigError: For thresholds that contradict each other.
+    """
+    return build_chosen(config, "matcher_oneof", _MATCHERS)
+
+
+def _argmax(config: m.ArgMaxMatcher) -> Matcher:
+    if config.ignore_thresholds:
+        return ArgmaxMatcher(None, force_match_for_each_row=config.force_match_for_each_row)
+    matched, unmatched = config.matched_threshold, config.unmatched_threshold
+    if unmatched > matched:
+        raise config.refusal("unmatched_threshold", f"{unmatched} is over matched_threshold {matched}")
+    if not config.negatives_lower_than_unmatched and unmatched == matched:
+        raise config.refusal(
+            "negatives_lower_than_unmatched",
+            f"false, so the negatives lie between the thresholds, but both are {matched}",
+        )
+    return ArgmaxMatcher(matched, unmatched, config.negatives_lower_than_unmatched, config.force_match_for_each_row)
+
+
+def _bipartite_argmax(config: m.BipartiteArgmaxMatcher) -> Matcher:
+    matched, unmatched = config.matched_threshold, config.unmatched_threshold
+    if unmatched > matched:
+        raise config.refusal("unmatched_threshold", f"{unmatched} is over matched_threshold {matched}")
+    return BipartiteArgmaxMatcher(matched, unmatched)
+
+
+_MATCHERS: dict[str, Callable[..., Matcher]] = {
+    "argmax_matcher": _argmax,
+    "bipartite_matcher": lambda _: BipartiteMatcher(),
+    "bipartite_argmax_matcher": _bipartite_argmax,
+}
+
+
+def build_similarity(config: m.RegionSimilarityCalculator) -> Similarity:
+    """Return a function of boxes [B, G, 4] and anchors [A, 4] that returns [B, G, A]."""
+    return build_chosen(config, "region_similarity", _SIMILARITIES)
+
+
+_SIMILARITIES: dict[str, Callable[..., Similarity]] = {
+    "iou_similarity": lambda _: pairwise_iou,
+    "ioa_similarity": lambda _: pairwise_ioa,
+    "neg_sq_dist_similarity": lambda _: negative_squared_distance,
+    "thresholded_iou_similarity": lambda config: ThresholdedIou(config.iou_threshold),
+}

@@ -1,0 +1,55 @@
+"""A grid of anchors for each level, with sizes, strides and offsets of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from boxwright.ops.anchors.grid import Size, tile_anchors
+
+
+@dataclass(frozen=True)
+class AnchorGrid:
+    """The anchors of one level.
+
+    Attributes:
+        base_sizes: The side of a square of each anchor's area, in pixels.
+        aspect_ratios: Each anchor's width over its height.
+        stride: (y, x) in pixels.
+        offset: (y, x) of the first centre in pixels.
+    """
+
+    base_sizes: tuple[float, ...]
+    aspect_ratios: tuple[float, ...]
+    stride: tuple[float, float]
+    offset: tuple[float, float] = (0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class FlexibleGridAnchorGenerator:
+    """Anchors listed one by one, level by level.
+
+    Attributes:
+        grids: One grid a level.
+    """
+
+    grids: tuple[AnchorGrid, ...]
+
+    @property
+    def anchors_per_location(self) -> tuple[int, ...]:
+        """How many anchors each location of each level has."""
+        return tuple(len(grid.base_sizes) for grid in self.grids)
+
+    def __call__(self, feature_sizes: Sequence[Size], image_size: Size) -> list[Tensor]:
+        """Return For each level float32 [H × W × S, 4], xyxy in pixels of the input."""
+        return [
+            tile_anchors(
+                size,
+                [(s / r**0.5, s * r**0.5) for s, r in zip(grid.base_sizes, grid.aspect_ratios, strict=True)],
+                grid.stride,
+                grid.offset,
+            )
+            for size, grid in zip(feature_sizes, self.grids, strict=True)
+        ]

@@ -1,0 +1,96 @@
+"""A grid of anchors over one feature map, and the generator that has one such grid a level.
+
+Dimensions: H W of a feature map, S anchors a location.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+Size = tuple[int, int]
+
+
+class AnchorGenerator(Protocol):
+    """Lays anchors over the feature maps of an image."""
+
+    @property
+    def anchors_per_location(self) -> tuple[int, ...]:
+        """How many anchors each location of each level has."""
+        ...
+
+    def __call__(self, feature_sizes: Sequence[Size], image_size: Size) -> list[Tensor]:
+        """Generate.
+
+        Args:
+            feature_sizes: (height, width) of each feature map.
+            image_size: (height, width) of the network's input.
+
+        Returns:
+            For each level float32 [H × W × S, 4], xyxy in pixels of the input; row by row, and at
+            each location in the order of the generator.
+        """
+        ...
+
+
+def tile_anchors(
+    grid: Size, sizes: Sequence[tuple[float, float]], stride: tuple[float, float], offset: tuple[float, float]
+) -> Tensor:
+    """Repeat a set of boxes at each point of a grid.
+
+    Args:
+        grid: (height, width) of the grid.
+        sizes: (height, width) of each anchor.
+        stride: (y, x) distance between neighbouring centres.
+        offset: (y, x) of the first centre.
+
+    Returns:
+        float32 [H × W × S, 4], xyxy in the unit of the arguments.
+    """
+    y = torch.arange(grid[0], dtype=torch.float32) * stride[0] + offset[0]
+    x = torch.arange(grid[1], dtype=torch.float32) * stride[1] + offset[1]
+    half = torch.tensor(sizes, dtype=torch.float32) / 2
+    centre_y, centre_x = torch.meshgrid(y, x, indexing="ij")
+    centres = torch.stack([centre_x, centre_y], dim=-1)[:, :, None, :]
+    half_xy = half.flip(-1)
+    return torch.cat([centres - half_xy, centres + half_xy], dim=-1).reshape(-1, 4)
+
+
+@dataclass(frozen=True)
+class GridAnchorGenerator:
+    """Anchors of every scale and aspect ratio over one feature map (Faster R-CNN's).
+
+    Attributes:
+        scales: Multiples of the base size.
+        aspect_ratios: Widths over heights.
+        base_size: (height, width) in pixels.
+        stride: (y, x) in pixels.
+        offset: (y, x) of the first centre in pixels.
+    """
+
+    scales: tuple[float, ...]
+    aspect_ratios: tuple[float, ...]
+    base_size: tuple[float, float] = (256.0, 256.0)
+    stride: tuple[float, float] = (16.0, 16.0)
+    offset: tuple[float, float] = (0.0, 0.0)
+
+    @property
+    def anchors_per_location(self) -> tuple[int, ...]:
+        """How many anchors each location has; one level."""
+        return (len(self.scales) * len(self.aspect_ratios),)
+
+    def __call__(self, feature_sizes: Sequence[Size], image_size: Size) -> list[Tensor]:
+        """Return one tensor float32 [H × W × S, 4], xyxy in pixels; aspect ratios vary slowest."""
+        return [tile_anchors(grid, self.sizes(), self.stride, self.offset) for grid in feature_sizes]
+
+    def sizes(self) -> list[tuple[float, float]]:
+        """Return one pair an anchor, in order."""
+        return [
+            (scale / ratio**0.5 * self.base_size[0], scale * ratio**0.5 * self.base_size[1])
+            for ratio in self.aspect_ratios
+            for scale in self.scales
+        ]

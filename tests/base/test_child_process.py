@@ -1,0 +1,25 @@
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from boxwright.base.child_process import child_environment, child_words
+
+
+def test_a_module_of_the_working_folder_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is downloaded to a folder with photos must not be what `import json` finds there."""
+    (tmp_path / "json.py").write_text("import os; os.mkdir('ran')")
+    (tmp_path / "boxwright").mkdir()
+    (tmp_path / "boxwright" / "__init__.py").write_text("import os; os.mkdir('ran')")
+    monkeypatch.chdir(tmp_path)
+    done = subprocess.run(
+        child_words("boxwright.runtime.trial", "boxwright.runtime.sessions", "a.onnx", "8000000000", "3"),
+        input=b"abc",
+        env=child_environment(),
+        capture_output=True,
+        check=False,
+    )
+    assert b"is no ONNX file, or damaged" in done.stdout
+    assert not (tmp_path / "ran").exists()
