@@ -71,9 +71,6 @@ def open_device(name: str, *, tf32: bool = False) -> torch.device:
         name: As for `usable_device`.
         tf32: Whether factors of float32 products are rounded to 10 bits, which is faster on GPUs since Ampere.
 
-    Returns:
-        The device.
-
     Raises:
         ConfigError: As `usable_device`.
     """
@@ -122,7 +119,6 @@ def in_halves(compute: Callable[[int, int], T], count: int, most: int | None = N
 
     Args:
         compute: Computes it of the items from one number to before another.
-        count: How many items there are.
         most: The most at a time that is tried; None for all.
 
     Yields:

@@ -140,9 +140,6 @@ ALONE = Processes()
 def join_processes() -> Iterator[Processes]:
     """Join the other processes, where torchrun started this one.
 
-    Yields:
-        This process among them.
-
     Raises:
         TrainingError: Where torchrun's settings are there, and the others cannot be reached.
     """
@@ -175,8 +172,6 @@ def meet(store: Store, here: Processes, patience: timedelta) -> Store:
     are still in it. So each process shows a name that it has just made up, and the leader answers to it.
 
     Args:
-        store: Shared by the processes.
-        here: This process.
         patience: How long to wait for the others.
 
     Returns:

@@ -69,8 +69,6 @@ def draw_boxes(
     Args:
         image: uint8 [H, W, 3].
         boxes: float [N, 4], xyxy in pixels.
-        labels: N labels, for colours.
-        captions: N texts.
         masks: uint8 [N, H, W] of 0 and 1, or None.
         keypoints: float [N, P, 2] or [N, P, 3], x and y in pixels and visibility, or None; what is not finite or not
             visible is not drawn.
@@ -193,7 +191,6 @@ def side_by_side(left: NDArray[np.uint8], right: NDArray[np.uint8], titles: tupl
     Args:
         left: uint8 [H, W, 3].
         right: uint8 [H, W, 3].
-        titles: Two titles.
 
     Returns:
         uint8 [H + title, 2 W + gap, 3].
@@ -209,7 +206,6 @@ def contact_sheet(
     Args:
         pictures: uint8 [H, W, 3] each.
         titles: A title each, of one or several lines.
-        columns: Pictures a row.
         cell: The side of the square that each is scaled into; None keeps their size.
 
     Returns:

@@ -57,7 +57,6 @@ def choose_input(size: tuple[int, int], small_side: float, aspect: float) -> tup
     their own side) and at most one and a half times the images' own. The shorter side follows the images' shape.
 
     Args:
-        size: The images' median (height, width).
         small_side: The side that a tenth of the objects fall below, as a share of the image's longer side.
         aspect: The images' width over height; beyond 2 to 1 it counts as that.
 
@@ -104,12 +103,7 @@ def choose_augmentation(images: int, names: Sequence[str], aspect: float) -> tup
     """Return steps of augmentation in text format, and why these.
 
     Args:
-        images: Images for training.
-        names: The classes.
         aspect: Width over height of the input, which crops keep roughly.
-
-    Returns:
-        The steps; fewer images get more.
     """
     steps, reasons = [], []
     sided = [name for name in names if _SIDED.search(name) or len(name) == 1]

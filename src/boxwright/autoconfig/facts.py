@@ -49,10 +49,6 @@ class Facts:
 def read_facts(dataset: Dataset, progress: Progress | None = None) -> tuple[Facts, list[Record]]:
     """Read samples of a training data set, all or 2000 of them, spread evenly.
 
-    Args:
-        dataset: The data.
-        progress: Shows how far it is.
-
     Returns:
         What was counted, and the samples without their pixels.
 
@@ -81,12 +77,7 @@ def facts_of(records: Sequence[Record], images: int, counts: Counter[str], unrea
 
     Args:
         records: The samples that were read, at least one.
-        images: How many there are.
-        counts: Their objects, by class name.
         unreadable: Those that could not be read.
-
-    Returns:
-        What was counted.
     """
     heights, widths = np.array([record.size for record in records], np.float64).T
     aspects = widths / heights

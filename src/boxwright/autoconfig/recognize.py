@@ -58,7 +58,6 @@ def recognize(data: str | Path, *, allow_paths_outside: bool = False) -> Recogni
     """Recognize the format and the split of data.
 
     Args:
-        data: A folder or a file.
         allow_paths_outside: Whether annotations may name files outside their folder, as a data.yaml's `path: ../data`.
 
     Returns:

@@ -35,10 +35,6 @@ def split_dataset(dataset: Dataset, progress: Progress | None = None) -> Split:
 
     The same data give the same split.
 
-    Args:
-        dataset: The data.
-        progress: Shows how far it is.
-
     Returns:
         The split; both sides in the data's order.
 
@@ -68,7 +64,6 @@ def choose_held_out(groups: Sequence[Sequence[int]], prints: Fingerprints) -> se
 
     Args:
         groups: Rows of pictures that are nearly the same; each row is in one group.
-        prints: The pictures' fingerprints.
 
     Returns:
         About a fifth of the rows, at least one group where there are two; never all.

@@ -83,12 +83,7 @@ def init_config(
     Args:
         data: A folder or file of a format that `recognize` knows.
         out: The configuration; the other files lie beside it and begin with its name.
-        wishes: What the user asks for.
         force: Whether files of an earlier time are replaced.
-        progress: Shows how far it is.
-
-    Returns:
-        What was written.
 
     Raises:
         DataError: Where the data are not recognized, or cannot be read.
@@ -129,9 +124,7 @@ def start_run(
 
     Args:
         data: As for `init_config`.
-        folder: The run's folder.
         wishes: What the user asks for; what they say beside the preset counts for a new configuration alone.
-        progress: Shows how far it is.
 
     Returns:
         The configuration, `init.config`, and what was chosen for it; nothing where it was there.

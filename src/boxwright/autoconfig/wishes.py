@@ -72,9 +72,6 @@ def size_of(text: str) -> tuple[int, int]:
     Args:
         text: A side in pixels, as 320, or WIDTHxHEIGHT, as 320x240.
 
-    Returns:
-        (height, width).
-
     Raises:
         ConfigError: Where it is neither, or a side is below 32.
     """

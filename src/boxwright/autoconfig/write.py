@@ -59,9 +59,6 @@ class Plan:
 def family_of(config: m.TrainEvalPipelineConfig) -> str:
     """Return which family a configuration's model is of, such as ssd or faster_rcnn.
 
-    Args:
-        config: The whole configuration.
-
     Returns:
         The member of its `model`.
 

@@ -40,11 +40,7 @@ def read_file(path: str | Path, error: type[BoxwrightError] = DataError) -> byte
     """Return a file's bytes.
 
     Args:
-        path: The file.
         error: What is raised where it cannot be read.
-
-    Returns:
-        Its bytes.
 
     Raises:
         BoxwrightError: Of the kind asked for, with the path and the system's reason.
@@ -83,9 +79,6 @@ def open_whole(path: str | Path) -> Iterator[BinaryIO]:
 
     Args:
         path: The file; its folder must exist.
-
-    Yields:
-        The open file.
 
     Raises:
         OutputError: Where it cannot be written: a full disk, a folder that is gone or read-only.
@@ -126,10 +119,6 @@ def write_whole(path: str | Path, content: bytes | str) -> Path:
 
     Args:
         path: The file; its folder must exist.
-        content: What it holds.
-
-    Returns:
-        The path.
 
     Raises:
         OutputError: As `open_whole`; also for text that no file can hold (half of a surrogate pair).
@@ -145,12 +134,6 @@ def write_whole(path: str | Path, content: bytes | str) -> Path:
 
 def make_folder(path: str | Path) -> Path:
     """Make a folder, and those above it, where they are not there.
-
-    Args:
-        path: The folder.
-
-    Returns:
-        It.
 
     Raises:
         OutputError: Where it cannot be made.
@@ -169,11 +152,7 @@ def unfinished(folder: str | Path, what: str) -> Iterator[Path]:
     The mark is held as a lock, so that there is one writer a folder; one that was killed holds nothing.
 
     Args:
-        folder: The folder; it is made.
         what: Who writes what, for the mark's text and for who meets it later.
-
-    Yields:
-        The folder.
 
     Raises:
         OutputError: Where another writes to the folder, or the folder or the mark cannot be written.
@@ -251,9 +230,6 @@ def _is_still(path: Path, descriptor: int) -> bool:
 
 def refuse_unfinished(folder: str | Path) -> None:
     """Raise if a folder was left in the middle of being written.
-
-    Args:
-        folder: The folder.
 
     Raises:
         DataError: Where its mark is there.

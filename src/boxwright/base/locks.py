@@ -15,15 +15,9 @@ except ImportError:  # no POSIX system
 def lock(descriptor: int) -> str | None:
     """Take the lock of an open file, until the file is closed.
 
-    Args:
-        descriptor: The file's.
-
     Returns:
         None where this holds it now; else why there is none to hold: the file system's words, or nothing where the
         whole system has no such locks.
-
-    Raises:
-        BlockingIOError: Where another holds it.
     """
     if fcntl is None:
         return ""

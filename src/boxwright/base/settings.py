@@ -28,14 +28,9 @@ def setting(
 
     Args:
         default: Its value where nothing is said.
-        help: What it does.
         panel: Under which heading help shows it.
         least: The least value, if there is one.
-        most: The greatest.
         flags: What the option is called, where that is not the field's name.
-
-    Returns:
-        The field.
     """
     told = {"help": help, "panel": panel or None, "least": least, "most": most, "flags": flags}
     return field(default=default, metadata=told)
@@ -46,12 +41,8 @@ def with_options(settings: S, options: Mapping[str, Any], what: str, others: Seq
 
     Args:
         settings: An instance of a dataclass of settings.
-        options: Values by field.
         what: The function that takes the options, for errors.
         others: What else that function takes, for the closest name.
-
-    Returns:
-        The settings.
 
     Raises:
         ConfigError: For an option that there is not, with the closest one.

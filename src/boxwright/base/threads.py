@@ -25,9 +25,6 @@ def prepare_threads(environment: MutableMapping[str, str] = os.environ) -> None:
     """Set how OpenMP's threads wait, and how many there are where a container has fewer CPUs than it sees.
 
     What the user has set stays. Where PyTorch is imported already, nothing is changed: it would not be read.
-
-    Args:
-        environment: What is set.
     """
     if "torch" in sys.modules:
         return

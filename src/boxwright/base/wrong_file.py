@@ -21,9 +21,6 @@ def what_it_is_instead(file: str | Path | bytes) -> str:
 
     Args:
         file: The path, or the file's bytes.
-
-    Returns:
-        The end of a sentence.
     """
     if isinstance(file, bytes):
         head = file[:_HEAD]

@@ -48,7 +48,6 @@ def open_contenders(names: Sequence[str], settings: BenchmarkSettings) -> dict[s
 
     Args:
         names: Runs' folders, checkpoints, exported files, configurations, and torchvision's as `torchvision:NAME`.
-        settings: How.
 
     Returns:
         Contenders by name; compiled ones, and those in bfloat16, have that in theirs.
@@ -75,8 +74,6 @@ def time_contenders(
     Args:
         contenders: By name; the first is what others are compared with.
         pictures: Are repeated where a batch has more.
-        sizes: Of batches.
-        rounds: How many.
 
     Returns:
         Timings, and what the first batch costs of networks that can be counted, by name.

@@ -38,11 +38,6 @@ def facts(network: nn.Module, run: Run, look: Run) -> Facts:
 
     Args:
         network: As it was built, not optimized.
-        run: Whose memory is measured.
-        look: An inference by the network.
-
-    Returns:
-        The three.
     """
     peak = _peak_mib(run)
     return Facts(count_parameters(network), count_operations(network, look) / 1e9, peak)
@@ -58,7 +53,6 @@ def count_operations(network: nn.Module, look: Run) -> int:
 
     Args:
         network: As it was built, not optimized.
-        look: An inference by it.
 
     Returns:
         Both together: two for each pair.

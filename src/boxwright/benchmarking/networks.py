@@ -26,7 +26,6 @@ def open_network(name: str, settings: BenchmarkSettings) -> dict[str, Contender]
 
     Args:
         name: A run's folder, a checkpoint, a configuration, `preset:NAME`, or torchvision's as `torchvision:NAME`.
-        settings: How it is measured.
 
     Returns:
         Contenders by name; a compiled one, and one in bfloat16, has that in its name.

@@ -38,11 +38,6 @@ def read_costs() -> dict[str, PresetCost]:
 
 
 def write_costs(path: Path, costs: dict[str, PresetCost]) -> None:
-    """Write what presets cost, a line each.
-
-    Args:
-        path: The file.
-        costs: By name.
-    """
+    """Write what presets cost, a line each."""
     rows = ",\n".join(f"{json.dumps(name)}: {json.dumps(asdict(cost))}" for name, cost in sorted(costs.items()))
     write_whole(path, f"{{\n{rows}\n}}\n")

@@ -21,12 +21,6 @@ def count_preset(name: str) -> PresetCost:
 
     Only a first stage's choice of proposals looks at numbers, so that detectors without one are counted on PyTorch's
     `meta` device, which computes nothing.
-
-    Args:
-        name: The preset's name.
-
-    Returns:
-        What it costs.
     """
     config = load_config(f"{PREFIX}{name}")
     two_stage = config.model is not None and config.model.faster_rcnn is not None

@@ -30,9 +30,6 @@ def our_step(detector: Detector, pictures: Pictures) -> Run:
     Args:
         detector: Is put into training mode, and its weights do not change to speak of.
         pictures: uint8 [H, W, 3], of one size.
-
-    Returns:
-        What takes a step.
     """
     detector.train().to(memory_format=torch.channels_last)
     device = next(detector.parameters()).device

@@ -68,11 +68,7 @@ def build_align_det(config: m.AlignDet, categories: Categories | None) -> Detect
     """Build an AlignDet, or the RetinaNet that is left of it without later steps.
 
     Args:
-        config: The message.
         categories: The classes, for detections to carry.
-
-    Returns:
-        The detector, with fresh weights.
     """
     columns = ClassColumns(config.num_classes, background=0, unmatched=NO_COLUMN)
     check_classes(config, config.num_classes, columns, categories)

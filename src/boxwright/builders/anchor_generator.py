@@ -15,12 +15,6 @@ from boxwright.ops.anchors.ssd import SsdAnchorGenerator
 def build_anchor_generator(config: m.AnchorGenerator) -> AnchorGenerator:
     """Build a generator.
 
-    Args:
-        config: The message.
-
-    Returns:
-        The generator.
-
     Raises:
         ConfigError: For a kind that is not supported, or lists of unequal length.
     """

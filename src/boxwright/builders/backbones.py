@@ -122,11 +122,6 @@ def build_backbone(name: str, levels: Sequence[int], request: BackboneRequest) -
 
     Args:
         name: Of `_BACKBONES`, or timm's, as "timm/resnet18".
-        levels: Pyramid levels, finest first.
-        request: What else is asked.
-
-    Returns:
-        The backbone.
 
     Raises:
         ConfigError: For what the backbone has not.

@@ -48,16 +48,7 @@ def settings_or(config: m.Hyperparams | None, default: ConvSettings) -> ConvSett
 
 
 def build_classifier_backbone(config: m.Srn | m.AlignDet, levels: Sequence[int], image_channels: int) -> BuiltBackbone:
-    """Build a backbone up to the last level that is wanted.
-
-    Args:
-        config: The model's message.
-        levels: Pyramid levels, finest first.
-        image_channels: Channels of the image.
-
-    Returns:
-        The backbone.
-    """
+    """Build a backbone up to the last level that is wanted."""
     extraction = require(config.feature_extractor, config, "feature_extractor")
     request = BackboneRequest(extraction, _OWN.get(extraction.type, _RESNET), image_channels)
     built = build_backbone(extraction.type, levels, request)
@@ -89,11 +80,6 @@ def build_step(
         matcher: The message, or None for the default.
         loss: The message, or None for the default.
         defaults: What is meant where they are left out.
-        coder: Writes boxes as codes.
-        columns: The class head's columns.
-
-    Returns:
-        The criterion.
     """
     chosen = (loss or defaults[1]).classification_loss
     if columns.background == 0 and chosen is not None and "softmax" in (chosen.which("classification_loss") or ""):
@@ -127,9 +113,6 @@ def build_level_anchors(config: m.Srn | m.AlignDet, levels: Sequence[int]) -> An
     Args:
         config: The model's message, which has an `anchor_generator`.
         levels: The levels that there are, finest first.
-
-    Returns:
-        The generator.
 
     Raises:
         ConfigError: Where it is for other levels, or has more anchors on one than on another.
@@ -169,7 +152,6 @@ def level_numbers(config: Message, field: str, levels: Sequence[int]) -> tuple[i
     """Return the numbers, from the finest, of the levels that a field lists.
 
     Args:
-        config: The message.
         field: Its field of levels, by the power of 2 that is their stride.
         levels: The levels that there are, finest first.
 

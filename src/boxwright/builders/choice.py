@@ -16,12 +16,7 @@ def build_chosen(message: Message, oneof: str, table: Mapping[str, Callable[...,
 
     Args:
         message: The message that has the oneof.
-        oneof: The oneof's name.
         table: For each member its builder, which takes the member's message.
-        *args: Further arguments of the builder.
-
-    Returns:
-        What the builder returned.
 
     Raises:
         ConfigError: Where no member is present, or one that is not in the table.
@@ -40,10 +35,6 @@ def require(value: M | None, message: Message, field: str) -> M:
     Args:
         value: What it holds, or None.
         message: The message that has the field.
-        field: The field.
-
-    Returns:
-        The value.
 
     Raises:
         ConfigError: Where it is None.
@@ -55,14 +46,6 @@ def require(value: M | None, message: Message, field: str) -> M:
 
 def in_order(config: Message, low: str, high: str) -> tuple[Any, Any]:
     """Return two numbers of a message of which the first may not be over the second.
-
-    Args:
-        config: The message.
-        low: The field of the lesser.
-        high: The field of the larger.
-
-    Returns:
-        Both.
 
     Raises:
         ConfigError: Where they are the other way round.

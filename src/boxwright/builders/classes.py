@@ -8,17 +8,7 @@ from boxwright.types import Categories
 
 
 def check_classes(config: Message, num_classes: int, columns: ClassColumns, categories: Categories | None) -> None:
-    """Refuse a model without classes, and categories that it has no room for.
-
-    Args:
-        config: The model's message.
-        num_classes: As it has them.
-        columns: The class head's columns.
-        categories: The data's classes, where known.
-
-    Raises:
-        ConfigError: Where that is so.
-    """
+    """Refuse a model without classes, and categories that it has no room for."""
     if columns.num_classes < 1:
         raise config.refusal("num_classes", f"expected at least 1, found {num_classes}")
     if categories is not None and categories.num_slots > columns.num_classes:

@@ -89,11 +89,7 @@ def build_evaluation(config: m.TrainEvalPipelineConfig, reader: m.InputReader | 
     """Build an evaluation's plan.
 
     Args:
-        config: The whole configuration.
         reader: The reader of the data to evaluate on.
-
-    Returns:
-        The plan.
 
     Raises:
         ConfigError: For metrics that are not supported.

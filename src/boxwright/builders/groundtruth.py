@@ -17,8 +17,6 @@ def build_groundtruth(
     """Build what follows augmentation.
 
     Args:
-        config: The whole configuration.
-        categories: The data's classes.
         num_classes: Foreground classes of the detector, K.
 
     Returns:

@@ -22,12 +22,6 @@ def build_conv_settings(config: m.Hyperparams) -> ConvSettings:
 
     As in TF2, kernels of plain depthwise convolutions and the pointwise half of separable ones keep
     Keras's default unless `regularize_depthwise` or a predictor's own switch says otherwise.
-
-    Args:
-        config: The message.
-
-    Returns:
-        The settings.
     """
     rule = _kernel_rule(config)
     return ConvSettings(
@@ -44,12 +38,6 @@ def build_slim_conv_settings(config: m.Hyperparams) -> ConvSettings:
     """Build the settings of convolutions outside the backbone, as TF1 means them.
 
     Initializer and penalty are for kernels of every kind.
-
-    Args:
-        config: The message.
-
-    Returns:
-        The settings.
     """
     rule = _kernel_rule(config)
     return replace(
@@ -112,9 +100,6 @@ def caffe_xavier(kernel: Tensor) -> object:
 
     Args:
         kernel: [out, in, k, k], changed in place.
-
-    Returns:
-        The kernel.
     """
     limit = math.sqrt(3 / _fan(kernel, "FAN_IN"))
     return nn.init.uniform_(kernel, -limit, limit)
@@ -124,11 +109,7 @@ def variance_scaling(factor: float, mode: str) -> Initialize:
     """Make an initializer whose variance follows from the kernel's shape: a normal, cut at two deviations.
 
     Args:
-        factor: Multiplies the variance.
         mode: FAN_IN, FAN_OUT or FAN_AVG: what divides it.
-
-    Returns:
-        Fills a kernel, in place.
     """
 
     def initialize(kernel: Tensor) -> object:

@@ -30,12 +30,6 @@ _METHODS: dict[str, Resize] = {
 def build_image_resizer(config: m.ImageResizer) -> ImageResizer:
     """Build a resizer.
 
-    Args:
-        config: The message.
-
-    Returns:
-        The resizer.
-
     Raises:
         ConfigError: For a kind or a method that is not supported, or sizes that cannot be.
     """

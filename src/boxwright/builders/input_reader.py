@@ -28,11 +28,7 @@ def check_reader(config: m.InputReader | None, path: str, *, known: bool = False
 
     Args:
         config: The message, or None where it is missing.
-        path: Where it sits, for errors.
         known: Whether the classes are known from elsewhere.
-
-    Returns:
-        The message.
 
     Raises:
         ConfigError: Where something is missing, or not supported.
@@ -52,11 +48,7 @@ def build_dataset(config: m.InputReader | None, path: str, categories: Categorie
 
     Args:
         config: The message, or None where it is missing.
-        path: Where it sits, for errors.
         categories: The classes, where the reader names no label map.
-
-    Returns:
-        The data set.
 
     Raises:
         ConfigError: Where the message is missing, empty, or asks for what is not supported.
@@ -171,9 +163,6 @@ _READERS: dict[str, Callable[..., Dataset]] = {
 
 def build_categories(config: m.TrainEvalPipelineConfig) -> Categories | None:
     """Find the classes that a configuration names, without opening the data.
-
-    Args:
-        config: The whole configuration.
 
     Returns:
         The label map of the training reader, else of the first evaluation reader; None where

@@ -38,13 +38,9 @@ def build_criterion(
     """Build the criterion of an SSD, or of one step of a detector with several.
 
     Args:
-        loss: The message.
         assigner: Decides what each anchor should predict.
         by_num_matches: Whether losses are divided by the matched anchors.
         by_code_size: Whether the box loss is divided by the numbers of a code.
-
-    Returns:
-        The criterion.
     """
     miner = loss.hard_example_miner
     _check_selection(loss)
@@ -150,12 +146,8 @@ def build_hard_example_miner(
     """Build a miner.
 
     Args:
-        config: The message.
         classification_weight: Weight of the classification loss, for `loss_type: BOTH`.
         localization_weight: Weight of the localization loss, for `loss_type: BOTH`.
-
-    Returns:
-        The miner.
     """
     shares = {
         "BOTH": (classification_weight, localization_weight),

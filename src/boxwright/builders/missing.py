@@ -31,9 +31,6 @@ class Missing:
 def missing_for_training(config: m.TrainEvalPipelineConfig) -> list[Missing]:
     """Return what a configuration lacks.
 
-    Args:
-        config: The whole configuration.
-
     Returns:
         The fields, in the order in which they stand in a file; none where training can start.
     """
@@ -46,9 +43,6 @@ def _lacks(message: Message, field: str, what: str) -> Missing:
 
 def require_for_training(config: m.TrainEvalPipelineConfig) -> None:
     """Raise where a configuration lacks anything that training needs.
-
-    Args:
-        config: The whole configuration.
 
     Raises:
         ConfigError: Naming all that is missing.

@@ -34,11 +34,7 @@ def pyramid_levels(pyramid: Pyramid, finest: int) -> list[int]:
     """Return the levels of a pyramid that come from the backbone itself.
 
     Args:
-        pyramid: The message.
         finest: The finest level that the backbone has.
-
-    Returns:
-        Levels, finest first.
 
     Raises:
         ConfigError: Where the levels contradict each other.

@@ -38,11 +38,7 @@ def build_optimizer(config: m.Optimizer, version: int = 2) -> OptimizerPlan:
     """Build an optimizer's plan.
 
     Args:
-        config: The message.
         version: Which TensorFlow's meaning it has: 1 or 2.
-
-    Returns:
-        The plan.
 
     Raises:
         ConfigError: For an empty message, or a schedule that cannot be.
@@ -100,12 +96,6 @@ _OPTIMIZERS: dict[int, dict[str, Callable[[Any], UpdateRule]]] = {
 
 def build_schedule(config: m.LearningRate) -> Schedule:
     """Build a learning-rate schedule.
-
-    Args:
-        config: The message.
-
-    Returns:
-        The schedule.
 
     Raises:
         ConfigError: For an empty message, or steps that contradict each other.

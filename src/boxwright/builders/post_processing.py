@@ -34,12 +34,6 @@ def build_postprocessor(config: m.PostProcessing, box_coder: BoxCoder, backgroun
 def build_score_converter(config: m.PostProcessing) -> ScoreConverter:
     """Build a score converter.
 
-    Args:
-        config: The message.
-
-    Returns:
-        The converter.
-
     Raises:
         ConfigError: For a logit scale of 0.
     """
@@ -87,12 +81,6 @@ _CALIBRATIONS: dict[str, Callable[..., Calibration]] = {
 
 def build_nms(config: m.BatchNonMaxSuppression) -> Nms:
     """Build batch NMS.
-
-    Args:
-        config: The message.
-
-    Returns:
-        The suppression.
 
     Raises:
         ConfigError: For settings that contradict each other.

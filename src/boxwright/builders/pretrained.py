@@ -10,12 +10,6 @@ from boxwright.config import messages as m
 def wants_pretrained(model: m.DetectionModel) -> bool:
     """Return whether weights of the backbone are to be fetched where a run starts without others.
 
-    Args:
-        model: The model.
-
-    Returns:
-        Whether they are.
-
     Raises:
         ConfigError: Where nobody keeps such weights.
     """

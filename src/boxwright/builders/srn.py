@@ -65,11 +65,7 @@ def build_srn(config: m.Srn, categories: Categories | None) -> Detector:
     """Build an SRN, or what is left of it where parts are left out.
 
     Args:
-        config: The message.
         categories: The classes, for detections to carry.
-
-    Returns:
-        The detector, with fresh weights.
     """
     columns = ClassColumns(config.num_classes, background=0, unmatched=NO_COLUMN)
     check_classes(config, config.num_classes, columns, categories)

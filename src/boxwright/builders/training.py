@@ -91,13 +91,8 @@ def build_training(
     """Build a run's plan.
 
     Args:
-        config: The whole configuration.
-        workers: Processes that prepare samples.
         seed: Decides order and augmentation.
         skip_bad: Whether records that cannot be read are left out.
-
-    Returns:
-        The plan.
 
     Raises:
         ConfigError: Where something is missing, contradictory or not supported.

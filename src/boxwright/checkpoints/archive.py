@@ -29,7 +29,6 @@ def save_archive(content: dict[str, Any], file: BinaryIO) -> None:
     """Write content as `torch.save` does, with its digest as the archive's comment.
 
     Args:
-        content: Tensors and plain data.
         file: Empty, open for reading and writing.
     """
     torch.save(content, file)
@@ -83,9 +82,6 @@ def load_archive(path: str | Path) -> Any:
 
 def _prove_whole(file: BinaryIO) -> None:
     """Check a file's digest, or where it has none its archive's checksums.
-
-    Args:
-        file: The file.
 
     Raises:
         ValueError: Where they do not hold, or a part is packed: torch packs nothing, but a bomb is.

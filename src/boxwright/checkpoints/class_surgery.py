@@ -15,13 +15,7 @@ class ClassSurgery:
     """Which columns of a class predictor another one's columns become."""
 
     def __init__(self, source: Categories, target: Categories, num_classes: int) -> None:
-        """Pair classes by name.
-
-        Args:
-            source: The classes of the weights.
-            target: The classes of the detector.
-            num_classes: Foreground classes of the detector.
-        """
+        """Pair classes by name."""
         self.num_classes = num_classes
         self.pairs: list[tuple[int, int]] = []
         self.kept: list[str] = []
@@ -40,7 +34,6 @@ class ClassSurgery:
         Args:
             old: [A · C' · n, …], of the weights.
             new: [A · C · n, …], of the detector, with fresh values.
-            layer: For C and n.
 
         Returns:
             Like `new`; None where the two differ in more than their classes.
@@ -65,8 +58,6 @@ def map_classes(network: Network, values: dict[str, Tensor], surgery: ClassSurge
 
     Args:
         network: The network, with fresh values in its class predictor.
-        values: Tensors by our names.
-        surgery: What becomes of columns.
 
     Returns:
         The changed tensors by our names; None where there is no class predictor of the same make in both.

@@ -24,12 +24,7 @@ def write_tensorflow_checkpoint(detector: Detector, prefix: str | Path, *, step:
     TensorFlow restores it, as `load_weights` does; it holds no optimizer.
 
     Args:
-        detector: The detector.
         prefix: Where, such as `folder/ckpt-1`.
-        step: Steps it was trained.
-
-    Returns:
-        The prefix.
 
     Raises:
         CheckpointError: Where TF has no such network, or the disk is full.
@@ -46,11 +41,6 @@ def write_description(folder: str | Path, config: m.TrainEvalPipelineConfig, cat
     """Write what a TF2 checkpoint does not hold beside it: `pipeline.config` and `label_map.pbtxt`.
 
     Files that are there already stay.
-
-    Args:
-        folder: Where the checkpoint is.
-        config: The configuration.
-        categories: The classes, where known.
     """
     path = Path(folder) / "pipeline.config"
     if not path.exists():
@@ -62,13 +52,6 @@ def write_description(folder: str | Path, config: m.TrainEvalPipelineConfig, cat
 
 def write_safetensors(detector: Detector, path: str | Path) -> Path:
     """Write the weights under our names.
-
-    Args:
-        detector: The detector.
-        path: The file.
-
-    Returns:
-        The file.
 
     Raises:
         OutputError: Where it cannot be written.

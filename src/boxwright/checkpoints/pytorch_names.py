@@ -75,7 +75,6 @@ def from_pytorch(
 
     Args:
         network: The network that it is for.
-        state: Name to tensor.
         path: Where it comes from, for errors.
 
     Returns:

@@ -34,9 +34,6 @@ def read_safetensors(path: str | Path) -> dict[str, Tensor]:
     Args:
         path: The file; of ours, or of others, who write no digest.
 
-    Returns:
-        Name to tensor.
-
     Raises:
         CheckpointError: Where it cannot be read, or its digest does not hold.
     """

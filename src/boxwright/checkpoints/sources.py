@@ -62,9 +62,6 @@ def read_source(
         source: As `load_weights` takes it.
         use_average: Whether to take moving averages of the weights.
 
-    Returns:
-        The weights.
-
     Raises:
         CheckpointError: Where the source cannot be read, or has no averages.
     """

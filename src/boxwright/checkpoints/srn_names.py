@@ -18,14 +18,7 @@ def is_released_srn(state: Mapping[str, Tensor]) -> bool:
 
 
 def released_srn(backbone: TimmBackbone) -> Iterator[tuple[str, str, Callable[[Tensor], Tensor]]]:
-    """Yield our names, the release's, and what brings a tensor to ours; its backbone is timm's resnet50.
-
-    Args:
-        backbone: For its names.
-
-    Yields:
-        Ours, theirs, change.
-    """
+    """Yield our names, the release's, and what brings a tensor to ours; its backbone is timm's resnet50."""
     for name in backbone.body.state_dict():
         yield f"backbone.body.{name}", name, unchanged
     places = {

@@ -45,10 +45,6 @@ _FIELDS: dict[str, tuple[type | tuple[type, ...], type | None]] = {
 def write_checkpoint(content: dict[str, Any], path: Path) -> None:
     """Write a checkpoint so that it is there whole or not at all.
 
-    Args:
-        content: Tensors and plain data.
-        path: The file.
-
     Raises:
         CheckpointError: Where the disk is full or the folder is gone; what was there stays.
     """
@@ -65,9 +61,6 @@ def write_checkpoint(content: dict[str, Any], path: Path) -> None:
 
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
     """Read a checkpoint of ours; no code in it is run.
-
-    Args:
-        path: The file.
 
     Returns:
         Its content, each field of its type.
@@ -90,10 +83,6 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
 
 def check_content(content: dict[str, Any], path: str | Path) -> None:
     """Raise where a checkpoint lacks a field, or has one of another type.
-
-    Args:
-        content: What the file holds.
-        path: The file, for errors.
 
     Raises:
         CheckpointError: With the first such field.
@@ -139,12 +128,7 @@ class CheckpointStore:
         """Write a checkpoint, then drop the oldest beyond `keep`.
 
         Args:
-            step: Steps done.
-            content: Tensors and plain data.
             began: When the run began, in seconds since 1970; hours are counted from there.
-
-        Returns:
-            The file.
         """
         path = self.folder / f"ckpt-{step}.pt"
         write_checkpoint({"step": step, **content}, path)
@@ -199,9 +183,6 @@ def find_checkpoint(path: str | Path) -> tuple[Path, dict[str, Any]]:
 
     Args:
         path: A checkpoint, or a run's folder, whose newest is taken.
-
-    Returns:
-        The file and its content.
 
     Raises:
         CheckpointError: Where there is none, or it cannot be read.

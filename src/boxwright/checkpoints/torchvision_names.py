@@ -31,7 +31,6 @@ def torchvision_two_stage(network: FasterRCNN, backbone: TimmBackbone, state: Ma
 
     Args:
         network: The network; its backbone is timm's ResNet.
-        backbone: That backbone.
         state: Name to tensor; older and newer torchvisions call some layers otherwise.
 
     Yields:

@@ -30,11 +30,7 @@ def count_progress(title: str) -> Callable[[Iterable[T]], Iterable[T]]:
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """Import without collecting garbage: hundreds of classes are made, and all of them stay.
-
-    Yields:
-        Nothing.
-    """
+    """Import without collecting garbage: hundreds of classes are made, and all of them stay."""
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -49,7 +45,6 @@ def suggest(*words: object, when: str = "") -> None:
 
     Args:
         *words: Of the command, without the program's name.
-        when: What comes before it.
     """
     line = " ".join(word if word in _PLACES else shlex.quote(word) for word in map(str, words))
     console.print(f"next{when and f', {when}'}: boxwright {line}", markup=False)

@@ -51,7 +51,6 @@ def print_watched(step: int, evaluation: Evaluation | None, text: str) -> None:
     Args:
         step: Steps that the detector was trained.
         evaluation: What was found; None for a line of text.
-        text: The line.
     """
     if evaluation is None:
         console.print(text, markup=False)

@@ -91,9 +91,6 @@ def _show_warning(message: Warning | str, *_: object) -> None:
 def like_absl(arguments: list[str]) -> list[str]:
     """Take the forms in which TensorFlow's scripts take their switches.
 
-    Args:
-        arguments: Of the command line.
-
     Returns:
         They, with `--switch=true` as `--switch`, `--switch=false` as `--noswitch`, and without absl's own
         switches for its log.

@@ -55,14 +55,7 @@ def _clock(seconds: float | None) -> str:
 
 @contextmanager
 def progress_bar(on: Console = console) -> Iterator[Progress]:
-    """Show a bar whose tasks have fields `rate`, a text; `numbers`, texts; and `left`, seconds, where they are known.
-
-    Args:
-        on: Where it is shown.
-
-    Yields:
-        The bar.
-    """
+    """Show a bar whose tasks have fields `rate`, a text; `numbers`, texts; and `left`, seconds, where they are known."""
     bar = min(max(on.width // 8, _LEAST_BAR), _MOST_BAR)
     columns = (BarColumn(bar_width=bar), _Numbers(on.width - bar - 1))
     with Progress(*columns, console=on, transient=True, speed_estimate_period=_REMEMBERED_S) as progress:

@@ -89,11 +89,7 @@ def listening_socket(host: str, port: int) -> socket.socket:
     uvicorn's own does not: each answer would take 40 ms more.
 
     Args:
-        host: Its name or address.
         port: Its number; 0 for any that is free.
-
-    Returns:
-        The socket, bound.
 
     Raises:
         ConfigError: Where another listens, or the host is not this machine.

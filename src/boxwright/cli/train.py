@@ -37,7 +37,6 @@ class Narrator:
         """Start without a task; the first step shows the bar.
 
         Args:
-            progress: The bar.
             config: For the number of steps, and the images of one.
             clock: Tells seconds, by which lines are spaced.
         """

@@ -44,7 +44,6 @@ def apply_words(config: TrainEvalPipelineConfig, words: FieldWords) -> list[str]
 
     Args:
         config: The configuration, with `--set` applied.
-        words: What is asked for.
 
     Returns:
         Lines that say what they came to, where that is not plain.
@@ -73,9 +72,6 @@ def apply_words(config: TrainEvalPipelineConfig, words: FieldWords) -> list[str]
 
 def batch_override(words: FieldWords) -> list[str]:
     """Return the override that `--batch` stands for: a preset's rates follow it as the configuration is read.
-
-    Args:
-        words: What is asked for.
 
     Returns:
         One override; none where nothing, or auto, is asked for.

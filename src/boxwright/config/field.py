@@ -55,16 +55,11 @@ def Field(  # noqa: N802  # it stands where pydantic's stands
 
     Args:
         default: The value of a field that was never set.
-        description: What it means.
-        no_effect: Why it changes nothing.
         refused: What to do, as it cannot be used.
         note: What to know of a field that is honoured.
         values: Which values of a text are honoured; None for any.
         default_factory: Makes the default of a list.
         **constraints: pydantic's, such as `ge`.
-
-    Returns:
-        pydantic's field.
     """
     verdict = "refused" if refused else "without effect" if no_effect else "honoured"
     extra: Any = {"verdict": verdict, "note": refused or no_effect or note, "values": values}

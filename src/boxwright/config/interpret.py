@@ -28,7 +28,6 @@ def interpret(block: Block, message: type[M], path: str = "") -> M:
 
     Args:
         block: The tree of the message's inside.
-        message: The message's class.
         path: Where the message sits in the whole configuration, for errors.
 
     Returns:
@@ -69,7 +68,6 @@ def merge(block: Block, into: Message, path: str = "") -> None:
 
     Args:
         block: The tree of the message's inside.
-        into: The message that changes.
         path: Where the message sits in the whole configuration, for errors.
 
     Raises:
@@ -95,9 +93,6 @@ def set_field(message: Message, name: str, value: Value, path: str, *, append: b
     """Set one field from a tree value; another member of the same oneof is cleared.
 
     Args:
-        message: The message that changes.
-        name: The field.
-        value: Its new value.
         path: The field's path in the whole configuration, for errors.
         append: Whether a list grows (as in a merge) or is replaced.
 
@@ -208,11 +203,6 @@ _WANTED = {
 
 def read_scalar(scalar: Scalar, spec: FieldSpec, path: str) -> Any:
     """Read a scalar as its field's type.
-
-    Args:
-        scalar: The scalar of the tree.
-        spec: What the field holds.
-        path: The field's path, for errors.
 
     Returns:
         A float, int, bool, str or enum member.

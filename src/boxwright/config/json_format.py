@@ -38,10 +38,6 @@ def _parser() -> Lark:
 def parse_json(text: str, file: str) -> Value:
     """Read JSON into a tree.
 
-    Args:
-        text: The source.
-        file: Its name, for errors.
-
     Returns:
         The tree; strings are bare words, as JSON has no others to write enums and infinities with.
 

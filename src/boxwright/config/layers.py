@@ -49,9 +49,6 @@ def _replace(message: Message, name: str, value: Any) -> None:
 def set_classes(config: TrainEvalPipelineConfig) -> None:
     """Move the top-level `num_classes` into the model, whatever its family.
 
-    Args:
-        config: The whole configuration, which changes.
-
     Raises:
         ConfigError: Where there is no model, or the same file gives it another number.
     """

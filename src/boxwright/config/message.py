@@ -139,9 +139,6 @@ class Message(BaseModel):
         Args:
             field: A field of this message, or what it holds as `field.member`; "" for the message itself.
             problem: What is wrong, and what to do, in one line.
-
-        Returns:
-            The error, for the caller to raise.
         """
         where = self.location(field.split(".")[0]) or self._start
         text = f"{self.path_of(field)}: {problem}"
@@ -164,11 +161,7 @@ class Message(BaseModel):
                         item.set_path(f"{where}[{number}]")
 
     def clear(self, name: str) -> None:
-        """Make a field absent.
-
-        Args:
-            name: A field of this message.
-        """
+        """Make a field absent."""
         spec = type(self).model_fields[name]
         self.__dict__[name] = spec.get_default(call_default_factory=True)
         self.model_fields_set.discard(name)

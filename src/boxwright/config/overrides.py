@@ -27,7 +27,6 @@ def apply_override(config: Message, override: str) -> None:
     """Apply one override to a configuration, in place.
 
     Args:
-        config: The configuration.
         override: `path=value` (a string may stand without quotes; an index `[i]` or `.i` names one
             of a repeated message and may be left out where there is only one), or text format,
             which is merged.

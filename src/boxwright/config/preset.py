@@ -26,11 +26,7 @@ def preset_path(name: str, named_at: Location | None = None) -> Path:
     """Return the file of a preset.
 
     Args:
-        name: The preset's name.
         named_at: Where a configuration names it, for the error.
-
-    Returns:
-        The file.
 
     Raises:
         ConfigError: Where there is no preset of that name; with the closest names.
@@ -48,9 +44,6 @@ def preset_path(name: str, named_at: Location | None = None) -> Path:
 
 def preset_text(name: str) -> str:
     """Return a preset as it is written, with its comments.
-
-    Args:
-        name: The preset's name.
 
     Returns:
         Text format; it may name another preset that it changes.

@@ -98,12 +98,5 @@ PUBLISHED: dict[str, tuple[Weights, ...]] = _of_zoo() | {
 
 
 def published_for(preset: str) -> tuple[Weights, ...]:
-    """Return the weights that are known for a preset, those of the whole detector first; none where it starts fresh.
-
-    Args:
-        preset: A preset's name.
-
-    Returns:
-        They.
-    """
+    """Return the weights that are known for a preset, those of the whole detector first; none where it starts fresh."""
     return PUBLISHED.get(preset, ())

@@ -71,10 +71,6 @@ def report(message: Message, path: str = "") -> Iterator[FieldReport]:
     What lies below a refused field is refused with it. A refused switch that is set to its default
     asks for nothing, and counts as honoured.
 
-    Args:
-        message: The message.
-        path: Where it sits.
-
     Yields:
         One report a set field, in the order of declaration.
     """
@@ -127,10 +123,6 @@ def grouped(found: Sequence[FieldReport]) -> list[list[FieldReport]]:
 
 def refuse_unsupported(message: Message, path: str) -> None:
     """Raise if a message asks for anything that is not supported.
-
-    Args:
-        message: The message.
-        path: Where it sits.
 
     Raises:
         ConfigError: Naming every refused field, outermost only, with what to do.

@@ -62,10 +62,6 @@ _EXPECTED = {
 def parse_text(text: str, file: str) -> Block:
     """Read text format into a tree.
 
-    Args:
-        text: The source.
-        file: Its name, for errors.
-
     Returns:
         The tree of the whole document.
 

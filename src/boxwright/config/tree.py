@@ -32,9 +32,6 @@ class Location:
 
         Args:
             message: What is wrong, in one line.
-
-        Returns:
-            The error, for the caller to raise.
         """
         return ConfigError(f"{self}: {shortened(message, _LONGEST)}")
 

@@ -79,10 +79,7 @@ class AnchorCriterion:
         """Say what predictions cost.
 
         Args:
-            predictions: What the network said.
-            assigned: What each anchor should predict.
             anchors: In the units in which boxes are coded.
-            targets: The groundtruth.
 
         Returns:
             `Loss/localization_loss` and `Loss/classification_loss`.
@@ -135,7 +132,6 @@ class AnchorCriterion:
         """Say how a batch was assigned and what its anchors cost, for a run's log.
 
         Args:
-            predictions: What the network said.
             targets: The groundtruth, in pixels of the network's input.
 
         Returns:

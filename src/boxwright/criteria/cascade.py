@@ -99,7 +99,6 @@ class CascadeCriterion:
         """Say how a batch was assigned in each step, and what its anchors cost.
 
         Args:
-            predictions: What the network said.
             targets: The groundtruth, in pixels of the network's input.
 
         Returns:

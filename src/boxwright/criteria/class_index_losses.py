@@ -27,7 +27,6 @@ def as_rows(classes: Tensor, count: int) -> Tensor:
 
     Args:
         classes: int64 [B, A], columns; or float [B, A, C], which are returned as they are.
-        count: C.
 
     Returns:
         float [B, A, C].

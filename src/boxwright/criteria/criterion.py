@@ -33,11 +33,7 @@ class Criterion(Protocol[P]):
         """Return the terms of the loss of a batch, or of a part of one.
 
         Args:
-            predictions: What the network said.
             targets: The groundtruth, in pixels of the network's input.
-
-        Returns:
-            Name to term.
         """
         ...
 
@@ -45,10 +41,6 @@ class Criterion(Protocol[P]):
         """Return how a batch was assigned and what it costs, for the log.
 
         Args:
-            predictions: What the network said.
             targets: The groundtruth, in pixels of the network's input.
-
-        Returns:
-            What a log shows.
         """
         ...

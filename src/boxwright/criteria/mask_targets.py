@@ -27,8 +27,6 @@ def mask_targets(
         masks: The groundtruth's, in the frame of the network's input.
         match: int64 [B, D]; the object of each region, below 0 for none.
         boxes: float32 [B, D, 4], xyxy in pixels of the input.
-        size: (h, w).
-        input_size: (height, width) of the input.
         fade: As for `crop_and_resize`.
 
     Returns:

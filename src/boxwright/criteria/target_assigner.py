@@ -110,9 +110,6 @@ class Assigner(Protocol):
         Args:
             anchors: float32 [A, 4] or [B, A, 4], xyxy.
             targets: The groundtruth, in the same frame.
-
-        Returns:
-            The targets of every anchor.
         """
         ...
 

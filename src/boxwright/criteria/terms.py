@@ -48,8 +48,5 @@ class LossTerm:
 
         Args:
             terms: Name to term; at least one.
-
-        Returns:
-            A scalar.
         """
         return torch.stack(list(LossTerm.values(terms).values())).sum()

@@ -140,8 +140,6 @@ class MaskCriterion:
         """Return the term, divided by the pixels of the masks that count in the whole batch.
 
         Args:
-            instances: The masks.
-            targets: The groundtruth.
             input_size: (height, width) of the network's input.
 
         Returns:
@@ -200,7 +198,6 @@ class TwoStageCriterion:
         """Say how well a batch was proposed and classified.
 
         Args:
-            predictions: What the network said.
             targets: The groundtruth, in pixels of the network's input.
 
         Returns:
@@ -229,7 +226,6 @@ def accuracies(logits: Tensor, assigned: AnchorTargets, valid: Tensor) -> dict[s
 
     Args:
         logits: float [B, R, K + 1].
-        assigned: What each should be.
         valid: bool [B, R].
 
     Returns:

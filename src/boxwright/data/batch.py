@@ -68,9 +68,6 @@ class Batch:
 
         Args:
             parts: How many; no more than there are images.
-
-        Returns:
-            The parts.
         """
         if parts == 1:
             return [self]
@@ -88,9 +85,6 @@ class Batch:
 
     def share_memory(self) -> Batch:
         """Move to memory that processes share.
-
-        Returns:
-            This batch.
 
         Raises:
             RuntimeError: Where there is no room.
@@ -111,7 +105,6 @@ def to_input(sample: Sample, resizer: Resizer) -> Sample:
     Pixels of uint8 are rounded after resizing; masks take the nearest.
 
     Args:
-        sample: The sample.
         resizer: Brings images to the network's size.
 
     Returns:
@@ -133,12 +126,8 @@ def learnable(sample: Sample, true_size: tuple[int, int], image: NDArray[Any] | 
     left out.
 
     Args:
-        sample: The sample.
         true_size: (height, width) of its image in the input.
         image: The input itself; without, the sample has an image without channels.
-
-    Returns:
-        A sample.
     """
     height, width = sample.image.shape[:2]
     scale = np.array([true_size[1] / width, true_size[0] / height], np.float32)
@@ -188,9 +177,6 @@ def collate(samples: Sequence[Sample]) -> Batch:
 
     Args:
         samples: At least one, as `to_input` returns them.
-
-    Returns:
-        The batch.
     """
     sizes = [sample.true_size or sample.image.shape[:2] for sample in samples]
     images = _stack([sample.image for sample in samples])

@@ -46,11 +46,8 @@ class CocoDataset:
         """Read the annotation file.
 
         Args:
-            annotations: The JSON file.
             image_folder: The folder that `file_name` is relative to; without, the annotation
                 file's own, or `images` beside it.
-            categories: A label map.
-            load_masks: Whether samples carry masks.
             allow_paths_outside: Whether a `file_name` may lead out of the image folder.
 
         Raises:
@@ -278,11 +275,6 @@ def _is_whole(value: object) -> bool:
 
 def coco_annotation(sample: Sample, number: int, category_id: int) -> dict[str, Any]:
     """Describe one object as COCO does, without its id. Coordinates are kept to 1/1000 pixel.
-
-    Args:
-        sample: The sample.
-        number: The object's index in it.
-        category_id: The id of its class.
 
     Returns:
         `category_id`, `bbox`, `area`, `iscrowd`; `segmentation` where there is a mask; and, as extensions, `difficult`

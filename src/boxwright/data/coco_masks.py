@@ -25,7 +25,6 @@ def decode_mask(segmentation: Any, size: tuple[int, int], where: str) -> NDArray
     Args:
         segmentation: As COCO has it: a list of polygons, or `{"size": [h, w], "counts": …}`.
         size: (height, width) of the image, which run lengths must be of.
-        where: File and annotation, for errors.
 
     Returns:
         uint8 [H, W] of 0 and 1.
@@ -106,12 +105,7 @@ def check_mask_memory(count: int, size: tuple[int, int], where: str) -> None:
     """Raise if the masks of an image are more than memory should be taken for.
 
     Args:
-        count: How many masks.
-        size: (height, width) of the image.
         where: File and record, for the message.
-
-    Raises:
-        DataError: Where they are.
     """
     if problem := MASK_PIXELS.exceeded(count * size[0] * size[1]):
         raise DataError(f"{where}: {count} masks of {size[0]}×{size[1]}: {problem}")

@@ -40,9 +40,6 @@ _LIKE_A_FLAG = re.compile(r"\s-?[01]$")
 def detect_format(path: str | Path) -> DataFormat:
     """Guess what kind of data a path names.
 
-    Args:
-        path: The path.
-
     Returns:
         YOLO for a .yaml and for a folder with a data.yaml, COCO for .json and for a folder with Roboflow's
         `_annotations.coco.json`, VOC for any other folder, Open Images for .csv, WIDER FACE and FDDB for a .txt that
@@ -79,11 +76,7 @@ def open_dataset(
             that the data themselves name.
         image_set: For VOC, a list in `ImageSets/Main`; for YOLO train (as without), val or test.
         image_folder: For COCO, Open Images, WIDER FACE and FDDB, where the images are.
-        load_masks: Whether samples carry masks.
         allow_paths_outside: Whether annotations may name files outside their folder.
-
-    Returns:
-        The data set.
 
     Raises:
         DataError: Where the data cannot be opened, or nothing names the classes.
@@ -125,13 +118,8 @@ def write_tfrecords(
     """Write a data set as TFRecords, and its label map as `label_map.pbtxt` beside them.
 
     Args:
-        dataset: The data.
         path: The file; with several shards, `-00000-of-00003` and so on are appended.
-        num_shards: How many files.
         progress: Wraps the indices, to show how far it is.
-
-    Returns:
-        The files.
 
     Raises:
         DataError: Where a label map of other classes lies there already.
@@ -171,12 +159,7 @@ def write_coco(dataset: Dataset, path: str | Path, *, progress: Progress = _all)
     The JSON file comes last, so that what reads it finds all of its images.
 
     Args:
-        dataset: The data.
-        path: The JSON file.
         progress: Wraps the indices, to show how far it is.
-
-    Returns:
-        The file.
 
     Raises:
         OutputError: Where the disk is full or the folder cannot be written.
@@ -207,12 +190,7 @@ def write_voc(dataset: Dataset, path: str | Path, *, progress: Progress = _all) 
     """Write a data set as a VOC folder, with one list of all images, `ImageSets/Main/all.txt`.
 
     Args:
-        dataset: The data.
-        path: The folder.
         progress: Wraps the indices, to show how far it is.
-
-    Returns:
-        The folder.
     """
     stems: list[str] = []
     taken: set[str] = set()
@@ -239,7 +217,6 @@ def write_yolo(dataset: Dataset, path: str | Path, split: str = "train", *, prog
     Lists that a `data.yaml` of the same classes has already stay in it.
 
     Args:
-        dataset: The data.
         path: The `data.yaml`.
         split: The list's name: train, val or test.
         progress: Wraps the indices, to show how far it is.

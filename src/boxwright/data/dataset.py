@@ -35,9 +35,6 @@ class Dataset(Protocol):
         Args:
             index: From 0.
 
-        Returns:
-            The sample.
-
         Raises:
             DataError: Where it cannot be read; with file and place.
         """

@@ -23,13 +23,8 @@ def write_demo_data(
     """Write the shapes as TFRecords with their label map, a contact sheet, and a configuration.
 
     Args:
-        out: The demo's folder.
-        train_images: Images for training.
         val_images: Images for evaluation; of another seed, so none is seen in training.
         progress: Wraps indices, to show how far it is.
-
-    Returns:
-        The configuration's path.
     """
     data = out / "data"
     training, held_out = (

@@ -101,10 +101,6 @@ class ClassScores:
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
         """Insist on one score a class.
 
-        Args:
-            sample: The sample.
-            rng: Not used.
-
         Returns:
             A sample with `class_scores`.
 

@@ -45,7 +45,6 @@ def decode_image(
 
     Args:
         data: The file's bytes.
-        where: Its name, for errors.
         upright: Whether to apply an EXIF orientation.
         declared: The (height, width) that the annotation states, if it does.
 
@@ -112,10 +111,6 @@ def image_size(data: bytes, where: str) -> tuple[int, int]:
 
     Args:
         data: The file's bytes.
-        where: Its name, for errors.
-
-    Returns:
-        The size as stored.
 
     Raises:
         DataError: As `decode_image`.
@@ -179,7 +174,6 @@ def read_image(
     """Read and decode an image file.
 
     Args:
-        path: The file.
         upright: As for `decode_image`.
         declared: As for `decode_image`.
 
@@ -233,9 +227,6 @@ def recompress_jpeg(image: NDArray[np.uint8], quality: int) -> NDArray[np.uint8]
     Args:
         image: uint8 [H, W, 3].
         quality: 0 to 100; 0 counts as 1.
-
-    Returns:
-        An image of the same shape.
     """
     return np.asarray(simplejpeg.decode_jpeg(encode_jpeg(image, max(quality, 1)), fastdct=True))
 

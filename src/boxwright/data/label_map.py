@@ -21,9 +21,6 @@ def load_label_map(path: str | Path) -> Categories:
     Args:
         path: The file; or `preset:voc_label_map.pbtxt`, which comes with Boxwright.
 
-    Returns:
-        The classes.
-
     Raises:
         DataError: For a map without items, an item without name or id, id 0 (which is background),
             or two items of one id or name; with the item's place.
@@ -61,12 +58,7 @@ def _category(item: StringIntLabelMapItem) -> Category:
 
 
 def write_label_map(categories: Categories, path: str | Path) -> None:
-    """Write a label map; ids are labels plus 1.
-
-    Args:
-        categories: The classes.
-        path: The file.
-    """
+    """Write a label map; ids are labels plus 1."""
     write_whole(path, label_map_text(categories))
 
 

@@ -32,7 +32,6 @@ class ListedDataset:
         """Take the list.
 
         Args:
-            dataset: All samples.
             rows: Numbers and file names, as `read_sample_list` returns them.
             path: Where the list was read from, for messages.
             change: What becomes of each sample that is read.
@@ -68,9 +67,6 @@ class ListedDataset:
         Args:
             index: From 0.
 
-        Returns:
-            The sample.
-
         Raises:
             DataError: Where it cannot be read, or is another than the list names.
         """
@@ -96,9 +92,6 @@ class ListedDataset:
 
 def read_sample_list(path: str | Path) -> list[tuple[int, str]]:
     """Read a list of samples.
-
-    Args:
-        path: The file.
 
     Returns:
         Numbers and names; a name is empty where there was none.

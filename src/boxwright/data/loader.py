@@ -56,10 +56,7 @@ class TrainingExamples(torch.utils.data.Dataset[Sample | BoxwrightError]):
         """Remember the parts.
 
         Args:
-            dataset: Where samples come from.
-            augmentation: What happens to them.
             resizer: Brings them to the network's size.
-            seed: Decides what happens.
             skip_bad: Whether the sample after one that cannot be read takes its place.
         """
         self.skip_bad = skip_bad
@@ -303,10 +300,7 @@ def training_batches(
     """Make the stream of batches.
 
     Args:
-        examples: Where examples come from.
-        settings: How.
         start: How many samples have come before, for resuming after a stop.
-        processes: Those that share each batch.
         patience: Seconds without a batch after which the workers count as stuck.
         run: The run's folder, which has the workers' sockets; None for the system's temporary folder.
 
@@ -338,14 +332,10 @@ def samples_in_order(
     """Yield samples as they are asked for, read and decoded ahead by workers.
 
     Args:
-        dataset: The data.
         indices: Which samples, in order.
         workers: Processes that read; 0 to read here.
         patience: Seconds without a sample after which the workers count as stuck.
         run: The run's folder, which has the workers' sockets; None for the system's temporary folder.
-
-    Yields:
-        One sample an index.
 
     Raises:
         BoxwrightError: Where a sample cannot be read, or a worker died or is stuck.
@@ -363,7 +353,6 @@ def samples_or_errors(
     """Yield samples, or why they cannot be read, as `samples_in_order` does.
 
     Args:
-        dataset: The data.
         indices: Which samples, in order.
         workers: Processes that read; 0 to read here.
         patience: Seconds without a sample after which the workers count as stuck.

@@ -57,7 +57,6 @@ def sample_keys(
 
     Args:
         sizes: How many samples each source has; their indices follow one another.
-        settings: How.
         start: How many samples have come before.
         wide: bool [samples]: which images are wider than high; needed to group.
 

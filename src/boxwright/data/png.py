@@ -18,14 +18,7 @@ _STEP = 1 << 20
 
 
 def check_png(data: bytes) -> None:
-    """Raise if a PNG is damaged or rows are missing.
-
-    Args:
-        data: The file.
-
-    Raises:
-        ValueError: With what is wrong.
-    """
+    """Raise if a PNG is damaged or rows are missing."""
     missing = -1
     unpacker = zlib.decompressobj()
     for kind, body in _chunks(data):

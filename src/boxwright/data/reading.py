@@ -29,9 +29,6 @@ def reading(where: str) -> Iterator[None]:
     Args:
         where: File and record, for the message.
 
-    Yields:
-        Nothing.
-
     Raises:
         DataError: With the place and the cause.
     """
@@ -51,11 +48,7 @@ def checked_sample(sample: Sample, where: str) -> Sample:
     """Return a sample as it is, or raise where a number in it would spoil what follows.
 
     Args:
-        sample: The sample.
         where: File and record, for the message.
-
-    Returns:
-        The sample.
 
     Raises:
         DataError: For boxes, weights, areas or class scores that are not finite, and boxes far beyond any image.
@@ -76,11 +69,7 @@ def finite_number(value: Any, where: str) -> float:
     """Return a number that a file states.
 
     Args:
-        value: What the file has there.
         where: File, record and field, for the message.
-
-    Returns:
-        The number.
 
     Raises:
         DataError: Where it is no number, or not a finite one.
@@ -100,11 +89,7 @@ def whole_number(value: Any, where: str) -> int:
     """Return a whole number that a file states; 3.0 is one.
 
     Args:
-        value: What the file has there.
         where: File, record and field, for the message.
-
-    Returns:
-        The number.
 
     Raises:
         DataError: Where it is no number, or has a fraction.
@@ -122,12 +107,8 @@ def inside(folder: Path, name: str, where: str, *, allow_outside: bool) -> Path:
 
     Args:
         folder: The folder that names are relative to.
-        name: What the annotation says.
         where: File and record, for the message.
         allow_outside: Whether absolute names, and `..` beyond the folder, are meant so.
-
-    Returns:
-        The path.
 
     Raises:
         DataError: For a name that leads out of the folder, or that no file can have.

@@ -39,9 +39,7 @@ class ShapesDataset:
         """Describe the data set.
 
         Args:
-            count: How many images.
             seed: Two seeds give two unrelated data sets.
-            size: (height, width) of the images.
             max_objects: The most shapes drawn in an image; about one image in fifteen has none.
             radii: The least and the largest of a shape, in units of the image's shorter side.
         """
@@ -67,9 +65,6 @@ class ShapesDataset:
         Returns:
             The sample; boxes and masks are of what can be seen of each shape. A shape of which
             less than two fifths can be seen is not annotated, and is not drawn.
-
-        Raises:
-            IndexError: Beyond the end.
         """
         image, masks, labels = self._drawing(index)
         return Sample(

@@ -47,12 +47,7 @@ class Survey:
     unreadable: list[str] = field(default_factory=list)
 
     def add(self, sample: Sample, categories: Categories) -> None:
-        """Count one sample.
-
-        Args:
-            sample: The sample.
-            categories: The classes.
-        """
+        """Count one sample."""
         self.images += 1
         self.left_out += sample.left_out
         self.empty += not len(sample.boxes)
@@ -110,12 +105,8 @@ def survey_dataset(
     A sample that cannot be read is counted and named, and the rest is read.
 
     Args:
-        dataset: The data.
         num_pictures: How many samples to return for a contact sheet, spread evenly.
         progress: Wraps the indices, to show how far it is.
-
-    Returns:
-        The survey, and the samples.
     """
     survey, shown = Survey(), []
     wanted: NDArray[np.int64] = np.unique(np.linspace(0, len(dataset) - 1, num_pictures).astype(np.int64))

@@ -67,10 +67,6 @@ _Example = _example_class()
 def read_features(record: bytes, where: str) -> Features:
     """Parse a record.
 
-    Args:
-        record: A serialized tf.train.Example.
-        where: Its place, for errors.
-
     Returns:
         Key to its list of bytes, floats or integers.
 
@@ -106,8 +102,6 @@ def decode_example(
 
     Args:
         features: What `read_features` returned.
-        categories: The label map.
-        where: The record's place, for errors.
         masks: How instance masks are stored, if they are to be read.
         num_keypoints: Keypoints an object, if they are to be read.
         multiclass_scores: Whether scores of all classes are to be read.
@@ -155,10 +149,6 @@ def encoded_image(features: Features, where: str) -> bytes:
 
     Args:
         features: What `read_features` returned.
-        where: The record's place, for errors.
-
-    Returns:
-        Its bytes.
 
     Raises:
         DataError: Where there is none.
@@ -174,8 +164,6 @@ def text_feature(features: Features, key: str, where: str) -> str:
 
     Args:
         features: What `read_features` returned.
-        key: The feature.
-        where: The record's place, for errors.
 
     Returns:
         The text; empty where there is none. A number, as some writers store ids, is written out.
@@ -343,9 +331,6 @@ def encode_example(sample: Sample, image: bytes, categories: Categories) -> byte
         sample: The sample; masks (as PNG) and keypoints are written where there are any.
         image: The image file's bytes.
         categories: The classes; ids are labels plus 1.
-
-    Returns:
-        The record.
     """
     height, width = sample.image.shape[:2]
     example = _Example()

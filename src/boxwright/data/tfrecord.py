@@ -105,7 +105,6 @@ class TFRecordFile:
         """Open a file and find its records.
 
         Args:
-            path: The file.
             compression: How it is packed; "auto" looks at its first bytes.
 
         Raises:
@@ -133,7 +132,6 @@ class TFRecordFile:
 
         Raises:
             DataError: Where its checksum does not match.
-            IndexError: Beyond the end.
         """
         if not 0 <= index < len(self):
             raise IndexError(index)

@@ -32,7 +32,6 @@ class TFRecordDataset:
 
         Args:
             paths: Paths, globs, or `name@count`.
-            categories: The label map.
             masks: How masks are stored, if they are to be read.
             num_keypoints: Keypoints an object, if they are to be read.
             multiclass_scores: Whether scores of all classes are to be read.
@@ -74,9 +73,6 @@ class TFRecordDataset:
 
         Args:
             index: From 0.
-
-        Returns:
-            The sample.
 
         Raises:
             DataError: Where the record is damaged or is not an annotated image.

@@ -237,12 +237,6 @@ def _parse_object(element: ET.Element, path: Path) -> _Object:
 def write_voc_annotation(sample: Sample, filename: str, categories: Categories, path: str | Path) -> None:
     """Write one annotation. Coordinates are written as integers where they are, else to 1/1000 pixel.
 
-    Args:
-        sample: The sample.
-        filename: The image's file name.
-        categories: The classes.
-        path: The XML file.
-
     Raises:
         OutputError: For a name that XML cannot hold; where the file cannot be written.
     """

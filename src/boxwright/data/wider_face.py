@@ -67,10 +67,6 @@ def face_label(categories: Categories, path: Path) -> int:
 
     Args:
         categories: The classes, of which one is named face, or there is only one.
-        path: The annotations, for errors.
-
-    Returns:
-        The label.
 
     Raises:
         DataError: Where that is not so.

@@ -14,12 +14,7 @@ from boxwright.types import Sample
 
 
 def write_yolo_labels(sample: Sample, path: Path) -> None:
-    """Write the objects of a sample: class from 0, center, width and height; an empty file where there are none.
-
-    Args:
-        sample: The sample.
-        path: The text file.
-    """
+    """Write the objects of a sample: class from 0, center, width and height; an empty file where there are none."""
     height, width = sample.image.shape[:2]
     lines = []
     for label, (x1, y1, x2, y2) in zip(sample.labels.tolist(), sample.boxes.astype(float).tolist(), strict=True):
@@ -35,7 +30,6 @@ def write_yolo_yaml(path: Path, split: str, names: Sequence[str]) -> Iterator[No
 
     Args:
         path: The file; lists that it has already stay.
-        split: The list's name.
         names: Of the classes, in order.
 
     Yields:

@@ -37,7 +37,6 @@ class EventFile:
         """Make the file.
 
         Args:
-            folder: Where; it is made.
             purge_step: The step from which on TensorBoard is to forget what earlier files of the folder say.
 
         Raises:
@@ -59,22 +58,14 @@ class EventFile:
         self.close()
 
     def scalar(self, tag: str, value: float, step: int) -> None:
-        """Write a number.
-
-        Args:
-            tag: Its name.
-            value: The number.
-            step: Steps done.
-        """
+        """Write a number."""
         self._write(step=step, summary=summary.scalar(tag, value))  # type: ignore[no-untyped-call]
 
     def image(self, tag: str, picture: NDArray[np.uint8], step: int) -> None:
         """Write a picture: no larger than a screen shows, as JPEG or PNG, whichever is smaller.
 
         Args:
-            tag: Its name.
             picture: uint8 [H, W, 3].
-            step: Steps done.
         """
         shown = Image.fromarray(picture)
         shown.thumbnail((_SIDE, _SIDE))
@@ -86,9 +77,7 @@ class EventFile:
         """Write how values are spread.
 
         Args:
-            tag: Its name.
             values: Of any shape.
-            step: Steps done.
         """
         self._write(step=step, summary=summary.histogram(tag, values, _HISTOGRAM_EDGES))  # type: ignore[no-untyped-call]
 
@@ -112,11 +101,7 @@ def draws_pictures(step: int, before: int) -> bool:
     So what a run writes grows with the logarithm of its length, and is the same where it was resumed.
 
     Args:
-        step: Steps done.
         before: Where there might have been pictures before; -1 for nowhere.
-
-    Returns:
-        Whether it does.
     """
     return before < 0 or _division(step) > _division(before)
 
@@ -129,11 +114,7 @@ def evaluation_folder(model_dir: Path, name: str) -> Path:
     """Name the folder of an evaluation's events, as TF2 does.
 
     Args:
-        model_dir: The run's folder.
         name: The evaluation reader's name; may be empty.
-
-    Returns:
-        The folder.
     """
     return model_dir / "eval" / name if name else model_dir / "eval"
 
@@ -144,9 +125,7 @@ def write_evaluation_events(
     """Write an evaluation to TensorBoard under TF2's tags.
 
     Args:
-        events: The folder's file.
         step: Steps that the detector was trained.
-        metrics: Metric name to value.
         pictures: Image id to detections beside truth; written where `draws_pictures` says so.
         before: The step of the evaluation before; -1 for none.
     """

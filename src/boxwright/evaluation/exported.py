@@ -26,9 +26,6 @@ def evaluate_exported(
     """Run an exported detector over the data that the settings choose.
 
     Args:
-        config: The configuration.
-        detector: The opened file.
-        settings: What is evaluated.
         progress: Wraps the indices and takes a title, to show how far it is.
 
     Returns:
@@ -45,10 +42,6 @@ def evaluate_exported(
 
 def look_of_export(detector: ExportedDetector, settings: EvaluationSettings) -> Look:
     """Return what looks at samples.
-
-    Args:
-        detector: The opened file.
-        settings: What is evaluated.
 
     Returns:
         From samples to what is found in each, without losses.
@@ -70,12 +63,7 @@ def samples_by_threads(dataset: Dataset, indices: Sequence[int], workers: int) -
     """Yield samples in order, read and decoded a few ahead by threads: decoding images releases Python's lock.
 
     Args:
-        dataset: The data.
-        indices: Which.
         workers: Threads; 0 to read here.
-
-    Yields:
-        One sample an index.
     """
     if not workers:
         yield from (dataset[index] for index in indices)

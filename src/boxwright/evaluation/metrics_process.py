@@ -33,8 +33,6 @@ def sum_up_beside(parts: Sequence[Part], plan: EvaluationPlan, categories: Categ
 
     Args:
         parts: Of all images, in any order.
-        plan: How they were looked at.
-        categories: The classes that are counted.
 
     Returns:
         Done already where there are few images. Where the other process fails, it says so and computes here.

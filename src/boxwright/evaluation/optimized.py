@@ -29,12 +29,6 @@ def optimized(detector: Detector, precision: str, *, compile: bool) -> Detector:
         detector: As it was trained; it is changed.
         precision: float32, bfloat16, or fastest: bfloat16 where that is measured to be at least a tenth faster here.
         compile: Whether the network is compiled at its first use.
-
-    Returns:
-        The detector, or a copy.
-
-    Raises:
-        ConfigError: For another precision.
     """
     if precision not in _PRECISIONS:
         raise ConfigError(f"--precision {precision}: expected {', '.join(_PRECISIONS)}")

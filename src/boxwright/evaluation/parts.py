@@ -112,11 +112,7 @@ def look_at(
     """Return what is found in the images of a share.
 
     Args:
-        look: Finds objects in samples.
-        data: The data, and how.
-        read: Reads samples.
         progress: Wraps the indices and takes a title, to show how far it is.
-        share: Chooses batches.
 
     Returns:
         A part an image. Pictures are of images spread evenly over all the data.
@@ -179,11 +175,7 @@ def sum_up(parts: Iterable[Part], plan: EvaluationPlan, categories: Categories) 
 
     Args:
         parts: Of all images, in any order.
-        plan: How they were looked at.
         categories: The classes that are counted, as `categories_of` says.
-
-    Returns:
-        The same, whoever looked at which image.
     """
     parts = list(parts)
     rows: list[dict[str, Any]] = []
@@ -234,10 +226,6 @@ def reader_name(config: m.TrainEvalPipelineConfig, settings: EvaluationSettings)
 
 def check_same_classes(trained: Categories | None, given: Categories) -> None:
     """Insist that labels mean the same in the detector and in the data.
-
-    Args:
-        trained: The detector's classes, if known.
-        given: The data's.
 
     Raises:
         ConfigError: Where a label has two names.

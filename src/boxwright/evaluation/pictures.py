@@ -38,10 +38,7 @@ def draw_detections(
 
     Args:
         image: uint8 [H, W, 3].
-        found: The detections.
         min_score: The least score that is drawn.
-        max_boxes: The most boxes.
-        captions: What is written at them.
         edges: Pairs of keypoints between which a line is drawn.
 
     Returns:

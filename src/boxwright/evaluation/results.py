@@ -51,13 +51,9 @@ def detection_rows(
     """Write detections as rows of COCO's results file.
 
     Args:
-        detections: The detections of one image.
         image_id: Its id; a number where it reads as one.
         categories: The classes, for their ids; without, ids are labels plus 1.
         segmentations: Their masks, where there are any.
-
-    Returns:
-        One row a detection.
     """
     masks: list[dict[str, Any]] = [{}] * len(detections)
     if segmentations is not None:
@@ -79,10 +75,6 @@ def detection_rows(
 
 def write_evaluation(evaluation: Evaluation, folder: str | Path) -> None:
     """Write metrics.json, detections.json and the pictures.
-
-    Args:
-        evaluation: What was found.
-        folder: Where to; it is made.
 
     Raises:
         OutputError: Where the disk is full or the folder cannot be written; it stays marked as unfinished.

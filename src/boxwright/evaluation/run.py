@@ -54,11 +54,8 @@ def evaluate_detector(
 
     Args:
         detector: The detector; in each process the same.
-        dataset: The data.
-        plan: How.
         progress: Wraps the indices and takes a title, to show how far it is.
         processes: Those that evaluate; each image is seen by one of them.
-        workers: Processes that read and decode.
 
     Returns:
         Metrics, detections and pictures, the same in every process, whatever their number. Pictures are
@@ -80,10 +77,8 @@ def find_parts(
 
     Args:
         detector: The detector; in each process the same.
-        data: The data, and how.
         progress: Wraps the indices and takes a title, to show how far it is.
         processes: Those that evaluate; each image is seen by one of them.
-        workers: Processes that read and decode.
         run: The folder of the run that this is part of, which has the workers' sockets.
 
     Returns:
@@ -108,9 +103,7 @@ def evaluate_share(
     """Look at a share of the data that the settings choose; `sum_shares` makes an evaluation of all shares.
 
     Args:
-        config: The configuration.
         detector: The detector, in evaluation mode, or an exported one.
-        settings: What is evaluated.
         share: Which, from 0, of how many.
 
     Returns:
@@ -137,13 +130,7 @@ def sum_shares(
     """Return the evaluation of what was found in all shares, the same as that of one process.
 
     Args:
-        config: The configuration.
-        settings: What is evaluated.
-        trained: The detector's classes.
         parts: Of all shares, in any order.
-
-    Returns:
-        Metrics, detections and pictures.
 
     Raises:
         ConfigError: As `run_evaluation`.

@@ -39,15 +39,9 @@ def watch(
     Checkpoints that come while one is evaluated are left out, but for the newest.
 
     Args:
-        config: The configuration.
         checkpoint_dir: The run's folder; it need not exist yet.
         model_dir: Where `eval/` with the events goes.
-        settings: What is evaluated, and where.
-        waiting: How to wait.
         heard: Hears of each step with its evaluation, or, with None, why it waits or ends.
-
-    Returns:
-        How many checkpoints were evaluated.
 
     Raises:
         CheckpointError: Where the time is up and there never was a checkpoint.

@@ -20,11 +20,7 @@ def average_precision(dataset: Dataset, most: int = 1000) -> Accuracy:
     """Return what measures COCO's average precision on a data set.
 
     Args:
-        dataset: The data.
         most: How many samples to look at, evenly spread.
-
-    Returns:
-        The measure.
     """
 
     def measure(find: Finder) -> float:
@@ -39,16 +35,7 @@ def average_precision(dataset: Dataset, most: int = 1000) -> Accuracy:
 
 
 def compared_accuracy(measure: Accuracy, detector: Finder, export: Finder) -> dict[str, Any]:
-    """Return both average precisions, the drop and whether it passes.
-
-    Args:
-        measure: The measure.
-        detector: Finds as the detector does.
-        export: Finds as the export does.
-
-    Returns:
-        Plain data, for a report.
-    """
+    """Return both average precisions, the drop and whether it passes."""
     before, after = measure(detector), measure(export)
     drop = before - after
     passed = drop <= ALLOWED_DROP and before > 0

@@ -57,10 +57,6 @@ def describe(
     """Return what an export says of a detector.
 
     Args:
-        detector: The detector.
-        format: Of the file.
-        config: The text of its configuration.
-        step: Steps that it was trained.
         suppression: How it is done: "operator", "tensors" or "none".
         libraries: That wrote the file, beside PyTorch.
         metric: A metric's name and value, where one is known.

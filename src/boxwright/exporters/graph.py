@@ -65,9 +65,6 @@ class DetectionGraph(nn.Module):
         Args:
             inputs: float32 [B, C, H', W'].
             true_sizes: int64 [B, 2]; the (height, width) of each without its padding.
-
-        Returns:
-            The outputs.
         """
         predictions = self.network(inputs, true_sizes)
         raw = self.postprocessor.decode(predictions)
@@ -79,13 +76,7 @@ def named_outputs(inputs: Tensor, raw: RawDetections, found: PaddedDetections, t
     """Return TensorFlow's outputs by name, float32; as `DetectionGraph.forward` describes them.
 
     Args:
-        inputs: What the network sees.
-        raw: Everything decoded.
-        found: What was selected.
         true_sizes: int64 [B, 2]; the (height, width) of each input without its padding.
-
-    Returns:
-        The outputs.
     """
     whole = true_sizes.new_tensor([inputs.shape[-2:]])
     raw_outputs = _raw_regions(raw, true_sizes) if raw.of_regions else _raw(raw, whole)

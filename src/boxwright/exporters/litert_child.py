@@ -14,11 +14,7 @@ class Network(torch.nn.Module):
     """A program as the module that the converter expects: one that has a mode."""
 
     def __init__(self, program: torch.export.ExportedProgram) -> None:
-        """Take the program apart.
-
-        Args:
-            program: As it was loaded.
-        """
+        """Take the program apart."""
         super().__init__()
         self.program = program.module()
 
@@ -29,12 +25,7 @@ class Network(torch.nn.Module):
 
 
 def main(source: str, target: str) -> None:
-    """Write the network.
-
-    Args:
-        source: The program's file.
-        target: The .tflite.
-    """
+    """Write the network."""
     import litert_torch
 
     program = torch.export.load(source)

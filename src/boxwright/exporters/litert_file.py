@@ -51,8 +51,6 @@ class LiteNetwork(nn.Module):
 
         Args:
             detector: In evaluation mode; its anchors are laid.
-            post: Its postprocessor.
-            size: (H, W).
         """
         super().__init__()
         self.network, self.converter = detector.network, post.score_converter
@@ -70,7 +68,6 @@ def litert_model(detector: Detector, suppression: Suppression, times: int, dtype
 
     Args:
         detector: In evaluation mode, on the CPU.
-        suppression: "operator".
         times: Without meaning here: the operator looks at all anchors.
         dtype: Without meaning here: what goes in is float32.
 
@@ -128,7 +125,6 @@ def save_litert(model: Lite, metadata: Metadata, path: Path) -> None:
     Args:
         model: As `litert_model` returned it.
         metadata: What it says of itself; also in the form that TensorFlow Lite's libraries read.
-        path: The file.
 
     Raises:
         OutputError: Where the disk is full or the folder cannot be written.

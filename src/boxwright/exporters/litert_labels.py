@@ -21,13 +21,8 @@ def model_metadata(size: tuple[int, int], scale: Sequence[float], offset: Sequen
     """Return the flatbuffer.
 
     Args:
-        size: (height, width) of the input.
         scale: Of pixel values of 0..255, for each channel.
-        offset: Added after that.
         labels: The name of the packed file with the classes' names; empty without one.
-
-    Returns:
-        Its bytes.
     """
     writer = _Writer()
     mean, deviation = [-b / a for a, b in zip(scale, offset, strict=True)], [1 / a for a in scale]

@@ -38,11 +38,7 @@ class Lite:
         """Return the file's bytes.
 
         Args:
-            metadata: Content by name.
             files: Texts that are packed behind the model, as TensorFlow Lite's libraries look for labels.
-
-        Returns:
-            The same for the same content.
 
         Raises:
             ExportError: For a network of 2 GB or more.
@@ -98,7 +94,6 @@ def with_operator(network: bytes, anchors: NDArray[np.float32], options: dict[st
     Args:
         network: A .tflite that returns box codes and scores, in this order.
         anchors: float32 [A, 4]; y and x of the centre, height and width in 0..1.
-        options: Of the operator.
 
     Returns:
         The model; its outputs are boxes, classes from 0, scores and count, in this order.

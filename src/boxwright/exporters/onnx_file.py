@@ -116,7 +116,6 @@ def onnx_bytes(model: Any, metadata: Metadata) -> bytes:
 
     Args:
         model: The `onnx.ModelProto`; its metadata is replaced.
-        metadata: What it says.
 
     Returns:
         The bytes, the same for the same model and metadata.
@@ -130,15 +129,7 @@ def onnx_bytes(model: Any, metadata: Metadata) -> bytes:
 
 
 def with_output(data: bytes, name: str) -> bytes:
-    """Return a model that has one more output: a value within it, such as `PREPROCESSED`.
-
-    Args:
-        data: The model.
-        name: The value's.
-
-    Returns:
-        The bytes.
-    """
+    """Return a model that has one more output: a value within it, such as `PREPROCESSED`."""
     onnx = require_library("onnx", "onnx")
     model = onnx.load_model_from_string(data)
     model.graph.output.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None))

@@ -23,8 +23,6 @@ def save_openvino(model: Any, metadata: Metadata, path: Path) -> None:
 
     Args:
         model: As `openvino_model` returned it.
-        metadata: What it says of itself.
-        path: The .xml.
 
     Raises:
         OutputError: Where the disk is full or the folder cannot be written.

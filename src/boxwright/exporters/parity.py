@@ -142,9 +142,6 @@ def compare(
         images: Real pictures, uint8 [H, W, 3] each.
         preprocessed: What the export's network sees of pictures [B, H, W, 3]; None where that cannot be had.
         raw_only: Whether the export ends before suppression.
-
-    Returns:
-        The stages.
     """
     seen = _Inputs(preprocessed)
     raw, suppression, whole = _RawOutputs(), _Detections("suppression"), _Detections("detections")
@@ -239,9 +236,6 @@ class _RawOutputs:
         """Compare proposals as sets: whose scores tie may change places, and a few may stand for others.
 
         Args:
-            outputs: The export's.
-            expected: The detector's.
-            number: Which picture.
             unsteady: The detector's proposals that are not compared.
 
         Returns:

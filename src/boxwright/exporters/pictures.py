@@ -28,7 +28,6 @@ def varied(read: Callable[[int], Picture], count: int, most: int = DEFAULT_COUNT
 
     Args:
         read: Returns the picture of a number.
-        count: How many there are.
         most: How many to take, evenly spread.
 
     Returns:

@@ -44,9 +44,6 @@ def detection_program(
         with_inputs: Whether what the network sees is an output, too.
         dtype: Of the pictures: uint8 or float32, in 0..255 either way.
 
-    Returns:
-        The program.
-
     Raises:
         ExportError: Where the detector cannot be one.
     """

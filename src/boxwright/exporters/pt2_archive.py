@@ -35,7 +35,6 @@ def checked_members(members: Members, name: str) -> Members:
 
     Args:
         members: As `unpacked_members` returned them.
-        name: The file's, for messages.
 
     Returns:
         The members, with each JSON written anew from what was checked.

@@ -30,7 +30,6 @@ def save_pt2(program: torch.export.ExportedProgram, metadata: Metadata, path: Pa
 
     Args:
         program: Of `detection_program`, without operators of ours.
-        metadata: What it says of itself.
         path: The .pt2.
 
     Raises:

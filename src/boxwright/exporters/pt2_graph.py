@@ -72,15 +72,8 @@ def plain_nodes(graph: Any) -> Any:
 def checked_graph(given: Any, name: str) -> Any:
     """Return a graph that PyTorch may read and run: it can do nothing but compute.
 
-    Args:
-        given: What models/model.json holds.
-        name: The file's, for messages.
-
     Returns:
         The graph, as `plain_nodes`.
-
-    Raises:
-        ExportError: With what is refused.
     """
     try:
         graph = plain_nodes(given)

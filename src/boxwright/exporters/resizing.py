@@ -46,11 +46,7 @@ class Stretch(nn.Module):
     """`FixedShapeResizer` of a batch."""
 
     def __init__(self, resizer: FixedShapeResizer) -> None:
-        """Take the resizer.
-
-        Args:
-            resizer: The resizer.
-        """
+        """Take the resizer."""
         super().__init__()
         self.resizer = resizer
 
@@ -67,11 +63,7 @@ class FitIntoSquare(nn.Module):
     """`KeepAspectRatioResizer` with padding: each new pixel of the whole square looks up its four old ones."""
 
     def __init__(self, resizer: KeepAspectRatioResizer) -> None:
-        """Take the resizer.
-
-        Args:
-            resizer: Resizes bilinearly, and pads.
-        """
+        """Take the resizer."""
         super().__init__()
         self.resizer = resizer
         self.whole = torch.round if resizer.to_whole is np.rint else torch.floor
@@ -110,7 +102,6 @@ def _interpolated(pixels: Tensor, dim: int, size: Tensor, count: int, centre: fl
 
     Args:
         pixels: float32 [B, H, W, C].
-        dim: Which.
         size: float32 []; the new length.
         count: How many pixels to compute.
         centre: Where in a pixel its value is: 0 as TF has it, 0.5 as others do.
@@ -164,9 +155,6 @@ _IN_GRAPH: dict[type, Callable[[Any], nn.Module]] = {
 
 def resizing(resizer: ImageResizer) -> nn.Module:
     """Return a resizer as part of a graph.
-
-    Args:
-        resizer: The detector's.
 
     Returns:
         A module from pictures [B, H, W, 3] to `Resized`.

@@ -19,12 +19,7 @@ def write_triton(file: str | Path, folder: str | Path, name: str = "detector") -
     """Write `NAME/1/model.onnx` and `NAME/config.pbtxt`; OpenVINO's Model Server reads the folder, too.
 
     Args:
-        file: An exported .onnx.
         folder: The model repository; it is made.
-        name: The model's.
-
-    Returns:
-        The configuration's path.
 
     Raises:
         ExportError: Where the file is no .onnx of ours.

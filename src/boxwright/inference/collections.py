@@ -86,9 +86,6 @@ def items_of(unit: Unit, column: str = "") -> Iterator[Item]:
     Args:
         unit: The unit.
         column: Of Parquet, the one with the images; empty for the one that looks like it.
-
-    Yields:
-        The items.
     """
     try:
         yield from _READERS[unit.kind](unit, column)

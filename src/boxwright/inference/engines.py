@@ -22,19 +22,7 @@ Engine = Callable[[Callable[[], Work], Sequence[Any], int], Iterator[Any]]
 
 
 def over_processes(make: Callable[[], Work], tasks: Sequence[Any], workers: int) -> Iterator[Any]:
-    """Do tasks in processes of this machine.
-
-    Args:
-        make: Makes a worker.
-        tasks: What is done.
-        workers: How many processes.
-
-    Yields:
-        The results, as they come.
-
-    Raises:
-        DataError: Where a process died.
-    """
+    """Do tasks in processes of this machine."""
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(max(workers, 1), context, _make_worker, (make,))
     try:
@@ -64,14 +52,6 @@ def over_ray(make: Callable[[], Work], tasks: Sequence[Any], workers: int) -> It
     """Do tasks on a Ray cluster: the one that RAY_ADDRESS names, else one on this machine.
 
     Ray places the workers, starts lost ones anew and hands out the tasks.
-
-    Args:
-        make: Makes a worker.
-        tasks: What is done.
-        workers: The most workers.
-
-    Yields:
-        The results, as they come.
 
     Raises:
         DataError: Where Ray is not installed.
@@ -107,12 +87,7 @@ class RayWorker:
     """A worker of a cluster."""
 
     def __init__(self, make: Callable[[], Work], tasks: list[Any]) -> None:
-        """Make it.
-
-        Args:
-            make: Makes what works.
-            tasks: All there are, by number.
-        """
+        """Make it."""
         self._work, self._tasks = make(), tasks
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[bytes]]:
@@ -129,9 +104,6 @@ def engine_of(name: str, device: str = "auto") -> Engine:
     Args:
         name: As `--engine` has it.
         device: Where its workers are to compute.
-
-    Returns:
-        What spreads work.
 
     Raises:
         ConfigError: For another name, and for a GPU's number with Ray.

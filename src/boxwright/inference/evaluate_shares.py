@@ -40,12 +40,7 @@ def open_for_evaluation(model: Path, config: TrainEvalPipelineConfig, settings: 
     """Return what a run, a checkpoint or an exported file holds.
 
     Args:
-        model: Where it is.
         config: The configuration; an exported file has its own network.
-        settings: Where and how it computes.
-
-    Returns:
-        The detector, in evaluation mode.
 
     Raises:
         BoxwrightError: Where there is none.
@@ -65,9 +60,7 @@ def evaluate_in_shares(
 
     Args:
         model: Where the detector is; each worker opens it.
-        config: The configuration.
         settings: What is evaluated, by which engine, in how many shares.
-        trained: The detector's classes.
 
     Returns:
         Metrics, detections and pictures: those of one process.

@@ -15,12 +15,8 @@ def open_export(path: Path, threads: int = 0, *, allow_edited: bool = False) -> 
     """Open an exported file of any format.
 
     Args:
-        path: The file.
         threads: How many its runtime may use; 0 for what it chooses.
         allow_edited: Whether a file is opened that is not as it was written.
-
-    Returns:
-        The detector.
 
     Raises:
         ExportError: Where there is none, or it is damaged or edited.
@@ -34,11 +30,7 @@ def session_of(file: ExportFile, threads: int = 0) -> Session:
     """Open an export's bytes in the runtime of its format, as they are.
 
     Args:
-        file: Of any format.
         threads: How many its runtime may use; 0 for what it chooses.
-
-    Returns:
-        The session.
 
     Raises:
         ExportError: Where the file is of another format, damaged or not ours, or its runtime is not installed.

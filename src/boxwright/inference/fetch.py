@@ -40,9 +40,6 @@ def _suffix(url: str) -> str:
 def sends_image(url: str) -> bool:
     """Return whether a server says that an image is at an address.
 
-    Args:
-        url: http://… or https://….
-
     Returns:
         False, too, where it cannot be asked: what reads videos says then what is wrong, and knows more protocols.
     """

@@ -72,11 +72,7 @@ def looking(detect: Finder, settings: PredictionSettings) -> Finder:
     """Return what finds objects of a score that is asked for, tile by tile where that is.
 
     Args:
-        detect: Finds objects in pictures.
         settings: The least score, the tiles and how they are merged.
-
-    Returns:
-        The finder.
 
     Raises:
         ConfigError: For a way to merge that there is not.

@@ -38,9 +38,6 @@ class View:
 def suppressed(views: list[View]) -> FoundObjects:
     """Keep the best of boxes of one class that overlap; parts cut by a border give way to the whole.
 
-    Args:
-        views: At least one.
-
     Returns:
         The kept detections of all, best first.
     """
@@ -61,9 +58,6 @@ def fused_boxes(views: list[View]) -> FoundObjects:
 
     Weighted boxes fusion (Solovyev et al., 2021), with the mean of the scores: how many views saw an object says
     nothing here, as most see only a part of the image. A fused detection's other properties are those of its best.
-
-    Args:
-        views: At least one.
 
     Returns:
         The fused detections of all, best first.

@@ -29,12 +29,7 @@ def row_of(id: str, found: FoundObjects | None, error: str = "") -> Row:
     """Return an image's row.
 
     Args:
-        id: What the image is called.
         found: What was found in it; None where it could not be read.
-        error: Why not.
-
-    Returns:
-        Values by column.
     """
     if found is None:
         return {"id": id, "error": error}

@@ -74,14 +74,9 @@ def predict(
     cannot wait (cameras, streams) the newest picture is taken, and Ctrl-C ends it as its end would.
 
     Args:
-        detect: Finds objects in pictures.
-        sources: What to look at.
         out: The folder for results; it is made.
         settings: What is kept, drawn and written.
         seen: Called with each picture when it is done, to show how far it is.
-
-    Returns:
-        How much was done.
 
     Raises:
         ConfigError: For a way to merge that there is not.

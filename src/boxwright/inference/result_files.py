@@ -44,7 +44,6 @@ class ResultFiles:
         """Open them.
 
         Args:
-            folder: Where to.
             names: Of `RESULT_FILES`.
         """
         self._open = ExitStack()

@@ -75,11 +75,6 @@ class Part:
 def begin(job: Job, units: Sequence[Unit], weights: str) -> None:
     """Write the plan, or compare it with the one of a run that is resumed.
 
-    Args:
-        job: What is done.
-        units: What it is done with.
-        weights: What identifies the detector.
-
     Raises:
         DataError: Where the folder has results of something else.
         OutputError: Where it cannot be written.
@@ -131,8 +126,6 @@ def run_unit(unit: Unit, job: Job, model: OpenModel) -> Iterator[Part]:
 
     Args:
         unit: The unit.
-        job: What is done.
-        model: The detector.
 
     Yields:
         Each part, when it is written.
@@ -161,14 +154,7 @@ def run_unit(unit: Unit, job: Job, model: OpenModel) -> Iterator[Part]:
 
 
 def worker(job: Job) -> Callable[[Unit], list[Part]]:
-    """Return what makes the missing parts of a unit, its detector opened.
-
-    Args:
-        job: What is done.
-
-    Returns:
-        From a unit to its new parts.
-    """
+    """Return what makes the missing parts of a unit, its detector opened."""
     model = job.model.open(job.threads)
     return lambda unit: list(run_unit(unit, job, model))
 

@@ -122,9 +122,6 @@ class CameraSource:
     def frames(self) -> Iterator[Frame]:
         """Yield pictures for as long as the camera gives any.
 
-        Yields:
-            They, with seconds since the first.
-
         Raises:
             DataError: Where there is no such camera, or it may not be used.
         """

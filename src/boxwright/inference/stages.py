@@ -40,8 +40,6 @@ class Stage(Generic[T]):
         """Take what to do, and begin.
 
         Args:
-            name: What it does.
-            items: What it makes.
             put: What is done with an item when it is made.
         """
         self.name = name
@@ -194,11 +192,7 @@ class Stages:
         """Make items in a thread, a few ahead of who takes them.
 
         Args:
-            name: What is done.
             items: Made by the stage before, in all but the first.
-
-        Returns:
-            The items.
         """
         return self._begun(Stage(name, items, _when_there_is_room))
 
@@ -206,13 +200,8 @@ class Stages:
         """Do the same with each item in several threads at a time; results keep the items' order.
 
         Args:
-            name: What is done.
             work: What is done with an item, in any thread.
-            items: Made by the stage before.
             threads: How many items are worked on at a time; as many are taken before the first result is given.
-
-        Returns:
-            The results.
         """
         return self.ahead(name, _in_order(work, items, threads))
 
@@ -220,11 +209,7 @@ class Stages:
         """Make items in a thread as fast as they come; who takes them gets the newest, and never an old one.
 
         Args:
-            name: What is done.
             items: Those of a camera or a stream.
-
-        Returns:
-            The items that were taken.
         """
         return self._begun(Stage(name, items, _instead_of_an_older))
 
@@ -233,9 +218,6 @@ class Stages:
 
         Args:
             last: What is done with the last stage's items.
-
-        Returns:
-            The times until now.
         """
         return StageTimes(self._stages, self._start, last)
 

@@ -21,9 +21,6 @@ def is_address(word: str) -> bool:
 def require_pyarrow() -> Any:
     """Return PyArrow.
 
-    Returns:
-        The library.
-
     Raises:
         DataError: Where it is not installed.
     """
@@ -97,9 +94,6 @@ def open_file(address: str) -> BinaryIO:
     Args:
         address: A path, or an address of an object store.
 
-    Returns:
-        The open file.
-
     Raises:
         DataError: Where it cannot be opened.
     """
@@ -118,9 +112,6 @@ def open_parquet(address: str) -> Any:
 
     Args:
         address: A path, or an address of an object store.
-
-    Returns:
-        PyArrow's file.
 
     Raises:
         DataError: Where it cannot be opened.

@@ -41,13 +41,7 @@ def tile_windows(height: int, width: int, tile: int, overlap: float) -> list[Win
     longer than a tile there is one, as long as that side.
 
     Args:
-        height: Of the image.
-        width: Of the image.
-        tile: The tiles' side.
         overlap: The least share of a tile that it has in common with its neighbour, in 0..1.
-
-    Returns:
-        The tiles, row by row.
     """
     rows, columns = _starts(height, tile, overlap), _starts(width, tile, overlap)
     return [Window(top, left, min(tile, height), min(tile, width)) for top in rows for left in columns]
@@ -68,13 +62,9 @@ def in_tiles(detect: Finder, tile: int, overlap: float, merge: Merge) -> Finder:
     looked at as it is, once.
 
     Args:
-        detect: Finds objects in pictures.
         tile: The tiles' side in pixels.
         overlap: As for `tile_windows`.
         merge: Makes one list of objects of those of all views.
-
-    Returns:
-        The finder.
     """
 
     def find(images: Sequence[NDArray[np.uint8]]) -> list[FoundObjects]:

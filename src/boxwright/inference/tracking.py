@@ -56,7 +56,6 @@ class Tracker:
 
         Args:
             found: What was found, down to `least_score`.
-            seconds: When, since the video's beginning.
 
         Returns:
             The objects that are on a track or score enough to begin one, best first, with `tracks`; from 0, and

@@ -157,12 +157,7 @@ class VideoWriter:
     """Writes pictures with their times as H.264, which browsers and players show."""
 
     def __init__(self, container: Any, path: Path) -> None:
-        """Take an opened file.
-
-        Args:
-            container: PyAV's, for writing.
-            path: What errors name.
-        """
+        """Take an opened file."""
         self._container, self._path = container, path
         self._stream: Any = None
         self._last = -1
@@ -210,9 +205,6 @@ def open_video_for_writing(path: Path) -> Iterator[VideoWriter]:
 
     Args:
         path: The file; its folder must exist.
-
-    Yields:
-        What takes the pictures.
 
     Raises:
         OutputError: Where it cannot be written.

@@ -17,7 +17,6 @@ def precision_and_recall(gains: Floats, losses: Floats, count: float) -> tuple[F
     Args:
         gains: float64 […, N]; what each detection adds to those that are right.
         losses: float64 […, N]; what each adds to those that are wrong.
-        count: Objects to be found.
 
     Returns:
         Precision and recall, float64 […, N] each.
@@ -38,7 +37,6 @@ def all_points(precision: Floats, recall: Floats, low: float = 0.0, high: float 
         precision: float64 [N].
         recall: float64 [N], rising.
         low: Only points of at least this recall are taken.
-        high: And of at most this.
 
     Returns:
         The area; 0 without any point.
@@ -57,9 +55,6 @@ def eleven_points(precision: Floats, recall: Floats) -> float:
     Args:
         precision: float64 [N].
         recall: float64 [N], rising.
-
-    Returns:
-        The average.
     """
     return float(sampled(precision, recall, np.arange(11) / 10).mean())
 

@@ -68,7 +68,6 @@ class CocoMetrics:
         """Start empty.
 
         Args:
-            categories: The classes.
             per_category: Whether to add `DetectionBoxes_PerformanceByCategory/mAP/NAME`.
             kind: What is compared: boxes or masks.
         """

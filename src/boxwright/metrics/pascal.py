@@ -105,12 +105,7 @@ class PascalMetrics:
     """Gathers truth and detections image by image, then computes each class's average precision."""
 
     def __init__(self, categories: Categories, rules: PascalRules = PASCAL_VOC) -> None:
-        """Start empty.
-
-        Args:
-            categories: The classes.
-            rules: How to count.
-        """
+        """Start empty."""
         self.categories, self.rules = categories, rules
         # Label → scores, gains and matches of its detections, image by image; and objects to be found.
         self._scores: dict[int, list[NDArray[np.float64]]] = defaultdict(list)

@@ -63,7 +63,6 @@ class WiderFaceMetrics:
         Args:
             sample: The truth; boxes in pixels of the original image.
             detections: What was found, in the same frame.
-            masks: Not looked at.
         """
         del masks
         names, subsets = _subsets_of(sample)

@@ -57,8 +57,5 @@ def make_activation(name: Activation) -> nn.Module:
 
     Args:
         name: TF's name: NONE, RELU, RELU_6 or SWISH; or HARD_SWISH.
-
-    Returns:
-        The module.
     """
     return _ACTIVATIONS[name]()

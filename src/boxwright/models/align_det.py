@@ -46,7 +46,6 @@ class AlignDet(Network):
             head: The first step's head: maps to box codes [B, A, 4] and class logits [B, A, C].
             aligned: The head of each later step.
             anchors: Lays anchors over the maps, in the order of the head's rows.
-            start: Decodes a step's boxes.
             anchors_per_location: S; of several the later steps look at the one most sure of an object.
         """
         super().__init__()
@@ -82,12 +81,7 @@ class AlignDet(Network):
         return [head for head in self.aligned if isinstance(head, AlignedHead)]
 
     def lay_anchors(self, input_size: tuple[int, int], channels: int = 3) -> None:
-        """Keep the anchors of a size of input as buffers.
-
-        Args:
-            input_size: (height, width).
-            channels: Channels of the input.
-        """
+        """Keep the anchors of a size of input as buffers."""
         self.anchors.lay(grids_of(self, input_size, channels), input_size)
 
     def feature_maps(self, inputs: Tensor) -> list[Tensor]:

@@ -137,7 +137,6 @@ def make_norm(channels: int, settings: BatchNormSettings | None) -> nn.Module:
     """Make a batch normalization.
 
     Args:
-        channels: Channels.
         settings: How, or None for no normalization.
 
     Returns:

@@ -53,7 +53,6 @@ def expand_normalized(inputs: Tensor, conv: nn.Conv2d, norm: BatchNorm2d) -> Ten
     Args:
         inputs: float32 [B, C, H, W], channels last.
         conv: Of 1×1, stride 1, without a bias.
-        norm: What follows it.
 
     Returns:
         float32 [B, D, H, W], channels last.

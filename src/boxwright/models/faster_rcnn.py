@@ -48,7 +48,6 @@ class RegionProposalNetwork(nn.Module):
             head: Maps to box codes [B, A, 4] and logits of no object and object, [B, A, 2].
             anchors: Lays anchors over those maps, in the order of the head's rows.
             crossing: What becomes of anchors that cross the input's border.
-            propose: Chooses proposals.
         """
         super().__init__()
         self.head, self.anchors, self.crossing, self.propose = head, AnchorLayer(anchors), crossing, propose
@@ -58,7 +57,6 @@ class RegionProposalNetwork(nn.Module):
 
         Args:
             grids: (height, width) of each feature map.
-            input_size: (height, width) of the input.
         """
         self.anchors.lay(grids, input_size)
         if self.crossing == "prune":
@@ -140,12 +138,7 @@ class FasterRCNN(Network):
         )
 
     def lay_anchors(self, input_size: Size, channels: int = 3) -> None:
-        """Keep the anchors of a size of input as buffers.
-
-        Args:
-            input_size: (height, width).
-            channels: Channels of the input.
-        """
+        """Keep the anchors of a size of input as buffers."""
         self.rpn.lay(grids_of(self, input_size, channels), input_size)
 
     def feature_maps(self, inputs: Tensor) -> list[Tensor]:

@@ -35,10 +35,6 @@ def fold_batch_norms(network: nn.Module, run: Callable[[], object]) -> int:
 
     Args:
         network: In evaluation mode; its modules are changed.
-        run: Runs it.
-
-    Returns:
-        How many were folded.
 
     Raises:
         ConfigError: Where a pair does not pass; nothing is changed then.

@@ -113,14 +113,8 @@ class Conv2d(nn.Conv2d):
         """Make the layer; a `KernelRule` fills it.
 
         Args:
-            in_channels: Channels in.
-            out_channels: Channels out.
             kernel_size: The side of a square kernel, or (height, width).
-            stride: The stride in both directions.
-            groups: As PyTorch's.
-            bias: Whether a bias is learnt.
             padding: "same", "explicit", "valid", or pixels on every side.
-            dilation: Distance between the kernel's taps.
         """
         height, width = (kernel_size, kernel_size) if isinstance(kernel_size, int) else kernel_size
         odd = height % 2 == width % 2 == 1
@@ -169,10 +163,7 @@ class Dense(Conv2d):
         """Make the layer; a `KernelRule` fills it.
 
         Args:
-            in_channels: Channels in.
-            out_channels: Channels out.
             side: Height and width of the crops.
-            bias: Whether a bias is learnt.
         """
         super().__init__(in_channels, out_channels, side, bias=bias, padding="valid")
         self.weight = nn.Parameter(self.weight.detach().contiguous(memory_format=torch.channels_last))
@@ -190,8 +181,6 @@ class Deconv2d(nn.ConvTranspose2d):
         """Make the layer, and fill it.
 
         Args:
-            in_channels: Channels in.
-            out_channels: Channels out.
             kernel_size: The side of the square kernel, which is even.
             rule: Initializer and penalty; what comes in counts as a convolution's inputs do.
             bias: Whether a bias is learnt; it starts at 0.
@@ -208,12 +197,7 @@ class MaxPool2d(nn.Module):
     """Maximum over windows, with TF's SAME padding."""
 
     def __init__(self, kernel_size: int, stride: int) -> None:
-        """Make the layer.
-
-        Args:
-            kernel_size: The side of a window.
-            stride: The stride in both directions.
-        """
+        """Make the layer."""
         super().__init__()
         self.kernel_size, self.stride = kernel_size, stride
 
@@ -237,17 +221,9 @@ def make_conv(
     """Make one initialized convolution.
 
     Args:
-        in_channels: Channels in.
-        out_channels: Channels out.
         kernel_size: The side of a square kernel, or (height, width).
-        rule: Initializer and penalty.
-        stride: The stride.
-        groups: As PyTorch's.
         bias: Whether a bias is learnt; it starts at 0.
         padding: "same", "explicit", "valid", or pixels on every side.
-
-    Returns:
-        The layer.
     """
     conv = Conv2d(in_channels, out_channels, kernel_size, stride=stride, groups=groups, bias=bias, padding=padding)
     return rule.apply(conv)
@@ -274,17 +250,9 @@ def separable_conv(
     """Make a depthwise convolution followed by a pointwise one, with nothing between (Keras's SeparableConv2D).
 
     Args:
-        in_channels: Channels in.
-        out_channels: Channels out.
         kernel_size: The side of the depthwise kernel.
-        settings: Initializers and penalties.
-        stride: The depthwise stride.
         multiplier: Channels between the two for each channel in.
         bias: Whether the pointwise convolution learns a bias.
-        padding: "same" or "explicit".
-
-    Returns:
-        The two layers.
     """
     rule, between = settings.separable_depthwise, in_channels * multiplier
     depthwise = make_conv(in_channels, between, kernel_size, rule, stride=stride, groups=in_channels, padding=padding)
@@ -318,17 +286,8 @@ def conv_norm_act(
     """Make convolution, normalization and activation.
 
     Args:
-        in_channels: Channels in.
-        out_channels: Channels out.
         kernel_size: The side of a square kernel, or (height, width).
-        settings: What the three are like.
-        stride: The stride.
         depthwise: Whether each channel is convolved on its own.
-        padding: "same", "explicit" or "valid".
-        dilation: Distance between the kernel's taps.
-
-    Returns:
-        The three modules.
     """
     conv = Conv2d(
         in_channels,

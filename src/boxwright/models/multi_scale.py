@@ -46,9 +46,6 @@ class Look:
 
         Args:
             image: [C, H, W].
-
-        Returns:
-            (height, width).
         """
         upright = image.shape[1] > image.shape[2]
         return (self.long_side, self.short_side) if upright else (self.short_side, self.long_side)
@@ -222,7 +219,6 @@ class MultiScaleDetector:
 
         Args:
             detector: Looks once; it stays as it is.
-            rules: The looks.
 
         Raises:
             ConfigError: Where the detector resizes images otherwise than the looks need, or predicts masks, which
@@ -258,11 +254,7 @@ class MultiScaleDetector:
         return self.detector.regularization()
 
     def train(self, mode: bool = True) -> None:
-        """Set the detector's mode.
-
-        Args:
-            mode: Whether to train.
-        """
+        """Set the detector's mode."""
         self.detector.train(mode)
 
     def eval(self) -> None:
@@ -337,14 +329,10 @@ def at_scales(detector: Detector, name: str) -> Detector | MultiScaleDetector:
     """Let a detector look many times.
 
     Args:
-        detector: Looks once.
         name: A key of `MULTI_SCALE`; empty for one look.
 
     Returns:
         What looks so; the detector itself for one look.
-
-    Raises:
-        ConfigError: For an unknown name.
     """
     if not name:
         return detector

@@ -98,12 +98,7 @@ class Network(nn.Module):
         ]
 
     def lay_anchors(self, input_size: tuple[int, int], channels: int = 3) -> None:
-        """Keep the anchors of a size of input as buffers; a network without anchors has none to keep.
-
-        Args:
-            input_size: (height, width).
-            channels: Channels of the input.
-        """
+        """Keep the anchors of a size of input as buffers; a network without anchors has none to keep."""
 
     def forward(self, inputs: Tensor, true_sizes: Tensor, targets: Targets | None = None) -> Any:
         """Return the family's predictions for inputs float [B, C, H, W], preprocessed.

@@ -32,7 +32,6 @@ class RegionCrop(Protocol):
         Args:
             maps: Levels, finest first, float [B, C, H, W] each.
             boxes: float32 [B, R, 4], xyxy in pixels of the network's input.
-            input_size: (height, width) of that input.
 
         Returns:
             float [B · R, C, h, w], in the order of images, then of regions.

@@ -80,12 +80,7 @@ class SRN(Network):
         )
 
     def lay_anchors(self, input_size: tuple[int, int], channels: int = 3) -> None:
-        """Keep the anchors of a size of input as buffers.
-
-        Args:
-            input_size: (height, width).
-            channels: Channels of the input.
-        """
+        """Keep the anchors of a size of input as buffers."""
         self.anchors.lay(grids_of(self, input_size, channels), input_size)
 
     def feature_maps(self, inputs: Tensor) -> list[Tensor]:

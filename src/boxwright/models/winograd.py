@@ -76,9 +76,6 @@ def replace_by_winograd(network: nn.Module, run: Callable[[], object]) -> int:
     Args:
         network: In evaluation mode, float32, on a CPU.
         run: Runs it, at inputs of the usual size.
-
-    Returns:
-        How many there are.
     """
     found: dict[nn.Module, nn.Module] = {}
 

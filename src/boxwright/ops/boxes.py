@@ -51,7 +51,6 @@ def normalized(boxes: Tensor, size: tuple[int, int]) -> Tensor:
 
     Args:
         boxes: float32 [..., 4], xyxy in pixels.
-        size: (height, width) of the image.
 
     Returns:
         float32 [..., 4].

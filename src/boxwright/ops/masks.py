@@ -21,7 +21,6 @@ def reframe_masks(masks: Tensor, boxes: Tensor, size: Size, *, nearest: bool = F
     Args:
         masks: float32 [D, h, w].
         boxes: float32 [D, 4], xyxy in 0..1 of the image.
-        size: (H, W).
         nearest: Whether a pixel takes the nearest value, rather than one between its neighbours'.
 
     Returns:

@@ -38,7 +38,6 @@ def has_match(match: Tensor, among: Tensor, count: int) -> Tensor:
     Args:
         match: int64 [B, A]: the index of the matched box, UNMATCHED or IGNORED.
         among: bool [B, A]; the anchors that count.
-        count: Groundtruth boxes, G.
 
     Returns:
         bool [B, G].

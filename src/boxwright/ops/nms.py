@@ -66,8 +66,6 @@ def suppress_best(boxes: Tensor, scores: Tensor, iou_threshold: float, max_outpu
     Args:
         boxes: As for `suppress_batch`, float32.
         scores: As there, float32.
-        iou_threshold: As there.
-        max_output: As there.
 
     Returns:
         As `suppress_batch`; and bool [B]: that this is what it returns.
@@ -89,7 +87,6 @@ def suppress_images(boxes: Tensor, scores: Tensor, labels: Tensor, num_classes: 
         boxes: float [B, n, 4], xyxy.
         scores: float [B, n].
         labels: int64 [B, n].
-        num_classes: Classes.
         iou_threshold: Boxes that overlap a kept one of their class by more are dropped.
 
     Returns:
@@ -187,7 +184,6 @@ def suppress_pairs(
         boxes: float32 [B, n, 4], xyxy.
         scores: float32 [B, n], best first; below 0 where a pair takes no part.
         labels: int64 [B, n]; the class of each pair.
-        num_classes: Classes, K.
         iou_threshold: Boxes that overlap a kept one of their class by more are dropped.
         max_per_class: The most that each class keeps.
 
@@ -242,9 +238,6 @@ def soft_suppress_classes(
         sigma: A score is multiplied with exp(-IoU² / (2 sigma)).
         score_threshold: Only scores above it are chosen.
         max_output: The most boxes that a class chooses.
-
-    Returns:
-        The choices of each class.
     """
     left, boxes = scores.clone(), _within_reach(boxes)
     classes = torch.arange(len(scores), device=scores.device)

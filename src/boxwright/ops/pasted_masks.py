@@ -33,7 +33,6 @@ def whole_masks(found: FoundObjects, threshold: float = 0.5) -> NDArray[np.uint8
     """Return which pixels of the image belong to each object.
 
     Args:
-        found: Objects with masks.
         threshold: What is above it belongs to the object.
 
     Returns:
@@ -53,7 +52,6 @@ def mask_run_lengths(found: FoundObjects, threshold: float = 0.5) -> Iterator[di
     """Yield each object's mask as COCO writes it; no mask of the image's size is ever made.
 
     Args:
-        found: Objects with masks.
         threshold: What is above it belongs to the object.
 
     Yields:

@@ -29,7 +29,6 @@ def by_relative_size(boxes: Tensor, input_size: tuple[int, int], count: int) -> 
     Args:
         boxes: float32 [..., 4], xyxy in units of the input (0..1).
         input_size: (height, width) of the input, with padding.
-        count: L.
 
     Returns:
         int64 [...] in 0..L-1; 0 for a region without area.
@@ -45,8 +44,6 @@ def by_size(boxes: Tensor, count: int, finest: int = 2) -> Tensor:
 
     Args:
         boxes: float32 [..., 4], xyxy in pixels of the input.
-        count: L.
-        finest: Which level is the first.
 
     Returns:
         int64 [...] in 0..L-1; 0 for a region without area.

@@ -23,8 +23,6 @@ def resize_bilinear(image: Tensor, height: int, width: int, *, align_corners: bo
 
     Args:
         image: [..., H, W, C], of any dtype.
-        height: The new height.
-        width: The new width.
         align_corners: Whether the centres of corner pixels stay in place.
 
     Returns:
@@ -51,8 +49,6 @@ def resize_half_pixel(image: Tensor, height: int, width: int, *, align_corners: 
 
     Args:
         image: [..., H, W, C], of any dtype.
-        height: The new height.
-        width: The new width.
         align_corners: Not used; there for other ways of resizing.
 
     Returns:
@@ -77,8 +73,6 @@ def resize_nearest(image: Tensor, height: int, width: int, *, align_corners: boo
 
     Args:
         image: [..., H, W, C].
-        height: The new height.
-        width: The new width.
         align_corners: Whether corners stay in place; then the nearest pixel is taken, halves upward.
 
     Returns:
@@ -99,8 +93,6 @@ def resize_bicubic(image: Tensor, height: int, width: int, *, align_corners: boo
 
     Args:
         image: [..., H, W, C], of any dtype.
-        height: The new height.
-        width: The new width.
         align_corners: Whether the centres of corner pixels stay in place.
 
     Returns:
@@ -135,8 +127,6 @@ def resize_area(image: Tensor, height: int, width: int, *, align_corners: bool =
 
     Args:
         image: [..., H, W, C], of any dtype.
-        height: The new height.
-        width: The new width.
         align_corners: Whether a new pixel covers (input - 1) / (output - 1) old ones.
 
     Returns:

@@ -109,7 +109,6 @@ def crop_and_resize(
         maps: L maps, float [B, C, H, W] each.
         boxes: float32 [B, R, 4], xyxy in units of the map (0..1 spans the centres of its corner pixels).
         levels: int64 [B, R] in 0..L-1; the map of each region.
-        size: (h, w).
         fade: Beyond the map's border TF's native form is 0 at once; its form by matrix products, which this asks
             for, falls to 0 within a pixel.
         nearest: Whether a sample is its nearest pixel's value, rather than one between its neighbours'.
@@ -136,8 +135,6 @@ def corner_taps(boxes: Tensor, extent: Size, size: Size, *, fade: bool = False) 
     Args:
         boxes: float32 [N, 4], xyxy in units of the map.
         extent: (H, W) of the map, the same for all.
-        size: (h, w).
-        fade: As there.
 
     Returns:
         The taps of the rows, and of the columns.
@@ -165,7 +162,6 @@ def grid_align(
         maps: L maps, float [B, C, H, W] each.
         boxes: float32 [B, R, 4], xyxy in units of the map (0..1 spans the centres of its corner pixels).
         levels: int64 [B, R] in 0..L-1; the map of each region.
-        size: (h, w).
         samples: Samples of a cell in y and in x.
         align_corners: Whether the samples' corners are the region's; if not, samples lie at the centres of equal parts.
 
@@ -198,7 +194,6 @@ def roi_align(
         maps: L maps, float [B, C, H, W] each.
         boxes: float32 [B, R, 4], xyxy in pixels of the network's input.
         levels: int64 [B, R] in 0..L-1; the map of each region.
-        size: (h, w).
         input_size: (height, width) that the maps span together with their padding.
         samples: Samples of a cell in either direction.
         aligned: Whether pixels have their centres half a pixel in; if not, regions are shifted by half a cell of the
@@ -224,12 +219,8 @@ def _weighted_gather(table: _Table, rows: Taps, columns: Taps) -> Tensor:
     """Sum what each cell reads: float [N, C, h, w], channels last in memory; in the maps' type.
 
     Args:
-        table: The maps.
         rows: What the h rows of cells read.
         columns: What the w columns of cells read.
-
-    Returns:
-        The crops.
     """
     row_starts = table.first[:, None, None] + rows.places * table.widths[:, None, None]
     places = row_starts[:, :, None, :, None] + columns.places[:, None, :, None, :]
@@ -273,7 +264,6 @@ def corners(start: Tensor, end: Tensor, last: Tensor, count: int) -> Tensor:
         start: float32 [N], in 0..1 of a map.
         end: float32 [N], alike.
         last: The last row or column of the map, [N] or [].
-        count: How many.
 
     Returns:
         float32 [N, count], in rows or columns of the map.
@@ -307,9 +297,6 @@ def taps(positions: Tensor, extent: Tensor, *, border: Border, samples: int = 1,
         border: What a position outside the map is.
         samples: Positions of a cell, which averages them.
         nearest: Whether a position reads the nearest row alone.
-
-    Returns:
-        The taps of n cells.
     """
     last = (extent - 1)[:, None]
     if border == "hold":

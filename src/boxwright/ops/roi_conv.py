@@ -29,9 +29,7 @@ def box_offsets(boxes: Tensor, grid: tuple[int, int], stride: float, kernel_size
 
     Args:
         boxes: float [B, H × W, 4], xyxy in pixels of the input; a cell's own, row by row.
-        grid: (H, W).
         stride: Pixels between cells.
-        kernel_size: K.
 
     Returns:
         float [B, 2 K², H, W] in cells: for each tap, row by row, its offset in y and in x.

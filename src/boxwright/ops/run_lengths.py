@@ -33,8 +33,6 @@ def encode_window(window: NDArray[np.uint8], top: int, left: int, size: tuple[in
     Args:
         window: uint8 [h, w] of 0 and 1.
         top: The window's first row in the image.
-        left: Its first column.
-        size: (H, W).
 
     Returns:
         `size` and `counts`.

@@ -90,14 +90,6 @@ def suppress(  # noqa: PLR0913  # an operator takes plain values
         scores: float32 [B, A, K], without background.
         windows: float32 [B, 2]; the (height, width) to which boxes are clipped.
         kind: As in `Rules`, like what follows.
-        score_threshold: As there.
-        iou_threshold: As there.
-        sigma: As there.
-        max_per_class: As there.
-        max_total: As there; D.
-        outside: As there.
-        lowering_iou: As there.
-        lowering_score: As there.
 
     Returns:
         Boxes float32 [B, D, 4], scores [B, D], labels and anchors int64 [B, D], valid bool [B, D], best first; 0

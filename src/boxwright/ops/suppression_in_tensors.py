@@ -45,15 +45,9 @@ def suppress_in_tensors(
     """Return what `boxwright::suppress` returns.
 
     Args:
-        boxes: As there.
-        scores: As there.
-        windows: As there.
         *arguments: The fields of `Rules`, in order.
         times: How many times `candidate_count` candidates to look at.
         pairs: Suppresses pairs; None for the operator `boxwright::suppress_pairs`.
-
-    Returns:
-        As there.
     """
     rules = Rules(*arguments)
     candidates = _Candidates(boxes, scores, rules, times * candidate_count(rules.max_total))
@@ -73,13 +67,7 @@ def suppress_without_wait(boxes: Tensor, scores: Tensor, windows: Tensor, *argum
     changes nothing: then what stays is right, however long the chains of overlaps are.
 
     Args:
-        boxes: As there.
-        scores: As there.
-        windows: As there.
         *arguments: The fields of `Rules`, in order.
-
-    Returns:
-        As there.
     """
     settled: list[Tensor] = []
 
@@ -100,13 +88,7 @@ def suppress_on_cuda(boxes: Tensor, scores: Tensor, windows: Tensor, *arguments:
     are suppressed one by one.
 
     Args:
-        boxes: As there.
-        scores: As there.
-        windows: As there.
         *arguments: The fields of `Rules`, in order.
-
-    Returns:
-        As there.
     """
     rules = Rules(*arguments)
     if rules.kind in _HARD:
@@ -375,9 +357,6 @@ def pair_decompositions(times: int = 1) -> dict[Any, Callable[..., Any]]:
 
     Args:
         times: As for `suppress_in_tensors`.
-
-    Returns:
-        Operators to their meaning.
     """
     return {torch.ops.boxwright.suppress.default: partial(suppress_in_tensors, times=times)}
 
@@ -387,8 +366,5 @@ def decompositions(times: int = 1) -> dict[Any, Callable[..., Any]]:
 
     Args:
         times: As for `suppress_in_tensors`.
-
-    Returns:
-        Operators to their meaning.
     """
     return {**pair_decompositions(times), torch.ops.boxwright.suppress_pairs.default: _suppress_pairs}

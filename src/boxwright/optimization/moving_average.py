@@ -17,12 +17,7 @@ class MovingAverage:
     """
 
     def __init__(self, network: nn.Module, decay: float) -> None:
-        """Start from 0.
-
-        Args:
-            network: The network.
-            decay: The largest dₙ.
-        """
+        """Start from 0."""
         self.decay = decay
         self.shadow = {name: torch.zeros_like(p) for name, p in network.named_parameters()}
 
@@ -31,8 +26,6 @@ class MovingAverage:
         """Follow the weights after an update.
 
         Args:
-            network: The network.
-            count: Updates done before this one.
             finite: A bool scalar on the weights' device: where it is false, the averages stay as they are.
         """
         weights = dict(network.named_parameters())
@@ -45,9 +38,6 @@ class MovingAverage:
 
     def load(self, shadow: dict[str, Tensor]) -> None:
         """Take over stored averages.
-
-        Args:
-            shadow: What a checkpoint holds.
 
         Raises:
             KeyError: Where an average is missing.

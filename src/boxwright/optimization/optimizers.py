@@ -32,11 +32,7 @@ class UpdateRule(Protocol):
         """Update parameters and slots, in place.
 
         Args:
-            parameters: What changes.
-            gradients: Their gradients.
             slots: For each name of `slots`, one tensor a parameter.
-            rate: The learning rate.
-            count: Updates done before.
         """
         ...
 
@@ -49,7 +45,6 @@ class Optimizer(torch.optim.Optimizer):
 
         Args:
             parameters: What to train; the rate is `param_groups[…]["lr"]`, 0 until it is set.
-            rule: How.
         """
         super().__init__(parameters, {"lr": 0.0, "count": 0})
         self.rule = rule
@@ -95,15 +90,7 @@ class Momentum:
     slots: ClassVar[dict[str, float]] = {"momentum": 0.0}
 
     def __call__(self, parameters: Tensors, gradients: Tensors, slots: list[Tensors], rate: float, count: int) -> None:
-        """Update, as `UpdateRule` says.
-
-        Args:
-            parameters: What changes.
-            gradients: Their gradients.
-            slots: The accumulators.
-            rate: lr.
-            count: Updates done before.
-        """
+        """Update, as `UpdateRule` says."""
         (velocity,) = slots
         torch._foreach_mul_(velocity, self.momentum)
         torch._foreach_add_(velocity, gradients, alpha=rate)
@@ -122,15 +109,7 @@ class MomentumTF1:
     slots: ClassVar[dict[str, float]] = {"momentum": 0.0}
 
     def __call__(self, parameters: Tensors, gradients: Tensors, slots: list[Tensors], rate: float, count: int) -> None:
-        """Update, as `UpdateRule` says.
-
-        Args:
-            parameters: What changes.
-            gradients: Their gradients.
-            slots: The accumulators.
-            rate: lr.
-            count: Updates done before.
-        """
+        """Update, as `UpdateRule` says."""
         (velocity,) = slots
         torch._foreach_mul_(velocity, self.momentum)
         torch._foreach_add_(velocity, gradients)
@@ -154,11 +133,7 @@ class RMSProp:
         """Update, as `UpdateRule` says.
 
         Args:
-            parameters: What changes.
-            gradients: Their gradients.
             slots: The averages of squares, and the accumulators.
-            rate: lr.
-            count: Updates done before.
         """
         _rms_prop(parameters, gradients, slots, rate, 0.9, self.momentum, self.epsilon)
 
@@ -182,11 +157,7 @@ class RMSPropTF1:
         """Update, as `UpdateRule` says.
 
         Args:
-            parameters: What changes.
-            gradients: Their gradients.
             slots: The averages of squares, and the accumulators.
-            rate: lr.
-            count: Updates done before.
         """
         _rms_prop(parameters, gradients, slots, rate, self.decay, self.momentum, self.epsilon)
 
@@ -228,11 +199,7 @@ class Adam:
         """Update, as `UpdateRule` says.
 
         Args:
-            parameters: What changes.
-            gradients: Their gradients.
             slots: The averages of gradients and of squares.
-            rate: lr.
-            count: Updates done before.
         """
         mean, squares = slots
         torch._foreach_lerp_(mean, gradients, 0.1)
@@ -268,11 +235,7 @@ class AdamW:
         """Update, as `UpdateRule` says.
 
         Args:
-            parameters: What changes.
-            gradients: Their gradients.
             slots: The averages of gradients and of squares.
-            rate: lr.
-            count: Updates done before.
         """
         mean, squares = slots
         kernels = [p for p in parameters if p.ndim > 1]

@@ -51,7 +51,6 @@ class Trainable:
 
         Args:
             network: The network. Parameters that its layers hold fixed stay fixed.
-            freezing: Which weights learn.
             names: For each parameter all names that patterns may mean, its own first.
 
         Raises:
@@ -77,12 +76,6 @@ class Trainable:
 
     def at(self, step: int) -> frozenset[str]:
         """Name what learns at a step.
-
-        Args:
-            step: Steps done.
-
-        Returns:
-            Names of parameters.
 
         Raises:
             ConfigError: Where nothing learns at that step.

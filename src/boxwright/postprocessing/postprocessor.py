@@ -50,11 +50,8 @@ def detections_with(
     candidates alone: where more could matter, which the copy says, the batch is suppressed anew on the CPU.
 
     Args:
-        postprocessor: The family's.
-        predictions: The network's.
         true_sizes: int64 [B, 2]; the (height, width) of each input without its padding.
         categories: The classes, for detections to carry.
-        others: Come in the same copy.
 
     Returns:
         B detections, in pixels of the network's input; the others.

@@ -17,9 +17,6 @@ def identity(logits: Tensor) -> Tensor:
 
     Args:
         logits: [..., C].
-
-    Returns:
-        The same.
     """
     return logits
 

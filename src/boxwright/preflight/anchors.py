@@ -71,7 +71,6 @@ def measure_coverage(
     Args:
         by_size: (height, width) of inputs to boxes [N, 4] in them, xyxy in pixels.
         anchors_of: An input's anchors, [A, 4].
-        threshold: The least IoU.
 
     Returns:
         The coverage; of no boxes it is 1.
@@ -106,7 +105,6 @@ def kmeans_by_iou(sizes: NDArray[np.float64], count: int, rounds: int = 50) -> N
     Args:
         sizes: [N, 2], widths and heights.
         count: K; fewer where there are fewer boxes.
-        rounds: At most.
 
     Returns:
         [K, 2], by area. It begins with boxes spread evenly by area, so that nothing is random.
@@ -141,12 +139,6 @@ def fit_anchors(
 ) -> tuple[Coverage, tuple[m.AnchorGenerator, Coverage] | None]:
     """Return how well a detector's anchors fit objects, and anchors of the same kind that fit them best.
 
-    Args:
-        detector: Has the anchors.
-        generator: Their message.
-        records: Of the training data.
-        threshold: The matcher's.
-
     Returns:
         The coverage, and the message with its coverage; None where nothing can be fitted.
     """
@@ -162,14 +154,7 @@ def check_anchors(
     """Yield how many objects reach the matcher's threshold, and anchors that would fit more of them.
 
     Args:
-        detector: Has the anchors.
-        generator: Their message.
-        records: Of the training data.
         frame: Where boxes lie in the input.
-        threshold: The matcher's.
-
-    Yields:
-        Findings.
     """
     by_size = _by_size(records, frame)
     if not by_size:
@@ -244,7 +229,6 @@ def suggest_anchors(
         generator: The message; its kind and its numbers of scales stay, of aspect ratios there are three or more.
         by_size: Sizes of inputs to boxes in them.
         laid: Lays the anchors of a generator over an input of a size.
-        threshold: The matcher's.
 
     Returns:
         The message and its coverage; None for a kind whose scales are not free.

@@ -21,13 +21,8 @@ def check_checkpoint(
 
     Args:
         detector: The detector; its weights are changed.
-        source: A checkpoint.
-        scope: What of it is restored.
         channels: Which colour its first convolution takes first.
         folder: Of the configuration, for paths that are relative to it.
-
-    Yields:
-        Findings.
     """
     try:
         found, _ = find_source(source, folder)

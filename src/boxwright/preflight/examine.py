@@ -62,10 +62,8 @@ def examine(
     """Check a configuration, its data and its checkpoint.
 
     Args:
-        config: The whole configuration.
         checkpoint: Where the run starts; empty for the one that the configuration names, if it does.
         depth: How much of the data is looked at.
-        progress: Shows how far it is.
 
     Yields:
         What each check found, also where all is well. After a configuration that cannot be built nothing follows.
@@ -101,10 +99,8 @@ def examine_data(
     """Check data alone, without a configuration: what can be read, boxes, classes, duplicates, leaks.
 
     Args:
-        train: The training data.
         held_out: The evaluation data, if there are any.
         depth: How much of the data is looked at.
-        progress: Shows how far it is.
 
     Yields:
         What each check found, also where all is well.
@@ -135,9 +131,6 @@ def examine_quickly(
     """Make the checks that take no more than seconds, on few samples; return what is worth saying.
 
     Args:
-        config: The whole configuration.
-        plan: Its training.
-        dataset: The training data.
         detector: The detector; it stays as it is.
 
     Returns:

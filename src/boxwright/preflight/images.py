@@ -52,15 +52,7 @@ class Fingerprints:
 
 
 def read_fingerprints(dataset: Dataset, indices: Iterable[int]) -> Fingerprints:
-    """Read image files; JPEGs are decoded at a fraction of their size.
-
-    Args:
-        dataset: The data.
-        indices: Which samples.
-
-    Returns:
-        Their fingerprints.
-    """
+    """Read image files; JPEGs are decoded at a fraction of their size."""
     names, exact, turned, unreadable, rows_of = [], [], [], [], []
     hashes: dict[str, list[NDArray[np.uint8]]] = {name: [] for name in _NEAR}
     for index in indices:

@@ -19,11 +19,7 @@ class InputFrame:
     """Sizes of images once they are resized, without resizing them."""
 
     def __init__(self, detector: Detector) -> None:
-        """Remember how the network wants images.
-
-        Args:
-            detector: The detector.
-        """
+        """Remember how the network wants images."""
         self._resizer = detector.preprocessor.resizer
         self._known: dict[Size, tuple[Size, Size]] = {}
 

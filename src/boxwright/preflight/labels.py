@@ -92,11 +92,7 @@ def check_counts(records: Sequence[Record], max_number_of_boxes: int | None) -> 
     """Yield images without objects, and with more than training keeps.
 
     Args:
-        records: Of the training data.
         max_number_of_boxes: Those that training keeps of an image; None for all.
-
-    Yields:
-        Findings.
     """
     numbers = np.array([len(record.boxes) for record in records])
     empty = int((numbers == 0).sum())

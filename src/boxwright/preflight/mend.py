@@ -69,16 +69,10 @@ def mend(train: Dataset, held_out: Dataset | None, out: str | Path, progress: Pr
     """Write data with what can be mended put right, in a form that `boxwright init` recognizes.
 
     Args:
-        train: The training data.
         held_out: The evaluation data; None where there are none yet (`boxwright init` splits).
         out: A folder that does not exist, or is empty.
-        progress: Shows how far it is.
-
-    Returns:
-        What was done.
 
     Raises:
-        DataError: Where nothing is left.
         OutputError: Where the folder has something in it, the disk is full, or it cannot be written.
     """
     folder = Path(out)

@@ -74,11 +74,8 @@ def read_records(
     """Read samples.
 
     Args:
-        dataset: The data.
-        indices: Which.
         workers: Processes that read; 0 to read here.
         patience: Seconds without a sample after which workers are given up; the samples until then are returned.
-        progress: Shows how far it is.
 
     Returns:
         The samples, and a line for each that cannot be read.

@@ -17,11 +17,7 @@ def check_schedule(schedule: Schedule, num_steps: int) -> Iterable[Finding]:
     """Yield what is wrong with a learning rate.
 
     Args:
-        schedule: Step to rate.
         num_steps: Of the run; 0 or less where it is not known.
-
-    Yields:
-        Findings.
     """
     if num_steps < 1:
         yield Finding("learning_rate", "fatal", "train_config.num_steps is not set", "say how long to train")

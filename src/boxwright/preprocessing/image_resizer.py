@@ -26,9 +26,6 @@ class Resize(Protocol):
 
         Args:
             image: [H, W, C].
-            height: The new height.
-            width: The new width.
-            align_corners: Whether corners stay in place.
 
         Returns:
             [height, width, C].

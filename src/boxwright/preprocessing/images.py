@@ -31,9 +31,6 @@ def image_tensors(images: Images, scale: Scale = "guess") -> list[Tensor]:
         scale: What floats are: "pixels" for 0..255, "unit" for 0..1, as torchvision has them, which are multiplied. To
             "guess" takes them for pixels, and refuses a call whose largest float is no more than 1.
 
-    Returns:
-        The images, of their own dtype.
-
     Raises:
         DataError: For what is no list of images, for an image that has not three dimensions with 1, 3 or 4 channels,
             or no pixels, and for floats on another scale.

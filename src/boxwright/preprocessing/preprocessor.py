@@ -67,13 +67,7 @@ class Preprocessor(nn.Module):
     def __init__(
         self, resizer: ImageResizer, scaling: PixelScaling = MINUS_ONE_TO_ONE, *, scale_padding: bool = False
     ) -> None:
-        """Remember the parts.
-
-        Args:
-            resizer: As the attribute.
-            scaling: As the attribute.
-            scale_padding: As the attribute.
-        """
+        """Remember the parts."""
         super().__init__()
         self.resizer, self.scaling, self.scale_padding = resizer, scaling, scale_padding
         scale, offset = scaling.constants(resizer.channels)

@@ -64,9 +64,6 @@ def export_paths(path: str | Path) -> list[Path]:
 def read_export_file(path: str | Path) -> ExportFile:
     """Read an export, and what lies beside it where its format has two files.
 
-    Args:
-        path: The file.
-
     Returns:
         Its bytes.
 
@@ -84,10 +81,6 @@ def read_export_file(path: str | Path) -> ExportFile:
 
 def read_checked(path: str | Path, *, allow_edited: bool = False) -> ExportFile:
     """Read an export that must be as it was written.
-
-    Args:
-        path: The file.
-        allow_edited: Whether another is taken, too.
 
     Returns:
         Its bytes.

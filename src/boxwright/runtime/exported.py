@@ -29,11 +29,7 @@ class ExportedDetector:
     """Detects as the detector did that it was exported from."""
 
     def __init__(self, session: Session) -> None:
-        """Take an opened file.
-
-        Args:
-            session: The file in its runtime.
-        """
+        """Take an opened file."""
         self.session = session
         self.categories: Categories | None = session.metadata.classes()
 
@@ -82,10 +78,6 @@ def checked_outputs(outputs: dict[str, NDArray[np.float32]], batch: int) -> dict
 
     Args:
         outputs: As `Session.run` returns them.
-        batch: How many pictures there were.
-
-    Returns:
-        They.
 
     Raises:
         ExportError: Where they do not: the file was edited, or is no detector.
@@ -112,9 +104,6 @@ def found_objects(
 
     Args:
         outputs: As `Session.run` returns them.
-        number: Which image.
-        size: Its (height, width).
-        categories: The classes.
 
     Returns:
         Its objects, in its pixels.
@@ -145,9 +134,6 @@ def open_exported(path: str | Path, threads: int = 0, *, allow_edited: bool = Fa
         path: The file: .onnx, OpenVINO's .xml, or .tflite.
         threads: How many its runtime may use; 0 for what it chooses.
         allow_edited: Whether a file is opened that is not as it was written.
-
-    Returns:
-        The detector.
 
     Raises:
         ExportError: As `open_session`.

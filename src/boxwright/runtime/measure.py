@@ -55,11 +55,6 @@ def measure(contenders: Mapping[str, Callable[[], Any]], batch: int, rounds: int
 
     Args:
         contenders: Name to what is measured; the first is what the others are compared with.
-        batch: Pictures of a call.
-        rounds: How many.
-
-    Returns:
-        One timing a contender.
     """
     for run in contenders.values():
         for _ in range(_WARM_UPS):

@@ -72,10 +72,6 @@ class Metadata:
 
         Args:
             text: The JSON; None where the file has none.
-            where: The file, for errors.
-
-        Returns:
-            The metadata.
 
         Raises:
             ExportError: Where there is none, or of a newer schema, or it is damaged.

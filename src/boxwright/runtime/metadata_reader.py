@@ -17,9 +17,6 @@ def read_metadata(path: str | Path, *, allow_edited: bool = False) -> Metadata:
         path: The file: .onnx, .xml, .tflite or .pt2, for which PyTorch is not needed.
         allow_edited: Whether a file is read that is not as it was written.
 
-    Returns:
-        The metadata.
-
     Raises:
         ExportError: Where there is no such file, it is damaged, edited or not ours, or its runtime is not installed.
     """

@@ -29,9 +29,6 @@ _DEEPEST, _FIELDS = 64, 2**29
 def has_external_data(data: bytes) -> bool:
     """Tell whether any tensor of an ONNX model names data outside the file.
 
-    Args:
-        data: The model.
-
     Returns:
         Whether one does. A runtime would read them from any path, or as an address in its own memory.
 

@@ -13,13 +13,6 @@ from boxwright.base.errors import ExportError
 def require_library(module: str, extra: str) -> Any:
     """Import a library that an extra brings.
 
-    Args:
-        module: Its name.
-        extra: The extra's.
-
-    Returns:
-        The module.
-
     Raises:
         ExportError: Where it is not installed, with the line that installs it.
     """

@@ -31,13 +31,6 @@ _FOLDER = "detector"
 def unpacked_members(data: bytes, name: str) -> Members:
     """Return the members of an archive; what Boxwright does not write is refused.
 
-    Args:
-        data: The archive.
-        name: The file's, for messages.
-
-    Returns:
-        Their bytes, by name.
-
     Raises:
         ExportError: Where it is no such archive, is damaged, or holds something else.
     """

@@ -21,9 +21,6 @@ def seal(parts: Sequence[bytes]) -> list[bytes]:
     Args:
         parts: In which `UNSEALED` stands once.
 
-    Returns:
-        Parts of the same lengths.
-
     Raises:
         ValueError: Where it does not stand in them, or more than once.
     """

@@ -188,11 +188,7 @@ def session_of(file: ExportFile, threads: int = 0) -> Session:
     """Open an export's bytes in the runtime of its format, as they are.
 
     Args:
-        file: Of .onnx, .xml or .tflite.
         threads: How many the runtime may use; 0 for what it chooses.
-
-    Returns:
-        The session.
 
     Raises:
         ExportError: Where the file is of another format, damaged or not ours, or its runtime is not installed.
@@ -209,9 +205,6 @@ def open_session(path: str | Path, threads: int = 0, *, allow_edited: bool = Fal
         path: The file: .onnx, OpenVINO's .xml, or .tflite.
         threads: How many the runtime may use; 0 for what it chooses.
         allow_edited: Whether a file is opened that is not as it was written.
-
-    Returns:
-        The session.
 
     Raises:
         ExportError: Where there is no such file, it is of another format, damaged, edited or not ours, or its runtime

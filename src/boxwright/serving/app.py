@@ -49,14 +49,9 @@ def make_app(
     """Return the server of a model.
 
     Args:
-        model: The model.
-        settings: The limits.
         counters: What `/metrics` shows.
         api_key: What clients send as `Authorization: Bearer …`; empty for no key.
         watch: Whether to take up the model's file anew when it changes.
-
-    Returns:
-        The application.
     """
     decoders = Decoders(settings, counters.count_replaced)
     asking = _Asking(model, settings, decoders)

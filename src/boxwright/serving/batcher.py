@@ -57,9 +57,7 @@ class Batcher:
 
         Args:
             run: From pictures [B, H, W, 3] to named outputs, each with B rows.
-            most: The largest batch.
             wait_s: How long the first of a batch waits for others, in seconds.
-            queue: The most pictures that wait.
             observe: Is told the size of each batch, and the seconds it took.
         """
         self._run, self._most, self._wait, self._queue, self._observe = run, most, wait_s, queue, observe

@@ -43,10 +43,7 @@ class Connection(H11Protocol):
         """Make a connection's protocol.
 
         Args:
-            settings: The limits of time.
             idle: Where it stands while nothing is asked on it.
-            config: uvicorn's.
-            server_state: What uvicorn's connections share.
             **more: What else it hands its protocols.
         """
         super().__init__(config=config, server_state=server_state, **more)

@@ -72,8 +72,6 @@ def answered(question: dict[str, Any], file: int, settings: ServerSettings) -> b
 
     Args:
         question: `kind`, which protocol; `head`, a header of its; `size`, the body's.
-        file: The file's descriptor.
-        settings: The limits.
 
     Returns:
         JSON: the `sizes` of the pictures and the `fields` of the question, or a `status` and a `reason`.

@@ -100,7 +100,6 @@ class Decoders:
         """Start none yet.
 
         Args:
-            settings: How many, and the limits.
             replaced: Called with the reason when a process is replaced: late, died, grown.
         """
         self._settings, self._replaced = settings, replaced
@@ -144,12 +143,8 @@ class Decoders:
         Args:
             kind: Which protocol, as `boxwright.serving.decoder_child` names them.
             head: The header that it needs, if there is one.
-            body: The body.
             deadline: When it must be read, on the clock of `time.monotonic`.
             hold: Called with the bytes of the pictures before they are copied; may raise to refuse them.
-
-        Returns:
-            Its pictures and its fields.
 
         Raises:
             BadRequest: Where it is malformed, too large, or takes too long.

@@ -17,11 +17,7 @@ def file_of_form(body: bytes, content_type: str) -> bytes:
     """Return the one file of a form.
 
     Args:
-        body: The form.
         content_type: The request's, which names the boundary.
-
-    Returns:
-        The file's bytes.
 
     Raises:
         BadRequest: Where it is no form, or has no file, or more than one.

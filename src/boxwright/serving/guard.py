@@ -73,8 +73,6 @@ class Guard:
         """Wrap an application.
 
         Args:
-            app: The application.
-            counters: What is counted.
             browsers: Which requests of browsers are answered.
             api_key: What clients send as `Authorization: Bearer …`; empty for no key.
         """
@@ -146,8 +144,6 @@ def error_response(status: int, reason: str, *, close: bool = False) -> Response
     """Return an answer that says what was wrong.
 
     Args:
-        status: HTTP's.
-        reason: A line.
         close: Whether the connection ends with it.
 
     Returns:

@@ -44,9 +44,6 @@ class Share:
     def add(self, count: int) -> None:
         """Hold so many bytes more.
 
-        Args:
-            count: How many.
-
         Raises:
             BadRequest: Where it is more than may be held at all, all requests together would hold too much, or this
                 one is over.
@@ -72,9 +69,6 @@ def answer_bytes(rows: Sequence[Row], wanted: Collection[str]) -> int:
     Args:
         rows: What was found in each picture.
         wanted: The outputs; none for those that are given unasked.
-
-    Returns:
-        Bytes.
     """
     numbers = {name: value.size * len(rows) for name, value in rows[0].items()}
     written = [count for name, count in numbers.items() if (name in wanted if wanted else not name.startswith("raw_"))]
@@ -90,10 +84,7 @@ class HeldResponse(Response):
         """Take an answer.
 
         Args:
-            content: The body.
             held: Lets go of what it holds.
-            media_type: Its kind.
-            headers: More.
         """
         super().__init__(content, headers=headers, media_type=media_type)
         self._held = held

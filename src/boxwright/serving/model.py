@@ -58,9 +58,6 @@ class ServedModel:
         """Read the file, try it in a process of its own, open what was read, and run it once.
 
         Args:
-            path: The file.
-            name: What clients call the model.
-            settings: How.
             observe: Is told the size of each batch, and the seconds it took.
             opener: The module whose `session_of` opens a file's bytes.
             allow_edited: Whether a file is served that is not as it was written.
@@ -109,9 +106,6 @@ class ServedModel:
 
     def reload(self) -> bool:
         """Take up the file anew where it has changed; the old version finishes what it took.
-
-        Returns:
-            Whether it had changed.
 
         Raises:
             ExportError: Where the new file cannot be served; the old version goes on.

@@ -30,14 +30,6 @@ def outline(values: Any) -> tuple[int, ...]:
 def flat_numbers(values: Any, levels: int, where: str) -> tuple[tuple[int, ...], list[Any]]:
     """Return the shape of nested lists and their numbers, one after another.
 
-    Args:
-        values: Lists of lists of numbers.
-        levels: How deep they may be.
-        where: Which picture, for errors.
-
-    Returns:
-        The shape and the numbers.
-
     Raises:
         BadRequest: Where lists of a level are of unlike lengths, or hold something else than numbers.
     """
@@ -63,7 +55,6 @@ def picture_of_list(values: Any, where: str) -> NDArray[np.uint8]:
 
     Args:
         values: Rows of pixels of channels, whole numbers of 0 to 255.
-        where: Which picture, for errors.
 
     Returns:
         uint8 [H, W, 3].
@@ -80,8 +71,6 @@ def picture_of_numbers(values: NDArray[np.uint8], shape: Sequence[int], where: s
 
     Args:
         values: uint8, flat.
-        shape: Height, width and channels.
-        where: Which picture, for errors.
 
     Returns:
         uint8 [H, W, 3].
@@ -98,15 +87,8 @@ def picture_of_numbers(values: NDArray[np.uint8], shape: Sequence[int], where: s
 def bytes_of(numbers: list[Any], where: str) -> NDArray[np.uint8]:
     """Return whole numbers of 0 to 255 as bytes.
 
-    Args:
-        numbers: int or float each.
-        where: Which picture, for errors.
-
     Returns:
         uint8, flat.
-
-    Raises:
-        BadRequest: For any other number.
     """
     try:
         return np.frombuffer(bytes(numbers), np.uint8)

@@ -53,13 +53,6 @@ def question(body: bytes, header_length: str | None, settings: ServerSettings) -
     Args:
         body: JSON, and behind it binary tensors.
         header_length: How long the JSON is; None where it is all.
-        settings: The limits.
-
-    Returns:
-        What is asked.
-
-    Raises:
-        BadRequest: Where it is malformed.
     """
     content, tail = _parts(body, header_length)
     inputs = content.get("inputs")
@@ -194,10 +187,7 @@ def answer(asked: Asked, rows: Sequence[Row], name: str, version: int) -> tuple[
     """Return the answer's body.
 
     Args:
-        asked: What was asked.
         rows: What was found in each picture.
-        name: The model's.
-        version: Its version.
 
     Returns:
         The body, and how long its JSON is where binary tensors follow.
@@ -229,12 +219,7 @@ def metadata(name: str, version: int, shapes: dict[str, tuple[int, ...]]) -> dic
     """Return what the protocol says of a model.
 
     Args:
-        name: The model's.
-        version: Its version.
         shapes: The shape of each output for one picture, without the batch.
-
-    Returns:
-        The metadata.
     """
     return {
         "name": name,

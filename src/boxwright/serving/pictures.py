@@ -28,12 +28,7 @@ def check_sizes(sizes: Sequence[tuple[int, int]], settings: ServerSettings, wher
     """Raise where one picture, or all of a request, are larger than is allowed.
 
     Args:
-        sizes: Height and width of each.
         settings: The limits of pixels.
-        where: Which picture, for errors.
-
-    Raises:
-        BadRequest: Where they are.
     """
     for (height, width), name in zip(sizes, where, strict=True):
         if height * width > settings.max_pixels:
@@ -82,13 +77,6 @@ def _size(given: Any, where: str) -> tuple[int, int]:
 def unpacked(text: Any, where: str) -> bytes:
     """Return the bytes of base64 text, of either alphabet.
 
-    Args:
-        text: The text.
-        where: Which picture, for errors.
-
-    Returns:
-        The bytes.
-
     Raises:
         BadRequest: Where it is no base64.
     """
@@ -106,8 +94,6 @@ def picture_of_upload(body: bytes, content_type: str, settings: ServerSettings) 
 
     Args:
         body: The bytes.
-        content_type: The request's.
-        settings: The limits.
 
     Returns:
         uint8 [H, W, 3].

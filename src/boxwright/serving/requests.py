@@ -22,7 +22,6 @@ class BadRequest(Exception):  # noqa: N818  # an answer, with its status
         """Say why.
 
         Args:
-            status: HTTP's.
             reason: A line; it never holds a path.
         """
         super().__init__(reason)
@@ -35,13 +34,8 @@ async def read_body(
     """Return a request's body, counted and timed while it arrives.
 
     Args:
-        stream: Its parts.
-        settings: The limits.
         deadline: When it must be there, on the clock of `time.monotonic`.
         hold: Called with the bytes of each part; may raise to refuse it.
-
-    Returns:
-        The whole.
 
     Raises:
         BadRequest: Where it is larger than the limit, or not there in time.
@@ -66,9 +60,6 @@ def parsed_json(body: bytes) -> dict[str, Any]:
 
     Args:
         body: The bytes.
-
-    Returns:
-        The object.
 
     Raises:
         BadRequest: Where it is none.

@@ -34,9 +34,6 @@ _SPARE, _A_DECODER = 24, 2
 def connection_limit(settings: ServerSettings) -> int:
     """Return how many connections there may be, and let this process open as many files as the system allows.
 
-    Args:
-        settings: What is wanted.
-
     Returns:
         What is wanted, or what leaves enough descriptors for everything else; at least 1.
     """
@@ -65,8 +62,6 @@ class Server(uvicorn.Server):
         """Make a server.
 
         Args:
-            config: uvicorn's.
-            settings: The limits.
             ended: Is called when all is answered; the signal that ended the server is raised after that.
         """
         super().__init__(config)

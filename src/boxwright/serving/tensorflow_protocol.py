@@ -42,18 +42,7 @@ class Question:
 
 
 def question(content: dict[str, Any], settings: ServerSettings) -> Question:
-    """Read a request.
-
-    Args:
-        content: Its JSON.
-        settings: The limits.
-
-    Returns:
-        What is asked.
-
-    Raises:
-        BadRequest: Where it is malformed.
-    """
+    """Read a request."""
     signature = content.get("signature_name", "serving_default")
     if not isinstance(signature, str):
         raise BadRequest(400, f"signature_name: expected text, found {type(signature).__name__}")
@@ -94,7 +83,6 @@ def answer(asked: Question, rows: Sequence[Row]) -> bytes:
     """Return the answer.
 
     Args:
-        asked: What was asked.
         rows: What was found in each picture.
 
     Returns:
@@ -117,14 +105,7 @@ def answer(asked: Question, rows: Sequence[Row]) -> bytes:
 
 
 def numbers(values: Sequence[NDArray[np.float32]]) -> bytes:
-    """Return arrays as JSON, with commas between them; one by one, so that other threads have their turns.
-
-    Args:
-        values: The arrays.
-
-    Returns:
-        What stands in a list of them.
-    """
+    """Return arrays as JSON, with commas between them; one by one, so that other threads have their turns."""
     return b",".join(orjson.dumps(np.array(value, order="C")[None], option=_ARRAYS)[1:-1] for value in values)
 
 
@@ -142,12 +123,7 @@ def metadata(name: str, version: int, shapes: dict[str, tuple[int, ...]]) -> dic
     """Return what TF Serving says of a model.
 
     Args:
-        name: The model's.
-        version: Its version.
         shapes: The shape of each output for one picture, without the batch.
-
-    Returns:
-        The signature.
     """
 
     def tensor(name: str, dtype: str, shape: Sequence[int]) -> dict[str, Any]:

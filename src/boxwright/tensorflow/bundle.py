@@ -155,9 +155,6 @@ class Bundle(Mapping[str, "NDArray[Any]"]):
     def graph(self) -> ObjectGraph:
         """Read the graph of objects.
 
-        Returns:
-            The graph.
-
         Raises:
             CheckpointError: Where there is none, as in TF1's, or it is damaged.
         """
@@ -172,12 +169,6 @@ class Bundle(Mapping[str, "NDArray[Any]"]):
 
     def strings(self, key: str) -> list[bytes]:
         """Read a tensor of strings.
-
-        Args:
-            key: Its key.
-
-        Returns:
-            Its elements, flat.
 
         Raises:
             CheckpointError: Where the bytes are damaged.
@@ -294,11 +285,7 @@ def slice_key(name: str, extent: tuple[tuple[int, int], ...]) -> bytes:
     """Return the key under which a slice of a tensor is stored (TensorFlow's ordered code).
 
     Args:
-        name: The tensor's key.
         extent: (start, length) of each dimension; -1 is the whole dimension.
-
-    Returns:
-        The key.
     """
     escaped = name.encode().replace(b"\0", b"\0\xff").replace(b"\xff", b"\xff\0")
     parts = [_ordered_unsigned(0), escaped, b"\0\x01", _ordered_unsigned(len(extent))]
@@ -329,9 +316,6 @@ def find_bundle(path: str | Path) -> Path:
         path: A prefix (`…/ckpt-0`), its `.index` file, a folder with checkpoints (the one that its
             `checkpoint` file names, else the newest), a SavedModel's folder, or the folder of an exported
             model, which holds both.
-
-    Returns:
-        The prefix.
 
     Raises:
         CheckpointError: Where there is none, with what was found instead.
@@ -380,11 +364,7 @@ def newest_of(folder: Path, checkpoints: Sequence[Path]) -> Path:
     """Return the checkpoint that the folder's `checkpoint` file names, else the one with the largest numbers.
 
     Args:
-        folder: The folder.
         checkpoints: Those in it, at least one.
-
-    Returns:
-        One of them.
     """
     state = folder / "checkpoint"
     named = _STATE.search(read_file(state, CheckpointError).decode(errors="replace")) if is_file(state) else None

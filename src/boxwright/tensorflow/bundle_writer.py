@@ -34,9 +34,6 @@ def write_bundle(prefix: str | Path, tensors: Mapping[str, NDArray[Any]], aliase
         aliases: Path of an object that is reached another way, to the path where it is; None for a checkpoint of
             TF1, which has no graph of objects.
 
-    Returns:
-        The prefix.
-
     Raises:
         CheckpointError: Where a key or a type cannot be written.
         OutputError: Where the disk is full or the folder cannot be written.

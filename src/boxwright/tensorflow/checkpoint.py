@@ -44,9 +44,6 @@ def find_tensorflow(source: str | Path) -> Path | None:
 def find_training(folder: str | Path) -> Path | None:
     """Find the newest checkpoint of a run of TensorFlow's: its folder has a `checkpoint` file that names it.
 
-    Args:
-        folder: The run's.
-
     Returns:
         As `find_tensorflow`; None where no run of TensorFlow's is in the folder itself.
     """
@@ -60,12 +57,6 @@ def open_tensorflow(path: Path) -> Mapping[str, NDArray[Any]]:
 
     Args:
         path: A bundle's prefix, or a file.
-
-    Returns:
-        Arrays by TensorFlow's keys.
-
-    Raises:
-        CheckpointError: Where it is damaged.
     """
     if is_file(f"{path}.index"):
         return Bundle(path)

@@ -44,9 +44,6 @@ class FrozenGraph(Mapping[str, "NDArray[Any]"]):
     def __init__(self, path: str | Path) -> None:
         """Read the file.
 
-        Args:
-            path: A GraphDef.
-
         Raises:
             CheckpointError: Where it is none, is damaged, or holds no detector's weights.
         """

@@ -29,9 +29,6 @@ class SavedSlices(Mapping[str, "NDArray[Any]"]):
     def __init__(self, path: str | Path) -> None:
         """Read the file.
 
-        Args:
-            path: The file.
-
         Raises:
             CheckpointError: Where it is no such file, or is damaged.
         """

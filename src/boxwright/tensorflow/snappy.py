@@ -17,12 +17,6 @@ _SHORT_LITERAL = 60
 def decompress(data: bytes) -> bytes:
     """Return the bytes that a block of Snappy's holds.
 
-    Args:
-        data: The compressed block.
-
-    Returns:
-        What was compressed.
-
     Raises:
         ValueError: Where the block is cut off, refers to bytes before its start, or holds more or less than it says.
     """

@@ -41,8 +41,6 @@ def read_table(data: bytes, where: str, most: Limit = INDEX_BYTES) -> dict[bytes
     """Read a whole table.
 
     Args:
-        data: The file.
-        where: Its name, for errors.
         most: How many bytes keys and values may have together.
 
     Returns:
@@ -121,9 +119,6 @@ def write_table(items: Mapping[bytes, bytes]) -> bytes:
 
     Args:
         items: Key to value, in any order.
-
-    Returns:
-        The file.
     """
     out = bytearray()
     index: list[tuple[bytes, bytes]] = []

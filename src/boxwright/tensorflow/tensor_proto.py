@@ -37,8 +37,6 @@ def array_of(proto: Any, dtype: int, shape: tuple[int, ...]) -> NDArray[Any]:
     """Read a tensor.
 
     Args:
-        proto: The message.
-        dtype: The number of its type.
         shape: Its shape.
 
     Returns:

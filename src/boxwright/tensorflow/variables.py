@@ -121,9 +121,6 @@ def _paths(path: str) -> Iterator[str]:
 def names_of(network: Network) -> dict[str, tuple[str, ...]]:
     """List all names of every parameter, for patterns that users write.
 
-    Args:
-        network: The network.
-
     Returns:
         Our name to: our name; where TF2 has such a variable, its key in a checkpoint without the attribute's end;
         where TF1 has, its name; and our name below TF1's scope, `FeatureExtractor/` or `BoxPredictor/`.
@@ -163,9 +160,6 @@ def from_tensorflow(
         network: The network that they are for.
         arrays: A bundle, or a mapping from keys; with TF2's keys, which end alike, or TF1's names.
         use_average: Whether to take moving averages of weights.
-
-    Returns:
-        What was found.
 
     Raises:
         CheckpointError: Where TensorFlow has no such network, averages are wanted and a weight has none, or a
@@ -207,7 +201,6 @@ def slots_of(network: nn.Module, arrays: Mapping[str, NDArray[Any]], slot: str) 
     """Bring what an optimizer kept of a network's variables to our names and layout.
 
     Args:
-        network: The network.
         arrays: As `from_tensorflow` takes them.
         slot: TensorFlow's name of what is kept, such as "momentum"; "average" for moving averages.
 
@@ -234,14 +227,8 @@ def _reason(key: str, unused: tuple[tuple[str, str], ...]) -> str:
 def to_tensorflow(network: nn.Module) -> tuple[dict[str, NDArray[np.float32]], dict[str, str] | None]:
     """Return keys to arrays, and the second paths to some objects, as `write_bundle` takes them.
 
-    Args:
-        network: The network.
-
     Returns:
         TF2's keys and paths; where only TF1 has the network, TF1's names and None.
-
-    Raises:
-        CheckpointError: Where neither has it.
     """
     variables = tf2_variables(network)
     if variables.unnamed:

@@ -8,7 +8,6 @@ def read_varint(data: bytes, position: int) -> tuple[int, int]:
 
     Args:
         data: Bytes.
-        position: Where the number starts.
 
     Returns:
         The number, and where it ends.

@@ -13,8 +13,6 @@ def fitting_batch(config: TrainEvalPipelineConfig, most: int, device: str = "aut
     """Try steps of one and two images, and return the largest batch that should fit.
 
     Args:
-        config: The whole configuration.
-        most: The largest that is wanted.
         device: On which, as for `device.usable_device`.
 
     Returns:

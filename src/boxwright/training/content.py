@@ -24,11 +24,7 @@ def copied(content: Content) -> Content:
 
 
 def contribute(content: Any) -> None:
-    """Hand this process's rows to the one that copies content, and keep nothing.
-
-    Args:
-        content: Of the same structure.
-    """
+    """Hand this process's rows to the one that copies content, and keep nothing."""
     if isinstance(content, DTensor):
         gathered(content.detach())
     elif isinstance(content, dict | list | tuple):

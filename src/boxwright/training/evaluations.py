@@ -66,9 +66,6 @@ class Evaluations:
         Args:
             sets: The data of each reader, and how; the first decides which checkpoint is best.
             state: The run's; its selection follows what is taken in.
-            processes: Those of the run.
-            log: Hears of metrics and pictures.
-            workers: Processes that read and decode.
             run: The run's folder, which has the workers' sockets.
         """
         self.sets, self._state, self._processes, self._log = sets, state, processes, log

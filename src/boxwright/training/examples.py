@@ -18,14 +18,8 @@ def training_examples(
     """Return samples augmented, resized, and with what the detector learns of their objects.
 
     Args:
-        config: The whole configuration.
-        dataset: Where samples come from.
         detector: Wants them at its size, and masks or not.
-        seed: Decides what happens to them.
         skip_bad: Whether the sample after one that cannot be read takes its place.
-
-    Returns:
-        The examples.
 
     Raises:
         ConfigError: Where a step cannot be built, or fields contradict each other.

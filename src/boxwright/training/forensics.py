@@ -54,12 +54,8 @@ def written_down(
     """Write a step that was not finite to a folder of the run's, no more than ten in a run; return what and where.
 
     Args:
-        run_folder: The run's folder.
-        state: The run before the step.
         content: What a checkpoint of it holds.
         batches: What each process was to learn from.
-        config: The configuration as run.
-        error: What was found.
 
     Returns:
         A sentence; also where it could not be written.
@@ -86,12 +82,8 @@ def write_step(
     """Write down a step that was not finite.
 
     Args:
-        folder: Where to; it is made.
-        state: The run before the step.
         content: What a checkpoint of it holds.
         batches: What each process was to learn from.
-        config: The configuration as run.
-        error: What was found.
 
     Returns:
         What `replay_step` returns, which is also written to `report.json`.

@@ -71,9 +71,6 @@ class GraphedFirstStage(nn.Module):
         """Compile at the first call.
 
         Args:
-            detector: Of several stages.
-            network: Its network.
-            plan: As for the loss module.
             backend: What torch.compile compiles with; by default its own, with CUDA graphs.
         """
         super().__init__()

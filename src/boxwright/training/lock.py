@@ -24,9 +24,6 @@ _POLL_SECONDS = 0.1
 def run_lock(folder: str | Path) -> Iterator[str]:
     """Hold a run's folder for this process; the system lets go of it when the process ends, however it ends.
 
-    Args:
-        folder: The folder; it is made.
-
     Yields:
         A line for the user: of a run that ended without letting go, whose place this one takes, or of a file system
         that cannot lock, where it is for the user to see that there is one run; else nothing.

@@ -78,12 +78,7 @@ class Listener(Protocol):
     """Hears what happens in a run; one that raises is named and dropped, and the run continues."""
 
     def hear(self, step: int, event: Event) -> None:
-        """Take an event in, or pass over one of a kind that it has no use for.
-
-        Args:
-            step: Steps done.
-            event: What happened.
-        """
+        """Take an event in, or pass over one of a kind that it has no use for."""
         ...
 
     def close(self) -> None:
@@ -165,7 +160,6 @@ class TrainingLog:
 
         Args:
             name: What it is called where it fails.
-            make: Opens it.
         """
         try:
             self._listeners[name] = make()
@@ -173,12 +167,7 @@ class TrainingLog:
             self._drop(name, error, "at the start")
 
     def tell(self, step: int, event: Event) -> None:
-        """Tell every listener.
-
-        Args:
-            step: Steps done.
-            event: What happened.
-        """
+        """Tell every listener."""
         for name, listener in list(self._listeners.items()):
             try:
                 listener.hear(step, event)
@@ -218,7 +207,6 @@ class JsonLines:
         """Open the file.
 
         Args:
-            model_dir: The run's folder.
             start: The step at which the run begins or resumes.
             evaluated: The step of the last evaluation that counts.
         """
@@ -249,7 +237,6 @@ class TensorBoard:
         """Open the file of training.
 
         Args:
-            model_dir: The run's folder.
             start: The step at which the run begins or resumes.
             evaluated: The step of the last evaluation that counts.
         """

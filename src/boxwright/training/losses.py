@@ -47,7 +47,6 @@ class LossModule(nn.Module):
         """Remember the parts.
 
         Args:
-            detector: The detector.
             plan: For the precision in which the network computes, and whether weights are penalized.
             predict: Runs the network, instead of the detector's own `predict`.
         """

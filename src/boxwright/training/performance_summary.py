@@ -17,11 +17,8 @@ def write_performance_summary(
     """Write what TF's `performance_summary_exporter` is given.
 
     Args:
-        folder: The run's.
         speeds: Steps a second, as they were logged; at least one.
         last_loss: The total loss of the last batch.
-        plan: The run's.
-        processes: How many it had.
     """
     summary = {
         "metrics": {

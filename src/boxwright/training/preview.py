@@ -38,13 +38,8 @@ def preview_training(
     """Make samples as a run with this configuration and seed makes them.
 
     Args:
-        config: The whole configuration.
         count: How many, spread evenly over the data; samples that a run of one epoch would see.
-        seed: The run's.
         epoch: Of the run, from 0.
-
-    Returns:
-        The data, and the samples.
 
     Raises:
         ConfigError: Where the configuration cannot be trained.

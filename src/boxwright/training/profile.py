@@ -46,13 +46,8 @@ def profile_steps(
 
     Args:
         batches: What to learn from; data are waited for inside the measurement.
-        learn: Takes a step.
         ready: Tells how many batches lie ready.
         folder: Where `trace.json` goes (for chrome://tracing or Perfetto), if anywhere.
-        device: Where steps are taken.
-
-    Returns:
-        What was measured.
 
     Raises:
         TrainingError: Where the data end before the measurement does.
@@ -89,12 +84,7 @@ def described(found: Profile, batch_size: int, most_ready: int) -> list[str]:
     """Return a profile in lines.
 
     Args:
-        found: The profile.
-        batch_size: Images of a step.
         most_ready: How many batches workers make ahead; 0 without workers.
-
-    Returns:
-        The lines.
     """
     lines = [f"{found.seconds * 1000:.0f} ms a step, {batch_size / found.seconds:.1f} images/s; of that"]
     lines += [f"  {name:<12}{found.shares[name]:6.1%}" for name in (*STAGES, "rest")]

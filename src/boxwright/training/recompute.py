@@ -18,9 +18,6 @@ def recompute_blocks(backbone: nn.Module) -> int:
 
     Args:
         backbone: Its blocks' `forward` is replaced.
-
-    Returns:
-        How many blocks there are.
     """
     found = _blocks(backbone)
     for block in found:

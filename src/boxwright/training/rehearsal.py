@@ -89,11 +89,7 @@ def check_speed_and_memory(config: m.TrainEvalPipelineConfig, workers: int, devi
 
     Args:
         config: The whole configuration; it can be built.
-        workers: Processes that prepare samples.
         device: On which it is tried, as for `usable_device`.
-
-    Yields:
-        Findings.
     """
     plan = build_training(config)
     size = -(-plan.stream.batch_size // plan.accumulation)
@@ -154,15 +150,10 @@ def rehearse(config: m.TrainEvalPipelineConfig, device: str = "auto") -> Rehears
     """Take steps with batches of 1 and 2 and, where that is quick and fits, the whole batch, in a process of its own.
 
     Args:
-        config: The whole configuration.
         device: On which, as for `usable_device`.
-
-    Returns:
-        What they took.
 
     Raises:
         OutOfMemoryError: Where the process was killed, or said so.
-        TrainingError: Where it failed.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "pipeline.config"

@@ -30,7 +30,6 @@ def resume_tensorflow(state: TrainingState, checkpoint: Path, batch_size: int) -
     Args:
         state: A new run's, changed in place.
         checkpoint: As `find_tensorflow` finds it.
-        batch_size: Samples a step.
 
     Returns:
         What was restored, for the log.

@@ -41,10 +41,6 @@ class Selection:
     def after(self, step: int, metrics: dict[str, float]) -> Selection:
         """Take in an evaluation.
 
-        Args:
-            step: Where it was made.
-            metrics: What it found.
-
         Returns:
             The selection after it; `best_step` is `step` where this one is the best.
 

@@ -36,7 +36,6 @@ def shard_state(losses: LossModule, state: TrainingState, count: int) -> None:
     Args:
         losses: Runs the state's network; weights are gathered when it is called.
         state: Its weights, averages and slots become sharded.
-        count: How many processes there are.
     """
     # Predictions are among what is returned, some of them views; nobody changes them in place.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")

@@ -53,9 +53,6 @@ class TrainingState:
 
         Args:
             config_text: The configuration as run, in text format.
-
-        Returns:
-            Tensors and plain data.
         """
         categories = self.detector.categories
         return {
@@ -75,9 +72,6 @@ class TrainingState:
 
     def restore(self, content: dict[str, Any]) -> None:
         """Go back to where a checkpoint was written.
-
-        Args:
-            content: What it holds.
 
         Raises:
             CheckpointError: Where it is of another network or optimizer.
@@ -124,7 +118,6 @@ def new_state(detector: Detector, plan: TrainingPlan, selection: Selection | Non
 
     Args:
         detector: What is trained, on its device.
-        plan: How.
         selection: By what the best checkpoint is chosen.
 
     Returns:
@@ -149,8 +142,6 @@ def seed_step(seed: int, step: int, rank: int) -> None:
     """Make what the network draws at random (dropout, sampled anchors) follow from the step alone.
 
     Args:
-        seed: The run's.
-        step: Steps done.
         rank: The process; each draws its own.
     """
     torch.manual_seed(int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)[0]) >> 1)

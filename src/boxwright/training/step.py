@@ -99,7 +99,6 @@ class NotFiniteError(TrainingError):
 
         Args:
             step: The step's number, from 1.
-            found: The numbers.
             batch: What was to be learned from.
         """
         super().__init__(_not_finite_text(step, found.losses, found.gradient_norm, found.rate))
@@ -119,8 +118,6 @@ class Learner:
 
         Args:
             state: What is trained; its weights and step change.
-            plan: How.
-            processes: Those of the run.
         """
         self.state, self.plan, self.processes = state, plan, processes
         self.trainable = self._trainable()
@@ -146,9 +143,6 @@ class Learner:
             describe: Whether to say how it was assigned.
             wait: Whether to know before the update that losses and gradients are finite. Without, the device leaves
                 out an update where they are not, and the program hears of it in the next step or by `look_back`.
-
-        Returns:
-            What was found.
 
         Raises:
             NotFiniteError: Where a loss or gradient is not finite, of this step or of one before that was not waited

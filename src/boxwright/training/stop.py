@@ -29,9 +29,6 @@ def stop_requests() -> Iterator[Callable[[], bool]]:
     """Turn the first Ctrl-C or SIGTERM into a question that the loop asks before each step.
 
     A second one stops at once, as always.
-
-    Yields:
-        The question.
     """
     asked = threading.Event()
     if threading.current_thread() is not threading.main_thread():

@@ -17,12 +17,7 @@ class Tracker(Protocol):
     """Takes a run's numbers."""
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """Log numbers.
-
-        Args:
-            step: Steps done.
-            values: Tag to value.
-        """
+        """Log numbers."""
         ...
 
     def close(self) -> None:
@@ -81,12 +76,7 @@ def open_tracker(name: str, model_dir: Path, config_text: str) -> Tracker:
     """Open a tracker.
 
     Args:
-        name: "wandb" or "mlflow".
         model_dir: The run's folder, whose name the run has there.
-        config_text: The configuration, kept there.
-
-    Returns:
-        The tracker.
 
     Raises:
         TrainingError: As `check_tracker`.
@@ -96,12 +86,6 @@ def open_tracker(name: str, model_dir: Path, config_text: str) -> Tracker:
 
 def check_tracker(name: str) -> Any:
     """Import a tracker's library.
-
-    Args:
-        name: "wandb" or "mlflow".
-
-    Returns:
-        The library.
 
     Raises:
         TrainingError: Where the name is not known or the library is not installed.

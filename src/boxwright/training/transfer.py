@@ -14,10 +14,6 @@ def on_device(batches: Iterable[Batch], device: torch.device) -> Generator[Batch
 
     Args:
         batches: In pinned memory, if the device is a GPU.
-        device: The device.
-
-    Yields:
-        The batches there.
     """
     if device.type != "cuda":
         yield from (batch.to(device) for batch in batches)

@@ -64,11 +64,7 @@ def build_augmentation(config: m.TrainEvalPipelineConfig, dataset: Dataset | Non
     """Build what happens to training samples.
 
     Args:
-        config: The whole configuration.
         dataset: The data; see `build_steps`.
-
-    Returns:
-        The chain.
 
     Raises:
         ConfigError: Where a step's numbers contradict each other or are out of range.
@@ -84,9 +80,6 @@ def build_steps(steps: Sequence[m.PreprocessingStep], dataset: Dataset | None = 
         dataset: The data, whose classes the ids of `drop_label_probabilistically` and `remap_labels` name, and from
             which steps that mix samples draw others. Without, ids count from 1, and steps that mix samples or that are
             the user's own code are checked but cannot be called.
-
-    Returns:
-        The chain.
 
     Raises:
         ConfigError: Where a step's numbers contradict each other or are out of range.

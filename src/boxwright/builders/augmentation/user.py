@@ -29,7 +29,6 @@ def build_user_augmentation(config: m.UserAugmentation, *, call: bool) -> Transf
     """Build the transform that a function of the user's returns.
 
     Args:
-        config: The message.
         call: Whether to import and call the function; otherwise only the message is checked.
 
     Returns:

@@ -62,11 +62,7 @@ def build_faster_rcnn(config: m.FasterRcnn, categories: Categories | None) -> De
     """Build a Faster or Mask R-CNN.
 
     Args:
-        config: The message.
         categories: The classes, for detections to carry.
-
-    Returns:
-        The detector, with fresh weights.
 
     Raises:
         ConfigError: Where something is missing, contradictory or not supported.
@@ -107,14 +103,7 @@ def build_faster_rcnn(config: m.FasterRcnn, categories: Categories | None) -> De
 
 
 def check_sampling(config: m.FasterRcnn) -> None:
-    """Refuse to learn from more proposals than there are, as TF does when it trains.
-
-    Args:
-        config: The message.
-
-    Raises:
-        ConfigError: Where that is so.
-    """
+    """Refuse to learn from more proposals than there are, as TF does when it trains."""
     levels = config.level_proposals
     most = config.first_stage_max_proposals if levels is None else levels.max_proposals_in_training
     if config.number_of_stages > 1 and config.second_stage_batch_size > most and config.hard_example_miner is None:

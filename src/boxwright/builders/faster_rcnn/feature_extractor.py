@@ -88,11 +88,7 @@ def build_two_stage_extractor(config: m.FasterRcnnFeatureExtractor, image_channe
     """Build both halves.
 
     Args:
-        config: The message.
         image_channels: Channels of the image: 3, or 1 where the resizer makes it grey.
-
-    Returns:
-        The halves.
 
     Raises:
         ConfigError: For settings that the type has not.

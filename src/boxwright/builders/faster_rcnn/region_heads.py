@@ -38,14 +38,6 @@ class BuiltSecondStage:
 def build_second_stage(config: m.FasterRcnn, extractor: TwoStageExtractor, version: int) -> BuiltSecondStage:
     """Build what classifies proposals.
 
-    Args:
-        config: The message.
-        extractor: Both halves of the backbone.
-        version: Which TensorFlow's meaning hyperparameters have.
-
-    Returns:
-        The stage.
-
     Raises:
         ConfigError: For sizes that contradict each other.
     """
@@ -84,7 +76,6 @@ def build_final_outputs(
     """Build what is given out of each detection beside its box.
 
     Args:
-        config: The message.
         stage: The second stage.
         detect: Chooses the detections, given the true sizes.
 
@@ -174,13 +165,7 @@ def build_mask_predictor(
     """Build the third stage.
 
     Args:
-        config: The message.
         second: The second stage, whose features it sees unless it crops for itself.
-        extractor: Both halves of the backbone.
-        request: What else it needs.
-
-    Returns:
-        The stage.
 
     Raises:
         ConfigError: For sizes that contradict each other.

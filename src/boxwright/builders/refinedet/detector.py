@@ -76,11 +76,7 @@ def build_refinedet(config: m.RefineDet, categories: Categories | None) -> Detec
     """Build a RefineDet, or what is left of it where parts are left out.
 
     Args:
-        config: The message.
         categories: The classes, for detections to carry.
-
-    Returns:
-        The detector, with fresh weights.
     """
     columns = ClassColumns(config.num_classes)
     check_classes(config, config.num_classes, columns, categories)

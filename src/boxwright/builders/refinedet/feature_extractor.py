@@ -40,12 +40,8 @@ def build_refinedet_extractor(
     """Build a feature extractor.
 
     Args:
-        config: The message.
         levels: How many maps, of strides 8, 16, 32, 64 and so on.
         image_channels: Channels of the image: 3, or 1 where the resizer makes it grey.
-
-    Returns:
-        The backbone and neck.
 
     Raises:
         ConfigError: For a number of levels that the type has not.

@@ -28,14 +28,8 @@ def build_box_predictor(
     """Build a head.
 
     Args:
-        config: The message.
-        in_channels: Channels of each level.
         anchors_per_location: Anchors at each location of each level.
-        columns: Class logits an anchor.
         version: Which TensorFlow's meaning the message has: 1 or 2.
-
-    Returns:
-        The head.
 
     Raises:
         ConfigError: For a kind that is not supported, or levels that do not fit the anchors.

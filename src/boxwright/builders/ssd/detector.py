@@ -25,11 +25,7 @@ def build_ssd(config: m.Ssd, categories: Categories | None) -> Detector:
     """Build an SSD.
 
     Args:
-        config: The message.
         categories: The classes, for detections to carry.
-
-    Returns:
-        The detector, with fresh weights.
 
     Raises:
         ConfigError: Where something is missing, contradictory or not supported.

@@ -77,11 +77,7 @@ def build_feature_extractor(config: m.SsdFeatureExtractor, *, image_channels: in
     """Build a feature extractor.
 
     Args:
-        config: The message.
         image_channels: Channels of the image: 3, or 1 where the resizer makes it grey.
-
-    Returns:
-        The backbone and neck.
 
     Raises:
         ConfigError: For settings that the type has not.

@@ -65,12 +65,6 @@ _BOX_CODERS: dict[str, Callable[..., BoxCoder]] = {
 def build_matcher(config: m.Matcher) -> Matcher:
     """Build a matcher.
 
-    Args:
-        config: The message.
-
-    Returns:
-        The matcher.
-
     Raises:
         ConfigError: For thresholds that contradict each other.
     """

@@ -202,10 +202,6 @@ class SubtractChannelMean:
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
         """Subtract.
 
-        Args:
-            sample: The sample.
-            rng: Not used.
-
         Returns:
             A new sample, whose pixels are float32.
 

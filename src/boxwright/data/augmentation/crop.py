@@ -169,13 +169,9 @@ def crop(sample: Sample, window: Window, kept: NDArray[np.bool_], *, clip_boxes:
     """Cut a window out of a sample.
 
     Args:
-        sample: The sample.
         window: x_min, y_min, x_max, y_max in pixels, inside the image.
         kept: bool [N]; the objects that stay.
         clip_boxes: Whether boxes are clipped to the window.
-
-    Returns:
-        A new sample.
     """
     x_min, y_min, x_max, y_max = window
     inside = cut(sample.keep(kept), window)

@@ -14,9 +14,6 @@ import torch
 def seeded(rng: np.random.Generator) -> Iterator[int]:
     """Seed the generators of Python, NumPy and PyTorch (on the CPU) for a while.
 
-    Args:
-        rng: Decides the seed.
-
     Yields:
         The seed, for generators of the library's own; afterwards all three are as they were.
     """

@@ -17,14 +17,7 @@ class Others(Protocol):
     """Draws samples."""
 
     def __call__(self, rng: np.random.Generator) -> Sample:
-        """Return another sample.
-
-        Args:
-            rng: The source of all randomness.
-
-        Returns:
-            A sample.
-        """
+        """Return another sample."""
         ...
 
 

@@ -56,7 +56,6 @@ def apply_recorded(
 
     Args:
         steps: Names and transforms, in order.
-        sample: The sample.
         rng: The source of all randomness; without recording the result were the same.
 
     Returns:

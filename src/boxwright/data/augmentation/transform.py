@@ -19,7 +19,6 @@ class Transform(Protocol):
 
         Args:
             sample: The sample, which stays as it is.
-            rng: The source of all randomness.
 
         Returns:
             A new sample, or the same one.

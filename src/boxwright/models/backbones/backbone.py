@@ -25,11 +25,7 @@ class LastMap(nn.Module):
     """A part of a backbone that looks at crops: its coarsest map alone."""
 
     def __init__(self, body: Backbone) -> None:
-        """Keep the part.
-
-        Args:
-            body: Crops to maps.
-        """
+        """Keep the part."""
         super().__init__()
         self.body = body
 

@@ -82,12 +82,7 @@ class MBConv(nn.Module):
     """Expand, convolve each channel, reweigh channels (squeeze and excite), project."""
 
     def __init__(self, block: _Block, settings: ConvSettings) -> None:
-        """Build the block.
-
-        Args:
-            block: Its sizes.
-            settings: Convolutions.
-        """
+        """Build the block."""
         super().__init__()
         expanded = block.in_channels * block.expansion
         squeezed = max(1, int(block.in_channels * _SQUEEZE))
@@ -123,9 +118,7 @@ class EfficientNet(Backbone):
         """Build the network.
 
         Args:
-            width: Multiplies channels.
             depth: Multiplies the blocks of each stage.
-            settings: Convolutions.
             levels: Pyramid levels to return (1 to 5), finest first.
         """
         super().__init__()

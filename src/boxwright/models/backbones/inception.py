@@ -127,11 +127,7 @@ class Concatenated(nn.Module):
     """Modules of the same input, their outputs one after the other on channels."""
 
     def __init__(self, modules: Mapping[str, nn.Module]) -> None:
-        """Keep the modules.
-
-        Args:
-            modules: By name.
-        """
+        """Keep the modules."""
         super().__init__()
         for name, module in modules.items():
             self.add_module(name, module)
@@ -145,15 +141,7 @@ class ScaledResidual(nn.Module):
     """Branches, a 1×1 convolution with a bias, and the sum with the input."""
 
     def __init__(self, branches: Concatenated, width: int, channels: int, block: Residual, settings: ConvSettings):
-        """Build the block.
-
-        Args:
-            branches: Named by TF-Slim's scopes.
-            width: Their channels together.
-            channels: Channels of the input.
-            block: What it is like.
-            settings: Convolutions.
-        """
+        """Build the block."""
         super().__init__()
         self.branches = [name for name, _ in branches.named_children()]
         for name, branch in branches.named_children():
@@ -189,12 +177,8 @@ class Inception(Backbone):
         """Build the network up to the last tap.
 
         Args:
-            layout: Which network.
-            settings: Convolutions.
             taps: Names of the layers or blocks whose outputs are returned, finest first.
-            depth_multiplier: Multiplies channels.
             min_depth: The least channels of any layer.
-            in_channels: Channels of the image.
         """
         super().__init__()
         self.slim_scope, self.taps = layout.scope, tuple(taps)

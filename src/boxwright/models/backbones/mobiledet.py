@@ -200,12 +200,7 @@ class _Residual(nn.Module):
     """Layers in a row; their input is added where the layout says so."""
 
     def __init__(self, layers: dict[str, nn.Module], *, residual: bool) -> None:
-        """Keep the layers.
-
-        Args:
-            layers: By TF's scope.
-            residual: Whether the input is added.
-        """
+        """Keep the layers."""
         super().__init__()
         for name, layer in layers.items():
             self.add_module(name, layer)
@@ -231,8 +226,6 @@ class MobileDet(Backbone):
 
         Args:
             layout: Which one, of `MOBILEDETS`.
-            depth_multiplier: Multiplies channels.
-            in_channels: Channels of the image.
         """
         super().__init__()
         settings = replace(_SETTINGS, activation=layout.activation)

@@ -51,13 +51,9 @@ class MobileNetV1(Backbone):
         """Build the network up to the last tap.
 
         Args:
-            settings: Convolutions.
             taps: Numbers of the blocks (1 to 13) whose outputs are returned.
-            depth_multiplier: Multiplies channels.
             min_depth: The least channels of any layer.
-            padding: "same" or "explicit".
             narrow: Whether the last two blocks have 512 and 256 channels, as under TF's FPNLite.
-            in_channels: Channels of the image.
         """
         super().__init__()
         layout = (*_BLOCKS[:11], (512, 2), (256, 1)) if narrow else _BLOCKS

@@ -51,12 +51,7 @@ class InvertedResidual(nn.Module):
         """Build the block.
 
         Args:
-            in_channels: Channels in.
             expanded: Channels between; equal to `in_channels` for a block without expansion.
-            out_channels: Channels out.
-            stride: Stride of the depthwise convolution.
-            settings: Convolutions.
-            padding: "same" or "explicit".
         """
         super().__init__()
         linear = replace(settings, activation="NONE")
@@ -93,14 +88,10 @@ class MobileNetV2(Backbone):
         """Build the network up to the last tap.
 
         Args:
-            settings: Convolutions.
             taps: What is returned: "i" for the output of block i (17 is the last convolution), or
                 "i/expand" for its expanded features; in order, the last an output.
-            depth_multiplier: Multiplies channels.
             min_depth: The least channels of any layer, expansions excepted.
-            padding: "same" or "explicit".
             last_channels: Channels of the last convolution, before the multiplier.
-            in_channels: Channels of the image.
         """
         super().__init__()
         self.taps = tuple(taps)

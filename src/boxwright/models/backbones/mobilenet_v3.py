@@ -137,9 +137,6 @@ class _InvertedResidual(nn.Module):
         """Build the block.
 
         Args:
-            block: What it is like.
-            in_channels: Channels in.
-            out_channels: Channels out.
             settings: Convolutions; activations are the block's own.
         """
         super().__init__()
@@ -192,13 +189,10 @@ class MobileNetV3(Backbone):
         """Build the network.
 
         Args:
-            layout: Which one.
             settings: Convolutions; activations are the network's own.
             taps: What is returned: "i" for the output of block i, counted from 0, "i/expand" for its expanded
                 features, or "last" for the last convolution.
-            depth_multiplier: Multiplies channels.
             min_depth: The least channels of any layer's output, expansions excepted.
-            in_channels: Channels of the image.
         """
         super().__init__()
         self.slim_scope, self.taps = layout.scope, tuple(taps)

@@ -126,9 +126,6 @@ class _Cell(nn.Module):
 
         Args:
             before: Channels of the output before the last.
-            current: Channels of the last output.
-            filters: Channels of each sum.
-            stride: Of the whole cell.
             halve: Whether the output before the last is twice as large as the last.
             raw: Whether there is none before the last, which stands for it as it is.
         """
@@ -181,11 +178,7 @@ class PnasNet(Backbone):
     """
 
     def __init__(self, *, in_channels: int = 3) -> None:
-        """Build the network.
-
-        Args:
-            in_channels: Channels of the image.
-        """
+        """Build the network."""
         super().__init__()
         self.conv0 = make_conv(in_channels, _STEM, 3, _RULE, stride=2, padding="valid")
         self.conv0_bn = make_norm(_STEM, _NORM)

@@ -30,11 +30,7 @@ class Bottleneck(nn.Module):
         """Build the block.
 
         Args:
-            in_channels: Channels in.
-            width: Channels between.
-            out_channels: Channels out.
             stride: Stride of the first convolution and of the projection.
-            settings: Convolutions.
             project: Whether the shortcut is a convolution.
         """
         super().__init__()
@@ -66,7 +62,6 @@ class ResNetV1Stage5(nn.Sequential):
         """Build the stage.
 
         Args:
-            blocks: Bottlenecks of each stage.
             settings: Convolutions; they never learn a bias.
             stride: Of its first convolutions; 1 for crops that hold only what these would read with stride 2.
         """
@@ -97,12 +92,9 @@ class ResNetV1(Backbone):
         """Build the network up to the last level that is returned.
 
         Args:
-            blocks: Bottlenecks of each stage.
             settings: Convolutions; they never learn a bias.
             levels: Pyramid levels to return (2 to 5): maps of stride 2 to that power.
-            depth_multiplier: Multiplies channels.
             min_depth: The least channels of any layer.
-            in_channels: Channels of the image.
         """
         super().__init__()
         settings = replace(settings, force_bias=False)

@@ -28,9 +28,7 @@ class BottleneckV1(nn.Module):
         """Build the block.
 
         Args:
-            in_channels: Channels in.
             width: Channels between; a fourth of those out.
-            settings: Convolutions.
             dilation: Distance between the taps of the 3×3 kernel.
         """
         super().__init__()
@@ -64,12 +62,7 @@ class ResNetV1SlimBlock4(nn.Module):
     """
 
     def __init__(self, blocks: Sequence[int], settings: ConvSettings) -> None:
-        """Build the block.
-
-        Args:
-            blocks: Bottlenecks of each stage.
-            settings: Convolutions.
-        """
+        """Build the block."""
         super().__init__()
         self.slim_scope = f"resnet_v1_{3 * sum(blocks) + 2}"
         self.block4 = _block(blocks[3], _WIDTHS[2] * _EXPANSION, _WIDTHS[3], settings)
@@ -102,12 +95,8 @@ class ResNetV1Slim(Backbone):
         """Build the network up to the last level that is returned.
 
         Args:
-            blocks: Bottlenecks of each stage.
-            settings: Convolutions.
             levels: Pyramid levels to return (2 to 5): maps of stride 2 to that power.
-            depth_multiplier: Multiplies channels, but the stem's.
             min_depth: The least channels within a bottleneck.
-            in_channels: Channels of the image.
             coarsest_stride: 8, 16 or 32: maps that would be coarser keep this stride, and are seen through dilated
                 convolutions.
         """

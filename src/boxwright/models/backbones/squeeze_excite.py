@@ -15,10 +15,6 @@ class SqueezeExcite(nn.Module):
         """Make the layers.
 
         Args:
-            channels: Channels in and out.
-            squeezed: Channels between the two.
-            rule: Initializer and penalty of kernels.
-            activation: Between the two.
             gate: Behind the second.
         """
         super().__init__()

@@ -63,11 +63,7 @@ class TimmBackbone(Backbone):
         self.deviation = tuple(data.get("std", (0.229, 0.224, 0.225)))
 
     def penalize(self, regularizer: Regularizer) -> None:
-        """Put a price on the kernels of its convolutions; they keep timm's initializers and normalization.
-
-        Args:
-            regularizer: The penalty.
-        """
+        """Put a price on the kernels of its convolutions; they keep timm's initializers and normalization."""
         for module in self.body.modules():
             if isinstance(module, nn.Conv2d):
                 setattr(module, "regularizer", regularizer)  # noqa: B010  # timm's type declares no such attribute

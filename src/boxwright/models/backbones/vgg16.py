@@ -45,12 +45,7 @@ class L2Norm(nn.Module):
     """Scale each location's features to one length, then each channel by a learnt factor (ParseNet)."""
 
     def __init__(self, channels: int, scale: float) -> None:
-        """Make the layer.
-
-        Args:
-            channels: Channels.
-            scale: What every factor starts with.
-        """
+        """Make the layer."""
         super().__init__()
         self.scale = nn.Parameter(torch.full((channels,), scale))
 
@@ -76,7 +71,6 @@ class Vgg16(Backbone):
         Args:
             settings: Convolutions; they are not normalized and learn a bias.
             reduction: What becomes of the classifier's layers.
-            in_channels: Channels of the image.
         """
         super().__init__()
         rule, channels = settings.kernel, in_channels

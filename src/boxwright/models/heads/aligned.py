@@ -36,7 +36,6 @@ class AlignedHead(nn.Module):
 
         Args:
             samplings: How each level looks at boxes, finest first; the last is that of all coarser levels, too.
-            levels: How many levels.
             strides: Of each level, in pixels.
             depth: Channels of what they return, and of the hidden layer.
             output: What is predicted for a cell.
@@ -90,11 +89,9 @@ class AlignmentConvHead(nn.Module):
         """Build the convolutions of every level and anchor shape.
 
         Args:
-            in_channels: Channels of each level.
             anchors_per_location: Anchors at each location of each level.
             strides: Of each level, in pixels.
             output: What is predicted for an anchor.
-            settings: Convolutions; their kernels alone matter.
         """
         super().__init__()
         self.output, self.strides = output, tuple(strides)

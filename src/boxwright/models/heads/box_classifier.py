@@ -37,8 +37,6 @@ class BoxClassifierHead(nn.Module):
         """Build the layers.
 
         Args:
-            in_channels: Channels of the crops' features.
-            num_classes: Foreground classes, K.
             share_boxes: Whether all classes share one box.
             dropout: The share of features dropped before either layer.
             rule: How kernels start and what they cost.

@@ -55,8 +55,6 @@ class ConvolutionalHead(AnchorHead):
             in_channels: Channels of each level; behind its body, where there are bodies.
             anchors_per_location: Anchors at each location of each level.
             output: What is predicted for an anchor.
-            shape: The layers.
-            settings: Convolutions.
             bodies: For each level the layers that both predictors share, in place of the shape's 1×1 convolutions.
         """
         super().__init__()

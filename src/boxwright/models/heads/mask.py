@@ -20,11 +20,7 @@ class ResizeTo(nn.Module):
     """Resize to one size, between the centres of the corner pixels (TF's `align_corners`)."""
 
     def __init__(self, size: Size) -> None:
-        """Remember the size.
-
-        Args:
-            size: (height, width).
-        """
+        """Remember the size."""
         super().__init__()
         self.size = size
 
@@ -47,10 +43,8 @@ class MaskHead(nn.Module):
 
         Args:
             layers: From a region's features to maps of the mask's size.
-            channels: Channels of those maps.
             columns: K or 1.
             rule: How the last kernel starts and what it costs.
-            kernel_size: Its side.
         """
         super().__init__()
         self.layers, self.columns = layers, columns
@@ -71,14 +65,7 @@ def resizing_layers(in_channels: int, depth: int, count: int, settings: ConvSett
     """Resize, then convolve (TF's layers).
 
     Args:
-        in_channels: Channels of a region's features.
-        depth: Channels of the convolutions.
         count: How many; none leaves `in_channels`.
-        settings: Convolutions.
-        size: (h, w) of the masks.
-
-    Returns:
-        The layers.
     """
     return nn.Sequential(ResizeTo(size), *_convolutions(in_channels, depth, count, settings))
 
@@ -87,14 +74,8 @@ def upsampling_layers(in_channels: int, depth: int, count: int, settings: ConvSe
     """Convolve, repeat pixels, convolve once more (TF's `convolve_then_upsample_masks`).
 
     Args:
-        in_channels: Channels of a region's features.
-        depth: Channels of the convolutions.
         count: How many before pixels are repeated.
-        settings: Convolutions.
         factors: How often a pixel is repeated in y and x.
-
-    Returns:
-        The layers.
     """
     before = _convolutions(in_channels, depth, count, settings)
     repeat = nn.Upsample(scale_factor=(float(factors[0]), float(factors[1])), mode="nearest")
@@ -103,17 +84,7 @@ def upsampling_layers(in_channels: int, depth: int, count: int, settings: ConvSe
 
 
 def deconvolving_layers(in_channels: int, depth: int, count: int, settings: ConvSettings) -> nn.Sequential:
-    """Convolve, then double height and width by a learnt deconvolution (the paper's figure 4, right).
-
-    Args:
-        in_channels: Channels of a region's features.
-        depth: Channels of the convolutions.
-        count: How many.
-        settings: Convolutions.
-
-    Returns:
-        The layers.
-    """
+    """Convolve, then double height and width by a learnt deconvolution (the paper's figure 4, right)."""
     before = _convolutions(in_channels, depth, count, settings)
     double = Deconv2d(depth if count else in_channels, depth, 2, settings.kernel, bias=True)
     return nn.Sequential(*before, double, make_activation(settings.activation))
@@ -121,10 +92,6 @@ def deconvolving_layers(in_channels: int, depth: int, count: int, settings: Conv
 
 def depth_between(in_channels: int, num_classes: int) -> int:
     """Return the channels of TF's mask convolutions where they are left to it.
-
-    Args:
-        in_channels: Channels of a region's features.
-        num_classes: Foreground classes.
 
     Returns:
         A power of two between the two, two parts to the features and three to the classes.

@@ -41,9 +41,6 @@ class HeadOutput:
         Args:
             codes: [B, A, code size].
             logits: [B, A, columns].
-
-        Returns:
-            Both, finished.
         """
         if self.clip_codes is not None:
             codes = codes.clamp(*self.clip_codes)
@@ -74,7 +71,6 @@ def flatten_anchors(levels: Sequence[Tensor], size: int) -> Tensor:
 
     Args:
         levels: [B, S × size, H, W] each.
-        size: Numbers an anchor.
 
     Returns:
         [B, A, size]: level by level, row by row, and at each location anchor by anchor.
@@ -88,7 +84,6 @@ def start_bias(predictor: nn.Sequential, value: float) -> None:
 
     Args:
         predictor: Layers that end in a convolution with bias.
-        value: The bias of every output.
     """
     last = predictor[-1]
     if isinstance(last, nn.Conv2d) and last.bias is not None:

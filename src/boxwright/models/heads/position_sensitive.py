@@ -27,11 +27,7 @@ class PositionSensitiveHead(nn.Module):
         """Build the convolutions.
 
         Args:
-            in_channels: Channels of the map.
             depth: Channels to which they are reduced.
-            num_classes: Foreground classes, K.
-            bins: Parts of a region.
-            settings: Convolutions.
         """
         super().__init__()
         linear = replace(settings, activation="NONE")
@@ -64,10 +60,7 @@ class PositionSensitiveStage(SecondStage):
 
         Args:
             features: The map that proposals come from to [B, C, H, W].
-            channels: C.
-            num_classes: Foreground classes.
             depth: Channels to which they are reduced.
-            settings: Convolutions of the head.
             bins: (rows, columns) of parts of a proposal.
             crop: (height, width) at which a proposal is sampled, multiples of the bins.
         """

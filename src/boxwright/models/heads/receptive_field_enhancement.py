@@ -22,7 +22,6 @@ class ReceptiveFieldEnhancement(nn.Module):
 
         Args:
             channels: Channels in and out, a multiple of 4.
-            settings: Convolutions.
         """
         super().__init__()
         width = channels // len(_KERNELS)
@@ -56,7 +55,6 @@ class ReceptiveFieldHead(AnchorHead):
             channels: Channels of every level, and of the towers.
             anchors_per_location: Anchors at each location, the same at all levels.
             output: What is predicted for an anchor.
-            settings: Convolutions.
             enhance: Whether the enhancement stands between the towers' convolutions.
         """
         super().__init__()

@@ -42,10 +42,6 @@ class RoIConv(BoxSampling):
         """Build the kernel.
 
         Args:
-            in_channels: Channels in.
-            depth: Channels out.
-            kernel_size: K, odd.
-            settings: Convolutions; their kernels alone matter.
             border: What taps beyond the map read.
         """
         super().__init__()

@@ -45,14 +45,7 @@ class Tower(nn.Module):
     """Convolutions shared by all levels; normalization of each level's own."""
 
     def __init__(self, levels: int, in_channels: int, shape: TowerShape, settings: ConvSettings) -> None:
-        """Build the tower.
-
-        Args:
-            levels: Levels, L.
-            in_channels: Channels of every level.
-            shape: The layers.
-            settings: Convolutions.
-        """
+        """Build the tower."""
         super().__init__()
         make = separable_conv if shape.use_depthwise else full_conv
         widths = [in_channels] + [shape.depth] * shape.layers
@@ -94,8 +87,6 @@ class WeightSharedHead(AnchorHead):
                 commonest, as in TF.
             anchors_per_location: Anchors at each location, the same at all levels.
             output: What is predicted for an anchor.
-            shape: The layers.
-            settings: Convolutions.
             last_settings: The last convolutions, whose kernels TF treats apart.
         """
         super().__init__()

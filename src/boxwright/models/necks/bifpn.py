@@ -49,9 +49,6 @@ def weighted_sum(weights: Tensor) -> Tensor:
 
     Args:
         weights: [N, 1].
-
-    Returns:
-        The same.
     """
     return weights
 
@@ -88,8 +85,6 @@ class BiFpnNode(nn.Module):
         Args:
             sources: For each input the map's number, and the layers that bring it to size; the first is
                 at the node's own level.
-            depth: Channels.
-            settings: Convolutions.
             combiner: Normalizes the weights; None adds without weights.
         """
         super().__init__()
@@ -139,7 +134,6 @@ class BiFpn(nn.Module):
 
         Args:
             in_channels: Channels of the backbone's maps, finest first.
-            depth: Channels of every level.
             settings: Convolutions; both halves of separable ones follow `kernel`.
             extra_levels: How many coarser levels to append by pooling.
             iterations: How often to go down and up.

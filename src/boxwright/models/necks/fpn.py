@@ -51,11 +51,8 @@ class FeaturePyramid(nn.Module):
 
         Args:
             in_channels: Channels of the backbone's maps, finest first.
-            depth: Channels of every level.
-            settings: Convolutions.
             extra_levels: How many coarser levels to append, each of stride 2 from the one before.
             use_depthwise: Whether 3×3 convolutions are separable (FPNLite).
-            padding: "same" or "explicit".
             hand_down: From a level's sum and the level, to what goes down to the next finer one.
         """
         super().__init__()

@@ -29,8 +29,6 @@ class PaperFeaturePyramid(nn.Module):
 
         Args:
             in_channels: Channels of the backbone's maps, finest first.
-            depth: Channels of every level.
-            settings: Convolutions.
             extra_levels: How many coarser levels to append, each of half the size.
             pool: Side of the windows whose largest value they have; 1 takes every second pixel.
         """

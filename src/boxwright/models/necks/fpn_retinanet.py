@@ -26,8 +26,6 @@ class RetinaNetPyramid(nn.Module):
 
         Args:
             in_channels: Channels of the backbone's maps, finest first.
-            depth: Channels of every level.
-            settings: Convolutions; their kernels alone matter.
         """
         super().__init__()
         rule = settings.kernel

@@ -117,7 +117,6 @@ class MnasFpn(nn.Module):
 
         Args:
             in_channels: Channels of the backbone's maps of levels 3 to 5.
-            depth: Channels of every level.
             scaled: Scales the channels within a block.
         """
         super().__init__()

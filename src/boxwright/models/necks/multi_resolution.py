@@ -32,13 +32,10 @@ class MultiResolutionFeatureMaps(nn.Module):
         """Build the extra layers: for each a 1×1 to half its channels, then a 3×3 of stride 2.
 
         Args:
-            in_channels: Channels of the backbone's maps.
             extra_channels: For each extra map the channels between its two convolutions, and out,
                 alternating: (between, out, between, out, …).
-            settings: Convolutions.
             kernels: The side of each strided convolution; 3 where there is none.
             use_depthwise: Whether the 3×3 is depthwise, followed by a 1×1.
-            padding: "same" or "explicit".
         """
         super().__init__()
         layers: list[nn.Module] = []

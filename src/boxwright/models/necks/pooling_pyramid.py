@@ -21,10 +21,7 @@ class PoolingPyramid(nn.Module):
         """Build the pyramid.
 
         Args:
-            in_channels: Channels of the backbone's map.
             depth: Channels of every level; 0 for the backbone's own, without a projection.
-            settings: The projection.
-            levels: Maps to return.
         """
         super().__init__()
         self.project = conv_norm_act(in_channels, depth, 1, settings) if depth else nn.Identity()

@@ -21,14 +21,7 @@ class ResidualLevel(nn.Module):
     """
 
     def __init__(self, in_channels: Sequence[int], width: int, out_channels: int, settings: ConvSettings) -> None:
-        """Build the bottleneck.
-
-        Args:
-            in_channels: Channels of the backbone's maps.
-            width: Channels inside the bottleneck.
-            out_channels: Channels of the new map.
-            settings: Convolutions.
-        """
+        """Build the bottleneck."""
         super().__init__()
         self.extra = Bottleneck(in_channels[-1], width, out_channels, 2, settings, project=True)
         self.channels = (*in_channels, out_channels)

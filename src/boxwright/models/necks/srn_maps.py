@@ -28,7 +28,6 @@ class CoarserMaps(nn.Module):
 
         Args:
             in_channels: Channels of the backbone's maps; C6 and C7 have no more than the coarsest of them.
-            settings: Convolutions; their kernels alone matter.
         """
         super().__init__()
         widths = (in_channels[-1], min(_SIXTH, in_channels[-1]), min(_SEVENTH, in_channels[-1]))
@@ -52,9 +51,7 @@ class FirstStepMaps(nn.Module):
         """Build a 1×1 convolution for each map.
 
         Args:
-            in_channels: Channels of the maps.
             depth: Channels of what `forward` returns.
-            settings: Convolutions; their kernels alone matter.
         """
         super().__init__()
         self.project = nn.ModuleList([make_conv(c, depth, 1, settings.kernel, bias=True) for c in in_channels])
@@ -78,8 +75,6 @@ class SecondStepPyramid(nn.Module):
 
         Args:
             in_channels: Channels of C2–C5.
-            depth: Channels of every level.
-            settings: Convolutions; their kernels alone matter.
             align_corners: Whether corner pixels lie on each other where a coarser map is enlarged, as in the PyTorch
                 of the release; without, its pixels' areas do, as in later ones.
         """

@@ -37,7 +37,6 @@ class TransferConnection(nn.Module):
 
         Args:
             in_channels: Channels of each level, finest first, each half as large as the one before.
-            depth: Channels of every result.
             settings: Convolutions; deconvolutions are as they are.
             deconvolution_kernel_size: 2 as the authors released it, 4 as their figure has it.
         """

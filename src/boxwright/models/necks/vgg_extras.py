@@ -59,8 +59,6 @@ class VggExtras(nn.Module):
         """Build the layers.
 
         Args:
-            in_channels: Channels of the backbone's maps.
-            extras: The maps to append.
             settings: Convolutions; they are not normalized and learn a bias.
         """
         super().__init__()

@@ -43,8 +43,6 @@ def tile_anchors(
     """Repeat a set of boxes at each point of a grid.
 
     Args:
-        grid: (height, width) of the grid.
-        sizes: (height, width) of each anchor.
         stride: (y, x) distance between neighbouring centres.
         offset: (y, x) of the first centre.
 

@@ -10,7 +10,6 @@ def rounded_sides(stride: float, ratio: float) -> tuple[float, float]:
 
     Args:
         stride: In pixels.
-        ratio: Height over width.
 
     Returns:
         (height, width) in pixels; a half rounds to the even number, as NumPy's does.

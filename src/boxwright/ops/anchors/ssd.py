@@ -43,17 +43,10 @@ class SsdAnchorGenerator:
         """Lay out the anchors of each level from one scale a level.
 
         Args:
-            scales: One scale a level.
             aspect_ratios: Widths over heights, at every level.
             interpolated_scale_aspect_ratio: The shape of an anchor whose scale lies between this
                 level's and the next (geometric mean); 0 for none.
             reduce_boxes_in_lowest_layer: Whether the first level has only three anchors.
-            base_size: As the attribute.
-            strides: As the attribute.
-            offsets: As the attribute.
-
-        Returns:
-            The generator.
         """
         levels: list[tuple[Pair, ...]] = []
         for level, (scale, following) in enumerate(zip(scales, [*scales[1:], 1.0], strict=True)):

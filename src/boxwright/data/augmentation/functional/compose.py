@@ -24,11 +24,7 @@ def overlay(image: Pixels, samples: Sequence[Sample]) -> Sample:
     are, and verified for the classes that all are verified for.
 
     Args:
-        image: The picture.
         samples: At least one; names and keys are the first one's.
-
-    Returns:
-        A new sample.
     """
     joined: dict[str, Any] = {}
     for declared in OBJECT_FIELDS:

@@ -32,9 +32,6 @@ class Resize(Protocol):
 
         Args:
             image: [..., H, W, C].
-            height: The new height.
-            width: The new width.
-            align_corners: Whether corners stay in place.
 
         Returns:
             [..., height, width, C].
@@ -46,8 +43,6 @@ def mirror(sample: Sample, axis: int, permutation: Sequence[int] = ()) -> Sample
     """Return a sample mirrored along x (axis 0) or y (axis 1).
 
     Args:
-        sample: The sample.
-        axis: Along which.
         permutation: Which keypoint each becomes (left eye ↔ right eye); empty for none.
 
     Returns:
@@ -77,11 +72,7 @@ def quarter_turn(sample: Sample, permutation: Sequence[int] = ()) -> Sample:
     """Return a sample turned by 90°, counter-clockwise.
 
     Args:
-        sample: The sample.
         permutation: Which keypoint each becomes; empty for none.
-
-    Returns:
-        A new sample.
     """
     width = sample.image.shape[1]
 
@@ -100,7 +91,6 @@ def cut(sample: Sample, window: Window) -> Sample:
     """Return what lies in a window; boxes keep what crosses its border, keypoints outside are hidden.
 
     Args:
-        sample: The sample.
         window: In whole pixels, inside the image.
 
     Returns:
@@ -116,12 +106,8 @@ def pad(sample: Sample, canvas: Pixels, corner: tuple[int, int]) -> Sample:
     """Return a sample laid on a larger canvas.
 
     Args:
-        sample: The sample.
         canvas: [H', W', C]; changed in place.
         corner: (left, top) of the image on it.
-
-    Returns:
-        A new sample.
     """
     (left, top), (height, width) = corner, sample.image.shape[:2]
     canvas[top : top + height, left : left + width] = sample.image
@@ -141,7 +127,6 @@ def place(
     """Return a sample with another image, in which a point p of the old one lies at `scale × p + shift`.
 
     Args:
-        sample: The sample.
         image: [H', W', C].
         masks: What becomes of masks [N, H, W].
         scale: Of x and y; without, 1.
@@ -171,10 +156,6 @@ def zoom(image: Pixels, height: int, width: int, method: Resize, *, align_corner
 
     Args:
         image: [H, W, C].
-        height: The new height.
-        width: The new width.
-        method: How.
-        align_corners: Whether corners stay in place.
 
     Returns:
         [height, width, C]; of its type, but float32 after bicubic resizing, which can leave 0..255.
@@ -198,15 +179,7 @@ def resize(
     """Return a sample of another size.
 
     Args:
-        sample: The sample.
-        height: The new height.
-        width: The new width.
-        method: How the image is resized.
         masks_method: How masks are; where that interpolates, a pixel belongs to a mask from a half on.
-        align_corners: Whether corners stay in place.
-
-    Returns:
-        A new sample.
     """
     old_height, old_width = sample.image.shape[:2]
 

@@ -44,9 +44,7 @@ def canvas_of(size: tuple[int, int], colour: Any, like_image: Pixels) -> Pixels:
     """Return an image of one colour, of the channels and type of another.
 
     Args:
-        size: (height, width).
         colour: A level, or one a channel.
-        like_image: The other.
 
     Returns:
         [height, width, C].

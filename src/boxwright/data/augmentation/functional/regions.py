@@ -16,8 +16,6 @@ def covered(boxes: NDArray[Any], height: int, width: int) -> NDArray[np.bool_]:
 
     Args:
         boxes: [N, 4], xyxy in pixels; edges are rounded.
-        height: Of the image.
-        width: Of the image.
 
     Returns:
         bool [H, W].
