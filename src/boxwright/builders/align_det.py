@@ -116,11 +116,7 @@ _SAMPLINGS: dict[str, Callable[[int, int, int, ConvSettings], BoxSampling]] = {
 
 def _aligned(config: m.AlignedStep, channels: int, output: HeadOutput, settings: ConvSettings) -> AlignedHead:
     side = config.kernel_size
-    if side % 2 == 0:
-        raise config.refusal("kernel_size", f"taps lie around a cell, so their number is odd; found {side}")
     kind = config.sampling.name
-    if config.has("border") and kind != "ROI_CONV":
-        raise config.refusal("border", f"only ROI_CONV's taps read beyond the map by it; remove it for {kind}")
 
     def sampling(kernel_size: int) -> BoxSampling:
         if kind == "ROI_CONV":

@@ -38,31 +38,20 @@ def _ssd(config: m.SsdAnchorGenerator) -> AnchorGenerator:
         interpolated_scale_aspect_ratio=config.interpolated_scale_aspect_ratio,
         reduce_boxes_in_lowest_layer=config.reduce_boxes_in_lowest_layer,
         base_size=(config.base_anchor_height, config.base_anchor_width),
-        strides=_pairs(config, config.height_stride, config.width_stride, "stride"),
-        offsets=_pairs(config, config.height_offset, config.width_offset, "offset"),
+        strides=_pairs(config.height_stride, config.width_stride),
+        offsets=_pairs(config.height_offset, config.width_offset),
     )
 
 
 def _scales(config: m.SsdAnchorGenerator) -> list[float]:
     if config.scales:
-        if len(config.scales) != config.num_layers:
-            raise config.refusal("scales", f"{config.num_layers} layers, but {len(config.scales)} scales")
         return list(config.scales)
     steps = max(config.num_layers - 1, 1)
     span = config.max_scale - config.min_scale
     return [config.min_scale + span * layer / steps for layer in range(config.num_layers)]
 
 
-def _pairs(
-    config: m.SsdAnchorGenerator, heights: list[int], widths: list[int], what: str
-) -> tuple[tuple[float, float], ...]:
-    for name, values in (("height", heights), ("width", widths)):
-        if len(values) not in (0, config.num_layers) or len(heights) != len(widths):
-            raise config.refusal(
-                f"{name}_{what}",
-                f"expected none, or one a layer ({config.num_layers}) "
-                f"for height and width alike, found {len(heights)} and {len(widths)}",
-            )
+def _pairs(heights: list[int], widths: list[int]) -> tuple[tuple[float, float], ...]:
     return tuple((float(y), float(x)) for y, x in zip(heights, widths, strict=True))
 
 
@@ -81,13 +70,6 @@ def _flexible(config: m.FlexibleGridAnchorGenerator) -> AnchorGenerator:
     for grid in config.anchor_grid:
         sizes, ratios = list(grid.base_sizes), list(grid.aspect_ratios)
         count = max(len(sizes), len(ratios))
-        if not sizes or not ratios or {len(sizes), len(ratios)} - {1, count}:
-            raise grid.refusal(
-                "",
-                f"expected as many base_sizes as aspect_ratios, or one of either, found {len(sizes)} and {len(ratios)}",
-            )
-        if not grid.height_stride or not grid.width_stride:
-            raise grid.refusal("", "set height_stride and width_stride")
         grids.append(
             AnchorGrid(
                 tuple(sizes if len(sizes) == count else sizes * count),

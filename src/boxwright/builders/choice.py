@@ -42,15 +42,3 @@ def require(value: M | None, message: Message, field: str) -> M:
     if value is None:
         raise message.refusal(field, "missing from the configuration")
     return value
-
-
-def in_order(config: Message, low: str, high: str) -> tuple[Any, Any]:
-    """Return two numbers of a message of which the first may not be over the second.
-
-    Raises:
-        ConfigError: Where they are the other way round.
-    """
-    least, most = getattr(config, low), getattr(config, high)
-    if least > most:
-        raise config.refusal(low, f"{least} is over {high} {most}")
-    return least, most

@@ -96,12 +96,6 @@ def build_evaluation(config: m.TrainEvalPipelineConfig, reader: m.InputReader | 
     """
     evaluation = config.eval_config or m.EvalConfig()
     refuse_unsupported(evaluation, "eval_config")
-    if not 0 <= evaluation.recall_lower_bound <= evaluation.recall_upper_bound <= 1:
-        raise evaluation.refusal(
-            "recall_lower_bound",
-            "expected 0 <= recall_lower_bound <= recall_upper_bound <= 1, found "
-            f"{evaluation.recall_lower_bound} and {evaluation.recall_upper_bound}",
-        )
     return EvaluationPlan(
         batch_size=max(evaluation.batch_size, 1),
         every_nth=max(reader.sample_1_of_n_examples, 1) if reader else 1,

@@ -30,12 +30,6 @@ def build_groundtruth(
     steps: list[Transform] = []
     if reader.class_weight:
         steps.append(_weigher(reader, categories))
-    if train.merge_multiple_label_boxes and train.use_multiclass_scores:
-        raise train.refusal(
-            "use_multiclass_scores", "merge_multiple_label_boxes too says of which classes an object is; remove one"
-        )
-    if train.use_multiclass_scores and not reader.load_multiclass_scores:
-        raise train.refusal("use_multiclass_scores", "set train_input_reader.load_multiclass_scores too")
     if train.merge_multiple_label_boxes:
         steps.append(MergeLabels(num_classes))
     if train.use_multiclass_scores:
@@ -43,8 +37,6 @@ def build_groundtruth(
     elif reader.load_multiclass_scores:
         steps.append(without_class_scores)
     if "max_number_of_boxes" in reader.present():
-        if reader.max_number_of_boxes < 1:
-            raise reader.refusal("max_number_of_boxes", f"expected at least 1, found {reader.max_number_of_boxes}")
         steps.append(KeepFirst(reader.max_number_of_boxes))
     return tuple(steps)
 

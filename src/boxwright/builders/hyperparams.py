@@ -59,9 +59,6 @@ def _kernel_rule(config: m.Hyperparams) -> KernelRule:
     initializer = config.initializer or m.Initializer()
     chosen = initializer.which("initializer_oneof")
     # Without one, TF-Slim's and Keras's convolutions start with Glorot's uniform.
-    if chosen == "keras_initializer_by_name" and initializer.keras_initializer_by_name not in _KERAS:
-        name = initializer.keras_initializer_by_name
-        raise initializer.refusal(chosen, f"{name!r} is not known; known: {', '.join(sorted(_KERAS))}")
     initialize = _INITIALIZERS[chosen](getattr(initializer, chosen)) if chosen else nn.init.xavier_uniform_
     return KernelRule(initialize, _regularizer(config.regularizer or m.Regularizer()))
 

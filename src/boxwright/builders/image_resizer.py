@@ -45,12 +45,6 @@ def _fixed_shape(config: m.FixedShapeResizer) -> ImageResizer:
 
 
 def _keep_aspect_ratio(config: m.KeepAspectRatioResizer) -> ImageResizer:
-    if config.min_dimension > config.max_dimension:
-        raise config.refusal("min_dimension", f"{config.min_dimension} is over max_dimension {config.max_dimension}")
-    if config.per_channel_pad_value and len(config.per_channel_pad_value) != 3:
-        raise config.refusal("per_channel_pad_value", f"expected 3 numbers, found {len(config.per_channel_pad_value)}")
-    if config.half_pixel_centers and config.resize_method.name != "BILINEAR":
-        raise config.refusal("half_pixel_centers", "only with resize_method: BILINEAR")
     return KeepAspectRatioResizer(
         min_dimension=config.min_dimension,
         max_dimension=config.max_dimension,
@@ -63,15 +57,11 @@ def _keep_aspect_ratio(config: m.KeepAspectRatioResizer) -> ImageResizer:
 
 
 def _conditional(config: m.ConditionalShapeResizer) -> ImageResizer:
-    if config.condition.name == "INVALID" or config.size_threshold < 1:
-        raise config.refusal("", "expected condition GREATER or SMALLER, and a positive threshold")
     shrink = config.condition.name == "GREATER"
     return ConditionalShapeResizer(config.size_threshold, shrink, _method(config), config.convert_to_grayscale)
 
 
 def _pad_to_multiple(config: m.PadToMultipleResizer) -> ImageResizer:
-    if config.multiple < 1:
-        raise config.refusal("multiple", f"expected at least 1, found {config.multiple}")
     return PadToMultipleResizer(config.multiple, config.convert_to_grayscale)
 
 

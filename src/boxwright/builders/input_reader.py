@@ -36,8 +36,6 @@ def check_reader(config: m.InputReader | None, path: str, *, known: bool = False
     if config is None:
         raise ConfigError(f"{path} is missing from the configuration")
     refuse_unsupported(config, path)
-    if config.which("input_reader") is None:
-        raise config.refusal("", f"empty; set one of {', '.join(_READERS)}")
     if config.tf_record_input_reader is not None and not (known or config.label_map_path):
         raise config.refusal("label_map_path", "missing; records name classes by number")
     return config
@@ -80,7 +78,6 @@ def _tf_record(config: m.TFRecordInputReader, categories: Categories, reader: m.
 
 
 def _coco(config: m.CocoInputReader, categories: Categories | None, reader: m.InputReader) -> Dataset:
-    _refuse_what_only_records_have(reader)
     return CocoDataset(
         as_here(config.annotations),
         as_here(config.image_folder) or None,
@@ -91,14 +88,12 @@ def _coco(config: m.CocoInputReader, categories: Categories | None, reader: m.In
 
 
 def _voc(config: m.VocInputReader, categories: Categories | None, reader: m.InputReader) -> Dataset:
-    _refuse_what_only_records_have(reader)
     return VocDataset(
         as_here(config.root), config.image_set, categories, allow_paths_outside=config.allow_paths_outside
     )
 
 
 def _yolo(config: m.YoloInputReader, categories: Categories | None, reader: m.InputReader) -> Dataset:
-    _refuse_what_only_records_have(reader)
     return YoloDataset(
         as_here(config.data),
         config.split,
@@ -109,9 +104,6 @@ def _yolo(config: m.YoloInputReader, categories: Categories | None, reader: m.In
 
 
 def _open_images(config: m.OpenImagesInputReader, categories: Categories | None, reader: m.InputReader) -> Dataset:
-    _refuse_what_only_records_have(reader)
-    if reader.load_instance_masks:
-        raise reader.refusal("load_instance_masks", "Open Images' masks are not read from CSV; convert them to COCO's")
     return OpenImagesDataset(
         as_here(config.annotations),
         as_here(config.image_folder) or None,
@@ -123,7 +115,6 @@ def _open_images(config: m.OpenImagesInputReader, categories: Categories | None,
 
 
 def _wider_face(config: m.WiderFaceInputReader, categories: Categories | None, reader: m.InputReader) -> Dataset:
-    _refuse_what_only_records_have(reader)
     return WiderFaceDataset(
         as_here(config.annotations),
         as_here(config.image_folder) or None,
@@ -134,20 +125,12 @@ def _wider_face(config: m.WiderFaceInputReader, categories: Categories | None, r
 
 
 def _fddb(config: m.FddbInputReader, categories: Categories | None, reader: m.InputReader) -> Dataset:
-    _refuse_what_only_records_have(reader)
     return FddbDataset(
         as_here(config.annotations),
         as_here(config.image_folder) or None,
         categories,
         allow_paths_outside=config.allow_paths_outside,
     )
-
-
-def _refuse_what_only_records_have(reader: m.InputReader) -> None:
-    if reader.num_keypoints:
-        raise reader.refusal("num_keypoints", "keypoints are read from tf_record_input_reader alone; remove it")
-    if reader.load_multiclass_scores:
-        raise reader.refusal("load_multiclass_scores", "they are read from tf_record_input_reader alone; remove it")
 
 
 _READERS: dict[str, Callable[..., Dataset]] = {

@@ -43,7 +43,6 @@ def build_criterion(
         by_code_size: Whether the box loss is divided by the numbers of a code.
     """
     miner = loss.hard_example_miner
-    _check_selection(loss)
     return AnchorCriterion(
         assigner=assigner,
         classification=build_classification_loss(require(loss.classification_loss, loss, "classification_loss")),
@@ -60,22 +59,6 @@ def build_criterion(
         sampler=_sampler(loss.random_example_sampler),
         expected=_expected(loss),
     )
-
-
-def _check_selection(loss: m.Loss) -> None:
-    """Refuse what cannot choose among anchors."""
-    chosen = loss.classification_loss.which("classification_loss") if loss.classification_loss else None
-    expected = loss.expected_loss_weights.name != "NONE"
-    if loss.hard_example_miner is not None and chosen == "weighted_sigmoid_focal":
-        raise loss.refusal("hard_example_miner", "focal loss weighs hard examples itself; remove one of the two")
-    if chosen == "weighted_dice_classification_loss" and (loss.hard_example_miner is not None or expected):
-        raise loss.refusal(
-            "classification_loss",
-            "weighted_dice_classification_loss judges all anchors of an image together; "
-            "remove hard_example_miner and expected_loss_weights",
-        )
-    if loss.hard_example_miner is not None and expected:
-        raise loss.refusal("expected_loss_weights", "takes the place of hard_example_miner; remove one of the two")
 
 
 def _sampler(config: m.RandomExampleSampler | None) -> BalancedSampler | None:
@@ -102,14 +85,10 @@ def _focal(config: m.SigmoidFocalClassificationLoss) -> ClassificationLoss:
 
 
 def _softmax(config: m.WeightedSoftmaxClassificationLoss) -> ClassificationLoss:
-    if config.logit_scale == 0:
-        raise config.refusal("logit_scale", "divides the logits; it cannot be 0")
     return SoftmaxCrossEntropy(config.logit_scale)
 
 
 def _softmax_against_logits(config: m.WeightedSoftmaxClassificationAgainstLogitsLoss) -> ClassificationLoss:
-    if config.logit_scale == 0:
-        raise config.refusal("logit_scale", "divides the logits; it cannot be 0")
     return SoftmaxAgainstLogits(config.logit_scale)
 
 

@@ -78,8 +78,6 @@ def build_bifpn(
     pyramid: m.BidirectionalFeaturePyramidNetworks, channels: tuple[int, ...], request: BackboneRequest
 ) -> BuiltNeck:
     """Return a bidirectional pyramid over a backbone's maps of so many channels."""
-    if pyramid.num_iterations < 1:
-        raise pyramid.refusal("num_iterations", f"expected at least 1, found {pyramid.num_iterations}")
     neck = BiFpn(
         channels,
         max(pyramid.num_filters, request.config.min_depth),

@@ -108,8 +108,6 @@ def _constant(config: m.ConstantLearningRate) -> Schedule:
 
 
 def _exponential(config: m.ExponentialDecayLearningRate) -> Schedule:
-    if config.decay_steps < 1:
-        raise config.refusal("decay_steps", "expected at least 1, found 0")
     return ExponentialDecay(
         rate=config.initial_learning_rate,
         decay_steps=config.decay_steps,
@@ -123,22 +121,11 @@ def _exponential(config: m.ExponentialDecayLearningRate) -> Schedule:
 
 def _manual(config: m.ManualStepLearningRate) -> Schedule:
     boundaries = [stage.step for stage in config.schedule]
-    if not boundaries:
-        raise config.refusal("", "no schedule; at least one is expected")
-    if boundaries != sorted(set(boundaries)) or boundaries[0] < 0:
-        raise config.refusal("schedule", f"expected rising steps from 0 on, found {boundaries}")
     rates = [config.initial_learning_rate, *(stage.learning_rate for stage in config.schedule)]
     return ManualSteps(boundaries, rates, config.warmup)
 
 
 def _cosine(config: m.CosineDecayLearningRate) -> Schedule:
-    if config.total_steps < config.warmup_steps:
-        raise config.refusal("total_steps", f"{config.total_steps} is less than warmup_steps {config.warmup_steps}")
-    if config.warmup_steps > 0 and config.learning_rate_base < config.warmup_learning_rate:
-        raise config.refusal(
-            "learning_rate_base",
-            f"{config.learning_rate_base} is less than warmup_learning_rate {config.warmup_learning_rate}",
-        )
     return CosineDecay(
         rate=config.learning_rate_base,
         total_steps=config.total_steps,

@@ -37,8 +37,6 @@ def build_score_converter(config: m.PostProcessing) -> ScoreConverter:
     Raises:
         ConfigError: For a logit scale of 0.
     """
-    if config.logit_scale == 0:
-        raise config.refusal("logit_scale", "divides the logits; it cannot be 0")
     convert = _CONVERTERS[config.score_converter.name]
     calibration = config.calibration_config
     if calibration is None:
@@ -47,19 +45,13 @@ def build_score_converter(config: m.PostProcessing) -> ScoreConverter:
         # The one calibration that comes before the conversion.
         temperature = calibration.temperature_scaling_calibration
         scaler = temperature.scaler
-        if scaler <= 0:
-            raise temperature.refusal("scaler", f"expected more than 0, found {scaler}")
         return ScoreConverter(convert, config.logit_scale * scaler)
     return ScoreConverter(convert, config.logit_scale, build_chosen(calibration, "calibrator", _CALIBRATIONS))
 
 
 def _curve(config: m.XYPairs | None, calibration: Message) -> PiecewiseLinear:
     points = [] if config is None else [(pair.x, pair.y) for pair in config.x_y_pair]
-    if config is None or not points:
-        raise (config or calibration).refusal("", "a curve needs at least one x_y_pair")
     x, y = zip(*points, strict=True)
-    if list(x) != sorted(x):
-        raise config.refusal("x_y_pair", f"the x of a curve's points must rise, found {list(x)}")
     return PiecewiseLinear(x, y)
 
 
@@ -85,7 +77,6 @@ def build_nms(config: m.BatchNonMaxSuppression) -> Nms:
     Raises:
         ConfigError: For settings that contradict each other.
     """
-    _check_nms(config)
     # TF's suppression of static shapes drops boxes that overlap by exactly the threshold too.
     threshold = math.nextafter(config.iou_threshold, 0.0) if config.use_static_shapes else config.iou_threshold
     suppression: Suppression = PerClass(threshold, config.max_detections_per_class)
@@ -95,25 +86,3 @@ def build_nms(config: m.BatchNonMaxSuppression) -> Nms:
         suppression = SoftPerClass(config.soft_nms_sigma, config.max_detections_per_class)
     outside: Literal["drop", "keep"] = "keep" if config.use_combined_nms else "drop"
     return Nms(suppression, config.score_threshold, config.max_total_detections, outside=outside)
-
-
-def _check_nms(config: m.BatchNonMaxSuppression) -> None:
-    """Refuse what TF refuses when it builds or when it runs, and soft class-agnostic suppression."""
-    soft = config.soft_nms_sigma != 0
-    wrong = {
-        f"max_detections_per_class {config.max_detections_per_class} is over max_total_detections "
-        f"{config.max_total_detections}": config.max_detections_per_class > config.max_total_detections,
-        "soft_nms_sigma and use_hard_nms exclude each other": soft and config.use_hard_nms,
-        "soft_nms_sigma and use_static_shapes exclude each other": soft and config.use_static_shapes,
-        "soft_nms_sigma with use_class_agnostic_nms is not supported; remove one of the two": soft
-        and config.use_class_agnostic_nms,
-        f"max_classes_per_detection {config.max_classes_per_detection}: TensorFlow supports only 1": (
-            config.use_class_agnostic_nms and config.max_classes_per_detection > 1
-        ),
-        "use_combined_nms excludes use_class_agnostic_nms, soft_nms_sigma and change_coordinate_frame (which is true "
-        "unless set)": config.use_combined_nms
-        and (config.use_class_agnostic_nms or soft or config.change_coordinate_frame),
-    }
-    for problem, found in wrong.items():
-        if found:
-            raise config.refusal("", problem)

@@ -51,7 +51,6 @@ from boxwright.types import Categories
 
 _LEVELS = (2, 3, 4, 5, 6, 7)
 _OF_BACKBONE = (2, 3, 4, 5)
-_FINE, _COARSE = (0, 1, 2), (3, 4, 5)
 _LOSS = focal_loss()
 _FIRST_MATCHER, _MATCHER = ArgmaxMatcher(0.7, 0.3), ArgmaxMatcher(0.5, 0.4)
 # Thresholds are the levels' own.
@@ -142,12 +141,12 @@ def _start(config: m.Srn, coder: BoxCoder) -> StartRule:
 
 def _filtered_levels(config: m.Srn) -> tuple[int, ...]:
     rule = config.two_step_classification
-    return () if rule is None else level_numbers(rule, "levels", _LEVELS) or _FINE
+    return () if rule is None else level_numbers(rule, "levels", _LEVELS) or ()
 
 
 def _moved_levels(config: m.Srn) -> tuple[int, ...]:
     rule = config.two_step_regression
-    return () if rule is None else level_numbers(rule, "levels", _LEVELS) or _COARSE
+    return () if rule is None else level_numbers(rule, "levels", _LEVELS) or ()
 
 
 def _criterion(config: m.Srn, coder: BoxCoder, columns: ClassColumns) -> Criterion[Any]:
@@ -160,8 +159,6 @@ def _criterion(config: m.Srn, coder: BoxCoder, columns: ClassColumns) -> Criteri
 
 
 def _postprocessor(config: m.Srn, coder: BoxCoder) -> Postprocessor[Any]:
-    if config.post_processing is not None and config.has("inference_preset"):
-        raise config.refusal("inference_preset", "excludes post_processing; keep one")
     nms, candidates = _PRESETS[config.inference_preset.name]
     candidates = build_level_candidates(config.level_candidates, candidates)
     if config.post_processing is not None:

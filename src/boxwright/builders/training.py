@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -16,7 +15,7 @@ from boxwright.builders.pretrained import wants_pretrained
 from boxwright.builders.tensorflow_version import tensorflow_version
 from boxwright.config import messages as m
 from boxwright.config.preset import from_preset
-from boxwright.config.support import refuse_unsupported
+from boxwright.config.support import broken_rules, refuse_unsupported
 from boxwright.data.order import StreamSettings
 from boxwright.optimization.trainable import FreezeStage, Freezing
 from boxwright.types.scopes import ChannelOrder, Scope
@@ -100,8 +99,11 @@ def build_training(
     train = require(config.train_config, config, "train_config")
     refuse_unsupported(train, "train_config")
     reader = require(config.train_input_reader, config, "train_input_reader")
-    _check_keypoints(config.model, reader)
-    _check_two_stage(config.model, reader)
+    refuse_unsupported(reader, "train_input_reader")
+    for problem in broken_rules(config):
+        raise problem
+    if config.model is not None and config.model.faster_rcnn is not None:
+        check_sampling(config.model.faster_rcnn)
     build_augmentation(config)  # what is wrong with it is said before data are read
     version = tensorflow_version(config.model)
     return TrainingPlan(
@@ -113,17 +115,17 @@ def build_training(
             every_nth=max(reader.sample_1_of_n_examples, 1),
             num_epochs=reader.num_epochs,
             workers=workers,
-            source_weights=_source_weights(reader),
+            source_weights=tuple(reader.sample_from_datasets_weights),
             group=reader.group_by_aspect_ratio,
             skip_bad=skip_bad,
         ),
         optimizer=build_optimizer(require(train.optimizer, train, "optimizer"), version),
-        clip_norm=_finite(train, "gradient_clipping_by_norm"),
+        clip_norm=train.gradient_clipping_by_norm,
         regularize=train.add_regularization_loss,
         precision=_precision(train),
-        accumulation=_accumulation(train),
+        accumulation=train.gradient_accumulation_steps,
         freezing=_freezing(train),
-        bias_multiplier=_finite(train, "bias_grad_multiplier") or 1.0,
+        bias_multiplier=train.bias_grad_multiplier or 1.0,
         fine_tune=_fine_tune(train, version),
         pretrained=wants_pretrained(require(config.model, config, "model")),
         summarize_gradients=train.summarize_gradients,
@@ -131,60 +133,8 @@ def build_training(
     )
 
 
-def _finite(train: m.TrainConfig, name: str) -> float:
-    value = float(getattr(train, name))
-    if not math.isfinite(value):
-        raise train.refusal(name, f"expected a finite number, found {value}")
-    return value
-
-
-def _check_two_stage(model: m.DetectionModel | None, reader: m.InputReader) -> None:
-    """Refuse to learn from more proposals than there are, and masks that are not read."""
-    two_stage = model.faster_rcnn if model is not None else None
-    if two_stage is None:
-        return
-    check_sampling(two_stage)
-    coco = reader.coco_input_reader
-    reads = reader.load_instance_masks or (coco is not None and coco.load_masks)
-    if two_stage.number_of_stages == 3 and not reads:
-        raise reader.refusal(
-            "load_instance_masks",
-            "the detector learns masks (number_of_stages: 3); set it to true, and mask_type to what the records have",
-        )
-
-
-def _check_keypoints(model: m.DetectionModel | None, reader: m.InputReader) -> None:
-    """Insist that the reader gives as many keypoints as the box coder writes."""
-    coder = model.ssd.box_coder if model and model.ssd else None
-    wanted = coder.keypoint_box_coder.num_keypoints if coder and coder.keypoint_box_coder else 0
-    if wanted and reader.num_keypoints != wanted:
-        raise reader.refusal(
-            "num_keypoints", f"{reader.num_keypoints}, but keypoint_box_coder has {wanted}; set it to the same"
-        )
-
-
-def _source_weights(reader: m.InputReader) -> tuple[float, ...]:
-    weights = tuple(reader.sample_from_datasets_weights)
-    if weights and (min(weights) < 0 or sum(weights) <= 0):
-        raise reader.refusal("sample_from_datasets_weights", f"expected weights of 0 or more, found {list(weights)}")
-    if weights and reader.group_by_aspect_ratio:
-        raise reader.refusal("group_by_aspect_ratio", "goes with one source; remove the weights")
-    return weights
-
-
 def _precision(config: m.TrainConfig) -> Precision:
-    if config.use_bfloat16 and config.use_float16:
-        raise config.refusal("use_float16", "use_bfloat16 and use_float16 are both set; choose one")
     return "bfloat16" if config.use_bfloat16 else "float16" if config.use_float16 else "float32"
-
-
-def _accumulation(config: m.TrainConfig) -> int:
-    if config.gradient_accumulation_steps > config.batch_size:
-        raise config.refusal(
-            "gradient_accumulation_steps",
-            f"{config.gradient_accumulation_steps} parts of a batch of {config.batch_size}; each needs an image",
-        )
-    return config.gradient_accumulation_steps
 
 
 def _freezing(config: m.TrainConfig) -> Freezing:

@@ -24,6 +24,7 @@ Kind = Literal["message", "enum", "float", "int", "bool", "string"]
 
 _KINDS: dict[type, Kind] = {float: "float", int: "int", bool: "bool", str: "string"}
 _ACCEPTED: dict[Kind, tuple[type, ...]] = {"int": (int,), "float": (int, float), "string": (str,), "bool": (bool,)}
+_NUMBERS = {2: "two", 3: "three"}
 _WANTED = {"int": "integer", "float": "number", "bool": "boolean", "string": "string"}
 
 
@@ -169,7 +170,7 @@ class Field:
         if not isinstance(value, Sequence) or isinstance(value, str):
             raise ValueProblem("should be a valid list", value)
         if self.length and value and len(value) != self.length:
-            raise ValueProblem(f"should have {self.length} items", list(value))
+            raise ValueProblem(f"expected {_NUMBERS[self.length]} numbers", list(value))
         return [self._one(item, index) for index, item in enumerate(value)]
 
     def _one(self, value: Any, index: int | None = None) -> Any:

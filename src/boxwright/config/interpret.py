@@ -41,21 +41,21 @@ def interpret(block: Block, message: type[M], path: str = "") -> M:
     lists: dict[str, list[Any]] = {}
     for pair in block.pairs:
         spec = _spec(message, pair.name, pair.location)
-        where = joined(path, pair.name)
-        if pair.name in seen and not spec.repeated:
-            raise pair.location.error(f"{where}: given twice, first at line {seen[pair.name].line}")
-        seen[pair.name] = pair.location
+        name, where = spec.name, joined(path, spec.name)
+        if name in seen and not spec.repeated:
+            raise pair.location.error(f"{where}: given twice, first at line {seen[name].line}")
+        seen[name] = pair.location
         for oneof, members in message.oneofs.items():
-            other = next((m for m in members if m in seen and m != pair.name), None)
-            if pair.name in members and other is not None:
+            other = next((m for m in members if m in seen and m != name), None)
+            if name in members and other is not None:
                 raise pair.location.error(
                     f"{where}: excludes {other}, set at line {seen[other].line} (oneof {oneof} of {message.proto_name})"
                 )
         values = _values(pair.value, spec, where)
         if spec.repeated:  # set once, at the end: each time costs as much as all that is there
-            lists.setdefault(pair.name, []).extend(values)
+            lists.setdefault(name, []).extend(values)
         else:
-            _store(result, pair.name, values[0], pair.location, where)
+            _store(result, name, values[0], pair.location, where)
     for name, values in lists.items():
         _store(result, name, values, seen[name], joined(path, name))
     return result
@@ -74,17 +74,17 @@ def merge(block: Block, into: Message, path: str = "") -> None:
     lists: dict[str, list[Any]] = {}
     for pair in block.pairs:
         spec = _spec(type(into), pair.name, pair.location)
-        where = joined(path, pair.name)
-        current = getattr(into, pair.name)
+        name, where = spec.name, joined(path, spec.name)
+        current = getattr(into, name)
         if spec.kind == "message" and not spec.repeated and current is not None and isinstance(pair.value, Block):
             merge(pair.value, current, where)
         elif spec.repeated:
-            lists.setdefault(pair.name, []).extend(_values(pair.value, spec, where))
-            into._locations[pair.name] = pair.location
+            lists.setdefault(name, []).extend(_values(pair.value, spec, where))
+            into._locations[name] = pair.location
         else:
-            set_field(into, pair.name, pair.value, where)
+            set_field(into, name, pair.value, where)
     for name, values in lists.items():
-        _store(into, name, [*getattr(into, name), *values], into._locations[name], joined(path, name))
+        _store(into, name, [*_items(into, name), *values], into._locations[name], joined(path, name))
 
 
 def set_field(message: Message, name: str, value: Value, path: str, *, append: bool = False) -> None:
@@ -98,11 +98,16 @@ def set_field(message: Message, name: str, value: Value, path: str, *, append: b
         ConfigError: Where the field is unknown or the value does not fit it.
     """
     spec = _spec(type(message), name, value.location)
-    values = _values(value, spec, path)
+    name, values = spec.name, _values(value, spec, path)
     if spec.repeated:
-        _store(message, name, [*(getattr(message, name) if append else []), *values], value.location, path)
+        _store(message, name, [*(_items(message, name) if append else []), *values], value.location, path)
     else:
         _store(message, name, values[0], value.location, path)
+
+
+def _items(message: Message, name: str) -> list[Any]:
+    """Return what a list was set to; nothing where it has its default, to which no merge appends."""
+    return list(getattr(message, name)) if message.has(name) else []
 
 
 def _store(message: Message, name: str, value: Any, location: Location, path: str) -> None:
@@ -115,10 +120,16 @@ def _store(message: Message, name: str, value: Any, location: Location, path: st
         raise location.error(f"{path}{where}: {error.problem}") from None
 
 
+def field_named(message: type[Message], name: str) -> Field | None:
+    """Return the field of a name, or of the name that it had once."""
+    return message.fields.get(name) or next((field for field in message.fields.values() if field.was == name), None)
+
+
 def _spec(message: type[Message], name: str, location: Location) -> Field:
-    if name not in message.fields:
+    field = field_named(message, name)
+    if field is None:
         raise location.error(unknown_field(name, message))
-    return message.fields[name]
+    return field
 
 
 def unknown_field(name: str, message: type[Message]) -> str:

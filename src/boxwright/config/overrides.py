@@ -14,7 +14,7 @@ import re
 
 from boxwright.base.errors import ConfigError, shortened
 from boxwright.config.field import Field
-from boxwright.config.interpret import merge, set_field, unknown_field
+from boxwright.config.interpret import field_named, merge, set_field, unknown_field
 from boxwright.config.message import Message
 from boxwright.config.text_format import parse_text
 from boxwright.config.tree import Block, Items, Location, Scalar, Value, check_size
@@ -52,7 +52,7 @@ def apply_override(config: Message, override: str) -> None:
     if index is None:
         set_field(message, name, value, path)
     else:
-        _set_item(message, name, index, value, path)
+        _set_item(message, spec.name, index, value, path)
 
 
 def _parsed(text: str, file: str) -> Block:
@@ -75,9 +75,10 @@ def _steps(path: str, location: Location) -> list[tuple[str, int | None]]:
 
 
 def _known(message: Message, name: str, location: Location) -> Field:
-    if name not in message.fields:
+    field = field_named(type(message), name)
+    if field is None:
         raise ConfigError(f"{location.file}: {unknown_field(name, type(message))}")
-    return message.fields[name]
+    return field
 
 
 def _descend(message: Message, name: str, index: int | None, location: Location) -> Message:
@@ -85,6 +86,7 @@ def _descend(message: Message, name: str, index: int | None, location: Location)
     spec = _known(message, name, location)
     if spec.kind != "message":
         raise ConfigError(f"{location.file}: {name} of {message.proto_name} is a {spec.kind}, it has no fields")
+    name = spec.name
     current = getattr(message, name)
     if spec.repeated:
         if index is None and len(current) > 1:

@@ -5,10 +5,12 @@ A rule is given the message, and says what is wrong with it: the field at fault 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from boxwright.base.errors import shortened
 from boxwright.config.field import Enum
 
 
@@ -98,19 +100,23 @@ def _is_set(message: Any, field: str) -> bool:
     return bool(value) if isinstance(value, (bool, list, tuple)) else message.has(field)
 
 
+_NAME = re.compile(r"{([\w.]+)}")
+
+
 def _filled(text: str, message: Any) -> str:
-    return text.format_map(_Fields(message)) if "{" in text else text
+    return _NAME.sub(lambda match: _shown(message, match[1]), text)
 
 
-class _Fields(dict[str, Any]):
-    """Stands for a message where a text names its fields."""
+def _shown(message: Any, path: str) -> str:
+    value = message
+    for name in path.split("."):
+        value = getattr(value, name)
+    return shortened(value.name if isinstance(value, Enum) else str(value), 80)
 
-    def __init__(self, message: Any) -> None:
-        super().__init__()
-        self._message = message
 
-    def __missing__(self, name: str) -> Any:
-        value = self._message
-        for part in name.split("."):
-            value = getattr(value, part)
-        return value.name if isinstance(value, Enum) else value
+PRETRAINED = refuse(
+    "pretrained",
+    "nobody keeps weights of {type} to fetch; only of timm/NAME. "
+    "Name a checkpoint by train_config.fine_tune_checkpoint",
+    when=lambda config: config.pretrained and not config.type.startswith("timm/"),
+)

@@ -100,6 +100,23 @@ def _is_default(message: Message, name: str) -> bool:
     return bool(getattr(message, name) == spec.default)
 
 
+def broken_rules(message: Message) -> Iterator[ConfigError]:
+    """Yield what breaks the rules of a message itself."""
+    for rule in message.rules:
+        if problem := rule.problem(message):
+            yield message.refusal(rule.field, problem)
+
+
+def contradictions(message: Message) -> Iterator[ConfigError]:
+    """Yield what breaks a rule between fields, in a message and below where it is honoured, each with its place."""
+    yield from broken_rules(message)
+    for name, value in message.present().items():
+        field = message.fields[name]
+        if field.kind == "message" and field_status(type(message), name).verdict == "honoured":
+            for child in value if field.repeated else [value]:
+                yield from contradictions(child)
+
+
 def grouped(found: Sequence[FieldReport]) -> list[list[FieldReport]]:
     """Bring together the reports with the same verdict for the same reason, what is refused first.
 
@@ -122,15 +139,16 @@ def grouped(found: Sequence[FieldReport]) -> list[list[FieldReport]]:
 
 
 def refuse_unsupported(message: Message, path: str) -> None:
-    """Raise if a message asks for anything that is not supported.
+    """Raise if a message asks for anything that is not supported, or contradicts itself.
 
     Raises:
-        ConfigError: Naming every refused field, outermost only, with what to do.
+        ConfigError: Naming every refused field, outermost only, and every broken rule, with what to do.
     """
     refused: list[FieldReport] = []
     for found in report(message, path):
         covered = any(found.path.startswith((f"{other.path}.", f"{other.path}[")) for other in refused)
         if found.status.verdict == "refused" and not covered:
             refused.append(found)
-    if refused:
-        raise ConfigError("\n".join(str(found) for found in refused))
+    lines = [*map(str, refused), *map(str, contradictions(message))]
+    if lines:
+        raise ConfigError("\n".join(lines))

@@ -117,7 +117,10 @@ def test_a_sample_that_a_step_empties_is_learnt_from_as_background() -> None:
         ("random_crop_to_aspect_ratio { aspect_ratio: 0 }", "above 0|greater"),
         ("resize_image { }", "new_height and new_width"),
         ("random_resize_method { }", "target_height and target_width"),
-        ("random_downscale_to_target_pixels { min_target_pixels: 9 max_target_pixels: 3 }", "min_target_pixels < max"),
+        (
+            "random_downscale_to_target_pixels { min_target_pixels: 9 max_target_pixels: 3 }",
+            "min_target_pixels: 9 is not below max_target_pixels 3",
+        ),
         ("random_square_crop_by_scale { scale_min: 2.0 }", "scale_min: 2.0 is over"),
         ("random_square_crop_by_scale { num_scales: 0 }", "num_scales of at least 1|greater"),
         ("random_scale_crop_and_pad_to_square { output_size: 0 }", "output_size|greater"),

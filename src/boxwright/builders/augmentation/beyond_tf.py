@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from boxwright.builders.choice import in_order
 from boxwright.config import messages as m
 from boxwright.data.augmentation.copy_paste import CopyPaste
 from boxwright.data.augmentation.erasing import RandomErasing
@@ -17,22 +16,11 @@ from boxwright.data.augmentation.scale_jitter import LargeScaleJitter
 from boxwright.data.augmentation.tile import RandomTile
 from boxwright.data.augmentation.transform import Transform
 
-_GRAY = (114.0,)
-
-
-def _colour(config: m.RandomMosaic | m.LargeScaleJitter) -> tuple[float, ...]:
-    levels = tuple(float(level) for level in config.colour)
-    if levels and len(levels) != 3:
-        raise config.refusal("colour", f"expected three numbers of 0..255, found {list(config.colour)}")
-    return levels or _GRAY
-
 
 def _mosaic(config: m.RandomMosaic, others: Others) -> Transform:
-    if bool(config.height) != bool(config.width):
-        raise config.refusal("", "set height and width, or neither")
     size = (config.height, config.width) if config.height else None
-    centre, scales = in_order(config, "min_centre", "max_centre"), in_order(config, "scale_min", "scale_max")
-    colour = _colour(config)
+    centre, scales = (config.min_center, config.max_center), (config.scale_min, config.scale_max)
+    colour = tuple(map(float, config.color))
     return Mosaic(others, config.probability, size, centre, scales, config.min_visible, colour)
 
 
@@ -45,12 +33,12 @@ def _copy_paste(config: m.RandomCopyPaste, others: Others) -> Transform:
 
 
 def _jitter(config: m.LargeScaleJitter) -> Transform:
-    scales = in_order(config, "scale_min", "scale_max")
-    return LargeScaleJitter((config.height, config.width), scales, config.min_visible, _colour(config))
+    scales = (config.scale_min, config.scale_max)
+    return LargeScaleJitter((config.height, config.width), scales, config.min_visible, tuple(map(float, config.color)))
 
 
 def _erasing(config: m.RandomErasing) -> Transform:
-    return RandomErasing(config.probability, in_order(config, "min_area", "max_area"), config.min_aspect_ratio)
+    return RandomErasing(config.probability, (config.min_area, config.max_area), config.min_aspect_ratio)
 
 
 def _tile(config: m.RandomTile) -> Transform:
@@ -58,14 +46,11 @@ def _tile(config: m.RandomTile) -> Transform:
 
 
 def _anchored(config: m.DataAnchorSampling) -> Transform:
-    scales = tuple(float(scale) for scale in config.scales)
-    if list(scales) != sorted(scales):
-        raise config.refusal("scales", f"expected rising sides, found {list(config.scales)}")
-    return DataAnchorSampling(config.size, scales) if scales else DataAnchorSampling(config.size)
+    return DataAnchorSampling(config.size, tuple(map(float, config.scales)))
 
 
 def _patch(config: m.RandomSquarePatch) -> Transform:
-    return RandomSquarePatch(config.size, in_order(config, "min_side", "max_side"))
+    return RandomSquarePatch(config.size, (config.min_side, config.max_side))
 
 
 # Their builders take the other samples too.

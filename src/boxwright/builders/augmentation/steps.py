@@ -8,9 +8,10 @@ from typing import Any
 
 from boxwright.builders.augmentation.beyond_tf import MIXING_STEPS, SINGLE_STEPS
 from boxwright.builders.augmentation.user import build_user_augmentation
-from boxwright.builders.choice import build_chosen, in_order, require
+from boxwright.builders.choice import build_chosen, require
 from boxwright.config import messages as m
 from boxwright.config.message import Message
+from boxwright.config.support import refuse_unsupported
 from boxwright.data.augmentation.autoaugment import OPERATIONS, POLICIES, AutoAugment, Operation
 from boxwright.data.augmentation.caffe import (
     CaffeDistort,
@@ -87,6 +88,7 @@ def build_steps(steps: Sequence[m.PreprocessingStep], dataset: Dataset | None = 
     labels = _Labels(dataset)
     built: list[Transform] = []
     for step in steps:
+        refuse_unsupported(step, step.path_of(""))
         built.append(_build(step, labels, dataset, Chain(tuple(built))))
     return Chain(tuple(built))
 
@@ -123,21 +125,11 @@ def _remap(config: m.RemapLabels, labels: _Labels) -> Transform:
     return RemapLabels(tuple(labels.of(number) for number in config.original_labels), new)
 
 
-def _below(config: Message, low: str, high: str, at_least: int) -> tuple[int, int]:
-    """Return two integers between which one is drawn, the second excluded."""
-    least, most = getattr(config, low), getattr(config, high)
-    if not at_least <= least < most:
-        raise config.refusal(low, f"expected {at_least} <= {low} < {high}, found {least} and {most}")
-    return least, most
-
-
 def _pair(config: Message, name: str, default: tuple[float, float]) -> tuple[float, float]:
     """Return the two numbers of a list; the default where it is empty."""
     values = list(getattr(config, name))
     if not values:
         return default
-    if len(values) != 2 or min(values) <= 0:
-        raise config.refusal(name, f"expected two numbers above 0 (height, width), found {values}")
     return values[0], values[1]
 
 
@@ -146,29 +138,7 @@ def _ratios(config: Message) -> tuple[tuple[float, float], tuple[float, float]]:
     return least, _pair(config, "max_padded_size_ratio", (2.0, 2.0))
 
 
-def _colour(config: m.RandomPadImage | m.RandomAbsolutePadImage | m.RandomCropPadImage) -> tuple[float, ...] | None:
-    values = tuple(config.pad_color)
-    if values and len(values) != 3:
-        raise config.refusal("pad_color", f"expected three numbers, found {list(values)}")
-    return values or None
-
-
-def _size(config: Message, height: str, width: str) -> tuple[int, int]:
-    tall, wide = getattr(config, height), getattr(config, width)
-    if tall < 1 or wide < 1:
-        raise config.refusal("", f"expected {height} and {width} of at least 1, found {tall} and {wide}")
-    return tall, wide
-
-
 def _crop(config: _CROPS) -> RandomCrop:
-    if config.min_aspect_ratio > config.max_aspect_ratio or config.min_area > config.max_area:
-        raise config.refusal(
-            "",
-            "the least aspect ratio or area is over the largest "
-            f"({config.min_aspect_ratio} and {config.max_aspect_ratio}, {config.min_area} and {config.max_area})",
-        )
-    if config.min_aspect_ratio <= 0 or config.max_area <= 0:
-        raise config.refusal("", "aspect ratios and areas above 0 are needed")
     return RandomCrop(
         min_object_covered=config.min_object_covered,
         aspect_ratios=(config.min_aspect_ratio, config.max_aspect_ratio),
@@ -188,7 +158,7 @@ def _ssd_crop(config: m.SSDRandomCrop) -> Transform:
 
 
 def _crop_pad(config: m.RandomCropPadImage) -> Transform:
-    return RandomCropPad(_crop(config), *_ratios(config), _colour(config))
+    return RandomCropPad(_crop(config), *_ratios(config), tuple(config.pad_color) or None)
 
 
 def _ssd_crop_pad(config: m.SSDRandomCropPad) -> Transform:
@@ -206,12 +176,12 @@ def _fixed_crop(config: m.SSDRandomCropFixedAspectRatio) -> Transform:
     if not config.operations:  # TF then leaves the ratio at 1, whatever is set
         squares = [replace(crop, aspect_ratios=(1.0, 1.0)) for crop in SSD_CROPS]
         return Chain((OneOf(squares), RandomCropToAspectRatio()))
-    ratio = _positive(config, "aspect_ratio")
+    ratio = config.aspect_ratio
     crops = [
         RandomCrop(
             min_object_covered=operation.min_object_covered,
             aspect_ratios=(ratio, ratio),
-            areas=in_order(operation, "min_area", "max_area"),
+            areas=(operation.min_area, operation.max_area),
             overlap_threshold=operation.overlap_thresh,
             clip_boxes=operation.clip_boxes,
             keep_probability=operation.random_coef,
@@ -223,110 +193,67 @@ def _fixed_crop(config: m.SSDRandomCropFixedAspectRatio) -> Transform:
 
 
 def _fixed_pad(config: m.SSDRandomCropPadFixedAspectRatio) -> Transform:
-    pad = RandomPadToAspectRatio(_positive(config, "aspect_ratio"), *_ratios(config))
+    pad = RandomPadToAspectRatio(config.aspect_ratio, *_ratios(config))
     return Chain((OneOf(_crops(config.operations)), pad))
 
 
-def _positive(config: Message, name: str) -> float:
-    value = float(getattr(config, name))
-    if not value > 0:
-        raise config.refusal(name, f"expected a number above 0, found {value}")
-    return value
-
-
 def _pad(config: m.RandomPadImage) -> Transform:
-    sizes: list[tuple[int, int] | None] = []
-    for what in ("min", "max"):
-        height, width = getattr(config, f"{what}_image_height"), getattr(config, f"{what}_image_width")
-        if bool(height) != bool(width) or min(height, width) < 0:
-            raise config.refusal(f"{what}_image_height", f"set {what}_image_height and {what}_image_width, or neither")
-        sizes.append((height, width) if height else None)
-    least, most = sizes
-    return RandomPad(least, most, _colour(config))
+    least, most = (config.min_image_height, config.min_image_width), (config.max_image_height, config.max_image_width)
+    return RandomPad(least if any(least) else None, most if any(most) else None, tuple(config.pad_color) or None)
 
 
 def _absolute_pad(config: m.RandomAbsolutePadImage) -> Transform:
     padding = config.max_height_padding, config.max_width_padding
-    if min(padding) < 0:
-        raise config.refusal("", f"expected paddings of at least 0, found {padding}")
-    return RandomAbsolutePad(padding, _colour(config))
+    return RandomAbsolutePad(padding, tuple(config.pad_color) or None)
 
 
 def _subtract_mean(config: m.SubtractChannelMean) -> Transform:
-    if not config.means:
-        raise config.refusal("means", "empty; set one number a channel")
     return SubtractChannelMean(tuple(config.means))
 
 
 def _distort(config: m.RandomDistortColor) -> Transform:
-    if config.color_ordering not in (0, 1):
-        raise config.refusal("color_ordering", f"expected 0 or 1, found {config.color_ordering}")
     return DistortColor(config.color_ordering)
 
 
 def _map_range(config: m.NormalizeImage) -> Transform:
-    if config.original_minval == config.original_maxval:
-        raise config.refusal("", "original_minval and original_maxval are the same; set both")
     return MapRange((config.original_minval, config.original_maxval), (config.target_minval, config.target_maxval))
 
 
 def _downscale(config: m.RandomDownscaleToTargetPixels) -> Transform:
     most = config.max_target_pixels if "max_target_pixels" in config.present() else _LARGEST_TARGET
     least = config.min_target_pixels
-    if not 0 < least < most:
-        raise config.refusal("", f"expected 0 < min_target_pixels < max_target_pixels, found {least} and {most}")
     return RandomDownscale((least, most), config.random_coef)
 
 
 def _square_crop(config: m.RandomSquareCropByScale) -> Transform:
-    scales = in_order(config, "scale_min", "scale_max")
-    if scales[0] <= 0 or config.num_scales < 1 or config.max_border < 0:
-        raise config.refusal(
-            "",
-            f"expected scale_min above 0, num_scales of at least 1 and max_border of at "
-            f"least 0, found {scales[0]}, {config.num_scales} and {config.max_border}",
-        )
+    scales = (config.scale_min, config.scale_max)
     return RandomSquareCrop(config.max_border, scales, config.num_scales)
 
 
 def _scale_crop_pad(config: m.RandomScaleCropAndPadToSquare) -> Transform:
-    scales = in_order(config, "scale_min", "scale_max")
-    if scales[0] <= 0 or config.output_size < 1:
-        raise config.refusal(
-            "", f"expected scale_min above 0 and output_size of at least 1, found {scales[0]} and {config.output_size}"
-        )
+    scales = (config.scale_min, config.scale_max)
     return RandomScaleCropPad(config.output_size, scales)
 
 
 def _patch_gaussian(config: m.RandomPatchGaussian) -> Transform:
     return RandomPatchGaussian(
-        _below(config, "min_patch_size", "max_patch_size", 1),
-        in_order(config, "min_gaussian_stddev", "max_gaussian_stddev"),
+        (config.min_patch_size, config.max_patch_size),
+        (config.min_gaussian_stddev, config.max_gaussian_stddev),
         config.random_coef,
     )
 
 
 def _jpeg(config: m.RandomJpegQuality) -> Transform:
-    return RandomJpegQuality(_below(config, "min_jpeg_quality", "max_jpeg_quality", 0), config.random_coef)
+    return RandomJpegQuality((config.min_jpeg_quality, config.max_jpeg_quality), config.random_coef)
 
 
 def _softmax(config: m.ConvertClassLogitsToSoftmax) -> Transform:
-    if config.temperature == 0:
-        raise config.refusal("temperature", "expected another number than 0")
     return ScoresFromLogits(config.temperature)
 
 
 def _autoaugment(config: m.AutoAugmentImage) -> Transform:
     if config.sub_policy:
-        if "policy_name" in config.present():
-            raise config.refusal("policy_name", "policy_name and sub_policy are two policies; keep one")
         return AutoAugment(tuple(tuple(_operation(o) for o in sub.operation) for sub in config.sub_policy))
-    if config.policy_name not in POLICIES:
-        raise config.refusal(
-            "policy_name",
-            f"no policy {config.policy_name!r}; there are {', '.join(POLICIES)}, "
-            "and your own as sub_policy { operation { name probability level } }",
-        )
     return AutoAugment(POLICIES[config.policy_name])
 
 
@@ -347,14 +274,10 @@ def _resize_image(config: m.ResizeImage) -> Transform:
         m.ResizeImageMethod.BILINEAR: resize_bilinear,
         m.ResizeImageMethod.NEAREST_NEIGHBOR: resize_nearest,
     }
-    return ResizeTo(_size(config, "new_height", "new_width"), methods[config.method])
+    return ResizeTo((config.new_height, config.new_width), methods[config.method])
 
 
 def _caffe_distort(config: m.CaffeDistort) -> Transform:
-    for what in ("contrast", "saturation"):
-        least, most = getattr(config, f"min_{what}"), getattr(config, f"max_{what}")
-        if least > most:
-            raise config.refusal(f"min_{what}", f"{least} is over max_{what} {most}")
     return CaffeDistort(
         config.probability,
         config.brightness,
@@ -365,32 +288,16 @@ def _caffe_distort(config: m.CaffeDistort) -> Transform:
 
 
 def _expand(config: m.RandomExpand) -> Transform:
-    colour = tuple(config.colour)
-    if not colour:
-        return RandomExpand(config.probability, config.max_ratio)
-    if len(colour) != 3 or not all(0 <= value <= 255 for value in colour):
-        raise config.refusal("colour", f"expected three values of 0..255, found {list(colour)}")
-    red, green, blue = colour
+    red, green, blue = config.color
     return RandomExpand(config.probability, config.max_ratio, (red, green, blue))
 
 
 def _overlap_crop(config: m.OverlapCrop) -> Transform:
     scales, ratios = (config.min_scale, config.max_scale), (config.min_aspect_ratio, config.max_aspect_ratio)
-    # A window of scale s has room for ratios of s² to 1/s²; the largest must have one.
-    if scales[0] > scales[1] or ratios[0] > 1 or ratios[1] < 1:
-        raise config.refusal(
-            "",
-            f"expected min_scale <= max_scale and min_aspect_ratio <= 1 <= max_aspect_ratio, "
-            f"found scales {scales[0]} to {scales[1]}, ratios {ratios[0]} to {ratios[1]}",
-        )
-    if not config.min_overlap:
-        return OverlapCrop(scales=scales, aspect_ratios=ratios)
     return OverlapCrop(tuple(config.min_overlap), scales, ratios)
 
 
 def _resize(config: m.RandomInterpolationResize) -> Transform:
-    if config.height < 1 or config.width < 1:
-        raise config.refusal("", f"expected height and width, found {config.height} and {config.width}")
     return RandomInterpolationResize((config.height, config.width))
 
 
@@ -399,25 +306,23 @@ _STEPS: dict[str, Callable[[Any], Transform]] = {
     "random_horizontal_flip": lambda c: RandomHorizontalFlip(c.probability, tuple(c.keypoint_flip_permutation)),
     "random_vertical_flip": lambda c: RandomVerticalFlip(c.probability, tuple(c.keypoint_flip_permutation)),
     "random_rotation90": lambda c: RandomRotation90(c.probability, tuple(c.keypoint_rot_permutation)),
-    "random_pixel_value_scale": lambda c: RandomPixelScale(*in_order(c, "minval", "maxval")),
-    "random_image_scale": lambda c: RandomScale(in_order(c, "min_scale_ratio", "max_scale_ratio")),
+    "random_pixel_value_scale": lambda c: RandomPixelScale(c.minval, c.maxval),
+    "random_image_scale": lambda c: RandomScale((c.min_scale_ratio, c.max_scale_ratio)),
     "random_rgb_to_gray": lambda c: RandomGray(c.probability),
     "rgb_to_gray": lambda _: Gray(),
     "random_adjust_brightness": lambda c: RandomBrightness(c.max_delta),
-    "random_adjust_contrast": lambda c: RandomContrast(*in_order(c, "min_delta", "max_delta")),
+    "random_adjust_contrast": lambda c: RandomContrast(c.min_delta, c.max_delta),
     "random_adjust_hue": lambda c: RandomHue(c.max_delta),
-    "random_adjust_saturation": lambda c: RandomSaturation(*in_order(c, "min_delta", "max_delta")),
+    "random_adjust_saturation": lambda c: RandomSaturation(c.min_delta, c.max_delta),
     "random_distort_color": _distort,
     "random_jitter_boxes": lambda c: JitterBoxes(JITTERS[c.jitter_mode.name], c.ratio),
     "random_crop_image": _crop,
     "random_pad_image": _pad,
     "random_absolute_pad_image": _absolute_pad,
     "random_crop_pad_image": _crop_pad,
-    "random_crop_to_aspect_ratio": lambda c: RandomCropToAspectRatio(
-        _positive(c, "aspect_ratio"), c.overlap_thresh, c.clip_boxes
-    ),
+    "random_crop_to_aspect_ratio": lambda c: RandomCropToAspectRatio(c.aspect_ratio, c.overlap_thresh, c.clip_boxes),
     "random_black_patches": _black_patches,
-    "random_resize_method": lambda c: RandomResizeMethod(_size(c, "target_height", "target_width")),
+    "random_resize_method": lambda c: RandomResizeMethod((c.target_height, c.target_width)),
     "resize_image": _resize_image,
     "scale_boxes_to_pixel_coordinates": lambda _: as_it_is,
     "subtract_channel_mean": _subtract_mean,

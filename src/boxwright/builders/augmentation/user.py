@@ -37,8 +37,6 @@ def build_user_augmentation(config: m.UserAugmentation, *, call: bool) -> Transf
     Raises:
         ConfigError: Where the function cannot be found, or does not take its arguments, or returns no transform.
     """
-    if not _NAME.fullmatch(config.callable):
-        raise config.refusal("callable", f"expected package.module:function, found {config.callable[:80]!r}")
     arguments = _arguments(config.arguments)
     if not call:
         return _not_called
@@ -64,7 +62,7 @@ def _not_called(sample: Sample, rng: np.random.Generator) -> Sample:
 def _arguments(given: Sequence[m.UserArgument]) -> dict[str, Any]:
     arguments: dict[str, Any] = {}
     for argument in given:
-        if not argument.key.isidentifier() or argument.key in arguments:
+        if argument.key in arguments:
             raise argument.refusal("key", f"expected one name for each, found {argument.key[:80]!r}")
         try:
             arguments[argument.key] = json.loads(argument.value)

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from boxwright.builders.anchor_generator import build_anchor_generator
+from boxwright.builders.cascade import build_coder
 from boxwright.builders.choice import require
 from boxwright.builders.classes import check_classes
 from boxwright.builders.faster_rcnn.feature_extractor import (
@@ -26,7 +27,6 @@ from boxwright.builders.losses import (
     build_localization_loss,
 )
 from boxwright.builders.post_processing import build_nms, build_score_converter
-from boxwright.builders.ssd.target_assigner import build_box_coder
 from boxwright.builders.tensorflow_version import two_stage_version
 from boxwright.config import messages as m
 from boxwright.criteria.classification_losses import SoftmaxCrossEntropy
@@ -69,11 +69,12 @@ def build_faster_rcnn(config: m.FasterRcnn, categories: Categories | None) -> De
     """
     columns = ClassColumns(config.num_classes)
     check_classes(config, config.num_classes, columns, categories)
-    _check(config)
+    if config.number_of_stages > 1:  # before the first stage is built
+        require(config.second_stage_box_predictor, config, "second_stage_box_predictor")
     resizer = build_image_resizer(require(config.image_resizer, config, "image_resizer"))
     extraction = require(config.feature_extractor, config, "feature_extractor")
     extractor = build_two_stage_extractor(extraction, resizer.channels)
-    first_coder = _first_coder(config)
+    first_coder = build_coder(config.first_stage_box_coder, FasterRcnnBoxCoder())
     rpn = _first_stage(config, extractor, _proposals(config, first_coder))
     second = _second_stage(config, extractor, columns) if config.number_of_stages > 1 else None
     network = FasterRCNN(
@@ -114,23 +115,6 @@ def check_sampling(config: m.FasterRcnn) -> None:
         )
 
 
-def _check(config: m.FasterRcnn) -> None:
-    """Refuse what contradicts itself, before anything is built."""
-    if config.number_of_stages == 1:
-        return
-    predictor = require(config.second_stage_box_predictor, config, "second_stage_box_predictor")
-    mask = predictor.mask_rcnn_box_predictor
-    if config.number_of_stages == 3 and (mask is None or not mask.predict_instance_masks):
-        raise config.refusal(
-            "number_of_stages",
-            "3 predicts masks; set predict_instance_masks in mask_rcnn_box_predictor, or 2 stages",
-        )
-    if config.number_of_stages == 2 and mask is not None and mask.predict_instance_masks:
-        raise config.refusal(
-            "number_of_stages", "predict_instance_masks needs 3, found 2 (TensorFlow would predict no masks)"
-        )
-
-
 def _first_stage(config: m.FasterRcnn, extractor: TwoStageExtractor, propose: Propose) -> RegionProposalNetwork:
     anchors = _anchors(config, extractor)
     version = two_stage_version(require(config.feature_extractor, config, "feature_extractor"))
@@ -163,26 +147,12 @@ def _anchors(config: m.FasterRcnn, extractor: TwoStageExtractor) -> AnchorGenera
     message = require(config.first_stage_anchor_generator, config, "first_stage_anchor_generator")
     anchors, levels = build_anchor_generator(message), len(extractor.channels)
     if isinstance(anchors, MultiscaleAnchorGenerator):
-        multiscale = message.multiscale_anchor_generator
-        if multiscale is not None and multiscale.normalize_coordinates:
-            raise multiscale.refusal(
-                "normalize_coordinates", "two-stage detectors have anchors in pixels; set it to false"
-            )
         anchors = replace(anchors, always_half=True)
     if extractor.pad_to_multiple > 1 and isinstance(anchors, GridAnchorGenerator):
         raise message.refusal("", "a pyramid has several levels; use multiscale_anchor_generator")
     if len(anchors.anchors_per_location) != levels:
         raise message.refusal("", f"{len(anchors.anchors_per_location)} levels, but the feature extractor has {levels}")
     return anchors
-
-
-def _first_coder(config: m.FasterRcnn) -> BoxCoder:
-    coder = (
-        FasterRcnnBoxCoder() if config.first_stage_box_coder is None else build_box_coder(config.first_stage_box_coder)
-    )
-    if coder.code_size != 4 or not coder.unit_free:
-        raise config.refusal("first_stage_box_coder", "use faster_rcnn_box_coder")
-    return coder
 
 
 def _proposals(config: m.FasterRcnn, coder: BoxCoder) -> Propose:
@@ -209,10 +179,7 @@ def _proposals(config: m.FasterRcnn, coder: BoxCoder) -> Propose:
 
 
 def _box_loss(config: m.LocalizationLoss | None) -> LocalizationLoss:
-    loss = SmoothL1() if config is None else build_localization_loss(config)
-    if config is not None and loss.of_boxes:
-        raise config.refusal("", "a localization loss of boxes is not supported; use one of codes")
-    return loss
+    return SmoothL1() if config is None else build_localization_loss(config)
 
 
 def _first_criterion(config: m.FasterRcnn, coder: BoxCoder) -> ProposalCriterion:

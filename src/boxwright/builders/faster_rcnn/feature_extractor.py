@@ -13,6 +13,7 @@ from typing import Literal
 
 from torch import nn
 
+from boxwright.builders.choice import require
 from boxwright.builders.hyperparams import CONV_SETTINGS, variance_scaling
 from boxwright.builders.necks import pyramid_levels
 from boxwright.builders.tensorflow_version import two_stage_version
@@ -93,9 +94,8 @@ def build_two_stage_extractor(config: m.FasterRcnnFeatureExtractor, image_channe
     Raises:
         ConfigError: For settings that the type has not.
     """
-    pyramid = "_fpn_" in config.type or config.type.startswith("timm/")
-    if not pyramid:
-        _refuse_pyramid(config)
+    if not ("_fpn_" in config.type or config.type.startswith("timm/")):
+        _refuse_hyperparams(config)
     if config.type.startswith("timm/"):
         return _timm(config, image_channels)
     if config.type not in FASTER_RCNN_EXTRACTORS:
@@ -103,9 +103,7 @@ def build_two_stage_extractor(config: m.FasterRcnnFeatureExtractor, image_channe
     return FASTER_RCNN_EXTRACTORS[config.type](config, image_channels)
 
 
-def _refuse_pyramid(config: m.FasterRcnnFeatureExtractor) -> None:
-    if config.fpn is not None:
-        raise config.refusal("fpn", f"{config.type} has none; remove it, or use a type with a pyramid")
+def _refuse_hyperparams(config: m.FasterRcnnFeatureExtractor) -> None:
     if config.conv_hyperparams is not None and two_stage_version(config) == 2:
         raise config.refusal("conv_hyperparams", f"{config.type} takes none, as in TensorFlow; remove it")
 
@@ -205,9 +203,7 @@ def _pyramid(config: m.FasterRcnnFeatureExtractor) -> m.FeaturePyramidNetworks:
 
 
 def _pyramid_settings(config: m.FasterRcnnFeatureExtractor) -> ConvSettings:
-    if config.conv_hyperparams is None:
-        raise config.refusal("conv_hyperparams", "missing; a pyramid's convolutions need it")
-    return CONV_SETTINGS[2](config.conv_hyperparams)
+    return CONV_SETTINGS[2](require(config.conv_hyperparams, config, "conv_hyperparams"))
 
 
 def _with_pyramid(

@@ -48,23 +48,12 @@ def build_second_stage(config: m.FasterRcnn, extractor: TwoStageExtractor, versi
 def _crop(config: m.FasterRcnn, extractor: TwoStageExtractor) -> tuple[RegionCrop, int]:
     """Return how proposals are cropped, and the side of what it stands for."""
     size = config.initial_crop_size
-    if size < 1:
-        raise config.refusal(
-            "initial_crop_size", "expected at least 1; it is the side of a proposal's crop, such as 14"
-        )
     if config.roi_align is not None:
-        if config.maxpool_kernel_size > 1 or config.maxpool_stride > 1:
-            raise config.refusal("maxpool_kernel_size", "roi_align averages samples itself; remove both maxpool fields")
         if extractor.strided:
             raise config.refusal("roi_align", "use it with a feature extractor that has a pyramid")
         align = config.roi_align
         return RoiAlign(size, align.samples, align.aligned, align.num_levels, extractor.finest_level), size
     kernel, stride = config.maxpool_kernel_size, config.maxpool_stride
-    if kernel < 1 or stride < 1 or kernel > size:
-        raise config.refusal(
-            "maxpool_kernel_size",
-            f"expected 1 to initial_crop_size ({size}), and maxpool_stride at least 1; found {kernel} and {stride}",
-        )
     pool = Pool(kernel, stride)
     every = replace(pool, every=2 if extractor.strided else 1)
     return CornerCrop(size, every, config.use_matmul_crop_and_resize), pool.size(size)
@@ -81,16 +70,11 @@ def build_final_outputs(
 
     Returns:
         What; None for nothing.
-
-    Raises:
-        ConfigError: Where the second stage looks at no crops.
     """
     if not (config.output_final_box_features or config.output_final_box_rpn_features):
         return None
-    if not isinstance(stage, BoxClassifier):
-        raise config.refusal("output_final_box_features", "rfcn_box_predictor crops no features; remove the line")
     crop: RegionCrop | None = None
-    if config.output_final_box_rpn_features:
+    if config.output_final_box_rpn_features and isinstance(stage, BoxClassifier):
         crop = stage.crop
         if isinstance(crop, CornerCrop):  # all cells, not only those that the second stage reads
             crop = replace(crop, pool=replace(crop.pool, every=1))
@@ -100,8 +84,6 @@ def build_final_outputs(
 def _mask_rcnn(
     predictor: m.MaskRCNNBoxPredictor, config: m.FasterRcnn, extractor: TwoStageExtractor, version: int
 ) -> BuiltSecondStage:
-    if predictor.use_dropout and predictor.dropout_keep_probability == 0:
-        raise predictor.refusal("dropout_keep_probability", "0 would drop everything; use more")
     crop, side = _crop(config, extractor)
     features = extractor.crop_features(side)
     settings = CONV_SETTINGS[version](predictor.fc_hyperparams or m.Hyperparams())
@@ -122,8 +104,6 @@ def _rfcn(
 ) -> BuiltSecondStage:
     bins = (predictor.num_spatial_bins_height, predictor.num_spatial_bins_width)
     crop = (predictor.crop_height, predictor.crop_width)
-    if crop[0] % bins[0] or crop[1] % bins[1]:
-        raise predictor.refusal("", f"crop_height and crop_width {crop} must be multiples of the spatial bins {bins}")
     if len(extractor.channels) > 1:
         raise predictor.refusal("", "use it with a feature extractor without a pyramid")
     if extractor.strided:

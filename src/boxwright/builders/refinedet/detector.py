@@ -105,11 +105,6 @@ def build_refinedet(config: m.RefineDet, categories: Categories | None) -> Detec
 
 def _anchors(config: m.RefineDet) -> AnchorGenerator:
     if config.anchor_generator is not None:
-        multiscale = config.anchor_generator.multiscale_anchor_generator
-        if multiscale is not None and multiscale.min_level != FINEST_LEVEL:
-            raise multiscale.refusal(
-                "min_level", f"the finest map has stride 8, which is level {FINEST_LEVEL}; found {multiscale.min_level}"
-            )
         return build_anchor_generator(config.anchor_generator)
     return MultiscaleAnchorGenerator(FINEST_LEVEL, FINEST_LEVEL + 3, 4.0, (1.0, 2.0, 0.5), 1)
 
@@ -145,8 +140,6 @@ def _network(
     transfer = _transfer(config.transfer_connection, channels, settings)
     head_channels = channels if transfer is None else transfer.channels
     if config.anchor_refinement is None:
-        if config.align_second_step:
-            raise config.refusal("align_second_step", "there is no second step without anchor_refinement { }")
         neck = extractor.neck.module if transfer is None else nn.Sequential(extractor.neck.module, transfer)
         return SSD(extractor.backbone.module, neck, head(head_channels, columns.count), anchors)
     refinement = head(channels, _OBJECT.count)
@@ -167,8 +160,6 @@ def _second_head(
 ) -> AnchorHead | AlignmentConvHead:
     if not config.align_second_step:
         return plain(channels, columns.count)
-    if config.residual_body is not None:
-        raise config.refusal("align_second_step", "boxes are sampled on maps; remove residual_body")
     strides = [float(2 ** (FINEST_LEVEL + number)) for number in range(len(per_location))]
     settings = settings_or(config.conv_hyperparams, _PLAIN)
     return AlignmentConvHead(channels, per_location, strides, HeadOutput(columns.count), settings)
@@ -180,11 +171,6 @@ def _transfer(
     if config is None:
         return None
     kernel_size = config.deconvolution_kernel_size
-    if kernel_size not in (2, 4):
-        raise config.refusal(
-            "deconvolution_kernel_size",
-            f"expected 2 (as released) or 4 (as in the paper's figure), found {kernel_size}",
-        )
     own = settings_or(config.conv_hyperparams, settings)
     return TransferConnection(channels, config.depth, own, deconvolution_kernel_size=kernel_size)
 
@@ -209,11 +195,6 @@ def _criterion(config: m.RefineDet, coder: BoxCoder, columns: ClassColumns) -> C
 
 def _second_step(config: m.RefineDet, coder: BoxCoder) -> SecondStep:
     first = require(config.anchor_refinement, config, "anchor_refinement")
-    if not 0 <= first.objectness_threshold < 1:
-        raise first.refusal(
-            "objectness_threshold",
-            f"expected 0 or more and less than 1, found {first.objectness_threshold}",
-        )
     moved, filtered = _levels(config, "refine_levels"), _levels(config, "filter_levels")
     starts: dict[str, Callable[[], StartRule]] = {"REFINED": lambda: RefinedStart(coder, moved), "TILED": TiledStart}
     to_scores = logits_to_scores(first.loss or _LOSS)
@@ -229,8 +210,6 @@ def _levels(config: m.RefineDet, field: str) -> tuple[int, ...] | None:
 
 
 def _postprocessor(config: m.RefineDet, coder: BoxCoder) -> Postprocessor[Any]:
-    if config.post_processing is not None and config.has("inference_preset"):
-        raise config.refusal("inference_preset", "excludes post_processing; keep one")
     if config.post_processing is not None:
         detection = build_postprocessor(config.post_processing, coder, _OBJECT.background)
     else:

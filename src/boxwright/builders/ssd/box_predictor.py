@@ -79,8 +79,6 @@ def _weight_shared(
 ) -> Head:
     if len(set(anchors_per_location)) > 1:
         raise config.refusal("", f"needs as many anchors at every level, found {list(anchors_per_location)}")
-    if config.depth < 1 and config.num_layers_before_predictor > 0:
-        raise config.refusal("depth", "expected at least 1, the channels of the layers before the predictor")
     clip = config.box_encodings_clip_range
     output = HeadOutput(
         columns=columns,

@@ -89,19 +89,8 @@ def build_feature_extractor(config: m.SsdFeatureExtractor, *, image_channels: in
     if name not in table or (version == 1 and name not in TF1_EXTRACTORS):
         raise config.refusal("tensorflow_version", f"{config.type} has no meaning of TensorFlow {version}")
     extractor = table[name]
-    _refuse_other_pyramid(config)
     request = BackboneRequest(config, extractor.default, image_channels, CONV_SETTINGS[version], extractor.overridden)
     return extractor.build(request)
-
-
-def _refuse_other_pyramid(config: m.SsdFeatureExtractor) -> None:
-    """Refuse a pyramid of a kind that the type does not have."""
-    if config.type.startswith("timm/"):
-        return
-    own = next((kind for kind in ("bifpn", "fpn") if kind in config.type), None)
-    for kind in ("bifpn", "fpn"):
-        if kind != own and getattr(config, kind) is not None:
-            raise config.refusal(kind, f"{config.type} has none; remove it, or use another type")
 
 
 def _message(request: BackboneRequest) -> m.SsdFeatureExtractor:
@@ -177,10 +166,6 @@ def _mnasfpn(request: BackboneRequest) -> FeatureExtractor:
     config = _message(request)
     request.refuse("use_explicit_padding")
     pyramid = config.fpn or m.FeaturePyramidNetworks(min_level=3, max_level=6, additional_layer_depth=48)
-    if (pyramid.min_level, pyramid.max_level) != (3, 6):
-        raise config.refusal(
-            "fpn", f"ssd_mobilenet_v2_mnasfpn has levels 3 to 6, found {pyramid.min_level} to {pyramid.max_level}"
-        )
 
     def scaled(channels: int) -> int:
         return divisible(channels * config.depth_multiplier, config.min_depth)
@@ -205,8 +190,6 @@ def _vgg16(request: BackboneRequest) -> FeatureExtractor:
     extras = {6: SSD300_EXTRAS, 7: SSD512_EXTRAS}
     config = _message(request)
     count = config.num_layers
-    if count not in extras:
-        raise config.refusal("num_layers", f"ssd_vgg16 has 6 layers (for 300 px) or 7 (for 512 px), found {count}")
     backbone = build_backbone("vgg16_ssd", (3, 4), request)
     settings = request.default if request.config.conv_hyperparams is None else request.neck_settings()
     neck = VggExtras(backbone.module.channels, extras[count], settings)

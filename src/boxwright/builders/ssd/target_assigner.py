@@ -43,8 +43,6 @@ def _faster_rcnn(config: m.FasterRcnnBoxCoder) -> FasterRcnnBoxCoder:
 
 
 def _keypoint(config: m.KeypointBoxCoder) -> BoxCoder:
-    if config.num_keypoints < 1:
-        raise config.refusal("num_keypoints", f"expected at least 1, found {config.num_keypoints}")
     return KeypointBoxCoder(
         config.num_keypoints, config.y_scale, config.x_scale, config.height_scale, config.width_scale
     )
@@ -75,20 +73,11 @@ def _argmax(config: m.ArgMaxMatcher) -> Matcher:
     if config.ignore_thresholds:
         return ArgmaxMatcher(None, force_match_for_each_row=config.force_match_for_each_row)
     matched, unmatched = config.matched_threshold, config.unmatched_threshold
-    if unmatched > matched:
-        raise config.refusal("unmatched_threshold", f"{unmatched} is over matched_threshold {matched}")
-    if not config.negatives_lower_than_unmatched and unmatched == matched:
-        raise config.refusal(
-            "negatives_lower_than_unmatched",
-            f"false, so the negatives lie between the thresholds, but both are {matched}",
-        )
     return ArgmaxMatcher(matched, unmatched, config.negatives_lower_than_unmatched, config.force_match_for_each_row)
 
 
 def _bipartite_argmax(config: m.BipartiteArgmaxMatcher) -> Matcher:
     matched, unmatched = config.matched_threshold, config.unmatched_threshold
-    if unmatched > matched:
-        raise config.refusal("unmatched_threshold", f"{unmatched} is over matched_threshold {matched}")
     return BipartiteArgmaxMatcher(matched, unmatched)
 
 

@@ -10,6 +10,7 @@ from boxwright.config.messages.image_resizer import ImageResizer
 from boxwright.config.messages.losses import Loss
 from boxwright.config.messages.matcher import Matcher
 from boxwright.config.messages.post_processing import PostProcessing
+from boxwright.config.rules import refuse
 
 
 class BoxSamplingKind(Enum):
@@ -38,6 +39,13 @@ class AlignedStep(Message):
         "How boxes are matched; without, 0.7 for both thresholds, and every object gets the boxes that overlap it "
         "most.")
     loss: Loss | None = field(None, "Losses; without, those of the first step.")
+
+    rules = (
+        refuse("kernel_size", "taps lie around a cell, so their number is odd; found {kernel_size}",
+            when=lambda c: c.kernel_size % 2 == 0),
+        refuse("border", "only ROI_CONV's taps read beyond the map by it; remove it for {sampling}",
+            when=lambda c: c.has("border") and c.sampling.name != "ROI_CONV"),
+    )
 
 class AlignDet(Message):
     """One-stage detector whose second look is aligned with its first boxes (an extension of Boxwright)."""
@@ -68,3 +76,8 @@ class AlignDet(Message):
     post_processing: PostProcessing | None = field(None,
         "Score conversion and suppression; without, sigmoid, 0.5, 100 detections.")
     freeze_batchnorm: bool = field(False, "Keep batch-norm layers in inference mode during training, as released.")
+
+    rules = (
+        refuse("box_coder", "use faster_rcnn_box_coder",
+            when=lambda c: c.box_coder and c.box_coder.faster_rcnn_box_coder is None),
+    )

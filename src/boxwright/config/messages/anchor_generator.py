@@ -5,7 +5,9 @@ Names, types, defaults and oneofs are those of the TensorFlow Object Detection A
 
 from boxwright.config.field import UInt32, field, number
 from boxwright.config.message import Message
+from boxwright.config.rules import refuse
 
+ONE_A_LAYER = "expected none, or one a layer ({num_layers}) for height and width alike"
 
 class GridAnchorGenerator(Message):
     """Same set of anchors at every cell of one feature map."""
@@ -48,6 +50,13 @@ class SsdAnchorGenerator(Message):
     width_offset: list[int] = field([],
         "Horizontal position of the first anchor center, px, one per layer; half a stride when unset.")
 
+    rules = (
+        refuse("scales", "{num_layers} layers, but another number of scales",
+            when=lambda c: c.scales and len(c.scales) != c.num_layers),
+        refuse("height_stride", ONE_A_LAYER, when=lambda c: not _one_a_layer(c, c.height_stride, c.width_stride)),
+        refuse("height_offset", ONE_A_LAYER, when=lambda c: not _one_a_layer(c, c.height_offset, c.width_offset)),
+    )
+
 class MultiscaleAnchorGenerator(Message):
     """Anchors for pyramid levels; anchor size doubles from one level to the next."""
 
@@ -75,6 +84,13 @@ class AnchorGrid(Message):
     height_offset: UInt32 = number(0, "[-65536, 65536]", "Vertical position of the first anchor center, px.")
     width_offset: UInt32 = number(0, "[-65536, 65536]", "Horizontal position of the first anchor center, px.")
 
+    rules = (
+        refuse("", "expected as many base_sizes as aspect_ratios, or one of either",
+            when=lambda c: not (c.base_sizes and c.aspect_ratios)
+            or {len(c.base_sizes), len(c.aspect_ratios)} - {1, max(len(c.base_sizes), len(c.aspect_ratios))}),
+        refuse("", "set height_stride and width_stride", when=lambda c: not (c.height_stride and c.width_stride)),
+    )
+
 class FlexibleGridAnchorGenerator(Message):
     """Anchors listed separately for every feature map."""
 
@@ -95,3 +111,7 @@ class AnchorGenerator(Message, oneof="anchor_generator_oneof"):
         "Anchors for each pyramid level (RetinaNet, EfficientDet, FPN models).")
     flexible_grid_anchor_generator: FlexibleGridAnchorGenerator | None = field(None,
         "Anchors written out separately for each feature map.")
+
+
+def _one_a_layer(config: SsdAnchorGenerator, heights: list[int], widths: list[int]) -> bool:
+    return {len(heights), len(widths)} in ({0}, {config.num_layers})

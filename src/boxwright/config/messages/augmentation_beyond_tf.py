@@ -1,7 +1,10 @@
 """Data augmentation that TensorFlow's API lacks (all extensions of Boxwright)."""
 
+import re
+
 from boxwright.config.field import field, number
 from boxwright.config.message import Message
+from boxwright.config.rules import ordered, refuse, rising, together
 
 
 class RandomMosaic(Message):
@@ -10,12 +13,16 @@ class RandomMosaic(Message):
     probability: float = number(1.0, "[0, 1]", "Chance of doing it; 0..1.")
     height: int = number(0, "[0, 30000]", "Height of the result, in pixels; 0 for the image's own.")
     width: int = number(0, "[0, 30000]", "Width of the result, in pixels; 0 for the image's own.")
-    min_centre: float = number(0.25, "(0, 1)", "Least place of the point, in units of the sides; 0..1.")
-    max_centre: float = number(0.75, "(0, 1)", "Largest place of the point, in units of the sides; 0..1.")
+    min_center: float = number(0.25, "(0, 1)", "Least place of the point, in units of the sides.", was="min_centre")
+    max_center: float = number(0.75, "(0, 1)", "Largest place of the point, in units of the sides.", was="max_centre")
     scale_min: float = number(0.5, "(0, 100]", "Least scale of each image; 1 fits it into the whole result.")
     scale_max: float = number(1.0, "(0, 100]", "Largest scale of each image.")
     min_visible: float = number(0.2, "[0, 1]", "Share of an object's area that must stay visible for it to stay; 0..1.")
-    colour: list[int] = number([], "[0, 255]", "Of what no image covers, RGB 0..255; gray if empty.")
+    color: list[int] = number([114, 114, 114], "[0, 255]", "Of what no image covers, RGB.", length=3, was="colour")
+
+    rules = (
+        together("height", "width"), ordered("min_center", "max_center"), ordered("scale_min", "scale_max"),
+    )
 
 class RandomMixup(Message):
     """Blends another image in; its objects come along (Zhang et al., 2019; an extension of Boxwright)."""
@@ -38,7 +45,11 @@ class LargeScaleJitter(Message):
     scale_min: float = number(0.1, "(0, 100]", "Least scale; 1 fits the image into the result.")
     scale_max: float = number(2.0, "(0, 100]", "Largest scale.")
     min_visible: float = number(0.2, "[0, 1]", "Share of an object's area that must stay visible for it to stay; 0..1.")
-    colour: list[int] = number([], "[0, 255]", "Of the padding, RGB 0..255; gray if empty.")
+    color: list[int] = number([114, 114, 114], "[0, 255]", "Of the padding, RGB.", length=3, was="colour")
+
+    rules = (
+        ordered("scale_min", "scale_max"),
+    )
 
 class RandomErasing(Message):
     """Fills a rectangle in each object with noise, at random (Zhong et al., 2020; an extension of Boxwright)."""
@@ -47,6 +58,10 @@ class RandomErasing(Message):
     min_area: float = number(0.02, "[0, 1]", "Least area, as a share of the box's; 0..1.")
     max_area: float = number(0.2, "[0, 1]", "Largest area, as a share of the box's; 0..1.")
     min_aspect_ratio: float = number(0.3, "[0.01, 1]", "Least height over width; the largest is its inverse.")
+
+    rules = (
+        ordered("min_area", "max_area"),
+    )
 
 class RandomTile(Message):
     """Crops a tile of a large image, around an object or anywhere (an extension of Boxwright)."""
@@ -60,8 +75,11 @@ class DataAnchorSampling(Message):
     """Crops a square in which some object has the size of a random anchor, as for faces (an extension of Boxwright)."""
 
     size: int = number(640, "[1, 8192]", "Height and width of the result, in pixels.")
-    scales: list[float] = number([], "(0, inf)",
-        "Sides of anchors in pixels, rising; default: 16, 32, 64, 128, 256, 512.")
+    scales: list[float] = number([16, 32, 64, 128, 256, 512], "(0, inf)", "Sides of anchors, rising.", unit="pixels")
+
+    rules = (
+        rising("scales"),
+    )
 
 class RandomSquarePatch(Message):
     """Crops a square as large as the shorter side or smaller, and resizes it (an extension of Boxwright)."""
@@ -70,14 +88,27 @@ class RandomSquarePatch(Message):
     min_side: float = number(0.5, "[0, 1]", "Least side of a smaller square, in shorter sides of the image; 0..1.")
     max_side: float = number(1.0, "[0, 1]", "Most side of a smaller square; every other crop is the shorter side.")
 
+    rules = (
+        ordered("min_side", "max_side"),
+    )
+
 class UserArgument(Message):
     """One argument of a function of yours (an extension of Boxwright)."""
 
     key: str = field("", "The argument's name.")
     value: str = field("", "Its value as JSON: 0.5, [1, 2], true, or a string in quotes.")
 
+    rules = (
+        refuse("key", "expected a name, found {key}", when=lambda c: not c.key.isidentifier()),
+    )
+
 class UserAugmentation(Message):
     """A transform of your own, of torchvision or of Albumentations (an extension of Boxwright)."""
 
     callable: str = field("", "package.module:function, which is called with the arguments and returns the transform.")
     arguments: list[UserArgument] = field([], "What the function is called with.")
+
+    rules = (
+        refuse("callable", "expected package.module:function, found {callable}",
+            when=lambda c: not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", c.callable)),
+    )

@@ -5,6 +5,7 @@ Names, types, defaults and oneofs are those of the TensorFlow Object Detection A
 
 from boxwright.config.field import field, number
 from boxwright.config.message import Message
+from boxwright.config.rules import refuse
 
 
 class FasterRcnnBoxCoder(Message):
@@ -38,6 +39,10 @@ class KeypointBoxCoder(Message):
         "Multiplier on encoded x offsets, of the box center and of the keypoints.")
     height_scale: float = number(5.0, "(0, inf)", "Multiplier on the encoded log height ratio.")
     width_scale: float = number(5.0, "(0, inf)", "Multiplier on the encoded log width ratio.")
+
+    rules = (
+        refuse("num_keypoints", "expected at least 1, found {num_keypoints}", when=lambda c: c.num_keypoints < 1),
+    )
 
 class BoxCoder(Message, oneof="box_coder_oneof"):
     """Chooses how boxes are encoded relative to anchors; set exactly one."""

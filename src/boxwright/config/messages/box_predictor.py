@@ -6,6 +6,7 @@ Names, types, defaults and oneofs are those of the TensorFlow Object Detection A
 from boxwright.config.field import Enum, field, number
 from boxwright.config.message import Message
 from boxwright.config.messages.hyperparams import Hyperparams
+from boxwright.config.rules import refuse
 
 
 class WeightSharedConvolutionalBoxPredictorScoreConverter(Enum):
@@ -73,6 +74,11 @@ class MaskRCNNBoxPredictor(Message):
         "Ours: the paper's layers for pyramids: convolutions, a deconvolution that doubles the size, and a 1x1 "
         "convolution.")
 
+    rules = (
+        refuse("dropout_keep_probability", "0 would drop everything; use more",
+            when=lambda c: c.use_dropout and c.dropout_keep_probability == 0),
+    )
+
 class RfcnBoxPredictor(Message):
     """R-FCN head using position-sensitive crops of convolution score maps."""
 
@@ -85,6 +91,13 @@ class RfcnBoxPredictor(Message):
     crop_height: int = number(12, "[1, 512]",
         "Height each proposal is cropped to; a multiple of num_spatial_bins_height.")
     crop_width: int = number(12, "[1, 512]", "Width each proposal is cropped to; a multiple of num_spatial_bins_width.")
+
+    rules = (
+        refuse("",
+            "crop_height and crop_width ({crop_height} and {crop_width}) must be multiples of the spatial bins "
+            "({num_spatial_bins_height} and {num_spatial_bins_width})",
+            when=lambda c: c.crop_height % c.num_spatial_bins_height or c.crop_width % c.num_spatial_bins_width),
+    )
 
 class WeightSharedConvolutionalBoxPredictorBoxEncodingsClipRange(Message,
     name="WeightSharedConvolutionalBoxPredictor.BoxEncodingsClipRange"):
@@ -119,6 +132,11 @@ class WeightSharedConvolutionalBoxPredictor(Message):
         "Function applied to class outputs inside the head: IDENTITY or SIGMOID.")
     box_encodings_clip_range: WeightSharedConvolutionalBoxPredictorBoxEncodingsClipRange | None = field(None,
         "If set, limits predicted box codes to this range.")
+
+    rules = (
+        refuse("depth", "expected at least 1, the channels of the layers before the predictor",
+            when=lambda c: c.depth < 1 and c.num_layers_before_predictor > 0),
+    )
 
 class BoxPredictor(Message, oneof="box_predictor_oneof"):
     """Head that predicts boxes and class scores; set exactly one field."""

@@ -3,8 +3,11 @@
 Names, types, defaults and oneofs are those of the TensorFlow Object Detection API.
 """
 
+from itertools import pairwise
+
 from boxwright.config.field import Enum, field, number
 from boxwright.config.message import Message
+from boxwright.config.rules import refuse
 
 
 class TrainingDataType(Enum):
@@ -27,10 +30,20 @@ class XYPairs(Message):
     training_data_type: TrainingDataType = field(TrainingDataType.DATA_TYPE_UNKNOWN,
         "Note on which data the curve was fitted to.", no_effect="a note of where the curve comes from")
 
+    rules = (
+        refuse("", "a curve needs at least one x_y_pair", when=lambda c: not c.x_y_pair),
+        refuse("x_y_pair", "the x of a curve's points must rise",
+            when=lambda c: any(one.x > two.x for one, two in pairwise(c.x_y_pair))),
+    )
+
 class FunctionApproximation(Message):
     """Calibration curve shared by all classes."""
 
     x_y_pairs: XYPairs | None = field(None, "Points of the piecewise linear curve.")
+
+    rules = (
+        refuse("", "a curve needs at least one x_y_pair", when=lambda c: c.x_y_pairs is None),
+    )
 
 class ClassIdFunctionApproximationsClassIdXyPairsMapEntry(Message,
     name="ClassIdFunctionApproximations.ClassIdXyPairsMapEntry"):
@@ -38,6 +51,10 @@ class ClassIdFunctionApproximationsClassIdXyPairsMapEntry(Message,
 
     key: int = field(0, "Column of the class in the score tensor, counting a background column as 0 if present.")
     value: XYPairs | None = field(None, "Curve used for this class.")
+
+    rules = (
+        refuse("", "a curve needs at least one x_y_pair", when=lambda c: c.value is None),
+    )
 
 class ClassIdFunctionApproximations(Message):
     """Separate calibration curve for each class."""
@@ -73,6 +90,10 @@ class TemperatureScalingCalibration(Message):
     """Calibration by one temperature for all classes; use with the IDENTITY score converter."""
 
     scaler: float = number(0.0, "(0, inf)", "Temperature the logits are divided by; above 1 softens the scores.")
+
+    rules = (
+        refuse("scaler", "expected more than 0, found {scaler}", when=lambda c: c.scaler <= 0),
+    )
 
 class CalibrationConfig(Message, oneof="calibrator"):
     """Maps detection scores to calibrated probabilities; set exactly one field."""

@@ -3,6 +3,7 @@
 from boxwright.config.field import Enum, Values, field, number
 from boxwright.config.message import Message
 from boxwright.config.messages.hyperparams import Hyperparams
+from boxwright.config.rules import PRETRAINED
 
 
 class AlignmentBorder(Enum):
@@ -27,6 +28,10 @@ class ClassifierBackbone(Message):
         "Apply conv_hyperparams to the backbone, in place of its own defaults.")
     use_explicit_padding: bool = field(False,
         "Pad inputs symmetrically by kernel size, then convolve VALID, instead of SAME padding.")
+
+    rules = (
+        PRETRAINED,
+    )
 
 class LevelCandidates(Message):
     """Which scores of each level take part in suppression; unset fields are as in the model's preset (an extension)."""

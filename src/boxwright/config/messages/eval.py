@@ -6,6 +6,7 @@ Names, types, defaults and oneofs are those of the TensorFlow Object Detection A
 from boxwright.config.field import UInt32, Values, field, number
 from boxwright.config.message import Message
 from boxwright.config.reasons import LATER, TF1_EVALUATOR
+from boxwright.config.rules import ordered
 
 METRIC_SETS = (
     "coco_detection_metrics",
@@ -110,9 +111,9 @@ class EvalConfig(Message, path="eval_config"):
         "Report all COCO metrics per class, not only mAP; needs include_metrics_per_category.", refused=LATER)
     super_categories: list[EvalConfigSuperCategoriesEntry] = field([],
         "Groups of classes to report metrics for: group name to comma-separated class names.", refused=LATER)
-    recall_lower_bound: float = number(0.0, "(-inf, inf)",
+    recall_lower_bound: float = number(0.0, "[0, 1]",
         "Lower end of the recall range for precision-at-recall metrics; 0..1.")
-    recall_upper_bound: float = number(1.0, "(-inf, inf)",
+    recall_upper_bound: float = number(1.0, "[0, 1]",
         "Upper end of the recall range for precision-at-recall metrics; 0..1.")
     retain_original_image_additional_channels: bool = field(False,
         "Keep the unresized extra image channels as well.", no_effect="only three channels are read")
@@ -127,3 +128,7 @@ class EvalConfig(Message, path="eval_config"):
     image_classes_field_map_empty_to_ones: bool = field(True,
         "Treat an empty image-level class list as all classes annotated.",
         no_effect="classes that were verified are read as they are")
+
+    rules = (
+        ordered("recall_lower_bound", "recall_upper_bound"),
+    )

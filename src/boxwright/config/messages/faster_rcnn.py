@@ -13,6 +13,7 @@ from boxwright.config.messages.hyperparams import Hyperparams, HyperparamsActiva
 from boxwright.config.messages.image_resizer import ImageResizer
 from boxwright.config.messages.losses import ClassificationLoss, HardExampleMiner, LocalizationLoss
 from boxwright.config.messages.post_processing import PostProcessing
+from boxwright.config.rules import PRETRAINED, refuse
 
 FASTER_RCNN_TF1_EXTRACTORS = (
     *(f"faster_rcnn_resnet{depth}" for depth in (50, 101, 152)),
@@ -32,6 +33,8 @@ _OTHER_EXTRACTORS = {
     "faster_rcnn_mobilenet_v1": "is not supported; the nearest is timm/NAME with a pyramid, such as "
     "timm/mobilenetv3_large_100",
 }
+
+OF_BOXES = "a localization loss of boxes is not supported; use one of codes"
 
 _CONTEXT = "Context R-CNN is not supported; remove context_config for the detector of single images"
 
@@ -80,6 +83,14 @@ class FasterRcnnFeatureExtractor(Message):
     pyramid: PyramidVariant = field(PyramidVariant.TENSORFLOW,
         "Ours: TENSORFLOW as its Keras code; SUBSAMPLED as the paper: every level smoothed without activation, sums "
         "handed down, coarser levels every second pixel; POOLED likewise, by maxima of 2x2 (kerod).")
+
+    rules = (
+        PRETRAINED,
+        refuse("fpn", "{type} has none; remove it, or use a type with a pyramid",
+            when=lambda c: c.fpn and not _has_pyramid(c)),
+        refuse("conv_hyperparams", "missing; a pyramid's convolutions need it",
+            when=lambda c: _has_pyramid(c) and c.conv_hyperparams is None),
+    )
 
 class RoiAlign(Message):
     """How proposals are cropped, other than TensorFlow does: RoIAlign of Mask R-CNN (an extension of Boxwright)."""
@@ -225,3 +236,58 @@ class FasterRcnn(Message):
         "weight, too (kerod); false: by their number, and not.")
     roi_align: RoiAlign | None = field(None,
         "Ours: crop by RoIAlign to initial_crop_size; without, by crop_and_resize and a max pool.")
+
+    rules = (
+        refuse("initial_crop_size", "expected at least 1; it is the side of a proposal's crop, such as 14",
+            when=lambda c: _crops(c) and c.initial_crop_size < 1),
+        refuse("maxpool_kernel_size", "roi_align averages samples itself; remove both maxpool fields",
+            when=lambda c: _crops(c) and c.roi_align and (c.maxpool_kernel_size > 1 or c.maxpool_stride > 1)),
+        refuse("maxpool_kernel_size",
+            "expected 1 to initial_crop_size ({initial_crop_size}), and maxpool_stride at least 1; found "
+            "{maxpool_kernel_size} and {maxpool_stride}",
+            when=lambda c: _crops(c) and not c.roi_align and not (
+                1 <= c.maxpool_kernel_size <= c.initial_crop_size and c.maxpool_stride >= 1)),
+        refuse("output_final_box_features", "rfcn_box_predictor crops no features; remove the line",
+            when=lambda c: (c.output_final_box_features or c.output_final_box_rpn_features)
+            and _second_stage(c, "rfcn_box_predictor")),
+        refuse("number_of_stages",
+            "3 predicts masks; set predict_instance_masks in mask_rcnn_box_predictor, or 2 stages",
+            when=lambda c: c.number_of_stages == 3 and not _predicts_masks(c)),
+        refuse("number_of_stages", "predict_instance_masks needs 3, found 2 (TensorFlow would predict no masks)",
+            when=lambda c: c.number_of_stages == 2 and _predicts_masks(c)),
+        refuse("first_stage_anchor_generator.multiscale_anchor_generator.normalize_coordinates",
+            "two-stage detectors have anchors in pixels; set it to false",
+            when=lambda c: c.first_stage_anchor_generator
+            and c.first_stage_anchor_generator.multiscale_anchor_generator
+            and c.first_stage_anchor_generator.multiscale_anchor_generator.normalize_coordinates),
+        refuse("first_stage_box_coder", "use faster_rcnn_box_coder",
+            when=lambda c: c.first_stage_box_coder
+            and c.first_stage_box_coder.faster_rcnn_box_coder is None),
+        refuse("first_stage_localization_loss", OF_BOXES,
+            when=lambda c: _is_of_boxes(c.first_stage_localization_loss)),
+        refuse("second_stage_localization_loss", OF_BOXES,
+            when=lambda c: _is_of_boxes(c.second_stage_localization_loss)),
+    )
+
+
+def _has_pyramid(config: FasterRcnnFeatureExtractor) -> bool:
+    return "_fpn_" in config.type or config.type.startswith("timm/")
+
+
+def _second_stage(config: FasterRcnn, predictor: str) -> bool:
+    chosen = config.second_stage_box_predictor
+    return config.number_of_stages > 1 and chosen is not None and chosen.has(predictor)
+
+
+def _crops(config: FasterRcnn) -> bool:
+    return _second_stage(config, "mask_rcnn_box_predictor")
+
+
+def _predicts_masks(config: FasterRcnn) -> bool:
+    chosen = config.second_stage_box_predictor
+    mask = chosen.mask_rcnn_box_predictor if chosen is not None else None
+    return mask is not None and mask.predict_instance_masks
+
+
+def _is_of_boxes(loss: LocalizationLoss | None) -> bool:
+    return loss is not None and loss.which("localization_loss") in ("weighted_iou", "weighted_giou")

@@ -5,6 +5,7 @@ Names, types, defaults and oneofs are those of the TensorFlow Object Detection A
 
 from boxwright.config.field import Values, field, number
 from boxwright.config.message import Message
+from boxwright.config.rules import refuse
 
 
 class FeaturePyramidNetworks(Message):
@@ -28,3 +29,7 @@ class BidirectionalFeaturePyramidNetworks(Message):
     use_native_resize_op: bool = field(False,
         "Upsample with TensorFlow's nearest resize op instead of the tiled reshape.",
         no_effect="the same pixels by another operation")
+
+    rules = (
+        refuse("num_iterations", "expected at least 1, found {num_iterations}", when=lambda c: c.num_iterations < 1),
+    )

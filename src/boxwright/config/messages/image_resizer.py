@@ -5,6 +5,7 @@ Names, types, defaults and oneofs are those of the TensorFlow Object Detection A
 
 from boxwright.config.field import Enum, field, number
 from boxwright.config.message import Message
+from boxwright.config.rules import ordered, refuse
 
 
 class ResizeType(Enum):
@@ -32,10 +33,16 @@ class KeepAspectRatioResizer(Message):
     pad_to_max_dimension: bool = field(False, "Pad bottom and right so the result is max_dimension x max_dimension px.")
     convert_to_grayscale: bool = field(False, "Convert the resized image to a single grayscale channel.")
     per_channel_pad_value: list[float] = number([], "(-inf, inf)",
-        "Pixel value used for padding, one per channel; 0 for each when unset.")
+        "Pixel value used for padding, one per channel; 0 for each when unset.", length=3)
     half_pixel_centers: bool = field(False,
         "Ours: resize bilinearly between pixels' centres, and cut sides off to whole pixels, as torchvision and kerod "
         "do; false as TensorFlow does.")
+
+    rules = (
+        ordered("min_dimension", "max_dimension"),
+        refuse("half_pixel_centers", "only with resize_method: BILINEAR",
+            when=lambda c: c.half_pixel_centers and c.resize_method.name != "BILINEAR"),
+    )
 
 class FixedShapeResizer(Message):
     """Stretches every image to one size, ignoring proportions."""
@@ -58,12 +65,21 @@ class ConditionalShapeResizer(Message):
     resize_method: ResizeType = field(ResizeType.BILINEAR, "Interpolation used when resizing the image.")
     convert_to_grayscale: bool = field(False, "Convert the resized image to a single grayscale channel.")
 
+    rules = (
+        refuse("", "expected condition GREATER or SMALLER, and a positive threshold",
+            when=lambda c: c.condition.name == "INVALID" or c.size_threshold < 1),
+    )
+
 class PadToMultipleResizer(Message):
     """Pads an image with zeros at the bottom and right to a multiple; no scaling."""
 
     multiple: int = number(1, "[0, 32768]",
         "Height and width are padded up to a multiple of this, px; use 1 for no padding.")
     convert_to_grayscale: bool = field(False, "Convert the image to a single grayscale channel.")
+
+    rules = (
+        refuse("multiple", "expected at least 1, found {multiple}", when=lambda c: c.multiple < 1),
+    )
 
 class ImageResizer(Message, oneof="image_resizer_oneof"):
     """How input images are resized; set exactly one field."""

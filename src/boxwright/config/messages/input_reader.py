@@ -6,6 +6,7 @@ Names, types, defaults and oneofs are those of the TensorFlow Object Detection A
 from boxwright.config.field import Enum, UInt32, field, number
 from boxwright.config.message import Message
 from boxwright.config.reasons import BOXES_ONLY, QUEUE, SHUFFLED
+from boxwright.config.rules import any_of, excludes, refuse
 
 
 class InstanceMaskType(Enum):
@@ -183,3 +184,18 @@ class InputReader(Message):
         "How much the objects of some classes count; 1 for classes not named (an extension of Boxwright).")
     group_by_aspect_ratio: bool = field(False,
         "Make batches of upright images and batches of wide ones, so that less is padding (an extension of Boxwright).")
+
+    rules = (
+        any_of("input_reader"),
+        refuse("load_instance_masks", "Open Images' masks are not read from CSV; convert them to COCO's",
+            when=lambda c: c.load_instance_masks and c.open_images_input_reader is not None),
+        refuse("num_keypoints", "keypoints are read from tf_record_input_reader alone; remove it",
+            when=lambda c: c.num_keypoints and c.tf_record_input_reader is None),
+        refuse("load_multiclass_scores", "they are read from tf_record_input_reader alone; remove it",
+            when=lambda c: c.load_multiclass_scores and c.tf_record_input_reader is None),
+        refuse("max_number_of_boxes", "expected at least 1, found {max_number_of_boxes}",
+            when=lambda c: c.has("max_number_of_boxes") and c.max_number_of_boxes < 1),
+        refuse("sample_from_datasets_weights", "expected weights of 0 or more, not all of them 0",
+            when=lambda c: c.sample_from_datasets_weights and sum(c.sample_from_datasets_weights) <= 0),
+        excludes("group_by_aspect_ratio", "sample_from_datasets_weights", why="it goes with one source"),
+    )

@@ -6,6 +6,7 @@ Names, types, defaults and oneofs are those of the TensorFlow Object Detection A
 from boxwright.config.field import Enum, field, number
 from boxwright.config.message import Message
 from boxwright.config.reasons import PER_ANCHOR
+from boxwright.config.rules import excludes, refuse
 
 
 class HardExampleMinerLossType(Enum):
@@ -181,3 +182,18 @@ class Loss(Message):
         "Lower bound on the effective negative count; used when expected_loss_weights is set.")
     desired_negative_sampling_ratio: float = number(3.0, "[0, inf)",
         "Target negatives per positive; used when expected_loss_weights is set.")
+
+    rules = (
+        refuse("hard_example_miner", "focal loss weighs hard examples itself; remove one of the two",
+            when=lambda c: c.hard_example_miner and _is(c.classification_loss, "weighted_sigmoid_focal")),
+        refuse("classification_loss",
+            "weighted_dice_classification_loss judges all anchors of an image together; remove hard_example_miner and "
+            "expected_loss_weights",
+            when=lambda c: (c.hard_example_miner or c.expected_loss_weights)
+            and _is(c.classification_loss, "weighted_dice_classification_loss")),
+        excludes("expected_loss_weights", "hard_example_miner", why="it takes its place; remove one of the two"),
+    )
+
+
+def _is(loss: ClassificationLoss | None, name: str) -> bool:
+    return loss is not None and loss.which("classification_loss") == name

@@ -5,6 +5,7 @@ Names, types, defaults and oneofs are those of the TensorFlow Object Detection A
 
 from boxwright.config.field import field, number
 from boxwright.config.message import Message
+from boxwright.config.rules import refuse
 
 
 class ArgMaxMatcher(Message):
@@ -23,6 +24,15 @@ class ArgMaxMatcher(Message):
         "Gather matched rows by a one-hot matrix product instead of an index gather.",
         no_effect="the same matches by a matrix product, for TPU")
 
+    rules = (
+        refuse("unmatched_threshold", "{unmatched_threshold} is over matched_threshold {matched_threshold}",
+            when=lambda c: not c.ignore_thresholds and c.unmatched_threshold > c.matched_threshold),
+        refuse("negatives_lower_than_unmatched",
+            "false, so the negatives lie between the thresholds, but both are {matched_threshold}",
+            when=lambda c: not c.ignore_thresholds and not c.negatives_lower_than_unmatched
+            and c.unmatched_threshold == c.matched_threshold),
+    )
+
 class BipartiteMatcher(Message):
     """Matches groundtruth boxes and anchors one to one, best similarity first."""
 
@@ -37,6 +47,11 @@ class BipartiteArgmaxMatcher(Message):
         "Any other anchor is positive when its best similarity is at least this.")
     unmatched_threshold: float = number(0.5, "[0, 1]",
         "It is negative when its best similarity is below this, and ignored between.")
+
+    rules = (
+        refuse("unmatched_threshold", "{unmatched_threshold} is over matched_threshold {matched_threshold}",
+            when=lambda c: c.unmatched_threshold > c.matched_threshold),
+    )
 
 class Matcher(Message, oneof="matcher_oneof"):
     """Chooses how anchors are assigned to groundtruth boxes; set exactly one."""

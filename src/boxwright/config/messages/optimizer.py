@@ -5,6 +5,7 @@ Names, types, defaults and oneofs are those of the TensorFlow Object Detection A
 
 from boxwright.config.field import UInt32, field, number
 from boxwright.config.message import Message
+from boxwright.config.rules import refuse, rising
 
 
 class ConstantLearningRate(Message):
@@ -40,6 +41,11 @@ class ManualStepLearningRate(Message):
         "List of steps at which the rate changes, in increasing order.")
     warmup: bool = field(False, "Rise linearly from the initial rate to the first scheduled rate instead of jumping.")
 
+    rules = (
+        refuse("", "no schedule; at least one is expected", when=lambda c: not c.schedule),
+        rising("schedule", "step"),
+    )
+
 class CosineDecayLearningRate(Message):
     """Linear warmup, optional hold, then cosine decay to 0."""
 
@@ -50,6 +56,13 @@ class CosineDecayLearningRate(Message):
         "Steps of linear rise from warmup_learning_rate to learning_rate_base; 0 = no warmup.")
     hold_base_rate_steps: UInt32 = number(0, "[0, inf)",
         "Steps to stay at learning_rate_base after warmup before decaying.")
+
+    rules = (
+        refuse("total_steps", "{total_steps} is less than warmup_steps {warmup_steps}",
+            when=lambda c: c.total_steps < c.warmup_steps),
+        refuse("learning_rate_base", "{learning_rate_base} is less than warmup_learning_rate {warmup_learning_rate}",
+            when=lambda c: c.warmup_steps > 0 and c.learning_rate_base < c.warmup_learning_rate),
+    )
 
 class LearningRate(Message, oneof="learning_rate"):
     """Choice of learning-rate schedule; set exactly one."""

@@ -16,6 +16,7 @@ from boxwright.config.messages.srn import Srn
 from boxwright.config.messages.ssd import Ssd
 from boxwright.config.messages.train import TrainConfig
 from boxwright.config.reasons import OTHER_FAMILY, QUANTIZATION
+from boxwright.config.rules import refuse
 
 
 class ExperimentalModel(Message, refused=OTHER_FAMILY):
@@ -56,9 +57,40 @@ class TrainEvalPipelineConfig(Message, path=""):
     graph_rewriter: GraphRewriter | None = field(None,
         "Graph changes such as quantization-aware training.", no_effect=QUANTIZATION)
 
+    rules = (
+        refuse("train_input_reader.load_instance_masks",
+            "the detector learns masks (number_of_stages: 3); set it to true, and mask_type to what the records have",
+            when=lambda c: _learns_masks(c) and not _reads_masks(c.train_input_reader)),
+        refuse("train_input_reader.num_keypoints",
+            "{train_input_reader.num_keypoints}, but keypoint_box_coder has another number; set it to the same",
+            when=lambda c: c.train_config and c.train_input_reader
+            and _coded_keypoints(c) not in (0, c.train_input_reader.num_keypoints)),
+        refuse("train_config.use_multiclass_scores", "set train_input_reader.load_multiclass_scores too",
+            when=lambda c: c.train_config and c.train_config.use_multiclass_scores and c.train_input_reader
+            and not c.train_input_reader.load_multiclass_scores),
+    )
+
     _notes: list[str]
 
     @property
     def notes(self) -> list[str]:
         """What was decided as the configuration was read, in sentences for whoever wrote it."""
         return self.__dict__.setdefault("_notes", [])  # type: ignore[no-any-return]
+
+
+def _learns_masks(config: TrainEvalPipelineConfig) -> bool:
+    two_stage = config.model.faster_rcnn if config.model is not None else None
+    return config.has("train_config") and two_stage is not None and two_stage.number_of_stages == 3
+
+
+def _reads_masks(reader: InputReader | None) -> bool:
+    """Tell whether masks are read, or no reader is there to say so."""
+    coco = reader.coco_input_reader if reader is not None else None
+    return reader is None or reader.load_instance_masks or (coco is not None and coco.load_masks)
+
+
+def _coded_keypoints(config: TrainEvalPipelineConfig) -> int:
+    """Return how many keypoints SSD's box coder writes; 0 where it is another."""
+    ssd = config.model.ssd if config.model is not None else None
+    coder = ssd.box_coder.keypoint_box_coder if ssd is not None and ssd.box_coder is not None else None
+    return coder.num_keypoints if coder is not None else 0

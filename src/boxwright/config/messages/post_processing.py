@@ -6,6 +6,7 @@ Names, types, defaults and oneofs are those of the TensorFlow Object Detection A
 from boxwright.config.field import Enum, field, number
 from boxwright.config.message import Message
 from boxwright.config.messages.calibration import CalibrationConfig
+from boxwright.config.rules import excludes, ordered, refuse
 
 
 class PostProcessingScoreConverter(Enum):
@@ -39,6 +40,17 @@ class BatchNonMaxSuppression(Message):
         "Express kept boxes relative to the clip window, e.g. the unpadded image area.")
     use_hard_nms: bool = field(False, "Use plain NMS without score decay; fails if soft_nms_sigma is not 0.")
     use_cpu_nms: bool = field(False, "Run NMS on the CPU.", no_effect="placement of an operation only")
+
+    rules = (
+        ordered("max_detections_per_class", "max_total_detections"),
+        excludes("soft_nms_sigma", "use_hard_nms", "use_static_shapes", why="as in TensorFlow"),
+        excludes("soft_nms_sigma", "use_class_agnostic_nms", why="together they are not supported; remove one"),
+        refuse("max_classes_per_detection", "TensorFlow supports only 1, found {max_classes_per_detection}",
+            when=lambda c: c.use_class_agnostic_nms and c.max_classes_per_detection > 1),
+        excludes("use_combined_nms", "use_class_agnostic_nms", "soft_nms_sigma", why="as in TensorFlow"),
+        refuse("use_combined_nms", "excludes change_coordinate_frame, which is true unless set; set it to false",
+            when=lambda c: c.use_combined_nms and c.change_coordinate_frame),
+    )
 
 class PostProcessing(Message):
     """Turns raw network outputs into final detections."""

@@ -3,7 +3,7 @@
 Names, types, defaults and oneofs are those of the TensorFlow Object Detection API.
 """
 
-from boxwright.config.field import Enum, field, number
+from boxwright.config.field import Enum, Values, field, number
 from boxwright.config.message import Message
 from boxwright.config.messages.augmentation_beyond_tf import (
     DataAnchorSampling,
@@ -23,6 +23,7 @@ from boxwright.config.messages.caffe_augmentation import (
     RandomInterpolationResize,
 )
 from boxwright.config.messages.center_net import RandomJitterBoxesJitterMode
+from boxwright.config.rules import excludes, ordered, refuse, together
 
 
 class ResizeImageMethod(Enum):
@@ -42,6 +43,11 @@ class NormalizeImage(Message):
     target_minval: float = number(0.0, "(-inf, inf)", "Output value for original_minval.")
     target_maxval: float = number(1.0, "(-inf, inf)", "Output value for original_maxval.")
 
+    rules = (
+        refuse("", "original_minval and original_maxval are the same; set both",
+            when=lambda c: c.original_minval == c.original_maxval),
+    )
+
 class RandomHorizontalFlip(Message):
     """Randomly mirrors image, boxes, masks and keypoints left to right."""
 
@@ -55,11 +61,21 @@ class RandomPixelValueScale(Message):
     minval: float = number(0.9, "(-inf, inf)", "Smallest random factor.")
     maxval: float = number(1.1, "(-inf, inf)", "Largest random factor.")
 
+    rules = (
+        ordered("minval", "maxval"),
+    )
+
 class RandomImageScale(Message):
     """Resizes the whole image by a random factor, keeping its aspect ratio."""
 
     min_scale_ratio: float = number(0.5, "(-inf, inf)", "Smallest resize factor (1 = original size).")
     max_scale_ratio: float = number(2.0, "(-inf, inf)", "Largest resize factor (1 = original size).")
+
+    rules = (
+        ordered("min_scale_ratio", "max_scale_ratio"),
+        refuse("min_scale_ratio", "expected a number above 0, found {min_scale_ratio}",
+            when=lambda c: c.min_scale_ratio <= 0),
+    )
 
 class RandomRGBtoGray(Message):
     """Randomly turns the image gray while keeping three channels."""
@@ -78,6 +94,10 @@ class RandomAdjustContrast(Message):
     min_delta: float = number(0.8, "[0, inf)", "Smallest contrast factor (1 = no change).")
     max_delta: float = number(1.25, "[0, inf)", "Largest contrast factor (1 = no change).")
 
+    rules = (
+        ordered("min_delta", "max_delta"),
+    )
+
 class RandomAdjustHue(Message):
     """Shifts the image hue by a random amount."""
 
@@ -90,11 +110,20 @@ class RandomAdjustSaturation(Message):
     min_delta: float = number(0.8, "[0, inf)", "Smallest saturation factor (1 = no change, 0 = gray).")
     max_delta: float = number(1.25, "[0, inf)", "Largest saturation factor (1 = no change).")
 
+    rules = (
+        ordered("min_delta", "max_delta"),
+    )
+
 class RandomDistortColor(Message):
     """Applies random brightness, saturation, hue and contrast changes of fixed strength."""
 
     color_ordering: int = field(0,
         "Order of the color changes: 0 = bright., satur., hue, contrast; 1 = bright., contrast, satur., hue.")
+
+    rules = (
+        refuse("color_ordering", "expected 0 or 1, found {color_ordering}",
+            when=lambda c: c.color_ordering not in (0, 1)),
+    )
 
 class RandomJitterBoxes(Message):
     """Randomly moves the corners of each ground-truth box."""
@@ -118,6 +147,12 @@ class RandomCropImage(Message):
     random_coef: float = number(0.0, "[0, inf)",
         "Probability of leaving the image unchanged; 0 = always apply, 1 = never.")
 
+    rules = (
+        ordered("min_aspect_ratio", "max_aspect_ratio"), ordered("min_area", "max_area"),
+        refuse("", "aspect ratios and areas above 0 are needed",
+            when=lambda c: c.min_aspect_ratio <= 0 or c.max_area <= 0),
+    )
+
 class RandomPadImage(Message):
     """Pads the image to a random larger size, with the image at a random position."""
 
@@ -130,7 +165,11 @@ class RandomPadImage(Message):
     max_image_width: int = number(0, "[0, inf)",
         "Largest padded width in pixels; unset = twice the image width; set with max_image_height.")
     pad_color: list[float] = field([],
-        "RGB fill value of the padding, three numbers in image pixel units; unset = mean image color.")
+        "RGB fill value of the padding, three numbers in image pixel units; unset = mean image color.", length=3)
+
+    rules = (
+        together("min_image_height", "min_image_width"), together("max_image_height", "max_image_width"),
+    )
 
 class RandomCropPadImage(Message):
     """Randomly crops the image, then pads the crop to a random larger size."""
@@ -146,12 +185,18 @@ class RandomCropPadImage(Message):
     clip_boxes: bool = field(True, "Cut boxes at the crop border; false keeps their full extent, beyond the crop.")
     random_coef: float = number(0.0, "[0, 1]",
         "Probability of leaving the image unchanged; 0 = always apply, 1 = never.")
-    min_padded_size_ratio: list[float] = field([],
-        "Smallest padded size relative to the input image, two numbers: height, width.")
-    max_padded_size_ratio: list[float] = field([],
-        "Largest padded size relative to the input image, two numbers: height, width.")
+    min_padded_size_ratio: list[float] = number([], "(0, inf)",
+        "Smallest padded size relative to the input image, two numbers: height, width.", length=2)
+    max_padded_size_ratio: list[float] = number([], "(0, inf)",
+        "Largest padded size relative to the input image, two numbers: height, width.", length=2)
     pad_color: list[float] = field([],
-        "RGB fill value of the padding, three numbers in image pixel units; unset = mean image color.")
+        "RGB fill value of the padding, three numbers in image pixel units; unset = mean image color.", length=3)
+
+    rules = (
+        ordered("min_aspect_ratio", "max_aspect_ratio"), ordered("min_area", "max_area"),
+        refuse("", "aspect ratios and areas above 0 are needed",
+            when=lambda c: c.min_aspect_ratio <= 0 or c.max_area <= 0),
+    )
 
 class RandomCropToAspectRatio(Message):
     """Crops the largest window of a given aspect ratio at a random position."""
@@ -160,6 +205,10 @@ class RandomCropToAspectRatio(Message):
     overlap_thresh: float = number(0.3, "[0, inf)",
         "Boxes with less than this fraction of their area inside the crop are dropped; 0..1.")
     clip_boxes: bool = field(True, "Cut boxes at the crop border; false keeps their full extent, beyond the crop.")
+
+    rules = (
+        refuse("aspect_ratio", "expected a number above 0, found {aspect_ratio}", when=lambda c: c.aspect_ratio <= 0),
+    )
 
 class RandomBlackPatches(Message):
     """Paints black square patches at random places in the image."""
@@ -174,6 +223,11 @@ class RandomResizeMethod(Message):
     target_height: int = number(0, "[0, inf)", "Output height in pixels.")
     target_width: int = number(0, "[0, inf)", "Output width in pixels.")
 
+    rules = (
+        refuse("", "expected target_height and target_width of at least 1, found {target_height} and {target_width}",
+            when=lambda c: c.target_height < 1 or c.target_width < 1),
+    )
+
 class ScaleBoxesToPixelCoordinates(Message):
     """Converts boxes and keypoints from 0..1 coordinates to pixels; takes no settings."""
 
@@ -185,10 +239,19 @@ class ResizeImage(Message):
     method: ResizeImageMethod = field(ResizeImageMethod.BILINEAR,
         "Interpolation used for resizing: AREA, BICUBIC, BILINEAR or NEAREST_NEIGHBOR.")
 
+    rules = (
+        refuse("", "expected new_height and new_width of at least 1, found {new_height} and {new_width}",
+            when=lambda c: c.new_height < 1 or c.new_width < 1),
+    )
+
 class SubtractChannelMean(Message):
     """Subtracts a constant from each image channel."""
 
     means: list[float] = field([], "Value to subtract, one per channel, in pixel units (3 numbers for RGB).")
+
+    rules = (
+        refuse("means", "empty; set one number a channel", when=lambda c: not c.means),
+    )
 
 class SSDRandomCropOperation(Message):
     """One crop setting of ssd_random_crop."""
@@ -208,6 +271,12 @@ class SSDRandomCropOperation(Message):
     clip_boxes: bool = field(True, "Cut boxes at the crop border; false keeps their full extent, beyond the crop.")
     random_coef: float = number(0.0, "[0, inf)",
         "Probability of leaving the image unchanged; 0 = always apply, 1 = never.")
+
+    rules = (
+        ordered("min_aspect_ratio", "max_aspect_ratio"), ordered("min_area", "max_area"),
+        refuse("", "aspect ratios and areas above 0 are needed",
+            when=lambda c: c.min_aspect_ratio <= 0 or c.max_area <= 0),
+    )
 
 class SSDRandomCrop(Message):
     """SSD-style crop: picks one of several crop settings at random for each image."""
@@ -233,13 +302,19 @@ class SSDRandomCropPadOperation(Message):
     clip_boxes: bool = field(True, "Cut boxes at the crop border; false keeps their full extent, beyond the crop.")
     random_coef: float = number(0.0, "[0, 1]",
         "Probability of leaving the image unchanged; 0 = always apply, 1 = never.")
-    min_padded_size_ratio: list[float] = field([],
-        "Smallest padded size relative to the input image, two numbers: height, width.")
-    max_padded_size_ratio: list[float] = field([],
-        "Largest padded size relative to the input image, two numbers: height, width.")
+    min_padded_size_ratio: list[float] = number([], "(0, inf)",
+        "Smallest padded size relative to the input image, two numbers: height, width.", length=2)
+    max_padded_size_ratio: list[float] = number([], "(0, inf)",
+        "Largest padded size relative to the input image, two numbers: height, width.", length=2)
     pad_color_r: float = number(0.0, "(-inf, inf)", "Red value of the padding, in pixel units.")
     pad_color_g: float = number(0.0, "(-inf, inf)", "Green value of the padding, in pixel units.")
     pad_color_b: float = number(0.0, "(-inf, inf)", "Blue value of the padding, in pixel units.")
+
+    rules = (
+        ordered("min_aspect_ratio", "max_aspect_ratio"), ordered("min_area", "max_area"),
+        refuse("", "aspect ratios and areas above 0 are needed",
+            when=lambda c: c.min_aspect_ratio <= 0 or c.max_area <= 0),
+    )
 
 class SSDRandomCropPad(Message):
     """SSD-style crop and pad: picks one of several settings at random for each image."""
@@ -262,12 +337,21 @@ class SSDRandomCropFixedAspectRatioOperation(Message):
     random_coef: float = number(0.0, "[0, 1]",
         "Probability of leaving the image unchanged; 0 = always apply, 1 = never.")
 
+    rules = (
+        ordered("min_area", "max_area"),
+    )
+
 class SSDRandomCropFixedAspectRatio(Message):
     """SSD-style random crop where every crop has the same aspect ratio."""
 
     operations: list[SSDRandomCropFixedAspectRatioOperation] = field([],
         "Crop settings to choose from with equal chance; empty = built-in set.")
     aspect_ratio: float = number(1.0, "(-inf, inf)", "Width/height ratio of every crop; must be positive.")
+
+    rules = (
+        refuse("aspect_ratio", "expected a number above 0, found {aspect_ratio}",
+            when=lambda c: c.operations and c.aspect_ratio <= 0),
+    )
 
 class SSDRandomCropPadFixedAspectRatioOperation(Message):
     """One crop setting of ssd_random_crop_pad_fixed_aspect_ratio."""
@@ -288,16 +372,26 @@ class SSDRandomCropPadFixedAspectRatioOperation(Message):
     random_coef: float = number(0.0, "[0, 1]",
         "Probability of leaving the image unchanged; 0 = always apply, 1 = never.")
 
+    rules = (
+        ordered("min_aspect_ratio", "max_aspect_ratio"), ordered("min_area", "max_area"),
+        refuse("", "aspect ratios and areas above 0 are needed",
+            when=lambda c: c.min_aspect_ratio <= 0 or c.max_area <= 0),
+    )
+
 class SSDRandomCropPadFixedAspectRatio(Message):
     """SSD-style random crop, then padding to a fixed aspect ratio."""
 
     operations: list[SSDRandomCropPadFixedAspectRatioOperation] = field([],
         "Crop settings to choose from with equal chance; empty = built-in set.")
     aspect_ratio: float = number(1.0, "(-inf, inf)", "Width/height ratio of the padded image; must be positive.")
-    min_padded_size_ratio: list[float] = field([],
-        "Smallest padded size relative to the image, two numbers: height, width.")
-    max_padded_size_ratio: list[float] = field([],
-        "Largest padded size relative to the image, two numbers: height, width.")
+    min_padded_size_ratio: list[float] = number([], "(0, inf)",
+        "Smallest padded size relative to the image, two numbers: height, width.", length=2)
+    max_padded_size_ratio: list[float] = number([], "(0, inf)",
+        "Largest padded size relative to the image, two numbers: height, width.", length=2)
+
+    rules = (
+        refuse("aspect_ratio", "expected a number above 0, found {aspect_ratio}", when=lambda c: c.aspect_ratio <= 0),
+    )
 
 class RandomVerticalFlip(Message):
     """Randomly mirrors image, boxes, masks and keypoints top to bottom."""
@@ -322,13 +416,17 @@ class ConvertClassLogitsToSoftmax(Message):
     temperature: float = number(1.0, "(-inf, inf)",
         "Logits are divided by this first; above 1 gives flatter probabilities; must not be 0.")
 
+    rules = (
+        refuse("temperature", "expected another number than 0", when=lambda c: c.temperature == 0),
+    )
+
 class RandomAbsolutePadImage(Message):
     """Pads the image by a random number of pixels, with the image at a random position."""
 
     max_height_padding: int = number(0, "[0, inf)", "Upper limit of the added height in pixels.")
     max_width_padding: int = number(0, "[0, inf)", "Upper limit of the added width in pixels.")
     pad_color: list[float] = field([],
-        "RGB fill value of the padding, three numbers in image pixel units; unset = mean image color.")
+        "RGB fill value of the padding, three numbers in image pixel units; unset = mean image color.", length=3)
 
 class RandomSelfConcatImage(Message):
     """Randomly places a second copy of the image below or beside itself, boxes included."""
@@ -351,9 +449,14 @@ class AutoAugmentSubPolicy(Message):
 class AutoAugmentImage(Message):
     """Applies a learned AutoAugment policy for detection to image and boxes."""
 
-    policy_name: str = field("v0", "Name of the policy: v0, v1, v2, v3 or test.")
+    policy_name: str = field("v0", "Name of the policy: v0, v1, v2, v3 or test.",
+        values=Values(("v0", "v1", "v2", "v3", "test")))
     sub_policy: list[AutoAugmentSubPolicy] = field([],
         "A policy of your own instead of policy_name (an extension of Boxwright).")
+
+    rules = (
+        excludes("policy_name", "sub_policy", why="they are two policies; keep one"),
+    )
 
 class DropLabelProbabilistically(Message):
     """Randomly removes ground-truth boxes of one class."""
@@ -375,6 +478,10 @@ class RandomJpegQuality(Message):
     min_jpeg_quality: int = number(0, "[0, 100]", "Lower bound of the random JPEG quality; 0..100, lower is worse.")
     max_jpeg_quality: int = number(100, "[0, 100]", "Upper bound of the random JPEG quality; 0..100.")
 
+    rules = (
+        ordered("min_jpeg_quality", "max_jpeg_quality", below=True),
+    )
+
 class RandomDownscaleToTargetPixels(Message):
     """Shrinks large images to a random pixel count, keeping the aspect ratio."""
 
@@ -382,6 +489,12 @@ class RandomDownscaleToTargetPixels(Message):
         "Probability of leaving the image unchanged; 0 = always apply, 1 = never.")
     min_target_pixels: int = number(300000, "[0, inf)", "Smallest target size, in total pixels (height times width).")
     max_target_pixels: int = number(500000, "[0, inf)", "Largest target size, in total pixels (height times width).")
+
+    rules = (
+        ordered("min_target_pixels", "max_target_pixels", below=True),
+        refuse("min_target_pixels", "expected at least 1, found {min_target_pixels}",
+            when=lambda c: c.min_target_pixels < 1),
+    )
 
 class RandomPatchGaussian(Message):
     """Adds Gaussian noise inside one random square patch of the image."""
@@ -394,6 +507,11 @@ class RandomPatchGaussian(Message):
         "Smallest noise standard deviation, for pixels scaled to 0..1.")
     max_gaussian_stddev: float = number(1.0, "[0, inf)", "Largest noise standard deviation, for pixels scaled to 0..1.")
 
+    rules = (
+        ordered("min_patch_size", "max_patch_size", below=True), ordered("min_gaussian_stddev", "max_gaussian_stddev"),
+        refuse("min_patch_size", "expected at least 1, found {min_patch_size}", when=lambda c: c.min_patch_size < 1),
+    )
+
 class RandomSquareCropByScale(Message):
     """Takes a random square crop whose side is a random multiple of the image size."""
 
@@ -404,12 +522,24 @@ class RandomSquareCropByScale(Message):
     num_scales: int = number(8, "[0, inf)",
         "Number of evenly spaced scales from scale_min to scale_max to choose from.")
 
+    rules = (
+        ordered("scale_min", "scale_max"),
+        refuse("", "expected scale_min above 0 and num_scales of at least 1, found {scale_min} and {num_scales}",
+            when=lambda c: c.scale_min <= 0 or c.num_scales < 1),
+    )
+
 class RandomScaleCropAndPadToSquare(Message):
     """Randomly scales the image, then crops or pads it to a fixed square."""
 
     output_size: int = number(512, "[0, inf)", "Side length of the square output in pixels.")
     scale_min: float = number(0.1, "(-inf, inf)", "Smallest scale, relative to fitting the image into output_size.")
     scale_max: float = number(2.0, "(-inf, inf)", "Largest scale, relative to fitting the image into output_size.")
+
+    rules = (
+        ordered("scale_min", "scale_max"),
+        refuse("", "expected scale_min above 0 and output_size of at least 1, found {scale_min} and {output_size}",
+            when=lambda c: c.scale_min <= 0 or c.output_size < 1),
+    )
 
 class AdjustGamma(Message):
     """Applies gamma correction: output = gain * input ** gamma, with pixels scaled to 0..1."""

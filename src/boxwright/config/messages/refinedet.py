@@ -12,6 +12,7 @@ from boxwright.config.messages.image_resizer import ImageResizer
 from boxwright.config.messages.losses import Loss
 from boxwright.config.messages.matcher import Matcher
 from boxwright.config.messages.post_processing import PostProcessing
+from boxwright.config.rules import PRETRAINED, excludes, refuse
 
 
 class ObjectAnchors(Enum):
@@ -33,7 +34,7 @@ class AnchorRefinement(Message):
     matcher: Matcher | None = field(None, "How tiled anchors are matched; without, bipartite_argmax_matcher with 0.5.")
     loss: Loss | None = field(None,
         "Losses of this module; without, softmax, smooth L1 and three negatives to a positive.")
-    objectness_threshold: float = number(0.01, "(-inf, inf)",
+    objectness_threshold: float = number(0.01, "[0, 1)",
         "Negative anchor filtering: anchors less likely to hold an object (1 - θ) are no negatives of the second "
         "step, and are not detected; 0 filters nothing.")
     object_anchors: ObjectAnchors = field(ObjectAnchors.REFINED,
@@ -54,6 +55,12 @@ class TransferConnection(Message):
         "Side of the kernel that doubles a coarser level: 2 as released, 4 as in the paper's figure.")
     conv_hyperparams: Hyperparams | None = field(None,
         "Regularizer, initializer, activation and batch norm; without, the model's.")
+
+    rules = (
+        refuse("deconvolution_kernel_size",
+            "expected 2 (as released) or 4 (as in the paper's figure), found {deconvolution_kernel_size}",
+            when=lambda c: c.deconvolution_kernel_size not in (2, 4)),
+    )
 
 class ResidualBody(Message):
     """A bottleneck before the predictors of each level, as with ResNet-101 (an extension of Boxwright)."""
@@ -82,6 +89,10 @@ class RefineDetFeatureExtractor(Message):
     use_explicit_padding: bool = field(False,
         "Pad inputs symmetrically by kernel size, then convolve VALID, instead of SAME padding.")
     use_depthwise: bool = field(False, "Use depthwise separable convolutions in the coarser maps.")
+
+    rules = (
+        PRETRAINED,
+    )
 
 class RefineDet(Message):
     """Single-shot refinement detector: anchors are refined, then classified (an extension of Boxwright)."""
@@ -114,3 +125,18 @@ class RefineDet(Message):
         "200 after; CAFFE_COCO: as CAFFE, then scores are lowered linearly by overlaps above 0.3.")
     freeze_batchnorm: bool = field(False,
         "Keep batch-norm layers in inference mode during training; useful for small batches.")
+
+    rules = (
+        refuse("align_second_step", "there is no second step without anchor_refinement { }",
+            when=lambda c: c.align_second_step and c.anchor_refinement is None),
+        refuse("align_second_step", "boxes are sampled on maps; remove residual_body",
+            when=lambda c: c.align_second_step and c.residual_body is not None),
+        refuse("anchor_generator.multiscale_anchor_generator.min_level",
+            "the finest map has stride 8, which is level 3; found "
+            "{anchor_generator.multiscale_anchor_generator.min_level}",
+            when=lambda c: c.anchor_generator and c.anchor_generator.multiscale_anchor_generator
+            and c.anchor_generator.multiscale_anchor_generator.min_level != 3),
+        excludes("inference_preset", "post_processing"),
+        refuse("box_coder", "use faster_rcnn_box_coder",
+            when=lambda c: c.box_coder and c.box_coder.faster_rcnn_box_coder is None),
+    )

@@ -13,6 +13,7 @@ from boxwright.config.messages.image_resizer import ImageResizer
 from boxwright.config.messages.losses import Loss
 from boxwright.config.messages.matcher import Matcher
 from boxwright.config.messages.post_processing import PostProcessing
+from boxwright.config.rules import excludes, refuse
 
 
 class SrnPreset(Enum):
@@ -24,15 +25,14 @@ class SrnPreset(Enum):
 class TwoStepClassification(Message):
     """Selective two-step classification (STC): anchors that the first step rules out (an extension of Boxwright)."""
 
-    levels: list[int] = number([], "[0, 16]", "Levels, 2 to 7, on which the first step filters; default: 2, 3 and 4.")
+    levels: list[int] = number([2, 3, 4], "[2, 7]", "Levels on which the first step filters.")
     objectness_threshold: float = number(0.01, "(0, 1)",
         "Anchors less likely to hold an object (1 - θ) are no negatives of the second step, nor detected.")
 
 class TwoStepRegression(Message):
     """Selective two-step regression (STR): anchors that the first step moves (an extension of Boxwright)."""
 
-    levels: list[int] = number([], "[0, 16]",
-        "Levels, 2 to 7, whose second step starts from the first's boxes; default: 5, 6 and 7.")
+    levels: list[int] = number([5, 6, 7], "[2, 7]", "Levels whose second step starts from the first's boxes.")
 
 class Srn(Message):
     """Selective refinement network: two steps, each used where it helps (an extension of Boxwright)."""
@@ -72,3 +72,9 @@ class Srn(Message):
         "0.05, any on maps of fewer than 120 cells, and keep 750.")
     freeze_batchnorm: bool = field(False,
         "Keep batch-norm layers in inference mode during training; useful for small batches.")
+
+    rules = (
+        excludes("inference_preset", "post_processing"),
+        refuse("box_coder", "use faster_rcnn_box_coder",
+            when=lambda c: c.box_coder and c.box_coder.faster_rcnn_box_coder is None),
+    )

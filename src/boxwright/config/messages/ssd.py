@@ -3,6 +3,8 @@
 Names, types, defaults and oneofs are those of the TensorFlow Object Detection API.
 """
 
+import re
+
 from boxwright.config.field import Values, field, number
 from boxwright.config.message import Message
 from boxwright.config.messages.anchor_generator import AnchorGenerator
@@ -16,6 +18,7 @@ from boxwright.config.messages.matcher import Matcher
 from boxwright.config.messages.post_processing import PostProcessing
 from boxwright.config.messages.region_similarity_calculator import RegionSimilarityCalculator
 from boxwright.config.reasons import LATER
+from boxwright.config.rules import PRETRAINED, refuse
 
 TF1_EXTRACTORS = (
     *(f"ssd_mobilenet_{version}{neck}" for version in ("v1", "v2") for neck in ("", "_fpn")),
@@ -81,6 +84,19 @@ class SsdFeatureExtractor(Message, removed={
     use_hardswish: bool = field(False,
         "Use hard-swish in place of the default activation, on extractors that support the switch.",
         refused="of a feature extractor that is not supported; remove it")
+
+    rules = (
+        PRETRAINED,
+        refuse("fpn", "{type} has none; remove it, or use another type",
+            when=lambda c: c.fpn and not c.type.startswith("timm/") and not re.search("(?<!bi)fpn", c.type)),
+        refuse("bifpn", "{type} has none; remove it, or use another type",
+            when=lambda c: c.bifpn and not c.type.startswith("timm/") and "bifpn" not in c.type),
+        refuse("fpn", "ssd_mobilenet_v2_mnasfpn has levels 3 to 6, found {fpn.min_level} to {fpn.max_level}",
+            when=lambda c: c.type == "ssd_mobilenet_v2_mnasfpn" and c.fpn
+            and (c.fpn.min_level, c.fpn.max_level) != (3, 6)),
+        refuse("num_layers", "ssd_vgg16 has 6 layers (for 300 px) or 7 (for 512 px), found {num_layers}",
+            when=lambda c: c.type == "ssd_vgg16" and c.num_layers not in (6, 7)),
+    )
 
 class SsdMaskHead(Message, name="Ssd.MaskHead", refused=LATER):
     """Instance mask head for SSD."""

@@ -3,11 +3,14 @@
 Names, types, defaults and oneofs are those of the TensorFlow Object Detection API.
 """
 
+import math
+
 from boxwright.config.field import Enum, UInt32, Values, field, number
 from boxwright.config.message import Message
 from boxwright.config.messages.optimizer import Optimizer
 from boxwright.config.messages.preprocessor import PreprocessingStep
 from boxwright.config.reasons import QUEUE, TF1_SERVERS
+from boxwright.config.rules import excludes, refuse
 
 
 class CheckpointVersion(Enum):
@@ -105,3 +108,16 @@ class TrainConfig(Message, path="train_config"):
     learning_rate_batch_size: UInt32 = number(0, "[0, 1000000]",
         "In a preset: the batch size that its learning rates are meant for; with another batch_size they are scaled "
         "in proportion (an extension of Boxwright).")
+
+    rules = (
+        refuse("gradient_clipping_by_norm", "expected a finite number, found {gradient_clipping_by_norm}",
+            when=lambda c: not math.isfinite(c.gradient_clipping_by_norm)),
+        refuse("bias_grad_multiplier", "expected a finite number, found {bias_grad_multiplier}",
+            when=lambda c: not math.isfinite(c.bias_grad_multiplier)),
+        excludes("use_float16", "use_bfloat16", why="choose one"),
+        refuse("gradient_accumulation_steps",
+            "{gradient_accumulation_steps} parts of a batch of {batch_size}; each needs an image",
+            when=lambda c: c.gradient_accumulation_steps > c.batch_size),
+        excludes("use_multiclass_scores", "merge_multiple_label_boxes",
+            why="it too says of which classes an object is; remove one"),
+    )
