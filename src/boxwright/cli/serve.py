@@ -45,7 +45,7 @@ def serve_command(
         require_library(library, "serve")
     import uvicorn
 
-    from boxwright.inference import exports
+    from boxwright.loading import exports
     from boxwright.serving.app import make_app
     from boxwright.serving.guard import Counters
     from boxwright.serving.model import ServedModel

@@ -12,7 +12,7 @@ from boxwright.builders.missing import require_for_training
 from boxwright.builders.training import ENDLESS, TrainingPlan, build_training
 from boxwright.config import messages as m
 from boxwright.data.dataset import Dataset
-from boxwright.evaluation.parts import open_evaluation
+from boxwright.evaluation.data import open_evaluation_data
 from boxwright.evaluation.settings import EvaluationSettings
 from boxwright.models.detector import Detector
 from boxwright.preflight.anchors import anchors_of, check_anchors
@@ -219,7 +219,7 @@ def _evaluation(
     """Check the evaluation data, by themselves and against the training data."""
     for number in range(len(config.eval_input_reader)):
         try:
-            other = open_evaluation(config, EvaluationSettings(eval_index=number), dataset.categories).dataset
+            other = open_evaluation_data(config, EvaluationSettings(eval_index=number), dataset.categories).dataset
         except BoxwrightError as error:
             yield Finding("evaluation", "fatal", str(error).splitlines()[0], "correct eval_input_reader")
             continue
