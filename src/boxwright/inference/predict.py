@@ -95,7 +95,7 @@ def predict(
         drawn = stages.spread("draw", draw, found, 1 if live else _DRAWN_AT_ONCE)
         written = stages.ahead("write", _written(drawn, names, folder))
         pictures, objects = 0, 0
-        with closing(ResultFiles(folder, _result_names(settings))) as results, _interrupt_ends(reading, live):
+        with closing(ResultFiles(folder, _result_names(settings))) as results, _interrupt_ends(reading, live=live):
             for item in written:
                 results.add(item.frame, item.found)
                 pictures, objects = pictures + 1, objects + len(item.found)
@@ -172,7 +172,7 @@ def _result_names(settings: PredictionSettings) -> list[str]:
 
 
 @contextmanager
-def _interrupt_ends(reading: Stage[Any], live: bool) -> Iterator[None]:
+def _interrupt_ends(reading: Stage[Any], *, live: bool) -> Iterator[None]:
     """Let Ctrl-C end a stream as its own end would: what was found is written, videos are whole."""
     if not live or threading.current_thread() is not threading.main_thread():
         yield

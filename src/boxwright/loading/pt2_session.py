@@ -13,12 +13,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from boxwright.base.errors import ExportError
+from boxwright.base.errors import ExportError, first_line
 from boxwright.base.quiet import quiet
 from boxwright.loading.pt2_archive import checked_members
 from boxwright.runtime.export_file import ExportFile
 from boxwright.runtime.metadata import Metadata
-from boxwright.runtime.optional import first_line
 from boxwright.runtime.pt2_members import ABOUT, packed_members, unpacked_members
 
 

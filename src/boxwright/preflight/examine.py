@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from boxwright.base.errors import BoxwrightError
+from boxwright.base.errors import BoxwrightError, first_line
 from boxwright.builders.detector import build_detector
 from boxwright.builders.input_reader import build_dataset
 from boxwright.builders.missing import require_for_training
@@ -197,7 +197,7 @@ def _data(
         try:
             yield from check_record_texts(paths, dataset.categories, depth.texts)
         except BoxwrightError as error:
-            yield Finding("label_map_texts", "warning", str(error).splitlines()[0], "replace the file")
+            yield Finding("label_map_texts", "warning", first_line(error), "replace the file")
     yield from check_balance(records, dataset.categories)
     most = reader.max_number_of_boxes if reader is not None and "max_number_of_boxes" in reader.present() else None
     yield from check_counts(records, most)
@@ -221,7 +221,7 @@ def _evaluation(
         try:
             other = open_evaluation_data(config, EvaluationSettings(eval_index=number), dataset.categories).dataset
         except BoxwrightError as error:
-            yield Finding("evaluation", "fatal", str(error).splitlines()[0], "correct eval_input_reader")
+            yield Finding("evaluation", "fatal", first_line(error), "correct eval_input_reader")
             continue
         yield from _evaluation_data(other, prints, depth, progress)
 

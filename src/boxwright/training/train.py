@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from boxwright.base.errors import BoxwrightError, CheckpointError, ConfigError, TrainingError
+from boxwright.base.errors import BoxwrightError, CheckpointError, ConfigError, TrainingError, first_line
 from boxwright.base.files import write_whole
 from boxwright.builders.detector import build_detector
 from boxwright.builders.input_reader import build_dataset
@@ -126,7 +126,7 @@ def _translate_error(error: BaseException, processes: Processes) -> TrainingErro
     if "DataLoader worker" in str(error):  # its death, told by a signal wherever the run happens to be
         return TrainingError(f"a data worker died: {error}")
     if is_out_of_memory(error):
-        return TrainingError(f"not enough memory: {str(error).splitlines()[0]}; a smaller batch_size needs less")
+        return TrainingError(f"not enough memory: {first_line(error)}; a smaller batch_size needs less")
     if processes.count > 1:
         return TrainingError(f"process {processes.rank}: another process is gone: {error}")
     return None
