@@ -13,7 +13,7 @@ import pytest
 
 from boxwright.base.errors import ConfigError
 from boxwright.config import load_config
-from boxwright.config.message import Message, field_specs
+from boxwright.config.message import Message
 from boxwright.config.preset import FOLDER, preset_names, preset_path, preset_text
 from boxwright.config.support import field_status, report
 from tests.conftest import extra_folder
@@ -76,7 +76,7 @@ def of_zoo(stem: str) -> str:
 
 def values(message: Message, path: str = "") -> Iterator[tuple[str, Any]]:
     """Yield every field that does something: of scalars their value, set or default; of messages that they are there."""
-    specs = field_specs(type(message))
+    specs = message.fields
     for name, spec in specs.items():
         where = f"{path}.{name}"
         if field_status(type(message), name).verdict == "without effect":

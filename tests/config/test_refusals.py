@@ -15,7 +15,7 @@ from boxwright.base.errors import ConfigError
 from boxwright.builders.missing import missing_for_training
 from boxwright.builders.plans import build_plans
 from boxwright.config import load_config
-from boxwright.config.message import Message, field_specs
+from boxwright.config.message import Message
 from boxwright.config.support import refuse_unsupported
 from tests.conftest import extra_folder
 
@@ -39,7 +39,7 @@ def rivals() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for cls in Message.__subclasses__():
         for members in cls.oneofs.values():
-            blocks = [name for name in members if field_specs(cls)[name].kind == "message"]
+            blocks = [name for name in members if cls.fields[name].kind == "message"]
             for name in blocks:
                 found.setdefault(name, []).extend(other for other in blocks if other != name)
     return {name: others for name, others in found.items() if others}

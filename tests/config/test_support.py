@@ -20,7 +20,7 @@ from boxwright.builders.ssd.feature_extractor import SSD_EXTRACTORS
 from boxwright.builders.training import _SCOPES, build_training
 from boxwright.config import Pipeline, load_config, parse_message
 from boxwright.config import messages as m
-from boxwright.config.field import Values, values_of
+from boxwright.config.field import Values
 from boxwright.config.message import Message
 from boxwright.config.support import field_status, refuse_unsupported, report
 from boxwright.data.label_map import load_label_map
@@ -34,13 +34,13 @@ MESSAGES = {cls.proto_name: cls for cls in vars(m).values() if isinstance(cls, t
 
 # Read where the table is needed: message → its honoured fields.
 HONOURED = {
-    name: [field for field in cls.model_fields if field_status(cls, field).verdict == "honoured"]
+    name: [field for field in cls.fields if field_status(cls, field).verdict == "honoured"]
     for name, cls in MESSAGES.items()
 }
 
 
 def test_every_field_has_a_verdict() -> None:
-    statuses = [field_status(cls, field) for cls in MESSAGES.values() for field in cls.model_fields]
+    statuses = [field_status(cls, field) for cls in MESSAGES.values() for field in cls.fields]
     assert len(statuses) == 851 + 53 + 21 + 7 + 1 + 24 + 5 + 39 + 3 + 10 + 5 + 11 + 23 + 21 + 9 + 7 + 3 + 1
     assert all(status.note for status in statuses if status.verdict != "honoured")
 
@@ -49,7 +49,7 @@ def test_named_values_are_those_of_the_builders() -> None:
     """Extractors and metric sets are declared with their fields, and built by tables: the names are the same."""
 
     def declared(cls: type[Message], field: str) -> Values:
-        values = values_of(cls.model_fields[field])
+        values = cls.fields[field].values
         assert values is not None
         return values
 
@@ -276,7 +276,7 @@ def test_honoured_is_what_builders_read(shapes_data: Path, tmp_path: Path, monke
     plain = Message.__getattribute__
 
     def watching(self: Message, name: str) -> object:
-        fields = type(self).model_fields
+        fields = type(self).fields
         if name in fields:
             caller = sys._getframe(1).f_code.co_filename
             helper = caller.endswith(("choice.py", "config/message.py"))
@@ -296,7 +296,7 @@ def test_honoured_is_what_builders_read(shapes_data: Path, tmp_path: Path, monke
     )
     faces = [parse_message(text, m.InputReader) for text in texts]
     monkeypatch.setattr(Message, "__getattribute__", watching)
-    monkeypatch.setattr(Message, "has", lambda self, name: bool(getattr(self, name)) and name in self.model_fields_set)
+    monkeypatch.setattr(Message, "has", lambda self, name: bool(getattr(self, name)) and name in self.__dict__)
     from boxwright.builders.anchor_generator import build_anchor_generator
 
     for config in configs:

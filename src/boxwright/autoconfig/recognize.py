@@ -86,7 +86,7 @@ def _with_paths_outside(found: Recognized) -> Recognized:
     readers = [copy.deepcopy(reader) for reader in (found.train, found.held_out) if reader is not None]
     for reader in readers:
         own = getattr(reader, str(reader.which("input_reader")))
-        if "allow_paths_outside" in type(own).model_fields:
+        if "allow_paths_outside" in own.fields:
             own.allow_paths_outside = True
     return replace(found, train=readers[0], held_out=readers[1] if len(readers) > 1 else None)
 

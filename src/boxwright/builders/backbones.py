@@ -88,7 +88,7 @@ class BackboneRequest:
     def refuse(self, *fields: str) -> None:
         """Raise where a field that the network has no use for is set to other than its default, as TF does."""
         for field in fields:
-            known = type(self.config).model_fields.get(field)
+            known = self.config.fields.get(field)
             default = known.default if known is not None else None
             if known is not None and getattr(self.config, field) != default:
                 raise self.config.refusal(field, f"{self.config.type} takes only {default}; remove the line")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 from boxwright.config import messages as m
 from boxwright.config.messages.faster_rcnn import FASTER_RCNN_TF1_EXTRACTORS
 from boxwright.config.messages.ssd import TF1_EXTRACTORS
@@ -41,7 +43,7 @@ def with_version(config: m.TrainEvalPipelineConfig, version: int) -> m.TrainEval
     """Return a configuration with a version's meaning, where its model has one."""
     if tensorflow_version(config.model) == version:
         return config
-    changed = config.model_copy(deep=True)
+    changed = copy.deepcopy(config)
     if (extractor := _extractor(changed.model)) is not None:
         extractor.tensorflow_version = version
     return changed

@@ -14,7 +14,8 @@ from boxwright.cli.console import console, errors, importing, suggest
 from boxwright.cli.options import PlainCommand
 
 if TYPE_CHECKING:
-    from boxwright.config.message import FieldSpec, Message
+    from boxwright.config.field import Field
+    from boxwright.config.message import Message
     from boxwright.config.messages import TrainEvalPipelineConfig
     from boxwright.config.support import FieldReport
 
@@ -97,7 +98,7 @@ def _build(config: TrainEvalPipelineConfig) -> None:
     from boxwright.builders.tensorflow_version import explain_version
 
     missing = missing_for_training(config)
-    there = config.model_copy()
+    there = config.replaced()
     if missing:
         there.clear("train_config")
     if not any(field.path.startswith("model") for field in missing):
@@ -128,17 +129,15 @@ def fields(
     """Explain the fields at a path: type, default, what becomes of it, meaning."""
     from rich.table import Column, Table
 
-    from boxwright.config.message import field_specs
     from boxwright.config.support import field_status
 
     message, only = _find(path)
     table = Table(Column("field", no_wrap=True), "type", "default", "status", "meaning", box=None, padding=(0, 2, 0, 0))
-    for name, spec in field_specs(message).items():
+    for name, field in message.fields.items():
         if only in (None, name):
-            info = message.model_fields[name]
             status = field_status(message, name)
             note = f" ({status.note})" if status.note else ""
-            table.add_row(name, _type(spec), _default(message, name, spec), status.verdict, f"{info.description}{note}")
+            table.add_row(name, _type(field), _default(field), status.verdict, f"{field.meaning}{note}")
     console.print(f"{message.proto_name}: {(message.__doc__ or '').strip()}", markup=False)
     console.print(table)
 
@@ -146,7 +145,7 @@ def fields(
 def _find(path: str) -> tuple[type[Message], str | None]:
     """Find the message at a path; a path that ends in a plain field gives that field too."""
     from boxwright.config.interpret import nearest, unknown_field
-    from boxwright.config.message import Message, field_specs
+    from boxwright.config.message import Message
     from boxwright.config.messages import TrainEvalPipelineConfig
 
     messages = {cls.proto_name: cls for cls in Message.__subclasses__()}
@@ -156,7 +155,7 @@ def _find(path: str) -> tuple[type[Message], str | None]:
     parts = [part for part in path.split(".") if part]
     for number, part in enumerate(parts):
         name = part.split("[")[0]
-        specs = field_specs(message)
+        specs = message.fields
         if name not in specs:
             hint = nearest(path, messages) if number == 0 and not nearest(name, specs).startswith("; did") else ""
             raise ConfigError(unknown_field(name, message) + hint)
@@ -168,22 +167,19 @@ def _find(path: str) -> tuple[type[Message], str | None]:
     return message, None
 
 
-def _type(spec: FieldSpec) -> str:
-    from boxwright.config.message import Enum, Message, field_specs
+def _type(field: Field) -> str:
+    name = " | ".join(field.type.__members__) if field.kind == "enum" else field.kind
+    if field.kind == "message":
+        below: type[Message] = field.type
+        if field.map:
+            return f"map from {_type(below.fields['key'])} to {_type(below.fields['value'])}"
+        name = below.proto_name
+    if field.within:
+        name += f" in {field.within}"
+    return f"list of {name}" if field.repeated else name
 
-    name = spec.type.proto_name if issubclass(spec.type, Message) else spec.kind
-    if issubclass(spec.type, Enum):
-        name = " | ".join(spec.type.__members__)
-    if spec.map:
-        entry = field_specs(spec.type)
-        return f"map from {_type(entry['key'])} to {_type(entry['value'])}"
-    return f"list of {name}" if spec.repeated else name
 
-
-def _default(message: type[Message], name: str, spec: FieldSpec) -> str:
-    from boxwright.config.message import Enum
-
-    if spec.repeated or spec.kind == "message":
+def _default(field: Field) -> str:
+    if field.kind == "message" or field.default == []:
         return ""
-    value = message.model_fields[name].default
-    return value.name if isinstance(value, Enum) else str(value)
+    return field.default.name if field.kind == "enum" else str(field.default)

@@ -12,11 +12,9 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from pydantic import ValidationError
-
 from boxwright.base.errors import shortened
-from boxwright.config.message import FieldSpec, Message, field_specs
-from boxwright.config.reasons import REMOVED
+from boxwright.config.field import Field, ValueProblem
+from boxwright.config.message import Message
 from boxwright.config.tree import Block, Items, Location, Pair, Scalar, Value, joined
 
 M = TypeVar("M", bound=Message)
@@ -101,11 +99,6 @@ def set_field(message: Message, name: str, value: Value, path: str, *, append: b
     """
     spec = _spec(type(message), name, value.location)
     values = _values(value, spec, path)
-    for members in message.oneofs.values():
-        if name in members:
-            for other in members:
-                if other != name and message.has(other):
-                    message.clear(other)
     if spec.repeated:
         _store(message, name, [*(getattr(message, name) if append else []), *values], value.location, path)
     else:
@@ -113,35 +106,26 @@ def set_field(message: Message, name: str, value: Value, path: str, *, append: b
 
 
 def _store(message: Message, name: str, value: Any, location: Location, path: str) -> None:
-    if field_specs(type(message))[name].map:  # of entries with one key the last holds, as in protobuf
+    if message.fields[name].map:  # of entries with one key the last holds, as in protobuf
         value = list({entry.key: entry for entry in value}.values())
     try:
-        setattr(message, name, value)
-    except ValidationError as error:
-        first = error.errors()[0]
-        problem = first["msg"].removeprefix("Input ").removeprefix("Value error, ").lower()
-        where = "".join(f"[{part}]" for part in first["loc"][1:])
-        raise location.error(f"{path}{where}: {problem}, found {_show(first['input'])}") from None
-    message._locations[name] = location
+        message.set(name, value, location)
+    except ValueProblem as error:
+        where = "" if error.index is None else f"[{error.index}]"
+        raise location.error(f"{path}{where}: {error.problem}") from None
 
 
-def _show(value: object) -> str:
-    return repr(value) if isinstance(value, str) else str(value)
-
-
-def _spec(message: type[Message], name: str, location: Location) -> FieldSpec:
-    specs = field_specs(message)
-    if name not in specs:
+def _spec(message: type[Message], name: str, location: Location) -> Field:
+    if name not in message.fields:
         raise location.error(unknown_field(name, message))
-    return specs[name]
+    return message.fields[name]
 
 
 def unknown_field(name: str, message: type[Message]) -> str:
     """Return one line, with the nearest known name where one is near."""
-    full = f"object_detection.protos.{message.proto_name}"
-    if name in REMOVED.get(message.proto_name, {}):
-        return f'{full} has no field named "{name}": {REMOVED[message.proto_name][name]}'
-    return f"{_brief(name)}: unknown field of {message.proto_name}{nearest(name, field_specs(message))}"
+    if name in message.removed:
+        return f'object_detection.protos.{message.proto_name} has no field named "{name}": {message.removed[name]}'
+    return f"{_brief(name)}: unknown field of {message.proto_name}{nearest(name, message.fields)}"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -153,7 +137,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"; known: {', '.join(names)}" if 0 < len(names) <= 12 else ""
 
 
-def _values(value: Value, spec: FieldSpec, path: str) -> list[Any]:
+def _values(value: Value, spec: Field, path: str) -> list[Any]:
     if spec.map and isinstance(value, Block) and not {pair.name for pair in value.pairs} <= {"key", "value"}:
         value = _entries(value)
     if isinstance(value, Items):
@@ -172,7 +156,7 @@ def _entries(block: Block) -> Items:
     return Items(tuple(entries), block.location)
 
 
-def _one(value: Value, spec: FieldSpec, path: str) -> Any:
+def _one(value: Value, spec: Field, path: str) -> Any:
     if spec.kind == "message":
         if not isinstance(value, Block):
             raise value.location.error(f"{path}: expected a message {{ … }}, found {_kind(value)}")
@@ -201,7 +185,7 @@ _WANTED = {
 }
 
 
-def read_scalar(scalar: Scalar, spec: FieldSpec, path: str) -> Any:
+def read_scalar(scalar: Scalar, spec: Field, path: str) -> Any:
     """Read a scalar as its field's type.
 
     Returns:
@@ -214,7 +198,7 @@ def read_scalar(scalar: Scalar, spec: FieldSpec, path: str) -> Any:
     if value is None:
         wanted = _WANTED[spec.kind]
         if spec.kind == "enum":
-            members = list(spec.type.__members__)  # type: ignore[attr-defined]  # an Enum, by its kind
+            members = list(spec.type.__members__)
             wanted = f"one of {', '.join(members)}"
             raise scalar.location.error(
                 f"{path}: expected {wanted}, found {_brief(scalar.text)!r}{_did_you_mean(scalar, members)}"
@@ -266,8 +250,8 @@ def _read_string(scalar: Scalar) -> str | None:
     return scalar.text if scalar.kind in ("string", "bare") else None
 
 
-def _read_enum(scalar: Scalar, spec: FieldSpec) -> Any:
-    members = spec.type.__members__  # type: ignore[attr-defined]  # an Enum, by its kind
+def _read_enum(scalar: Scalar, spec: Field) -> Any:
+    members = spec.type.__members__
     if scalar.kind in ("name", "bare", "string") and scalar.text in members:
         return None if scalar.kind == "string" else members[scalar.text]
     number = _integer(scalar.text) if scalar.kind in ("number", "bare") else None

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from boxwright.base.errors import ConfigError
-from boxwright.config.message import Message, field_specs
+from boxwright.config.message import Message
 from boxwright.config.messages import TrainEvalPipelineConfig
 from boxwright.config.preset import from_preset
 from boxwright.config.rates import scale_rates
@@ -23,27 +23,15 @@ def lay_over(changes: Message, base: Message) -> None:
         changes: What is set; fields keep the places where they were.
         base: The message that changes, of the same class.
     """
-    specs = field_specs(type(changes))
-    for name in type(changes).model_fields:
-        if name not in changes.model_fields_set:
+    for name in base.fields:
+        if name not in changes.__dict__:
             continue
         value, current = getattr(changes, name), getattr(base, name)
-        if specs[name].kind == "message" and not specs[name].repeated and value is not None and current is not None:
+        if isinstance(value, Message) and isinstance(current, Message):
             lay_over(value, current)
+            base.set(name, current, changes.location(name))
         else:
-            _replace(base, name, value)
-        location = changes.location(name)
-        if location is not None:
-            base._locations[name] = location
-
-
-def _replace(message: Message, name: str, value: Any) -> None:
-    for members in message.oneofs.values():
-        if name in members:
-            for other in members:
-                if other != name and message.has(other):
-                    message.clear(other)
-    setattr(message, name, value)
+            base.set(name, value, changes.location(name))
 
 
 def set_classes(config: TrainEvalPipelineConfig) -> None:

@@ -29,14 +29,6 @@ from boxwright.config.tree import Block, Items, Location, Pair, Scalar, Value, c
 Format = Literal["text", "yaml", "json"]
 M = TypeVar("M", bound=Message)
 
-# Where messages that have one place only stand in a whole configuration.
-_PATHS = {
-    "TrainEvalPipelineConfig": "",
-    "DetectionModel": "model",
-    "TrainConfig": "train_config",
-    "EvalConfig": "eval_config",
-}
-
 _SUFFIXES: dict[str, Format] = {".yaml": "yaml", ".yml": "yaml", ".json": "json"}
 
 
@@ -136,7 +128,7 @@ def parse_message(text: str, message: type[M], *, file: str = "<string>", format
         raise block.location.error("expected a mapping of field names to values")
     check_size(block)
     result = interpret(block, message)
-    result.set_path(_PATHS.get(message.proto_name, message.proto_name))
+    result.set_path(message.proto_name if result._path is None else result._path)
     return result
 
 

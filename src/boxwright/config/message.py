@@ -1,4 +1,4 @@
-"""The base of every configuration message: protobuf's rules, kept by pydantic.
+"""The base of every configuration message: protobuf's rules.
 
 A message behaves as protobuf's does: a field that was never set has its default and is *absent*
 (`has`), a field set to its default is present; at most one member of a oneof is present; `float`
@@ -8,118 +8,114 @@ values.
 
 from __future__ import annotations
 
-import enum
-import math
-import struct
-import types
+import inspect
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
-from functools import cache
-from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin
-
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetCoreSchemaHandler, PrivateAttr, model_validator
-from pydantic_core import core_schema
+from typing import Any, ClassVar, Self
 
 from boxwright.base.errors import ConfigError
+from boxwright.config.field import Enum, Field, ValueProblem
+from boxwright.config.rules import Rule
 from boxwright.config.tree import Location, joined
 
-_INFINITE = {"inf": float("inf"), "infinity": float("inf"), "nan": float("nan")}
 
-
-def _to_float32(value: float) -> float:
-    """Round to float32, and return the double that prints shortest among those naming it.
-
-    protobuf stores float32: 0.1 and 0.100000001490116 are the same value there, so they are here.
-    Beyond float32's range lies infinity, as in protobuf's text format.
-    """
-    single = _single(value)
-    if not math.isfinite(single):
-        return single
-    # Without NumPy, which takes a while to import.
-    shorter = (float(f"{single:.{digits}g}") for digits in range(1, 10))
-    return next(short for short in shorter if _single(short) == single)
-
-
-def _single(value: float) -> float:
-    """Round to float32; beyond its range lies infinity."""
-    try:
-        return float(struct.unpack("<f", struct.pack("<f", value))[0])
-    except OverflowError:
-        return math.copysign(math.inf, value)
-
-
-Float = Annotated[float, AfterValidator(_to_float32)]
-Double = float
-# What lists hold where a value outside would be no hyperparameter; single fields say so themselves.
-Finite = Annotated[Float, Field(allow_inf_nan=False)]
-Positive = Annotated[Float, Field(gt=0, allow_inf_nan=False)]
-NotNegative = Annotated[Float, Field(ge=0, allow_inf_nan=False)]
-Fraction = Annotated[Float, Field(ge=0, le=1)]
-Byte = Annotated[int, Field(ge=0, le=255, strict=True)]
-Level = Annotated[int, Field(ge=0, le=16, strict=True)]
-
-
-def _range(least: int, beyond: int) -> AfterValidator:
-    """Return a check of its own: pydantic keeps one lower and one upper bound, and a field's must stay."""
-
-    def check(value: int) -> int:
-        if not least <= value < beyond:
-            raise ValueError(f"should be {least} to {beyond - 1}")
-        return value
-
-    return AfterValidator(check)
-
-
-Int32 = Annotated[int, Field(strict=True), _range(-(2**31), 2**31)]
-UInt32 = Annotated[int, Field(strict=True), _range(0, 2**32)]
-Bool = Annotated[bool, Field(strict=True)]
-String = Annotated[str, Field(strict=True)]
-
-
-class Enum(enum.IntEnum):
-    """The base of configuration enums: protobuf's names and numbers."""
-
-    @classmethod
-    def __get_pydantic_core_schema__(cls, source: type, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
-        return core_schema.no_info_before_validator_function(cls.parse, handler(source))
-
-    @classmethod
-    def parse(cls, value: object) -> object:
-        """Turn a member's name into the member; leave anything else for pydantic to judge.
-
-        Args:
-            value: A member, a member's name, or its number.
-
-        Returns:
-            The member, or `value` unchanged.
-        """
-        return cls[value] if isinstance(value, str) and value in cls.__members__ else value
-
-
-class Message(BaseModel):
+class Message:
     """A configuration message.
 
+    A subclass is a table of fields. Keywords of its `class` line: `name`, in protobuf and without its package
+    ("Ssd.MaskHead"), where it is not the class's; `oneof`, which excludes all its fields of each other; `refused`,
+    why no field of it can be used, and what to do; `removed`, fields that TensorFlow once had, each with what to do;
+    `path`, where it stands in a whole configuration, if it has one place only.
+
     Attributes:
-        proto_name: The message's name in protobuf, without its package ("Ssd.MaskHead").
+        fields: Field name to field, in the order of declaration.
+        proto_name: The message's name in protobuf.
         oneofs: For each oneof its members, of which at most one may be present.
-        refused: Why no field of the message can be used, and what to do; empty where each has a verdict of its own.
+        refused: Why no field of the message can be used; empty where each has a verdict of its own.
+        removed: Fields that TensorFlow once had, each with what to do.
+        rules: What must hold between its fields, and below them.
     """
 
-    model_config = ConfigDict(extra="forbid", validate_assignment=True, ser_json_inf_nan="constants")
-
+    fields: ClassVar[dict[str, Field]] = {}
     proto_name: ClassVar[str] = ""
     oneofs: ClassVar[dict[str, tuple[str, ...]]] = {}
     refused: ClassVar[str] = ""
+    removed: ClassVar[dict[str, str]] = {}
+    rules: ClassVar[tuple[Rule, ...]] = ()
 
-    _locations: dict[str, Location] = PrivateAttr(default_factory=dict)
     # Where the message itself begins, and its path in the whole configuration; unknown of one that was made in Python.
-    _start: Location | None = PrivateAttr(default=None)
-    _path: str | None = PrivateAttr(default=None)
+    _start: Location | None = None
+    _path: str | None = None
+    _locations: dict[str, Location]
+
+    def __init_subclass__(
+        cls,
+        *,
+        name: str = "",
+        oneof: str = "",
+        refused: str = "",
+        removed: dict[str, str] | None = None,
+        path: str | None = None,
+    ) -> None:
+        """Read the table that a subclass is."""
+        super().__init_subclass__()
+        own = {key: value for key, value in vars(cls).items() if isinstance(value, Field)}
+        annotations = inspect.get_annotations(cls)
+        for key, one in own.items():
+            one.set_type(key, annotations[key])
+            one.oneof = one.oneof or oneof
+        cls.fields, cls.proto_name, cls.refused, cls.removed = own, name or cls.__name__, refused, removed or {}
+        names = dict.fromkeys(one.oneof for one in own.values() if one.oneof)
+        cls.oneofs = {each: tuple(key for key, one in own.items() if one.oneof == each) for each in names}
+        cls._path = path
+
+    def __init__(self, **values: Any) -> None:
+        """Set the fields that are given; the others are absent.
+
+        Raises:
+            ConfigError: For an unknown field, or a value that does not fit.
+        """
+        self._locations = {}
+        for name, value in values.items():
+            setattr(self, name, value)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith("_"):
+            object.__setattr__(self, name, value)
+        elif name not in self.fields:
+            raise self.refusal("", f"there is no field {name}")
+        elif value is None and self.fields[name].default is None:
+            self.clear(name)
+        else:
+            try:
+                self._store(name, self.fields[name].read(value))
+            except ValueProblem as error:
+                raise self.refusal(name if error.index is None else f"{name}[{error.index}]", error.problem) from None
+
+    def _store(self, name: str, value: Any) -> None:
+        others = self.oneofs.get(self.fields[name].oneof, ())
+        present = next((other for other in others if other != name and self.has(other)), None)
+        if present is not None:
+            raise self.refusal(name, f"excludes {present} (oneof {self.fields[name].oneof} of {self.proto_name})")
+        self.__dict__[name] = value
+
+    def set(self, name: str, value: Any, location: Location | None) -> None:
+        """Set a field, clear the other members of its oneof, and remember the place.
+
+        Raises:
+            ValueProblem: Where the value does not fit the field.
+        """
+        value = self.fields[name].read(value)
+        for other in self.oneofs.get(self.fields[name].oneof, ()):
+            if other != name:
+                self.clear(other)
+        self.__dict__[name] = value
+        if location is not None:
+            self._locations[name] = location
 
     def has(self, name: str) -> bool:
         """Return true where the field was set, be it to its default; for a list, where it is not empty."""
-        value = self.__dict__[name]
-        return bool(value) if isinstance(value, list) else name in self.model_fields_set and value is not None
+        value = self.__dict__.get(name)
+        return bool(value) if isinstance(value, list) else name in self.__dict__
 
     def which(self, oneof: str) -> str | None:
         """Return the member's field name, or None where no member is present."""
@@ -127,7 +123,7 @@ class Message(BaseModel):
 
     def present(self) -> dict[str, Any]:
         """Return field name to value; messages stay messages."""
-        return {name: self.__dict__[name] for name in type(self).model_fields if self.has(name)}
+        return {name: self.__dict__[name] for name in self.fields if self.has(name)}
 
     def location(self, name: str) -> Location | None:
         """Return the place, or None where the field was set from Python."""
@@ -140,7 +136,7 @@ class Message(BaseModel):
             field: A field of this message, or what it holds as `field.member`; "" for the message itself.
             problem: What is wrong, and what to do, in one line.
         """
-        where = self.location(field.split(".")[0]) or self._start
+        where = self.location(field.split(".")[0].split("[")[0]) or self._start
         text = f"{self.path_of(field)}: {problem}"
         return where.error(text) if where else ConfigError(text)
 
@@ -162,27 +158,27 @@ class Message(BaseModel):
 
     def clear(self, name: str) -> None:
         """Make a field absent."""
-        spec = type(self).model_fields[name]
-        self.__dict__[name] = spec.get_default(call_default_factory=True)
-        self.model_fields_set.discard(name)
+        self.__dict__.pop(name, None)
         self._locations.pop(name, None)
+
+    def replaced(self, **values: Any) -> Self:
+        """Return a copy with other values; messages below are shared."""
+        copy = type(self)()
+        copy.__dict__.update(self.__dict__)
+        copy._locations = dict(self._locations)
+        for name, value in values.items():
+            setattr(copy, name, value)
+        return copy
 
     def to_dict(self) -> dict[str, Any]:
         """Return nested dictionaries, lists and scalars."""
-        specs = field_specs(type(self))
         return {
-            name: _plain(self.mapping(name) if specs[name].map else value) for name, value in self.present().items()
+            name: _plain(self.mapping(name) if self.fields[name].map else value)
+            for name, value in self.present().items()
         }
 
     def mapping(self, name: str) -> dict[Any, Any]:
-        """Return a field that is a map: key to value.
-
-        Args:
-            name: A field whose entries have a key and a value.
-
-        Returns:
-            The map, in the order of the source.
-        """
+        """Return a field that is a map, key to value, in the order of the source."""
         return {entry.key: entry.value for entry in getattr(self, name)}
 
     def __eq__(self, other: object) -> bool:
@@ -190,13 +186,9 @@ class Message(BaseModel):
 
     __hash__ = None  # type: ignore[assignment]  # mutable, as protobuf's messages are
 
-    @model_validator(mode="after")
-    def _check_oneofs(self) -> Message:
-        for oneof, members in self.oneofs.items():
-            present = [name for name in members if self.has(name)]
-            if len(present) > 1:
-                raise ValueError(f"{' and '.join(present)} exclude each other (oneof {oneof} of {self.proto_name})")
-        return self
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name}={value!r}" for name, value in self.present().items())
+        return f"{type(self).__name__}({values})"
 
 
 def _plain(value: object) -> object:
@@ -209,55 +201,11 @@ def _plain(value: object) -> object:
     return value.name if isinstance(value, Enum) else value
 
 
-@dataclass(frozen=True)
-class FieldSpec:
-    """What a field holds.
-
-    Attributes:
-        kind: "message", "enum", or the scalar's kind.
-        repeated: Whether the field is a list.
-        map: Whether it is a list of entries with a key and a value, as protobuf writes maps in text format.
-        type: The message or enum class, or the Python type of the scalar.
-    """
-
-    kind: Literal["message", "enum", "float", "int", "bool", "string"]
-    repeated: bool
-    type: type
-    map: bool = False
-
-
-@cache
-def field_specs(message: type[Message]) -> dict[str, FieldSpec]:
-    """Return field name to its specification, in the order of declaration."""
-    return {name: _spec(info.annotation) for name, info in message.model_fields.items()}
-
-
 def find_fields(message: Message, names: Collection[str]) -> Iterator[tuple[Message, str]]:
     """Yield every scalar that is present under one of some names, in a message or below it: its message, its field."""
-    specs = field_specs(type(message))
     for name, value in message.present().items():
-        if specs[name].kind == "message":
-            for child in value if specs[name].repeated else [value]:
+        if message.fields[name].kind == "message":
+            for child in value if message.fields[name].repeated else [value]:
                 yield from find_fields(child, names)
         elif name in names:
             yield message, name
-
-
-_SCALARS: dict[type, Literal["float", "int", "bool", "string"]] = {
-    float: "float",
-    int: "int",
-    bool: "bool",
-    str: "string",
-}
-
-
-def _spec(annotation: Any) -> FieldSpec:
-    repeated = get_origin(annotation) is list
-    inner = get_args(annotation)[0] if repeated else annotation
-    while get_origin(inner) in (Annotated, Union, types.UnionType):
-        inner = get_args(inner)[0]
-    if issubclass(inner, Message):
-        return FieldSpec("message", repeated, inner, repeated and set(inner.model_fields) == {"key", "value"})
-    if issubclass(inner, Enum):
-        return FieldSpec("enum", repeated, inner)
-    return FieldSpec(_SCALARS[inner], repeated, inner)

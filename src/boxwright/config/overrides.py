@@ -13,8 +13,9 @@ from __future__ import annotations
 import re
 
 from boxwright.base.errors import ConfigError, shortened
+from boxwright.config.field import Field
 from boxwright.config.interpret import merge, set_field, unknown_field
-from boxwright.config.message import FieldSpec, Message, field_specs
+from boxwright.config.message import Message
 from boxwright.config.text_format import parse_text
 from boxwright.config.tree import Block, Items, Location, Scalar, Value, check_size
 
@@ -73,11 +74,10 @@ def _steps(path: str, location: Location) -> list[tuple[str, int | None]]:
     return steps
 
 
-def _known(message: Message, name: str, location: Location) -> FieldSpec:
-    specs = field_specs(type(message))
-    if name not in specs:
+def _known(message: Message, name: str, location: Location) -> Field:
+    if name not in message.fields:
         raise ConfigError(f"{location.file}: {unknown_field(name, type(message))}")
-    return specs[name]
+    return message.fields[name]
 
 
 def _descend(message: Message, name: str, index: int | None, location: Location) -> Message:
@@ -117,7 +117,7 @@ def _set_item(message: Message, name: str, index: int, value: Value, path: str) 
     setattr(message, name, [*before[:index], *new, *before[index + 1 :]])
 
 
-def _read(text: str, spec: FieldSpec, location: Location) -> Value:
+def _read(text: str, spec: Field, location: Location) -> Value:
     """Read the right-hand side: text format where it looks like it, else the bare words."""
     stripped = text.strip()
     if not stripped and spec.repeated:

@@ -11,10 +11,3 @@ QUEUE = "tuning of TensorFlow's input queues"
 SHUFFLED = "each epoch is shuffled as a whole"
 TF1_EVALUATOR = "of TF1's separate evaluator"
 TF1_SERVERS = "of TF1's training on parameter servers"
-# Message → fields that TensorFlow once had and removed, which old files still have, each with what to do.
-REMOVED = {
-    "SsdFeatureExtractor": {
-        "batch_norm_trainable": "TensorFlow removed it; remove the line, and set freeze_batchnorm in ssd to keep "
-        "stored statistics",
-    }
-}

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from boxwright.base.errors import ConfigError
-from boxwright.config.field import Status, status_of, values_of
+from boxwright.config.field import Status
 from boxwright.config.interpret import nearest
-from boxwright.config.message import Message, field_specs
+from boxwright.config.message import Message
 from boxwright.config.tree import joined
 
 _DEFAULT = "set to its default"
@@ -45,12 +45,12 @@ class FieldReport:
 
 def field_status(message: type[Message], name: str) -> Status:
     """Return what becomes of a field."""
-    return Status("refused", message.refused) if message.refused else status_of(message.model_fields[name])
+    return Status("refused", message.refused) if message.refused else message.fields[name].status
 
 
 def _value_status(message: Message, name: str) -> Status | None:
     """Return the verdict on the values of a field, where it is not that on the field."""
-    values = values_of(type(message).model_fields[name])
+    values = message.fields[name].values
     if values is None:
         return None
     given = getattr(message, name)
@@ -78,7 +78,7 @@ def report(message: Message, path: str = "") -> Iterator[FieldReport]:
 
 
 def _report(message: Message, path: str, inherited: Status | None) -> Iterator[FieldReport]:
-    specs = field_specs(type(message))
+    specs = message.fields
     for name, value in message.present().items():
         status = inherited or _value_status(message, name) or field_status(type(message), name)
         if status.verdict == "refused" and not inherited and _is_default(message, name):
@@ -94,10 +94,10 @@ def _report(message: Message, path: str, inherited: Status | None) -> Iterator[F
 
 
 def _is_default(message: Message, name: str) -> bool:
-    spec = field_specs(type(message))[name]
+    spec = message.fields[name]
     if spec.kind == "message" or spec.repeated:
         return False
-    return bool(getattr(message, name) == type(message).model_fields[name].default)
+    return bool(getattr(message, name) == spec.default)
 
 
 def grouped(found: Sequence[FieldReport]) -> list[list[FieldReport]]:

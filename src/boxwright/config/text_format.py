@@ -15,7 +15,8 @@ from lark import Lark, Token, Transformer
 from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken, VisitError
 
 from boxwright.base.errors import ConfigError
-from boxwright.config.message import Enum, Message
+from boxwright.config.field import Enum
+from boxwright.config.message import Message
 from boxwright.config.tree import Block, Items, Location, Pair, Places, Scalar, Value
 
 _GRAMMAR = r"""

@@ -63,7 +63,7 @@ def _reader(config: m.TrainEvalPipelineConfig, settings: EvaluationSettings) -> 
         if number >= count:
             raise ConfigError(f"eval_input_reader[{number}] is missing; the configuration has {count}")
         found, where = config.eval_input_reader[number], f"eval_input_reader[{number}]"
-    return found if every is None else found.model_copy(update={"sample_1_of_n_examples": every}), where
+    return found if every is None else found.replaced(sample_1_of_n_examples=every), where
 
 
 def counted_categories(data: EvaluationData) -> Categories:

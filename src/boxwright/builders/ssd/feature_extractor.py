@@ -186,7 +186,7 @@ def _mnasfpn(request: BackboneRequest) -> FeatureExtractor:
         return divisible(channels * config.depth_multiplier, config.min_depth)
 
     # TF's takes nothing from the hyperparameters.
-    plain = config.model_copy(update={"override_base_feature_extractor_hyperparams": False})
+    plain = config.replaced(override_base_feature_extractor_hyperparams=False)
     backbone = build_backbone("mobilenet_v2_blocks", (3, 4, 5), replace(request, config=plain))
     neck = MnasFpn(backbone.module.channels, scaled(pyramid.additional_layer_depth), scaled)
     return FeatureExtractor(backbone, BuiltNeck(neck, neck.channels))

@@ -3,31 +3,20 @@
 Names, types, defaults and oneofs are those of the TensorFlow Object Detection API.
 """
 
-from typing import ClassVar
-
-from boxwright.config.field import Field
-from boxwright.config.message import Bool, Int32, Message
+from boxwright.config.field import field
+from boxwright.config.message import Message
 from boxwright.config.reasons import QUANTIZATION
 
 
 class Quantization(Message):
     """Quantization-aware training (TF1 graph rewriting)."""
 
-    proto_name: ClassVar[str] = "Quantization"
-
-    delay: Int32 = Field(
-        500000, no_effect=QUANTIZATION, description="Training step at which simulated quantization starts."
-    )
-    weight_bits: Int32 = Field(8, no_effect=QUANTIZATION, description="Bits per weight; only 8 is supported.")
-    activation_bits: Int32 = Field(8, no_effect=QUANTIZATION, description="Bits per activation; only 8 is supported.")
-    symmetric: Bool = Field(False, no_effect=QUANTIZATION, description="Use value ranges centered on 0.")
-
+    delay: int = field(500000, "Training step at which simulated quantization starts.", no_effect=QUANTIZATION)
+    weight_bits: int = field(8, "Bits per weight; only 8 is supported.", no_effect=QUANTIZATION)
+    activation_bits: int = field(8, "Bits per activation; only 8 is supported.", no_effect=QUANTIZATION)
+    symmetric: bool = field(False, "Use value ranges centered on 0.", no_effect=QUANTIZATION)
 
 class GraphRewriter(Message):
     """Changes made to the model graph, such as quantization-aware training."""
 
-    proto_name: ClassVar[str] = "GraphRewriter"
-
-    quantization: Quantization | None = Field(
-        None, no_effect=QUANTIZATION, description="Train with simulated 8-bit quantization."
-    )
+    quantization: Quantization | None = field(None, "Train with simulated 8-bit quantization.", no_effect=QUANTIZATION)

@@ -3,10 +3,8 @@
 Names, types, defaults and oneofs are those of the TensorFlow Object Detection API.
 """
 
-from typing import ClassVar
-
-from boxwright.config.field import Field
-from boxwright.config.message import Enum, Int32, Message, String
+from boxwright.config.field import Enum, field, number
+from boxwright.config.message import Message
 
 
 class LVISFrequency(Enum):
@@ -17,54 +15,31 @@ class LVISFrequency(Enum):
     COMMON = 2
     RARE = 3
 
-
-class StringIntLabelMapItemKeypointMap(Message):
+class StringIntLabelMapItemKeypointMap(Message, name="StringIntLabelMapItem.KeypointMap"):
     """One keypoint of a class."""
 
-    proto_name: ClassVar[str] = "StringIntLabelMapItem.KeypointMap"
-
-    id: Int32 = Field(0, description="Index of the keypoint, unique over the whole label map, from 0.")
-    label: String = Field("", description="Keypoint name, unique over the whole label map.")
-
+    id: int = field(0, "Index of the keypoint, unique over the whole label map, from 0.")
+    label: str = field("", "Keypoint name, unique over the whole label map.")
 
 class StringIntLabelMapItem(Message):
     """One class of the label map."""
 
-    proto_name: ClassVar[str] = "StringIntLabelMapItem"
-
-    name: String = Field("", description="Class name as it appears in the data (class text).")
-    id: Int32 = Field(
-        0, ge=0, description="Class number as it appears in the data; start at 1, 0 is reserved for background."
-    )
-    display_name: String = Field("", description="Readable class name for display; empty = use name.")
-    keypoints: list[StringIntLabelMapItemKeypointMap] = Field(
-        default_factory=list, description="Keypoints of this class."
-    )
-    ancestor_ids: list[Int32] = Field(
-        default_factory=list,
-        no_effect="only read with expand_labels_hierarchy",
-        description="Ids of the more general classes above this one.",
-    )
-    descendant_ids: list[Int32] = Field(
-        default_factory=list,
-        no_effect="only read with expand_labels_hierarchy",
-        description="Ids of the more specific classes below this one.",
-    )
-    frequency: LVISFrequency = Field(
-        LVISFrequency.UNSPECIFIED,
-        no_effect="only read by the LVIS evaluator",
-        description="LVIS frequency group of the class: FREQUENT, COMMON, RARE or UNSPECIFIED.",
-    )
-    instance_count: Int32 = Field(
-        0,
-        no_effect="only read by the LVIS evaluator",
-        description="Number of annotated objects of this class in the data set (LVIS).",
-    )
-
+    name: str = field("", "Class name as it appears in the data (class text).")
+    id: int = number(0, "[0, inf)", "Class number as it appears in the data; start at 1, 0 is reserved for background.")
+    display_name: str = field("", "Readable class name for display; empty = use name.")
+    keypoints: list[StringIntLabelMapItemKeypointMap] = field([], "Keypoints of this class.")
+    ancestor_ids: list[int] = field([],
+        "Ids of the more general classes above this one.", no_effect="only read with expand_labels_hierarchy")
+    descendant_ids: list[int] = field([],
+        "Ids of the more specific classes below this one.", no_effect="only read with expand_labels_hierarchy")
+    frequency: LVISFrequency = field(LVISFrequency.UNSPECIFIED,
+        "LVIS frequency group of the class: FREQUENT, COMMON, RARE or UNSPECIFIED.",
+        no_effect="only read by the LVIS evaluator")
+    instance_count: int = field(0,
+        "Number of annotated objects of this class in the data set (LVIS).",
+        no_effect="only read by the LVIS evaluator")
 
 class StringIntLabelMap(Message):
     """Label map: the list of classes."""
 
-    proto_name: ClassVar[str] = "StringIntLabelMap"
-
-    item: list[StringIntLabelMapItem] = Field(default_factory=list, description="One class; repeat for each class.")
+    item: list[StringIntLabelMapItem] = field([], "One class; repeat for each class.")

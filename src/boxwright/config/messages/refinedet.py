@@ -3,10 +3,8 @@
 What is left out is as in the authors' Caffe code.
 """
 
-from typing import ClassVar
-
-from boxwright.config.field import Field, Values
-from boxwright.config.message import Bool, Enum, Float, Int32, Level, Message, String
+from boxwright.config.field import Enum, Values, field, number
+from boxwright.config.message import Message
 from boxwright.config.messages.anchor_generator import AnchorGenerator
 from boxwright.config.messages.box_coder import BoxCoder
 from boxwright.config.messages.hyperparams import Hyperparams
@@ -22,7 +20,6 @@ class ObjectAnchors(Enum):
     REFINED = 0
     TILED = 1
 
-
 class RefineDetPreset(Enum):
     """Published settings of suppression."""
 
@@ -30,150 +27,90 @@ class RefineDetPreset(Enum):
     PAPER = 1
     CAFFE_COCO = 2
 
-
 class AnchorRefinement(Message):
     """The anchor refinement module (ARM): is there an object, and where rather (an extension of Boxwright)."""
 
-    proto_name: ClassVar[str] = "AnchorRefinement"
-
-    matcher: Matcher | None = Field(
-        None, description="How tiled anchors are matched; without, bipartite_argmax_matcher with 0.5."
-    )
-    loss: Loss | None = Field(
-        None, description="Losses of this module; without, softmax, smooth L1 and three negatives to a positive."
-    )
-    objectness_threshold: Float = Field(
-        0.01,
-        allow_inf_nan=False,
-        description="Negative anchor filtering: anchors less likely to hold an object (1 - θ) are no negatives of the "
-        "second step, and are not detected; 0 filters nothing.",
-    )
-    object_anchors: ObjectAnchors = Field(
-        ObjectAnchors.REFINED,
-        description="REFINED: two-step regression, the second step starts where the first ended; TILED: from the "
-        "anchors as they were laid.",
-    )
-    filter_levels: list[Level] = Field(
-        default_factory=list,
-        description="Levels on which anchors are filtered, and the first step learns objects; level 3 has stride 8; "
-        "default: all (on the fine ones: SRN's two-step classification).",
-    )
-    refine_levels: list[Level] = Field(
-        default_factory=list,
-        description="Levels whose second step starts where the first ended, and whose boxes the first step learns; "
-        "default: all (on the coarse ones: SRN's two-step regression).",
-    )
-
+    matcher: Matcher | None = field(None, "How tiled anchors are matched; without, bipartite_argmax_matcher with 0.5.")
+    loss: Loss | None = field(None,
+        "Losses of this module; without, softmax, smooth L1 and three negatives to a positive.")
+    objectness_threshold: float = number(0.01, "(-inf, inf)",
+        "Negative anchor filtering: anchors less likely to hold an object (1 - θ) are no negatives of the second "
+        "step, and are not detected; 0 filters nothing.")
+    object_anchors: ObjectAnchors = field(ObjectAnchors.REFINED,
+        "REFINED: two-step regression, the second step starts where the first ended; TILED: from the anchors as they "
+        "were laid.")
+    filter_levels: list[int] = number([], "[0, 16]",
+        "Levels on which anchors are filtered, and the first step learns objects; level 3 has stride 8; default: all "
+        "(on the fine ones: SRN's two-step classification).")
+    refine_levels: list[int] = number([], "[0, 16]",
+        "Levels whose second step starts where the first ended, and whose boxes the first step learns; default: all "
+        "(on the coarse ones: SRN's two-step regression).")
 
 class TransferConnection(Message):
     """The transfer connection blocks (TCB): features for the second step, coarse to fine (an extension)."""
 
-    proto_name: ClassVar[str] = "TransferConnection"
-
-    depth: Int32 = Field(256, le=8192, gt=0, description="Channels of every level.")
-    deconvolution_kernel_size: Int32 = Field(
-        2,
-        ge=1,
-        le=63,
-        description="Side of the kernel that doubles a coarser level: 2 as released, 4 as in the paper's figure.",
-    )
-    conv_hyperparams: Hyperparams | None = Field(
-        None, description="Regularizer, initializer, activation and batch norm; without, the model's."
-    )
-
+    depth: int = number(256, "(0, 8192]", "Channels of every level.")
+    deconvolution_kernel_size: int = number(2, "[1, 63]",
+        "Side of the kernel that doubles a coarser level: 2 as released, 4 as in the paper's figure.")
+    conv_hyperparams: Hyperparams | None = field(None,
+        "Regularizer, initializer, activation and batch norm; without, the model's.")
 
 class ResidualBody(Message):
     """A bottleneck before the predictors of each level, as with ResNet-101 (an extension of Boxwright)."""
 
-    proto_name: ClassVar[str] = "ResidualBody"
-
-    width: Int32 = Field(256, le=8192, gt=0, description="Channels inside the bottleneck.")
-    depth: Int32 = Field(1024, le=8192, gt=0, description="Channels that it hands on.")
-    conv_hyperparams: Hyperparams | None = Field(
-        None, description="Regularizer, initializer, activation and batch norm; without, the model's."
-    )
-
+    width: int = number(256, "(0, 8192]", "Channels inside the bottleneck.")
+    depth: int = number(1024, "(0, 8192]", "Channels that it hands on.")
+    conv_hyperparams: Hyperparams | None = field(None,
+        "Regularizer, initializer, activation and batch norm; without, the model's.")
 
 class RefineDetFeatureExtractor(Message):
     """Backbone and coarser maps, of strides 8, 16, 32 and so on; how many follows from the anchors."""
 
-    proto_name: ClassVar[str] = "RefineDetFeatureExtractor"
-
-    type: String = Field(
-        "",
-        values=Values(("refinedet_vgg16", "refinedet_resnet101", "refinedet_mobilenet_v2"), prefix="timm/"),
-        description="Backbone: refinedet_vgg16, refinedet_resnet101, refinedet_mobilenet_v2 or timm/NAME.",
-    )
-    pretrained: Bool = Field(
-        False,
-        description="Fetch the weights of timm/NAME when a run starts afresh, once, from Hugging Face's hub "
-        "(an extension of Boxwright).",
-    )
-    depth_multiplier: Float = Field(
-        1.0, gt=0, le=100, description="Factor on the channels of refinedet_mobilenet_v2 and of coarser maps."
-    )
-    min_depth: Int32 = Field(16, ge=0, le=8192, description="Fewest channels a layer may have after that factor.")
-    conv_hyperparams: Hyperparams | None = Field(
-        None, description="Regularizer, initializer, activation and batch norm of the coarser maps' convolutions."
-    )
-    override_base_feature_extractor_hyperparams: Bool = Field(
-        False, description="Apply conv_hyperparams to the backbone too, in place of the backbone's own defaults."
-    )
-    use_explicit_padding: Bool = Field(
-        False, description="Pad inputs symmetrically by kernel size, then convolve VALID, instead of SAME padding."
-    )
-    use_depthwise: Bool = Field(False, description="Use depthwise separable convolutions in the coarser maps.")
-
+    type: str = field("",
+        "Backbone: refinedet_vgg16, refinedet_resnet101, refinedet_mobilenet_v2 or timm/NAME.",
+        values=Values(('refinedet_vgg16', 'refinedet_resnet101', 'refinedet_mobilenet_v2'), prefix='timm/'))
+    pretrained: bool = field(False,
+        "Fetch the weights of timm/NAME when a run starts afresh, once, from Hugging Face's hub (an extension of "
+        "Boxwright).")
+    depth_multiplier: float = number(1.0, "(0, 100]",
+        "Factor on the channels of refinedet_mobilenet_v2 and of coarser maps.")
+    min_depth: int = number(16, "[0, 8192]", "Fewest channels a layer may have after that factor.")
+    conv_hyperparams: Hyperparams | None = field(None,
+        "Regularizer, initializer, activation and batch norm of the coarser maps' convolutions.")
+    override_base_feature_extractor_hyperparams: bool = field(False,
+        "Apply conv_hyperparams to the backbone too, in place of the backbone's own defaults.")
+    use_explicit_padding: bool = field(False,
+        "Pad inputs symmetrically by kernel size, then convolve VALID, instead of SAME padding.")
+    use_depthwise: bool = field(False, "Use depthwise separable convolutions in the coarser maps.")
 
 class RefineDet(Message):
     """Single-shot refinement detector: anchors are refined, then classified (an extension of Boxwright)."""
 
-    proto_name: ClassVar[str] = "RefineDet"
-
-    num_classes: Int32 = Field(0, ge=0, le=100000, description="Number of object classes, background not counted.")
-    image_resizer: ImageResizer | None = Field(
-        None, description="How input images are resized; sides must fit the coarsest level's stride."
-    )
-    feature_extractor: RefineDetFeatureExtractor | None = Field(
-        None, description="Backbone: refinedet_vgg16, refinedet_resnet101, refinedet_mobilenet_v2 or timm/NAME."
-    )
-    conv_hyperparams: Hyperparams | None = Field(
-        None,
-        description="Regularizer, initializer and activation of transfer connection, bodies and predictors; the "
-        "extractor has its own.",
-    )
-    anchor_generator: AnchorGenerator | None = Field(
-        None, description="Layout of the anchor boxes; without, one scale of 4 strides with ratios 1, 2, 1/2."
-    )
-    box_coder: BoxCoder | None = Field(
-        None, description="How boxes are encoded, in both steps; without, faster_rcnn_box_coder."
-    )
-    anchor_refinement: AnchorRefinement | None = Field(
-        None, description="First step; without it the detector looks once, as SSD."
-    )
-    transfer_connection: TransferConnection | None = Field(
-        None, description="Features of the second step; without, those of the first, as SSD."
-    )
-    residual_body: ResidualBody | None = Field(None, description="A bottleneck before every predictor; without, none.")
-    align_second_step: Bool = Field(
-        False,
-        description="Let the second step's 3×3 predictors look at the boxes that it starts from, one for each anchor "
-        "shape (RefineDet++'s alignment convolution); needs anchor_refinement, excludes residual_body.",
-    )
-    matcher: Matcher | None = Field(
-        None, description="How the second step's anchors are matched; without, bipartite_argmax_matcher with 0.5."
-    )
-    loss: Loss | None = Field(
-        None, description="Losses of the second step; without, softmax, smooth L1 and three negatives to a positive."
-    )
-    post_processing: PostProcessing | None = Field(
-        None, description="Score conversion and suppression; excludes inference_preset."
-    )
-    inference_preset: RefineDetPreset = Field(
-        RefineDetPreset.CAFFE,
-        description="CAFFE: best 1000 of each class before suppression at 0.45, 500 after; PAPER: best 400 of the "
-        "image before, 200 after; CAFFE_COCO: as CAFFE, then scores are lowered linearly by overlaps above 0.3.",
-    )
-    freeze_batchnorm: Bool = Field(
-        False, description="Keep batch-norm layers in inference mode during training; useful for small batches."
-    )
+    num_classes: int = number(0, "[0, 100000]", "Number of object classes, background not counted.")
+    image_resizer: ImageResizer | None = field(None,
+        "How input images are resized; sides must fit the coarsest level's stride.")
+    feature_extractor: RefineDetFeatureExtractor | None = field(None,
+        "Backbone: refinedet_vgg16, refinedet_resnet101, refinedet_mobilenet_v2 or timm/NAME.")
+    conv_hyperparams: Hyperparams | None = field(None,
+        "Regularizer, initializer and activation of transfer connection, bodies and predictors; the extractor has its "
+        "own.")
+    anchor_generator: AnchorGenerator | None = field(None,
+        "Layout of the anchor boxes; without, one scale of 4 strides with ratios 1, 2, 1/2.")
+    box_coder: BoxCoder | None = field(None, "How boxes are encoded, in both steps; without, faster_rcnn_box_coder.")
+    anchor_refinement: AnchorRefinement | None = field(None, "First step; without it the detector looks once, as SSD.")
+    transfer_connection: TransferConnection | None = field(None,
+        "Features of the second step; without, those of the first, as SSD.")
+    residual_body: ResidualBody | None = field(None, "A bottleneck before every predictor; without, none.")
+    align_second_step: bool = field(False,
+        "Let the second step's 3×3 predictors look at the boxes that it starts from, one for each anchor shape "
+        "(RefineDet++'s alignment convolution); needs anchor_refinement, excludes residual_body.")
+    matcher: Matcher | None = field(None,
+        "How the second step's anchors are matched; without, bipartite_argmax_matcher with 0.5.")
+    loss: Loss | None = field(None,
+        "Losses of the second step; without, softmax, smooth L1 and three negatives to a positive.")
+    post_processing: PostProcessing | None = field(None, "Score conversion and suppression; excludes inference_preset.")
+    inference_preset: RefineDetPreset = field(RefineDetPreset.CAFFE,
+        "CAFFE: best 1000 of each class before suppression at 0.45, 500 after; PAPER: best 400 of the image before, "
+        "200 after; CAFFE_COCO: as CAFFE, then scores are lowered linearly by overlaps above 0.3.")
+    freeze_batchnorm: bool = field(False,
+        "Keep batch-norm layers in inference mode during training; useful for small batches.")

@@ -3,10 +3,8 @@
 What is left out is as in the authors' released graph; training, which was not released, as in the paper.
 """
 
-from typing import ClassVar
-
-from boxwright.config.field import Field
-from boxwright.config.message import Bool, Enum, Float, Int32, Level, Message
+from boxwright.config.field import Enum, field, number
+from boxwright.config.message import Message
 from boxwright.config.messages.anchor_generator import AnchorGenerator
 from boxwright.config.messages.box_coder import BoxCoder
 from boxwright.config.messages.cascade import ClassifierBackbone, LevelCandidates
@@ -23,94 +21,54 @@ class SrnPreset(Enum):
     RELEASED = 0
     PAPER = 1
 
-
 class TwoStepClassification(Message):
     """Selective two-step classification (STC): anchors that the first step rules out (an extension of Boxwright)."""
 
-    proto_name: ClassVar[str] = "TwoStepClassification"
-
-    levels: list[Level] = Field(
-        default_factory=list, description="Levels, 2 to 7, on which the first step filters; default: 2, 3 and 4."
-    )
-    objectness_threshold: Float = Field(
-        0.01,
-        gt=0,
-        lt=1,
-        description="Anchors less likely to hold an object (1 - θ) are no negatives of the second step, nor detected.",
-    )
-
+    levels: list[int] = number([], "[0, 16]", "Levels, 2 to 7, on which the first step filters; default: 2, 3 and 4.")
+    objectness_threshold: float = number(0.01, "(0, 1)",
+        "Anchors less likely to hold an object (1 - θ) are no negatives of the second step, nor detected.")
 
 class TwoStepRegression(Message):
     """Selective two-step regression (STR): anchors that the first step moves (an extension of Boxwright)."""
 
-    proto_name: ClassVar[str] = "TwoStepRegression"
-
-    levels: list[Level] = Field(
-        default_factory=list,
-        description="Levels, 2 to 7, whose second step starts from the first's boxes; default: 5, 6 and 7.",
-    )
-
+    levels: list[int] = number([], "[0, 16]",
+        "Levels, 2 to 7, whose second step starts from the first's boxes; default: 5, 6 and 7.")
 
 class Srn(Message):
     """Selective refinement network: two steps, each used where it helps (an extension of Boxwright)."""
 
-    proto_name: ClassVar[str] = "Srn"
-
-    num_classes: Int32 = Field(0, ge=0, le=100000, description="Number of object classes, background not counted.")
-    image_resizer: ImageResizer | None = Field(None, description="How input images are resized.")
-    feature_extractor: ClassifierBackbone | None = Field(
-        None, description="Backbone, of which maps of strides 4 to 32 are taken."
-    )
-    depth: Int32 = Field(256, ge=4, le=8192, multiple_of=4, description="Channels of every level and of the head.")
-    align_corners: Bool = Field(
-        True,
-        description="Enlarge coarser maps with corner pixels on each other, as in the PyTorch of the release; false "
-        "as later ones do.",
-    )
-    receptive_field_enhancement: Bool = Field(
-        True, description="Long, thin kernels in the head's towers (RFE); false for plain towers."
-    )
-    share_head: Bool = Field(
-        True, description="One head for both steps, as released; false for one each, as in the paper."
-    )
-    conv_hyperparams: Hyperparams | None = Field(
-        None,
-        description="Regularizer, initializer, activation and batch norm of maps and head; without, normal kernels of "
-        "0.01, ReLU, no batch norm. The maps' convolutions take its kernels alone.",
-    )
-    anchor_generator: AnchorGenerator | None = Field(
-        None,
-        description="Layout of the anchor boxes of levels 2 to 7, as many on each; without, two of 2 and 2√2 strides, "
-        "1.25 times as high as wide.",
-    )
-    box_coder: BoxCoder | None = Field(
-        None, description="How boxes are encoded, in both steps; without, as released: from pixel centre to centre."
-    )
-    two_step_classification: TwoStepClassification | None = Field(
-        None, description="STC; without, the first step filters nothing."
-    )
-    two_step_regression: TwoStepRegression | None = Field(
-        None, description="STR; without, boxes are predicted once. Without both there is no first step."
-    )
-    first_matcher: Matcher | None = Field(
-        None, description="How the first step's anchors are matched; without, argmax_matcher with 0.7 and 0.3."
-    )
-    first_loss: Loss | None = Field(None, description="Losses of the first step; without, focal and smooth L1.")
-    matcher: Matcher | None = Field(
-        None, description="How the second step's anchors are matched; without, argmax_matcher with 0.5 and 0.4."
-    )
-    loss: Loss | None = Field(None, description="Losses of the second step; without, focal and smooth L1.")
-    level_candidates: LevelCandidates | None = Field(
-        None, description="Which scores take part in suppression; without, as inference_preset says."
-    )
-    post_processing: PostProcessing | None = Field(
-        None, description="Score conversion and suppression; excludes inference_preset."
-    )
-    inference_preset: SrnPreset = Field(
-        SrnPreset.RELEASED,
-        description="RELEASED: best 6000 of each level, suppression at 0.4; PAPER: best 2000, at 0.5. Both take scores "
-        "above 0.05, any on maps of fewer than 120 cells, and keep 750.",
-    )
-    freeze_batchnorm: Bool = Field(
-        False, description="Keep batch-norm layers in inference mode during training; useful for small batches."
-    )
+    num_classes: int = number(0, "[0, 100000]", "Number of object classes, background not counted.")
+    image_resizer: ImageResizer | None = field(None, "How input images are resized.")
+    feature_extractor: ClassifierBackbone | None = field(None, "Backbone, of which maps of strides 4 to 32 are taken.")
+    depth: int = number(256, "[4, 8192]", "Channels of every level and of the head.", multiple_of=4)
+    align_corners: bool = field(True,
+        "Enlarge coarser maps with corner pixels on each other, as in the PyTorch of the release; false as later ones "
+        "do.")
+    receptive_field_enhancement: bool = field(True,
+        "Long, thin kernels in the head's towers (RFE); false for plain towers.")
+    share_head: bool = field(True, "One head for both steps, as released; false for one each, as in the paper.")
+    conv_hyperparams: Hyperparams | None = field(None,
+        "Regularizer, initializer, activation and batch norm of maps and head; without, normal kernels of 0.01, ReLU, "
+        "no batch norm. The maps' convolutions take its kernels alone.")
+    anchor_generator: AnchorGenerator | None = field(None,
+        "Layout of the anchor boxes of levels 2 to 7, as many on each; without, two of 2 and 2√2 strides, 1.25 times "
+        "as high as wide.")
+    box_coder: BoxCoder | None = field(None,
+        "How boxes are encoded, in both steps; without, as released: from pixel centre to centre.")
+    two_step_classification: TwoStepClassification | None = field(None, "STC; without, the first step filters nothing.")
+    two_step_regression: TwoStepRegression | None = field(None,
+        "STR; without, boxes are predicted once. Without both there is no first step.")
+    first_matcher: Matcher | None = field(None,
+        "How the first step's anchors are matched; without, argmax_matcher with 0.7 and 0.3.")
+    first_loss: Loss | None = field(None, "Losses of the first step; without, focal and smooth L1.")
+    matcher: Matcher | None = field(None,
+        "How the second step's anchors are matched; without, argmax_matcher with 0.5 and 0.4.")
+    loss: Loss | None = field(None, "Losses of the second step; without, focal and smooth L1.")
+    level_candidates: LevelCandidates | None = field(None,
+        "Which scores take part in suppression; without, as inference_preset says.")
+    post_processing: PostProcessing | None = field(None, "Score conversion and suppression; excludes inference_preset.")
+    inference_preset: SrnPreset = field(SrnPreset.RELEASED,
+        "RELEASED: best 6000 of each level, suppression at 0.4; PAPER: best 2000, at 0.5. Both take scores above "
+        "0.05, any on maps of fewer than 120 cells, and keep 750.")
+    freeze_batchnorm: bool = field(False,
+        "Keep batch-norm layers in inference mode during training; useful for small batches.")
