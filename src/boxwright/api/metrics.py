@@ -28,13 +28,16 @@ def metrics_of(
     overrides: Sequence[str] = (),
     **settings: Any,
 ) -> dict[str, float]:
-    """Return TF's metric names to values.
+    """Evaluate a model.
 
     Args:
         model: What is open, or where a run, a checkpoint or an exported file is.
         config: Whose eval_config and eval_input_reader are taken; None for the model's own.
         overrides: Changes of it.
         **settings: Of `EvaluationSettings`.
+
+    Returns:
+        TF's metric names to values.
 
     Raises:
         BoxwrightError: Where model, configuration or data cannot be used.
