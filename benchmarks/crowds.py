@@ -42,11 +42,6 @@ class CrowdsDataset:
         self.name = f"crowds({count}, seed {seed})"
         self.categories = Categories((Category(0, 1, "face"),))
 
-    @property
-    def parts(self) -> tuple[int, ...]:
-        """One source."""
-        return (len(self),)
-
     def __len__(self) -> int:
         return self.count
 

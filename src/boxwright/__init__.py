@@ -1,7 +1,6 @@
 """Boxwright: object detectors described by one pipeline.config, on PyTorch."""
 
 from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from boxwright.base.threads import prepare_threads
@@ -101,6 +100,8 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
+        from importlib.metadata import version  # takes longer than all else here
+
         return version("boxwright")
     for module, names in _HOMES.items():
         if name in names:

@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from boxwright.base.errors import BoxwrightError, ConfigError
+from boxwright.base.errors import BoxwrightError, ConfigError, first_line
 
 T = TypeVar("T")
 _LOG = logging.getLogger("boxwright")
@@ -93,11 +93,6 @@ def without_wait(value: Tensor, device: torch.device) -> Tensor:
     if device.type != "cuda" or value.device.type != "cpu":
         return value.to(device)
     return value.pin_memory().to(device, non_blocking=True)  # from other memory it would wait for that work
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of what an error says; of one that says nothing, its type."""
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -12,7 +12,7 @@ import boxwright as bw
 from boxwright.autoconfig.start import init_config, start_run
 from boxwright.autoconfig.wishes import Wishes
 from boxwright.builders.input_reader import build_dataset
-from boxwright.evaluation.parts import open_evaluation
+from boxwright.evaluation.data import open_evaluation_data
 from boxwright.evaluation.settings import EvaluationSettings
 from tests.autoconfig.datasets import coco, roboflow_coco, roboflow_yolo, tfrecords, voc, yolo
 
@@ -39,7 +39,7 @@ def test_what_is_written_trains(name: str, tmp_path: Path) -> None:
     }  # fmt: skip
     config = bw.load_config(out)
     train = build_dataset(config.train_input_reader, "train_input_reader")
-    held_out = open_evaluation(config, EvaluationSettings(), train.categories).dataset
+    held_out = open_evaluation_data(config, EvaluationSettings(), train.categories).dataset
     counts = (16, 4) if name == "voc" else (20, 6)
     assert (len(train), len(held_out)) == counts
     run = bw.train(

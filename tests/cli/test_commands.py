@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from boxwright.base.errors import BoxwrightError
+from boxwright.cli.commands import COMMANDS, load_command
 from boxwright.cli.console import console, errors
 from boxwright.cli.main import app, main
 from tests.conftest import SMALL_MODEL
@@ -247,15 +248,11 @@ def _options() -> list[tuple[str, Any]]:
     """List every option of every command, with the command's name."""
     import typer.main
 
-    from boxwright.cli.main import app
-
-    found: list[tuple[str, Any]] = []
-    waiting: list[tuple[str, Any]] = [("boxwright", typer.main.get_command(app))]
-    while waiting:
-        name, command = waiting.pop()
-        waiting += [(f"{name} {verb}", inner) for verb, inner in getattr(command, "commands", {}).items()]
-        found += [(name, parameter) for parameter in command.params if parameter.param_type_name == "option"]
-    return found
+    commands: list[tuple[str, Any]] = [("boxwright", typer.main.get_command(app))]
+    commands += [(f"boxwright {verb}", load_command(verb)) for verb in COMMANDS]
+    config = load_command("config")
+    commands += [(f"boxwright config {verb}", command) for verb, command in config.commands.items()]
+    return [(name, one) for name, command in commands for one in command.params if one.param_type_name == "option"]
 
 
 def test_options_are_spelled_one_way_and_explained() -> None:
@@ -272,13 +269,11 @@ def test_options_are_spelled_one_way_and_explained() -> None:
 def test_every_option_takes_hyphens_too() -> None:
     import typer.main
 
-    from boxwright.cli.main import app
-
     group: Any = typer.main.get_command(app)
     top = group.make_context("boxwright", ["train"], resilient_parsing=True)
     checked = 0
     for verb in ("train", "evaluate", "predict", "convert", "export", "inspect", "demo"):
-        command = group.commands[verb]
+        command = load_command(verb)
         for option in (p for p in command.params if p.param_type_name == "option" and "_" in p.opts[0]):
             words = [option.opts[0].replace("_", "-"), *([] if option.is_flag else ["1"])]
             context = command.make_context(verb, words, parent=top, resilient_parsing=True)

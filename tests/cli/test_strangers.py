@@ -15,7 +15,8 @@ import boxwright as bw
 from boxwright.cli.main import app
 from boxwright.config import load_config, parse_message
 from boxwright.config.overrides import apply_override
-from boxwright.data.convert import open_dataset, write_tfrecords
+from boxwright.data.convert import write_tfrecords
+from boxwright.data.formats import open_dataset
 from boxwright.data.image_io import encode_png
 from boxwright.data.label_map import load_label_map
 from boxwright.data.record_classes import classes_of_records

@@ -176,14 +176,12 @@ def test_options_by_other_names_are_answered(words: list[str], wanted: str) -> N
 def test_answers_name_options_that_are_there() -> None:
     import re
 
-    import typer.main
-
+    from boxwright.cli.commands import load_command
     from boxwright.cli.words import OTHER_NAMES
 
-    group: Any = typer.main.get_command(app)
     for name, answers in OTHER_NAMES.items():
-        known = {flag for param in group.commands[name].params for flag in param.opts}
-        train = {flag for param in group.commands["train"].params for flag in param.opts}
+        known = {flag for param in load_command(name).params for flag in param.opts}
+        train = {flag for param in load_command("train").params for flag in param.opts}
         for other, answer in answers.items():
             assert f"--{other}" not in known, (name, other)
             elsewhere = train if "boxwright train" in answer else {"--min_score"} if "predict has" in answer else set()

@@ -10,7 +10,7 @@ from boxwright.builders.evaluation import EvaluationPlan, build_evaluation
 from boxwright.config import messages as m
 from boxwright.config import parse_message
 from boxwright.data.shapes import ShapesDataset
-from boxwright.evaluation.run import _looked_at
+from boxwright.evaluation.network import detect_with_losses
 from boxwright.types import Detections
 from tests.cuda.families import FakeRun
 
@@ -25,4 +25,4 @@ def look(run: FakeRun) -> list[Detections]:
     dataset = ShapesDataset(2, seed=0, size=(96, 128))
     run.detector.eval()
     with mock.patch.object(Detections, "arrays", lambda found: found), torch.no_grad():
-        return [one for one, _ in _looked_at(run.detector, _plan(), [dataset[0], dataset[1]], 0)]
+        return [one for one, _ in detect_with_losses(run.detector, _plan(), [dataset[0], dataset[1]], 0)]

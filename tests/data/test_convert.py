@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from boxwright.base.errors import DataError
-from boxwright.data.convert import open_dataset, write_coco, write_tfrecords, write_voc
+from boxwright.data.convert import write_coco, write_tfrecords, write_voc
 from boxwright.data.dataset import Dataset
+from boxwright.data.formats import open_dataset
 from boxwright.data.shapes import ShapesDataset
 from boxwright.data.survey import survey_dataset
 from boxwright.data.tfrecord import TFRecordFile, write_records

@@ -20,7 +20,8 @@ import boxwright as bw
 from boxwright.base.errors import DataError, OutputError
 from boxwright.base.files import MARKER
 from boxwright.data.coco import CocoDataset
-from boxwright.data.convert import open_dataset, write_coco, write_tfrecords, write_voc
+from boxwright.data.convert import write_coco, write_tfrecords, write_voc
+from boxwright.data.formats import open_dataset
 from boxwright.data.image_io import decode_image, encode_jpeg, encode_png
 from boxwright.data.reading import checked_sample, reading
 from boxwright.data.shapes import ShapesDataset

@@ -10,6 +10,7 @@ import pytest
 import boxwright as bw
 from boxwright.builders.input_reader import build_dataset
 from boxwright.config import messages as m
+from boxwright.data.dataset import source_sizes
 from boxwright.data.listed import ListedDataset, read_sample_list, sample_list_text
 from boxwright.data.shapes import ShapesDataset
 
@@ -20,7 +21,7 @@ def test_the_samples_of_the_list_in_its_order() -> None:
     rows = [(number, DATA[number].filename) for number in (7, 2, 3)]
     listed = ListedDataset(DATA, rows, "train.txt")
     assert len(listed) == 3
-    assert listed.parts == (3,)
+    assert source_sizes(listed) == (3,)
     assert listed.categories == DATA.categories
     for index, (number, name) in enumerate(rows):
         assert listed[index].filename == name

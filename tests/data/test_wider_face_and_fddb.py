@@ -18,8 +18,10 @@ from boxwright.builders.input_reader import build_dataset
 from boxwright.config import messages as m
 from boxwright.config import parse_message
 from boxwright.data.coco import CocoDataset
-from boxwright.data.convert import detect_format, open_dataset, write_coco, write_tfrecords, write_voc
+from boxwright.data.convert import write_coco, write_tfrecords, write_voc
+from boxwright.data.dataset import source_sizes
 from boxwright.data.fddb import FddbDataset, ellipse_boxes
+from boxwright.data.formats import detect_format, open_dataset
 from boxwright.data.tfrecord_dataset import TFRecordDataset
 from boxwright.data.wider_face import FACE_LANDMARKS, WiderFaceDataset
 
@@ -85,7 +87,7 @@ def write_subsets(folder: Path, lists: dict[str, list[list[int]]] | None = None)
 def test_benchmark(wider: Path) -> None:
     data = WiderFaceDataset(annotations(wider))
     assert len(data) == 4
-    assert data.parts == (4,)
+    assert source_sizes(data) == (4,)
     first = data[0]
     assert first.boxes.tolist() == [[10, 12, 30, 42], [40, 5, 48, 14]]
     assert first.labels.tolist() == [0, 0]

@@ -15,7 +15,9 @@ from boxwright.cli.main import app
 from boxwright.config import messages as m
 from boxwright.config import parse_message
 from boxwright.data.coco import CocoDataset
-from boxwright.data.convert import open_dataset, write_yolo
+from boxwright.data.convert import write_yolo
+from boxwright.data.dataset import source_sizes
+from boxwright.data.formats import open_dataset
 from boxwright.data.open_images import OpenImagesDataset
 from boxwright.data.yolo import YoloDataset
 from tests.data.other_formats import open_images_of, yolo_of
@@ -48,7 +50,7 @@ def compare(dataset: Any, shapes_data: Path, missing: int = 0) -> None:
 def test_yolo_is_what_coco_is(shapes_data: Path) -> None:
     dataset = YoloDataset(yolo_of(shapes_data))
     compare(dataset, shapes_data)
-    assert dataset.parts == (12,)
+    assert source_sizes(dataset) == (12,)
     data, name = dataset.encoded(0)
     assert (shapes_data / "yolo" / "images" / "train" / name).read_bytes() == data
     assert [category.id for category in dataset.categories] == [1, 2, 3, 4]

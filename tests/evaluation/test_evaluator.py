@@ -10,8 +10,8 @@ import torch
 
 import boxwright as bw
 from boxwright.data.label_map import load_label_map
+from boxwright.evaluation.evaluate import evaluate_on_reader
 from boxwright.evaluation.results import write_evaluation
-from boxwright.evaluation.run import run_evaluation
 from boxwright.evaluation.settings import EvaluationSettings
 
 
@@ -32,7 +32,7 @@ def test_several_metrics_and_nan(small_config: Path, shapes_data: Path, tmp_path
     lines = (tmp_path / "m" / "metrics.jsonl").read_text()
     assert "NaN" not in lines
     assert '"PascalBoxes_PerformanceByCategory/AP@0.5IOU/unicorn": null' in lines
-    evaluation = run_evaluation(config, bw.restore_detector(tmp_path / "m")[0])
+    evaluation = evaluate_on_reader(config, bw.restore_detector(tmp_path / "m")[0])
     assert evaluation.metrics["DetectionBoxes_PerformanceByCategory/mAP/unicorn"] == -1
     assert any("NaN for classes without objects: unicorn" in note for note in evaluation.notes)
     write_evaluation(evaluation, tmp_path / "out")
@@ -44,7 +44,7 @@ def test_several_metrics_and_nan(small_config: Path, shapes_data: Path, tmp_path
 def test_workers_change_nothing(small_config: Path, tmp_path: Path) -> None:
     config = bw.load_config(small_config)
     detector = bw.build_detector(config, load_label_map(config.eval_input_reader[0].label_map_path))
-    alone, with_two = (run_evaluation(config, detector, EvaluationSettings(workers=workers)) for workers in (0, 2))
+    alone, with_two = (evaluate_on_reader(config, detector, EvaluationSettings(workers=workers)) for workers in (0, 2))
     assert alone.metrics == with_two.metrics
     assert alone.rows == with_two.rows
     assert list(alone.pictures) == list(with_two.pictures)
@@ -58,7 +58,7 @@ def test_a_bad_record_is_told_from_a_worker_too(small_config: Path, shapes_data:
     config = bw.load_config(small_config, [f'eval_input_reader[0].tf_record_input_reader.input_path=["{record}"]'])
     detector = bw.build_detector(config, load_label_map(config.eval_input_reader[0].label_map_path))
     with pytest.raises(bw.DataError, match="bad.record"):
-        run_evaluation(config, detector, EvaluationSettings(workers=2))
+        evaluate_on_reader(config, detector, EvaluationSettings(workers=2))
 
 
 def test_losses_leave_out_the_penalty_where_training_does(small_config: Path) -> None:
@@ -68,7 +68,7 @@ def test_losses_leave_out_the_penalty_where_training_does(small_config: Path) ->
         config = bw.load_config(small_config, changes)
         torch.manual_seed(0)
         detector = bw.build_detector(config, load_label_map(config.eval_input_reader[0].label_map_path))
-        found[len(changes)] = run_evaluation(config, detector).metrics
+        found[len(changes)] = evaluate_on_reader(config, detector).metrics
     assert "Loss/regularization_loss" not in found[1]
     difference = found[0]["Loss/total_loss"] - found[1]["Loss/total_loss"]
     assert difference == pytest.approx(found[0]["Loss/regularization_loss"], rel=1e-4)

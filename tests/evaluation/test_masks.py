@@ -24,7 +24,7 @@ from boxwright.data.convert import write_coco, write_tfrecords
 from boxwright.data.loader import TrainingExamples
 from boxwright.data.shapes import ShapesDataset
 from boxwright.drawing import colour_of
-from boxwright.evaluation.run import evaluate_detector
+from boxwright.evaluation.network import evaluate_on_dataset
 from boxwright.ops.roi import crop_and_resize
 from boxwright.types import Detections, Targets
 from tests.conftest import SMALL_MODEL
@@ -110,7 +110,7 @@ def test_masks_travel(kind: str, folder: Path) -> None:
     assert checked >= 4
 
     plan = EvaluationPlan(num_pictures=3, losses=False, min_score=0.5)
-    evaluation = evaluate_detector(FindsTruth(dataset), dataset, plan)  # type: ignore[arg-type]
+    evaluation = evaluate_on_dataset(FindsTruth(dataset), dataset, plan)  # type: ignore[arg-type]
     assert len(evaluation.pictures) == 3
     sample = dataset[0]
     picture = evaluation.pictures[sample.id]

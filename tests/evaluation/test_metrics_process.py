@@ -13,8 +13,9 @@ import boxwright as bw
 from boxwright.builders.evaluation import _METRICS, EvaluationPlan, build_evaluation
 from boxwright.config import messages as m
 from boxwright.evaluation import metrics_process
-from boxwright.evaluation.metrics_process import sum_up_beside
-from boxwright.evaluation.parts import Part, sum_up
+from boxwright.evaluation.images import EvaluatedImage
+from boxwright.evaluation.metrics_process import summarize_in_process
+from boxwright.evaluation.summary import summarize
 from boxwright.metrics.regions import ImageMasks
 from boxwright.ops.run_lengths import encode_mask
 from boxwright.types import Categories, Category, FoundObjects, Sample
@@ -23,7 +24,7 @@ CATEGORIES = Categories((Category(0, 1, "cat"), Category(1, 2, "dog")))
 BOXES = np.array([[2, 2, 10, 12], [20, 4, 30, 18]], np.float32)
 
 
-def found_all(count: int) -> list[Part]:
+def found_all(count: int) -> list[EvaluatedImage]:
     """Images of a cat and a dog, both found where they are; the dog takes itself for a cat in every fourth image."""
     mask = np.zeros((32, 32), np.uint8)
     mask[4:18, 20:30] = 1
@@ -35,11 +36,11 @@ def found_all(count: int) -> list[Part]:
         sample = Sample(np.zeros((32, 32, 0), np.uint8), BOXES, np.array([0, 1]), id=str(index))
         found = FoundObjects(BOXES, scores, labels, (32, 32), CATEGORIES)
         picture = np.full((4, 4, 3), index, np.uint8) if index < 2 else None
-        parts.append(Part(index, sample, found, {"Loss/total_loss": float(index)}, picture, masks))
+        parts.append(EvaluatedImage(index, sample, found, {"Loss/total_loss": float(index)}, picture, masks))
     return parts
 
 
-def with_an_empty_object(part: Part) -> Part:
+def with_an_empty_object(part: EvaluatedImage) -> EvaluatedImage:
     """Add an object without any extent, found as such, of which metrics of boxes and of masks think differently."""
     boxes = np.concatenate([BOXES, np.array([[5, 5, 5, 5]], np.float32)])
     sample = Sample(part.sample.image, boxes, np.array([0, 1, 0]), id=part.sample.id)
@@ -66,7 +67,7 @@ def test_numbers(count: int, caplog: pytest.LogCaptureFixture) -> None:
 
     COCO's average reads precision at 101 recalls: 76 of them (0 to 0.75) are reached by 6 of 8 dogs, or 72 by 5 of 7.
     """
-    found = sum_up_beside(found_all(count), plan_of("coco_detection_metrics"), CATEGORIES).result()
+    found = summarize_in_process(found_all(count), plan_of("coco_detection_metrics"), CATEGORIES).result()
     dogs = {7: 72, 8: 76}[count] / 101
     assert found.metrics["DetectionBoxes_Precision/mAP"] == pytest.approx((1 + dogs) / 2)
     assert found.metrics["Loss/total_loss"] == pytest.approx((count - 1) / 2)
@@ -78,7 +79,7 @@ def test_numbers(count: int, caplog: pytest.LogCaptureFixture) -> None:
 def test_every_metric_can_be_computed_there(caplog: pytest.LogCaptureFixture) -> None:
     assert len(_METRICS) == 14
     parts, plan = [with_an_empty_object(part) for part in found_all(9)], plan_of(*_METRICS)
-    beside, here = sum_up_beside(parts, plan, CATEGORIES).result(), sum_up(parts, plan, CATEGORIES)
+    beside, here = summarize_in_process(parts, plan, CATEGORIES).result(), summarize(parts, plan, CATEGORIES)
     assert len(here.metrics) > 40
     np.testing.assert_equal(beside.metrics, here.metrics)
     assert beside.notes == here.notes
@@ -92,7 +93,7 @@ def test_what_lies_in_the_working_folder_is_not_imported(
         (tmp_path / f"{name}.py").write_text("raise SystemExit(3)")
     monkeypatch.chdir(tmp_path)
     parts = found_all(8)
-    assert sum_up_beside(parts, plan_of("coco_detection_metrics"), CATEGORIES).result().metrics
+    assert summarize_in_process(parts, plan_of("coco_detection_metrics"), CATEGORIES).result().metrics
     assert not caplog.records
 
 
@@ -100,7 +101,7 @@ def test_what_lies_in_the_working_folder_is_not_imported(
 def test_an_error_is_the_callers(count: int) -> None:
     parts = [replace(part, masks=None) for part in found_all(count)]
     with pytest.raises(bw.DataError, match="its objects have none"):
-        sum_up_beside(parts, plan_of("coco_mask_metrics"), CATEGORIES).result()
+        summarize_in_process(parts, plan_of("coco_mask_metrics"), CATEGORIES).result()
 
 
 @pytest.mark.parametrize(
@@ -112,7 +113,7 @@ def test_where_the_other_process_fails(
 ) -> None:
     monkeypatch.setattr(sys, "executable", interpreter)
     parts, plan = found_all(8), plan_of("pascal_voc_detection_metrics")
-    found = sum_up_beside(parts, plan, CATEGORIES).result()
-    assert found.metrics == sum_up(parts, plan, CATEGORIES).metrics
+    found = summarize_in_process(parts, plan, CATEGORIES).result()
+    assert found.metrics == summarize(parts, plan, CATEGORIES).metrics
     assert said in caplog.text
     assert "computed here" in caplog.text

@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 import boxwright as bw
 from boxwright.cli.main import app, like_absl
-from boxwright.evaluation.parts import open_evaluation
+from boxwright.evaluation.data import open_evaluation_data
+from boxwright.evaluation.evaluate import evaluate_on_reader
 from boxwright.evaluation.results import Evaluation
-from boxwright.evaluation.run import run_evaluation
 from boxwright.evaluation.settings import EvaluationSettings, WatchSettings
 from boxwright.evaluation.watch import watch
 
@@ -76,16 +76,16 @@ def test_reader_names_its_folder(small_config: Path, tmp_path: Path) -> None:
     bw.train(config, tmp_path / "m", bw.RunSettings(workers=0))
     assert list((tmp_path / "m" / "eval" / "night").glob("events*"))
     of_training = EvaluationSettings(eval_on_train_data=True)
-    assert open_evaluation(config, of_training, None).name == "eval_on_train"
-    assert open_evaluation(config, of_training, None).plan.every_nth == 5
+    assert open_evaluation_data(config, of_training, None).name == "eval_on_train"
+    assert open_evaluation_data(config, of_training, None).plan.every_nth == 5
 
 
 def test_class_agnostic_counts_objects(small_config: Path, tmp_path: Path) -> None:
     config = bw.load_config(small_config, ["train_config.num_steps=1", "eval_config.include_metrics_per_category=true"])
     bw.train(config, tmp_path / "m", FAST)
     detector, _, _ = bw.restore_detector(tmp_path / "m")
-    plain = run_evaluation(config, detector)
-    merged = run_evaluation(config, detector, EvaluationSettings(class_agnostic=True))
+    plain = evaluate_on_reader(config, detector)
+    merged = evaluate_on_reader(config, detector, EvaluationSettings(class_agnostic=True))
     assert {n: v for n, v in merged.metrics.items() if "Loss" in n} == {
         n: v for n, v in plain.metrics.items() if "Loss" in n
     }, "losses are of the classes as they are"

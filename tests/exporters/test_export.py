@@ -16,11 +16,12 @@ import boxwright as bw
 from boxwright.base.errors import DataError, ExportError, OutputError
 from boxwright.config import messages as m
 from boxwright.config import parse_message
-from boxwright.exporters.export import export, open_session_of, report_path, verify
+from boxwright.exporters.export import export, report_path, verify
 from boxwright.exporters.graph import PREPROCESSED
 from boxwright.exporters.onnx_file import with_output
 from boxwright.exporters.parity import compare
 from boxwright.exporters.resizing import resizing
+from boxwright.loading.exports import open_export
 from boxwright.ops.resize import resize_half_pixel
 from boxwright.preprocessing.image_resizer import FixedShapeResizer, ImageResizer, KeepAspectRatioResizer
 from boxwright.runtime.export_file import ExportFile
@@ -384,10 +385,10 @@ def test_a_pytorch_program_needs_pytorch_alone(detector: bw.Detector, tmp_path: 
     assert "boxwright" not in str(program.graph)
     found = program.module()(torch.from_numpy(pictures()[0][None]))
     assert found["detection_boxes"].shape == (1, 50, 4)
-    assert read_metadata(path).format == open_session_of(path).metadata.format == "pt2"
+    assert read_metadata(path).format == open_export(path).session.metadata.format == "pt2"
     path.write_bytes(path.read_bytes()[:5000])
     with pytest.raises(ExportError):
-        open_session_of(path)
+        open_export(path)
     with pytest.raises(ExportError):
         read_metadata(path)
 

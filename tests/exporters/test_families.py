@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from boxwright.base.errors import ExportError
-from boxwright.exporters.export import FORMATS, export, open_session_of
+from boxwright.exporters.export import FORMATS, export
+from boxwright.loading.exports import open_export
 from tests.exporters.small_detectors import FAMILIES, SSD, build, pictures
 
 OWN_INITIALIZERS = True  # with which no two scores tie at 1: of equal scores an export may take another first
@@ -42,7 +43,7 @@ def test_an_export_does_what_its_detector_does(family: str, form: str, nms: str,
     stages = [stage.name for stage in report.stages]
     assert ("preprocessing" in stages) == (form == "onnx")
     assert ("detections" in stages) == (nms != "none")
-    session = open_session_of(path)
+    session = open_export(path).session
     assert session.metadata.parity["verdict"] == "passed"
     assert session.metadata.classes() == detector.categories
     names = set(session.output_names)

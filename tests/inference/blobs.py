@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.inference.finders import Model, OpenModel
+from boxwright.inference.finders import ImageDetector, ModelSource
 from boxwright.types import FoundObjects
 
 Image = NDArray[np.uint8]
@@ -41,9 +41,9 @@ def picture_of(boxes: Sequence[tuple[int, int, int, int]], height: int, width: i
     return image
 
 
-class BlobModel(Model):
+class BlobModel(ModelSource):
     """`find_blobs` in the place of a detector, here and in workers."""
 
-    def open(self, threads: int = 0) -> OpenModel:
+    def open(self, threads: int = 0) -> ImageDetector:
         del threads
-        return OpenModel(find_blobs, None, "blobs")
+        return ImageDetector(find_blobs, None, "blobs")

@@ -22,11 +22,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from boxwright.base.errors import DataError
+from boxwright.base.worker_pools import over_processes, over_ray
 from boxwright.data.image_io import encode_png
 from boxwright.data.tf_example import encode_example
 from boxwright.data.tfrecord import write_records
 from boxwright.inference.collections import Unit, items_of, units_of
-from boxwright.inference.engines import over_processes, over_ray
 from boxwright.inference.settings import PredictionSettings
 from boxwright.inference.shards import PLAN, Job, Part, begin, finished, run_unit, unfinished_units, worker
 from boxwright.inference.stores import Store

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from boxwright.base.errors import ExportError
-from boxwright.inference.exports import open_export
+from boxwright.loading.exports import open_export
 from boxwright.runtime.export_file import check_seal, read_export_file
 from boxwright.runtime.metadata_reader import read_metadata
 from boxwright.runtime.pt2_members import packed_members, unpacked_members

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from boxwright.base.errors import ExportError
-from boxwright.inference.exports import open_export
+from boxwright.loading.exports import open_export
 from boxwright.runtime.export_file import read_export_file
 from boxwright.runtime.sessions import OnnxSession
 from tests.exporters.tiny_exports import tiny_export

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from boxwright.base.errors import ExportError
 from boxwright.exporters.onnx_file import onnx_bytes
-from boxwright.inference.exports import open_export
+from boxwright.loading.exports import open_export
 from boxwright.runtime import sessions
 from boxwright.runtime.export_file import ExportFile, read_export_file
 from boxwright.runtime.metadata import Metadata
@@ -31,7 +31,7 @@ OPENER = sessions.__name__
 def test_a_good_file_passes() -> None:
     for suffix in (".onnx", ".xml", ".tflite"):
         try_in_child(read_export_file(tiny_export(suffix)), OPENER)
-    try_in_child(read_export_file(tiny_export(".pt2")), "boxwright.inference.exports")
+    try_in_child(read_export_file(tiny_export(".pt2")), "boxwright.loading.exports")
 
 
 def test_an_error_of_the_child_is_told_as_it_is() -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from boxwright.base.errors import ExportError
-from boxwright.inference import exports
+from boxwright.loading import exports
 from boxwright.runtime.export_file import read_export_file
 from boxwright.runtime.metadata_reader import read_metadata
 from boxwright.runtime.seal import UNSEALED, seal

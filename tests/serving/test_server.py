@@ -27,7 +27,7 @@ from PIL import Image
 from boxwright.base.errors import ExportError
 from boxwright.exporters.export import About, Format, export
 from boxwright.exporters.onnx_file import onnx_bytes
-from boxwright.inference import exports
+from boxwright.loading import exports
 from boxwright.runtime.exported import open_exported
 from boxwright.runtime.metadata_reader import read_metadata
 from boxwright.runtime.seal import UNSEALED

@@ -15,7 +15,7 @@ from boxwright.base.errors import DataError
 from boxwright.checkpoints.store import CheckpointStore, read_checkpoint
 from boxwright.config.load import dump_message
 from boxwright.evaluation import metrics_process
-from boxwright.evaluation.metrics_process import sum_up_beside
+from boxwright.evaluation.metrics_process import summarize_in_process
 from boxwright.evaluation.results import Evaluation
 from boxwright.training import evaluations
 from boxwright.training.log import Evaluated, Event
@@ -43,7 +43,7 @@ class Late(Future[Evaluation]):
 @pytest.fixture
 def late(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluations, "WORTH_A_PROCESS", 0)
-    monkeypatch.setattr(evaluations, "sum_up_beside", lambda *given: Late(sum_up_beside(*given)))
+    monkeypatch.setattr(evaluations, "summarize_in_process", lambda *given: Late(summarize_in_process(*given)))
 
 
 class Heard:
@@ -155,7 +155,7 @@ def test_metrics_that_cannot_be_computed_end_the_run_with_its_steps_saved(
         return Late(future)
 
     monkeypatch.setattr(evaluations, "WORTH_A_PROCESS", 0)
-    monkeypatch.setattr(evaluations, "sum_up_beside", refused)
+    monkeypatch.setattr(evaluations, "summarize_in_process", refused)
     with pytest.raises(DataError, match="no masks"):
         run(small_config, tmp_path, checkpoint_every_n=4, evaluate_every_n=2)
     assert [path.name for path in CheckpointStore(tmp_path).paths()] == ["ckpt-4.pt"]

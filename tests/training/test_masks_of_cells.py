@@ -10,7 +10,7 @@ import pytest
 
 import boxwright as bw
 from boxwright.data.voc import VocDataset
-from boxwright.evaluation.run import run_evaluation
+from boxwright.evaluation.evaluate import evaluate_on_reader
 from tests.conftest import extra_folder
 
 ROOT = Path(__file__).parents[2]
@@ -65,7 +65,7 @@ def train_on_cells(data: Path, folder: Path, steps: int, images: int, seconds: f
     run = bw.RunSettings(workers=0, evaluate=False, max_seconds=seconds)
     bw.train(config, folder / "run", run)
     detector, config, _ = bw.restore_detector(folder / "run")
-    return run_evaluation(config, detector).metrics
+    return evaluate_on_reader(config, detector).metrics
 
 
 def test_cells_with_masks_are_learnt_from_coco(tmp_path: Path) -> None:

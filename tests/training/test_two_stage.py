@@ -62,10 +62,10 @@ def test_evaluates_masks_and_draws_them(shapes_data: Path, tmp_path: Path) -> No
     terms = {name for row in rows for name in row if name.startswith("Loss/")}
     assert {"Loss/RPNLoss/objectness_loss", "Loss/BoxClassifierLoss/mask_loss"} <= terms
     detector, _, _ = bw.restore_detector(tmp_path / "m")
+    from boxwright.evaluation.evaluate import evaluate_on_reader
     from boxwright.evaluation.results import write_evaluation
-    from boxwright.evaluation.run import run_evaluation
 
-    evaluation = run_evaluation(bw.load_config(path), detector)
+    evaluation = evaluate_on_reader(bw.load_config(path), detector)
     assert "DetectionMasks_Precision/mAP" in evaluation.metrics
     assert "Loss/BoxClassifierLoss/mask_loss" in evaluation.metrics
     write_evaluation(evaluation, tmp_path / "eval")
@@ -173,12 +173,12 @@ def test_learns_a_handful_of_pictures(shapes_data: Path, tmp_path: Path) -> None
     optimizer = f"train_config.optimizer={{ adamw_optimizer {{ learning_rate {{ {rate} }} }} }}"
     config = bw.load_config(path, [optimizer])
     bw.train(config, tmp_path / "m", bw.RunSettings(**QUIET))
-    from boxwright.evaluation.run import run_evaluation
+    from boxwright.evaluation.evaluate import evaluate_on_reader
     from boxwright.evaluation.settings import EvaluationSettings
 
     detector, _, _ = bw.restore_detector(tmp_path / "m")
     settings = EvaluationSettings(workers=0, eval_on_train_data=True, sample_1_of_n_eval_examples=1)
-    found = run_evaluation(config, detector, settings).metrics
+    found = evaluate_on_reader(config, detector, settings).metrics
     assert found["DetectionBoxes_Precision/mAP@.50IOU"] > 0.8
     # Masks of stars a few pixels wide are coarse.
     assert found["DetectionMasks_Precision/mAP@.50IOU"] > 0.6

@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from boxwright.api.configuration import configuration_of
+from boxwright.api.metrics import metrics_of
 from boxwright.api.model import Model
 from boxwright.base.errors import ConfigError
-from boxwright.base.settings import with_options
-from boxwright.config.load import load_config
 from boxwright.config.messages import TrainEvalPipelineConfig
-from boxwright.config.overrides import apply_override
-from boxwright.evaluation.run import run_evaluation
-from boxwright.evaluation.settings import EvaluationSettings
-from boxwright.inference.evaluate_shares import open_for_evaluation
-
-# A process that reads images is worth its start for long evaluations alone.
-_DEFAULTS = EvaluationSettings(workers=0)
-_OF_COMMANDS, _OF_OPENING = ("engine", "shares"), ("device", "tf32", "precision", "compile")
 
 
 def evaluate(
@@ -50,14 +39,6 @@ def evaluate(
     Raises:
         BoxwrightError: Where model, configuration or data cannot be used.
     """
-    chosen = with_options(_DEFAULTS, settings, "evaluate")
-    for name in settings:
-        if name in _OF_COMMANDS:
-            raise ConfigError(
-                f"evaluate: {name} has no effect here: boxwright evaluate spreads work over processes; leave it out"
-            )
-        if name in _OF_OPENING and isinstance(model, Model):
-            raise ConfigError(f"evaluate: {name} has no effect on a Model that is open already; leave it out")
     if isinstance(model, TrainEvalPipelineConfig) or model_dir is not None:
         if model_dir is None:
             raise ConfigError("evaluate(config, model_dir): the run's folder is missing")
@@ -65,22 +46,5 @@ def evaluate(
             raise ConfigError("evaluate(model): a Model knows where it came from; leave model_dir out")
         config, model = model, model_dir
     if isinstance(model, Model):
-        own = model.config if config is None else config
-        plan = _with_overrides(load_config(own) if isinstance(own, str | Path) else own, overrides)
-        return run_evaluation(plan, model.opened, chosen).metrics
-    path = Path(model)
-    if isinstance(config, TrainEvalPipelineConfig):
-        plan = _with_overrides(config, overrides)
-    else:
-        plan = configuration_of(path, config, overrides, allow_edited=chosen.allow_edited).message
-    return run_evaluation(plan, open_for_evaluation(path, plan, chosen).detector, chosen).metrics
-
-
-def _with_overrides(config: TrainEvalPipelineConfig, overrides: Sequence[str]) -> TrainEvalPipelineConfig:
-    """Return a configuration with changes; the one that is given stays as it is."""
-    if not overrides:
-        return config
-    changed = copy.deepcopy(config)
-    for override in overrides:
-        apply_override(changed, override)
-    return changed
+        return model.evaluate(config=config, overrides=overrides, **settings)
+    return metrics_of(Path(model), config, overrides, **settings)

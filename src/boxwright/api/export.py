@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.api.configuration import run_folder
-from boxwright.api.model import Model
 from boxwright.api.pictures import is_one, pictures_of
 from boxwright.base.errors import ExportError
 from boxwright.builders.input_reader import build_dataset
@@ -20,6 +18,8 @@ from boxwright.config.messages import TrainEvalPipelineConfig
 from boxwright.exporters.export import FORMATS, About, export
 from boxwright.exporters.parity import Report
 from boxwright.exporters.pictures import varied
+from boxwright.loading.configuration import run_folder
+from boxwright.loading.open_model import OpenModel
 from boxwright.models.detector import Detector
 
 
@@ -37,7 +37,7 @@ class Exported:
 
 
 def export_model(
-    model: Model, format: str, path: str | Path | None, images: Any = None, options: dict[str, Any] | None = None
+    model: OpenModel, format: str, path: str | Path | None, images: Any = None, options: dict[str, Any] | None = None
 ) -> Exported:
     """Write a model's detector for another runtime.
 

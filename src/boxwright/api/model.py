@@ -9,17 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from boxwright.api.pictures import Picture, is_one, pictures_of
 from boxwright.api.result import DRAWN_FROM, Result
-from boxwright.base.errors import CheckpointError, ConfigError, ExportError
-from boxwright.base.files import is_file, is_folder, shown
-from boxwright.inference.exports import open_export
-from boxwright.runtime.exported import ExportedDetector
-from boxwright.runtime.formats import EXPORTS
+from boxwright.base.errors import ConfigError
+from boxwright.loading.open_model import OpenModel, open_model
 from boxwright.types.categories import Categories
-from boxwright.types.found import Finder
 
 if TYPE_CHECKING:
     from boxwright.config.messages import TrainEvalPipelineConfig
     from boxwright.models.detector import Detector
+    from boxwright.runtime.exported import ExportedDetector
 
 
 def load(
@@ -46,30 +43,18 @@ def load(
     Raises:
         BoxwrightError: Where there is no detector, it is damaged, or it cannot be what is asked for.
     """
-    path = Path(source)
-    if not (is_file(path) or is_folder(path) or is_file(f"{path}.index")):
-        raise CheckpointError(f"{shown(path)}: no such run, checkpoint or exported file")
-    if path.suffix in EXPORTS and is_file(path):
-        if config is not None or label_map is not None:
-            raise ExportError(f"{shown(path)} is exported: it has its configuration and classes in it; leave them out")
-        if device not in ("auto", "cpu"):
-            raise ExportError(f"{shown(path)} is exported and runs on the CPU; device={device!r} is for checkpoints")
-        return Model(open_export(path, allow_edited=allow_edited), path)
-    return _load_checkpoint(path, device, config, label_map)
-
-
-def _load_checkpoint(
-    path: Path, device: str, config: str | Path | TrainEvalPipelineConfig | None, label_map: str | Path | None
-) -> Model:
-    from boxwright.checkpoints.restore import restore_detector
     from boxwright.config.load import load_config
     from boxwright.data.label_map import load_label_map
-    from boxwright.device import open_device
 
-    opened = load_config(config) if isinstance(config, str | Path) else config
-    names = None if label_map is None else load_label_map(label_map)
-    detector, own, step = restore_detector(path, config=opened, categories=names)
-    return Model(detector.to(open_device(device)), path, config=own, step=step)
+    return Model(
+        open_model(
+            source,
+            device=device,
+            config=load_config(config) if isinstance(config, str | Path) else config,
+            categories=None if label_map is None else load_label_map(label_map),
+            allow_edited=allow_edited,
+        )
+    )
 
 
 class Model:
@@ -79,35 +64,24 @@ class Model:
         path: What was opened.
     """
 
-    def __init__(
-        self,
-        opened: Detector | ExportedDetector,
-        path: Path,
-        *,
-        config: TrainEvalPipelineConfig | None = None,
-        step: int = 0,
-    ) -> None:
-        """Take an opened detector.
+    def __init__(self, opened: OpenModel) -> None:
+        """Take what `boxwright.load` opened.
 
         Args:
             opened: A detector, on its device, or an exported one.
-            path: Where it came from.
-            config: A detector's configuration; an exported one carries its own.
-            step: Steps that a detector was trained; an exported one knows.
         """
-        self.path = path
-        self._opened, self._config, self._step = opened, config, step
-        self._find: Finder | None = None
+        self.path = opened.path
+        self._model = opened
 
     @property
     def is_exported(self) -> bool:
         """Whether it is an exported file, which can neither be trained nor exported again."""
-        return isinstance(self._opened, ExportedDetector)
+        return self._model.is_exported
 
     @property
     def opened(self) -> Detector | ExportedDetector:
         """What was opened: a detector on its device, or an exported one."""
-        return self._opened
+        return self._model.opened
 
     @property
     def detector(self) -> Detector:
@@ -116,14 +90,12 @@ class Model:
         Raises:
             ExportError: For an exported file, which has none.
         """
-        if isinstance(self._opened, ExportedDetector):
-            raise ExportError(f"{shown(self.path)} is exported: there is no PyTorch module in it; load the run instead")
-        return self._opened
+        return self._model.detector
 
     @property
     def categories(self) -> Categories | None:
         """The classes; None where nothing names them."""
-        return self._opened.categories
+        return self._model.categories
 
     @property
     def names(self) -> list[str]:
@@ -133,19 +105,12 @@ class Model:
     @property
     def step(self) -> int:
         """How many steps it was trained."""
-        return self._opened.metadata.step if isinstance(self._opened, ExportedDetector) else self._step
+        return self._model.step
 
     @property
     def config(self) -> TrainEvalPipelineConfig:
         """The configuration that it was trained with."""
-        if isinstance(self._opened, ExportedDetector):
-            from boxwright.config.load import parse_message
-            from boxwright.config.messages import TrainEvalPipelineConfig
-
-            return parse_message(self._opened.metadata.config, TrainEvalPipelineConfig, file=str(self.path))
-        if self._config is None:
-            raise ConfigError(f"{shown(self.path)}: nothing says its configuration; name it by load(…, config=…)")
-        return self._config
+        return self._model.config
 
     def __repr__(self) -> str:
         names = self.names
@@ -188,19 +153,13 @@ class Model:
             raise ConfigError(f"batch_size: expected at least 1, found {batch_size}")
         pictures = pictures_of(images, scale)
         while batch := list(itertools.islice(pictures, batch_size)):
-            yield from self._look(batch, min_score)
+            yield from self._results(batch, min_score)
 
-    def _look(self, pictures: list[Picture], min_score: float | None) -> Iterator[Result]:
-        found = self._finder()([picture.image for picture in pictures])
+    def _results(self, pictures: list[Picture], min_score: float | None) -> Iterator[Result]:
+        found = self._model.finder()([picture.image for picture in pictures])
         for picture, objects in zip(pictures, found, strict=True):
             kept = objects if min_score is None else objects.above(min_score)
             yield Result(kept, picture.image, picture.source, DRAWN_FROM if min_score is None else 0.0)
-
-    def _finder(self) -> Finder:
-        if isinstance(self._opened, ExportedDetector):
-            return self._opened.detect
-        detector = self._opened
-        return lambda images: [one.arrays() for one in detector.detect(list(images))]
 
     def optimize(self) -> Model:
         """Make a detector faster, for inference alone: batch normalization is folded into convolutions.
@@ -216,9 +175,9 @@ class Model:
 
     def evaluate(self, **settings: Any) -> dict[str, float]:
         """Return the metrics on the data of the configuration's eval_input_reader; see `boxwright.evaluate`."""
-        from boxwright.api.evaluate import evaluate
+        from boxwright.api.metrics import metrics_of
 
-        return evaluate(self, **settings)
+        return metrics_of(self._model, **settings)
 
     def export(
         self, format: str = "onnx", path: str | Path | None = None, *, images: Any = None, **options: Any
@@ -239,4 +198,4 @@ class Model:
         """
         from boxwright.api.export import export_model
 
-        return export_model(self, format, path, images, options).path
+        return export_model(self._model, format, path, images, options).path

@@ -16,6 +16,7 @@ from boxwright.builders.input_reader import build_dataset
 from boxwright.config import messages as m
 from boxwright.data.coco import ROBOFLOW_ANNOTATIONS
 from boxwright.data.dataset import Dataset
+from boxwright.data.formats import beginning_of, has_voc_annotations, is_coco_file, is_record_file
 from boxwright.data.label_map import load_label_map
 from boxwright.data.record_classes import classes_of_records
 from boxwright.data.yolo import find_yolo, yolo_splits
@@ -24,8 +25,6 @@ from boxwright.preflight.records import can_be_read, spread
 from boxwright.types import Categories, Category
 
 _TRAINING = ("trainval", "train", "training")
-_RECORDS = re.compile(r".+\.(tf_?)?records?(-[0-9]{5}-of-[0-9]{5})?|.+-[0-9]{5}-of-[0-9]{5}", re.IGNORECASE)
-_BEGINNING = 1 << 20
 _TRIED = 50
 _HELD_OUT = ("val", "valid", "validation", "eval", "test", "testing")
 # What a folder of a format looks like, for the error where nothing was recognized.
@@ -139,27 +138,6 @@ def _have_outlines(reader: m.InputReader) -> bool:
     return any(masks is not None and masks.any() for masks in found)
 
 
-def is_data_file(path: Path) -> bool:
-    """Tell whether a .yaml or .json file holds YOLO's or COCO's data, and is no configuration."""
-    return _is_coco(path) if path.suffix == ".json" else re.search(r"^(names|nc)\s*:", _text_of(path), re.M) is not None
-
-
-def is_record_file(path: Path) -> bool:
-    """Tell whether a file is TFRecords, by its name."""
-    return _RECORDS.fullmatch(path.name) is not None
-
-
-def _is_coco(path: Path) -> bool:
-    """Tell COCO's annotations from other JSON by the first of their lists."""
-    lists = r'\s*\{\s*"(info|licenses|images|annotations|categories|type)"\s*:'
-    return re.match(lists, _text_of(path).lstrip("\ufeff")) is not None
-
-
-def _text_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return file.read(_BEGINNING).decode("utf-8", "replace")
-
-
 def _yolo(path: Path) -> Recognized | None:
     found = find_yolo(path)
     if found is None:
@@ -266,7 +244,7 @@ def _records(path: Path) -> Recognized | None:
 def _coco(path: Path) -> Recognized | None:
     """COCO's JSON: one file, a folder of images with one, or `annotations/instances_*.json`."""
     files = [path] if path.suffix == ".json" and is_file(path) else _json_files(path)
-    files = [file for file in files if _is_coco(file)]
+    files = [file for file in files if is_coco_file(file)]
     if not files:
         return None
     by_name = {file.stem: file for file in files}
@@ -294,7 +272,7 @@ def _images_of(file: Path, root: Path) -> Path:
     roots = dict.fromkeys((root, file.parent, file.parent.parent))
     names = ("", *words, "images", "JPEGImages", *(f"images/{word}" for word in words))
     candidates: list[Path] = [folder / name for folder in roots for name in names]
-    first = re.search(r'"file_name"\s*:\s*"([^"]+)"', _text_of(file))
+    first = re.search(r'"file_name"\s*:\s*"([^"]+)"', beginning_of(file))
     if first is not None:
         named: str = json.loads(f'"{first[1]}"')
         for folder in candidates:
@@ -340,12 +318,7 @@ def _voc(path: Path) -> Recognized | None:
     return _of_lists("Pascal VOC", names, path, reader)
 
 
-def has_voc_annotations(path: Path) -> bool:
-    """Tell whether a folder has Pascal VOC's annotations."""
-    return any(any((path / name).glob("*.xml")) for name in ("Annotations", "annotations", "."))
-
-
 def _is_of_one_class(file: Path) -> bool:
     """Tell VOC's lists of one class, whose lines end in a flag, from those of images."""
-    lines = [line for line in _text_of(file).splitlines() if line.strip()]
+    lines = [line for line in beginning_of(file).splitlines() if line.strip()]
     return bool(lines) and all(re.search(r"\s(-1|0|1)\s*$", line) for line in lines[:50])

@@ -13,12 +13,18 @@ A message says what was expected, what came, where, and what to do about it.
 
 from __future__ import annotations
 
-_LONGEST = 4000
+_LONGEST, _LONGEST_LINE = 4000, 500
 
 
 def shortened(text: str, most: int) -> str:
     """Return a text, or its two ends where it has more characters than allowed."""
     return text if len(text) <= most else f"{text[: most // 2]}…{text[-(most // 2) :]}"
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's text, shortened; the kind of an error that says nothing."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return shortened(lines[0], _LONGEST_LINE)
 
 
 class BoxwrightError(Exception):

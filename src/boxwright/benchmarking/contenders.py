@@ -2,45 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from boxwright.base.errors import ConfigError
+from boxwright.benchmarking.contender import Contender, Pictures
 from boxwright.benchmarking.settings import BenchmarkSettings
-from boxwright.inference.exports import open_export
+from boxwright.loading.open_model import open_model
 from boxwright.runtime.formats import EXPORTS
 from boxwright.runtime.measure import Timing, measure
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from boxwright.benchmarking.facts import Facts
-
-Pictures = Sequence[NDArray[np.uint8]]
-# From pictures to what is called once a round.
-Prepare = Callable[[Pictures], Callable[[], Any]]
-
-
-@dataclass(frozen=True, eq=False)
-class Contender:
-    """What is measured.
-
-    Attributes:
-        prepare: Makes of pictures what is called once a round.
-        network: What PyTorch runs, whose operations and memory can be counted; None for an exported file, and for other
-            ways of running what is counted already.
-        look: Makes of pictures an inference by it, in which operations are counted.
-    """
-
-    prepare: Prepare
-    network: nn.Module | None = None
-    look: Prepare | None = None
 
 
 def open_contenders(names: Sequence[str], settings: BenchmarkSettings) -> dict[str, Contender]:
@@ -95,5 +70,5 @@ def time_contenders(
 def _exported(name: str, settings: BenchmarkSettings) -> Contender:
     if settings.train:
         raise ConfigError(f"{name} is exported, and cannot be trained; without --train it is measured")
-    find = open_export(Path(name), settings.threads, allow_edited=settings.allow_edited).detect
+    find = open_model(name, threads=settings.threads, allow_edited=settings.allow_edited).finder()
     return Contender(lambda given: partial(find, given))

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import torch
 
-from boxwright.benchmarking.contenders import Contender, Prepare
+from boxwright.benchmarking.contender import Contender, Prepare
 from boxwright.benchmarking.settings import BenchmarkSettings
 from boxwright.benchmarking.steps import our_step, their_step
 from boxwright.benchmarking.torchvision_detectors import their_detection, torchvision_detector
 from boxwright.builders.detector import build_detector
-from boxwright.checkpoints.restore import restore_detector
 from boxwright.config.load import load_config
 from boxwright.config.preset import referred
 from boxwright.device import open_device
+from boxwright.loading.open_model import open_model
 from boxwright.models.detector import Detector
 
 _TORCHVISION = "torchvision:"
@@ -82,5 +82,5 @@ def _detector(name: str, settings: BenchmarkSettings) -> Detector:
     if path.suffix == ".config" or referred(path) is not None:
         detector = build_detector(load_config(path)).eval()
     else:
-        detector, _, _ = restore_detector(path)
+        return open_model(path, device=settings.device, tf32=settings.tf32).detector
     return detector.to(open_device(settings.device, tf32=settings.tf32))

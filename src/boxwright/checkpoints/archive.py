@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 import torch
 
-from boxwright.base.errors import CheckpointError
+from boxwright.base.errors import CheckpointError, first_line
 from boxwright.base.files import shown
 
 _SEAL = b"boxwright sha256 "
@@ -76,7 +76,7 @@ def load_archive(path: str | Path) -> Any:
             "it holds more than tensors and plain data, or is damaged; nothing else is read, as that could run code"
         )
     except Exception as error:  # noqa: BLE001  # torch.load raises a dozen kinds for files that are none of its own
-        problem = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        problem = first_line(error)
     raise CheckpointError(f"{shown(path)}: not a readable checkpoint: {problem}")
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from torch import Tensor, nn
 
-from boxwright.base.errors import CheckpointError
+from boxwright.base.errors import CheckpointError, first_line
 from boxwright.models.backbones.timm_backbone import TimmBackbone
 
 Weights = Mapping[str, Tensor]
@@ -43,9 +43,8 @@ def _fetch(name: str) -> Weights:
         return timm.create_model(name, pretrained=True, features_only=True).state_dict()
     except Exception as error:  # three libraries fetch, each with errors of its own
         cache = os.environ.get("HF_HOME", "~/.cache/huggingface")
-        reason = (str(error).strip().splitlines() or [""])[0][:200]
         raise CheckpointError(
             f"feature_extractor.pretrained: the weights of timm/{name} could not be fetched ({type(error).__name__}: "
-            f"{reason}); connect to huggingface.co once, or copy the cache of a machine that has them to {cache} (or "
-            "where HF_HOME says), or remove pretrained"
+            f"{first_line(error)}); connect to huggingface.co once, or copy the cache of a machine that has them to "
+            f"{cache} (or where HF_HOME says), or remove pretrained"
         ) from error

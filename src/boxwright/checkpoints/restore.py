@@ -57,17 +57,18 @@ def restore_detector(
             "and nothing is restored from it; name the run, or its checkpoint"
         )
     with unpacked(checkpoint) as path:
-        return _restore(path, config, use_average, categories)
+        return _restore(path, config, use_average=use_average, categories=categories)
 
 
 def _restore(
     path: Path,
     config: m.TrainEvalPipelineConfig | None,
+    *,
     use_average: bool | None,
     categories: Categories | None,
 ) -> tuple[Detector, m.TrainEvalPipelineConfig, int]:
     if (theirs := tensorflow_source(path)) is not None:
-        return _restore_tensorflow(theirs, config, use_average, categories)
+        return _restore_tensorflow(theirs, config, use_average=use_average, categories=categories)
     if not os.path.exists(path):
         raise CheckpointError(f"{shown(path)}: no such folder or checkpoint{nearby(path)}")
     path, content = find_checkpoint(path)
@@ -76,7 +77,7 @@ def _restore(
     own_classes = Categories.from_list(content["categories"]) if content["categories"] else None
     detector = build_detector(config, categories or own_classes)
     tensors = dict(content["network"])
-    if _wants_average(config, use_average):
+    if _wants_average(config, asked=use_average):
         if not content["average"]:
             raise CheckpointError(f"{path}: eval_config.use_moving_averages is set, but the run kept no average")
         tensors |= content["average"]
@@ -105,22 +106,23 @@ def config_of(content: dict[str, Any], path: str | Path) -> m.TrainEvalPipelineC
     return with_version(config, 2) if content["format"] == 1 else config
 
 
-def _wants_average(config: m.TrainEvalPipelineConfig, use_average: bool | None) -> bool:
-    if use_average is not None:
-        return use_average
+def _wants_average(config: m.TrainEvalPipelineConfig, *, asked: bool | None) -> bool:
+    if asked is not None:
+        return asked
     return bool(config.eval_config and config.eval_config.use_moving_averages)
 
 
 def _restore_tensorflow(
     path: Path,
     config: m.TrainEvalPipelineConfig | None,
+    *,
     use_average: bool | None,
     categories: Categories | None,
 ) -> tuple[Detector, m.TrainEvalPipelineConfig, int]:
     if config is None or config.model is None:
         config = load_config(find_config(path))
     detector = build_detector(config, categories or _label_map(config, path.parent))
-    load_weights(detector, path, use_average=_wants_average(config, use_average))
+    load_weights(detector, path, use_average=_wants_average(config, asked=use_average))
     return detector.eval(), config, step_of(open_tensorflow(path))
 
 

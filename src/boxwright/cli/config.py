@@ -20,7 +20,13 @@ if TYPE_CHECKING:
     from boxwright.config.support import FieldReport
 
 _SHOWN = 6
-app = typer.Typer(help="Look into configurations.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    name="config",
+    help="Look into configurations.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+)
 
 
 class Format(str, PythonEnum):

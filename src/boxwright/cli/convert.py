@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from boxwright.base.errors import DataError
 from boxwright.cli.console import console, count_progress, suggest
 from boxwright.cli.paths import require_data
+
+if TYPE_CHECKING:
+    from boxwright.data.dataset import Dataset
 
 
 def convert_command(  # the flags of the command
@@ -58,7 +61,7 @@ def convert_command(  # the flags of the command
     if path.suffix in (".pt", ".index", ".safetensors") or any(path.glob("ckpt-*.pt")):
         raise DataError(f"{path}: weights, not data; write them by boxwright export")
     require_data(source)
-    from boxwright.data.convert import open_dataset, write_coco, write_tfrecords, write_voc, write_yolo
+    from boxwright.data.formats import open_dataset
 
     dataset = open_dataset(
         source,
@@ -68,6 +71,15 @@ def convert_command(  # the flags of the command
         load_masks=masks,
         allow_paths_outside=allow_paths_outside,
     )
+    _write(dataset, target, image_set, num_shards)
+    console.print(f"{len(dataset)} images, {len(dataset.categories)} classes: {target}", markup=False)
+    suggest("inspect", target)
+
+
+def _write(dataset: Dataset, target: Path, image_set: str, num_shards: int) -> None:
+    """Write data in the format that the target's name says."""
+    from boxwright.data.convert import write_coco, write_tfrecords, write_voc, write_yolo
+
     progress = count_progress(f"convert {len(dataset)} images")
     if target.suffix == ".json":
         write_coco(dataset, target, progress=progress)
@@ -82,5 +94,3 @@ def convert_command(  # the flags of the command
         )
     else:
         write_voc(dataset, target, progress=progress)
-    console.print(f"{len(dataset)} images, {len(dataset.categories)} classes: {target}", markup=False)
-    suggest("inspect", target)

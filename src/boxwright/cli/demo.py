@@ -27,8 +27,8 @@ def demo_command(
     from boxwright.cli.progress import progress_bar
     from boxwright.config.load import load_config
     from boxwright.data.demo import write_demo_data
+    from boxwright.evaluation.evaluate import evaluate_on_reader
     from boxwright.evaluation.results import write_evaluation
-    from boxwright.evaluation.run import run_evaluation
     from boxwright.training.settings import RunSettings
     from boxwright.training.train import train
 
@@ -63,7 +63,7 @@ def demo_command(
         return
     console.print(f"\n$ boxwright evaluate --model_dir {model_dir} --out {out / 'eval'}", markup=False)
     detector, _, _ = restore_detector(model_dir)
-    evaluation = run_evaluation(config, detector, progress=lambda items, title: count_progress(title)(items))
+    evaluation = evaluate_on_reader(config, detector, progress=lambda items, title: count_progress(title)(items))
     write_evaluation(evaluation, out / "eval")
     print_evaluation(evaluation)
     console.print(f"\npictures, truth beside detections: {out / 'eval' / 'pictures'}", markup=False)

@@ -13,7 +13,6 @@ from boxwright.cli.console import ap_line, console, count_progress, print_evalua
 from boxwright.cli.options import CheckpointOption
 from boxwright.cli.paths import require_checkpoint
 from boxwright.evaluation.settings import EvaluationSettings, WatchSettings
-from boxwright.runtime.formats import EXPORTS, RUNTIMES
 
 if TYPE_CHECKING:
     from boxwright.config.messages import TrainEvalPipelineConfig
@@ -87,48 +86,26 @@ def _evaluate(
 ) -> None:
     """Evaluate once; write and print what was found."""
     require_checkpoint(model_dir)
+    from boxwright.evaluation.evaluate import evaluate_on_reader, open_for_evaluation
     from boxwright.evaluation.results import write_evaluation
-    from boxwright.inference.finders import check_fixed
+    from boxwright.loading.open_model import require_adjustable
 
-    if model_dir.suffix in EXPORTS:
-        check_fixed(model_dir, settings)
+    require_adjustable(model_dir, settings.precision, compile=settings.compile)
+    config = _configuration(model_dir, config_path, changes, allow_edited=settings.allow_edited)
+    opened = open_for_evaluation(model_dir, config, settings)
+    if settings.engine:
+        from boxwright.evaluation.shares import evaluate_by_workers
 
-    evaluation, step = (
-        _evaluate_without_pytorch(model_dir, config_path, changes, settings)
-        if model_dir.suffix in RUNTIMES and not settings.engine
-        else _evaluate_any(model_dir, config_path, changes, settings)
-    )
+        evaluation = evaluate_by_workers(model_dir, config, settings, opened.categories)
+    else:
+        evaluation = evaluate_on_reader(config, opened.opened, settings, _progress)
     folder = out or (model_dir if model_dir.is_dir() else model_dir.parent) / "eval"
     write_evaluation(evaluation, folder)
-    console.print(f"evaluation at step {step}")
+    console.print(f"evaluation at step {opened.step}")
     print_evaluation(evaluation)
     console.print(f"metrics, detections and {len(evaluation.pictures)} pictures: {folder}", markup=False)
     suggest("predict", "IMAGES", "--model_dir", model_dir)
     console.print(ap_line(evaluation.metrics))
-
-
-def _evaluate_without_pytorch(
-    path: Path, config_path: Path | None, changes: list[str], settings: EvaluationSettings
-) -> tuple[Evaluation, int]:
-    from boxwright.evaluation.exported import evaluate_exported
-    from boxwright.runtime.exported import open_exported
-
-    detector = open_exported(path, allow_edited=settings.allow_edited)
-    config = _configuration(path, config_path, changes, allow_edited=settings.allow_edited)
-    return evaluate_exported(config, detector, settings, _progress), detector.metadata.step
-
-
-def _evaluate_any(
-    path: Path, config_path: Path | None, changes: list[str], settings: EvaluationSettings
-) -> tuple[Evaluation, int]:
-    from boxwright.evaluation.run import run_evaluation
-    from boxwright.inference.evaluate_shares import evaluate_in_shares, open_for_evaluation
-
-    config = _configuration(path, config_path, changes, allow_edited=settings.allow_edited)
-    opened = open_for_evaluation(path, config, settings)
-    if settings.engine:
-        return evaluate_in_shares(path, config, settings, opened.detector.categories), opened.step
-    return run_evaluation(config, opened.detector, settings, _progress), opened.step
 
 
 def _progress(items: Iterable[int], title: str) -> Iterable[int]:
@@ -140,7 +117,7 @@ def _configuration(
     model: Path, given: Path | None, changes: list[str], *, allow_edited: bool = False
 ) -> TrainEvalPipelineConfig:
     """Return the configuration to evaluate with, and say which file it is."""
-    from boxwright.api.configuration import configuration_of
+    from boxwright.loading.configuration import configuration_of
 
     changes = [*changes, "eval_config.include_metrics_per_category=true"]
     found = configuration_of(model, given, changes, allow_edited=allow_edited)

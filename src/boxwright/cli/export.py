@@ -106,25 +106,26 @@ def export_command(
             raise ExportError(f"--format {chosen.value}: name what to write")
         _write_weights(source, target, chosen, pipeline_config_path)
         return
-    from boxwright.checkpoints.restore import restore_detector
-    from boxwright.config.load import dump_message, load_config
-    from boxwright.exporters.export import About, export, report_path
-    from boxwright.exporters.export import verify as compare_again
-
     if settings.triton is not None and (chosen is not Format.ONNX or verify is not None):
         raise ExportError("--triton: Triton is given .onnx files; use it with --format onnx")
-    config = load_config(pipeline_config_path) if pipeline_config_path else None
-    detector, config, step = restore_detector(source, config=config)
-    pictures, origin = comparison_pictures(images or [], config, detector)
     if verify is not None:
-        report = compare_again(detector, verify, pictures, origin, allow_edited=settings.allow_edited)
-        print_report(report)
-        if not report.passed:
-            raise ExportError(f"{verify} does not do what the detector does. {report.problem()}")
-        suggest("predict", "IMAGES", "--model_dir", verify)
+        _verify(source, verify, pipeline_config_path, images or [], settings)
         return
     folder = source if source.is_dir() else source.parent
     path = target or folder / "export" / _NAMES[chosen]
+    _write_export(source, path, chosen, pipeline_config_path, images or [], settings)
+
+
+def _write_export(
+    source: Path, path: Path, chosen: Format, config_path: Path | None, images: list[Path], settings: ExportSettings
+) -> None:
+    """Write a whole detector, and print how it was compared."""
+    from boxwright.checkpoints.restore import restore_detector
+    from boxwright.config.load import dump_message, load_config
+    from boxwright.exporters.export import About, export, report_path
+
+    detector, config, step = restore_detector(source, config=load_config(config_path) if config_path else None)
+    pictures, origin = comparison_pictures(images, config, detector)
     console.print(f"compared on {len(pictures)} pictures: {origin}", markup=False)
     with console.status("exporting …"):
         report = export(
@@ -144,6 +145,21 @@ def export_command(
     if settings.triton is not None:
         _write_triton(path, settings.triton)
     suggest("predict", "IMAGES", "--model_dir", path)
+
+
+def _verify(source: Path, file: Path, config_path: Path | None, images: list[Path], settings: ExportSettings) -> None:
+    """Compare an exported file with its detector on this machine."""
+    from boxwright.checkpoints.restore import restore_detector
+    from boxwright.config.load import load_config
+    from boxwright.exporters.export import verify
+
+    detector, config, _ = restore_detector(source, config=load_config(config_path) if config_path else None)
+    pictures, origin = comparison_pictures(images, config, detector)
+    report = verify(detector, file, pictures, origin, allow_edited=settings.allow_edited)
+    print_report(report)
+    if not report.passed:
+        raise ExportError(f"{file} does not do what the detector does. {report.problem()}")
+    suggest("predict", "IMAGES", "--model_dir", file)
 
 
 def _named(source: Path | None, target: Path | None, model_dir: Path | None) -> tuple[Path, Path | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,8 +14,9 @@ from boxwright.cli.paths import require_data
 from boxwright.runtime.formats import EXPORTS
 
 if TYPE_CHECKING:
+    from boxwright.data.dataset import Dataset
     from boxwright.data.survey import Survey
-    from boxwright.types import Categories
+    from boxwright.types import Categories, Sample
 
 _SHOWN = 20
 _CONFIGS = (".config",)
@@ -68,50 +70,55 @@ def inspect_command(
     if augmented:
         _show_augmented(data, augmented, sheet)
         return
-    from boxwright.base.files import write_whole
-    from boxwright.data.convert import open_dataset
-    from boxwright.data.image_io import encode_picture
-    from boxwright.data.pictures import draw_sample
     from boxwright.data.survey import survey_dataset
-    from boxwright.drawing import SHEET_CELL, contact_sheet
 
     _check_sheet(sheet)
-    if data.endswith(_CONFIGS):
-        from boxwright.builders.input_reader import build_dataset
-        from boxwright.config import load_config
-
-        dataset = build_dataset(load_config(data).train_input_reader, "train_input_reader")
-    elif _is_of_another_format(data):
-        from boxwright.autoconfig.recognize import open_recognized, recognize
-
-        dataset, _ = open_recognized(recognize(data, allow_paths_outside=allow_paths_outside))
-    else:
-        dataset = open_dataset(
-            data,
-            label_map=label_map,
-            image_set=image_set,
-            image_folder=image_folder,
-            allow_paths_outside=allow_paths_outside,
-        )
+    dataset = _open(data, label_map, image_set, image_folder, allow_paths_outside=allow_paths_outside)
     survey, samples = survey_dataset(dataset, num_pictures=pictures, progress=count_progress("inspect"))
     _print(survey, dataset.categories)
     if samples:
-        drawn = [draw_sample(sample, dataset.categories, fit=SHEET_CELL) for sample in samples]
-        titles = [sample.id[-40:] for sample in samples]
-        write_whole(sheet, encode_picture(contact_sheet(drawn, titles, cell=None), sheet.suffix))
-        console.print(f"contact sheet of {len(samples)} images: {sheet}", markup=False)
+        _draw(samples, dataset.categories, sheet)
     if data.endswith(_CONFIGS):
         suggest("doctor", data)
     else:
         suggest("doctor", "pipeline.config", when="when a configuration reads these data")
 
 
-def _is_of_another_format(data: str) -> bool:
-    """Tell whether data are a folder that is neither VOC's nor has a file that names what is in it."""
-    from boxwright.autoconfig.recognize import has_voc_annotations
-    from boxwright.data.convert import detect_format
+def _open(
+    data: str, label_map: Path | None, image_set: str, image_folder: Path | None, *, allow_paths_outside: bool
+) -> Dataset:
+    """Open the data that a configuration trains on, or that a path names."""
+    if data.endswith(_CONFIGS):
+        from boxwright.builders.input_reader import build_dataset
+        from boxwright.config import load_config
 
-    return Path(data).is_dir() and detect_format(data) == "voc" and not has_voc_annotations(Path(data))
+        return build_dataset(load_config(data).train_input_reader, "train_input_reader")
+    from boxwright.data.formats import detect_format, has_voc_annotations, open_dataset
+
+    if Path(data).is_dir() and detect_format(data) == "voc" and not has_voc_annotations(Path(data)):
+        from boxwright.autoconfig.recognize import open_recognized, recognize
+
+        return open_recognized(recognize(data, allow_paths_outside=allow_paths_outside))[0]
+    return open_dataset(
+        data,
+        label_map=label_map,
+        image_set=image_set,
+        image_folder=image_folder,
+        allow_paths_outside=allow_paths_outside,
+    )
+
+
+def _draw(samples: Sequence[Sample], categories: Categories, sheet: Path) -> None:
+    """Write a contact sheet."""
+    from boxwright.base.files import write_whole
+    from boxwright.data.image_io import encode_picture
+    from boxwright.data.pictures import draw_sample
+    from boxwright.drawing import SHEET_CELL, contact_sheet
+
+    drawn = [draw_sample(sample, categories, fit=SHEET_CELL) for sample in samples]
+    titles = [sample.id[-40:] for sample in samples]
+    write_whole(sheet, encode_picture(contact_sheet(drawn, titles, cell=None), sheet.suffix))
+    console.print(f"contact sheet of {len(samples)} images: {sheet}", markup=False)
 
 
 def _describe(path: str) -> None:

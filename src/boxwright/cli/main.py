@@ -6,7 +6,6 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Callable
 from io import TextIOWrapper
 from typing import Annotated
 
@@ -14,25 +13,9 @@ import typer
 
 import boxwright
 from boxwright.base.errors import BoxwrightError
-from boxwright.cli import (
-    benchmark,
-    config,
-    convert,
-    demo,
-    doctor,
-    evaluate,
-    export,
-    exporter_main,
-    init,
-    inspect,
-    models,
-    predict,
-    replay,
-    serve,
-    train,
-)
+from boxwright.cli.commands import Commands
 from boxwright.cli.console import console, errors, show_log
-from boxwright.cli.options import CONTEXT, Commands, PlainCommand, with_settings
+from boxwright.cli.options import CONTEXT
 from boxwright.cli.termination import Terminated, raise_on_sigterm
 
 app = typer.Typer(
@@ -61,27 +44,6 @@ def before_a_command(
     """Let what the library logs be printed."""
     del version  # printed by now
     show_log()
-
-
-def _add(name: str, command: Callable[..., None], line: str) -> None:
-    app.command(name, cls=PlainCommand, short_help=line)(command)
-
-
-_add("init", with_settings(init.init_command), "Write a configuration for a folder of annotated pictures.")
-_add("models", models.models_command, "List the presets: detectors to start from.")
-_add("train", with_settings(train.train_command), "Train a detector; run again to resume.")
-_add("evaluate", with_settings(evaluate.evaluate_command), "Compute the metrics of a detector; draw what it finds.")
-_add("predict", with_settings(predict.predict_command), "Detect objects in images, video, webcam and RTSP streams.")
-_add("demo", demo.demo_command, "Make data, train on it, evaluate and draw, in minutes.")
-_add("convert", convert.convert_command, "Convert data to Pascal VOC, COCO, YOLO or TFRecord.")
-_add("export", with_settings(export.export_command), "Write a detector as ONNX, OpenVINO, LiteRT, or weights.")
-_add("benchmark", with_settings(benchmark.benchmark_command), "Measure latency and images a second.")
-_add("serve", with_settings(serve.serve_command), "Answer requests over HTTP by an exported detector.")
-_add("exporter_main_v2", with_settings(exporter_main.exporter_command), "As TensorFlow's exporter is called.")
-_add("inspect", inspect.inspect_command, "Count what is in data; draw a contact sheet.")
-_add("doctor", doctor.doctor_command, "Check a configuration and data for what ruins a run.")
-_add("replay", replay.replay_command, "Do a training step again that was not finite.")
-app.add_typer(config.app, name="config", short_help="Show, check and explain configurations.")
 
 
 def _show_warning(message: Warning | str, *_: object) -> None:

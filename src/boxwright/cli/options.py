@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand
 
 from boxwright.cli.words import OTHER_NAMES
 
@@ -28,34 +28,6 @@ CheckpointOption = Annotated[
         help="A run's folder or checkpoint; an exported .onnx or .xml; or TensorFlow's: a checkpoint, SavedModel, frozen graph, or zoo archive.",
     ),
 ]
-
-
-# What others call two of the commands.
-_ALIASES = {"val": "evaluate", "detect": "predict"}
-
-
-class Commands(TyperGroup):
-    """Commands by their names, or by what others call them; where there is none of a name, all are listed."""
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return the command of a name; None where there is none."""
-        return super().get_command(ctx, _ALIASES.get(cmd_name, cmd_name))
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command that is called, and its arguments; fail with a list where there is none of that name."""
-        name = args[0]
-        normal = ctx.token_normalize_func(name) if ctx.token_normalize_func else name
-        if not name.startswith("-") and self.get_command(ctx, name) is None and self.get_command(ctx, normal) is None:
-            close = difflib.get_close_matches(name, [*self.commands, *_ALIASES], n=1)
-            hint = f"; did you mean {close[0]}?" if close else ""
-            shown = {known: one for known, one in self.commands.items() if not one.hidden}
-            width = max(map(len, shown))
-            lines = [f"  {known:{width}}  {one.get_short_help_str(_LINE - width)}" for known, one in shown.items()]
-            ctx.fail("\n".join([f"no command {name!r}{hint} The commands:", *lines]))
-        return super().resolve_command(ctx, args)
-
-
-_LINE = 76
 
 
 class PlainCommand(TyperCommand):

@@ -22,7 +22,7 @@ from boxwright.runtime.formats import EXPORTS
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from boxwright.inference.finders import Model
+    from boxwright.inference.finders import ModelSource
     from boxwright.inference.predict import Predicted
     from boxwright.inference.shards import Job, Part
     from boxwright.inference.sources import Frame, Source
@@ -76,9 +76,9 @@ def predict_command(
 
     Tracking (--track) numbers objects of a video; tiling (--tile) finds small objects in large images.
     """
-    from boxwright.inference.finders import Model
+    from boxwright.inference.finders import ModelSource
 
-    model = Model(model_dir, settings, pipeline_config_path, label_map, tuple(set_ or ()))
+    model = ModelSource(model_dir, settings, pipeline_config_path, label_map, tuple(set_ or ()))
     if out.rstrip("/").endswith(".parquet"):
         _predict_many(sources, model, out, many)
         return
@@ -138,10 +138,10 @@ def _print_profile(done: Predicted) -> None:
     console.print(f"{done.pictures / done.times.seconds:.1f} images a second")
 
 
-def _predict_many(words: list[str], model: Model, out: str, many: ManySettings) -> None:
+def _predict_many(words: list[str], model: ModelSource, out: str, many: ManySettings) -> None:
     """Detect in very many images; resume where an earlier run ended."""
+    from boxwright.base.worker_pools import engine_of
     from boxwright.inference.collections import units_of
-    from boxwright.inference.engines import engine_of
     from boxwright.inference.shards import Job, begin, finished, run_unit, unfinished_units, worker
     from boxwright.inference.stores import require_pyarrow
 

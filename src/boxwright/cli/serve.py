@@ -45,7 +45,7 @@ def serve_command(
         require_library(library, "serve")
     import uvicorn
 
-    from boxwright.inference import exports
+    from boxwright.loading import exports
     from boxwright.serving.app import make_app
     from boxwright.serving.guard import Counters
     from boxwright.serving.model import ServedModel
@@ -72,14 +72,19 @@ def serve_command(
     sockets = [listening_socket(settings.host, settings.port)]
     sockets[0].listen(config.backlog)  # who reads the address below may connect at once
     server = Server(config, settings, lambda: console.print(counters.summary(), markup=False))
+    _announce(model, name, settings, sockets[0], encrypted=certfile is not None)
+    server.run(sockets=sockets)
+
+
+def _announce(model: Path, name: str, settings: ServerSettings, listening: socket.socket, *, encrypted: bool) -> None:
+    """Print the addresses."""
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    where = f"{'https' if certfile else 'http'}://{host}:{sockets[0].getsockname()[1]}"
+    where = f"{'https' if encrypted else 'http'}://{host}:{listening.getsockname()[1]}"
     held = f"at most {settings.queue} pictures wait, {settings.max_held_mib:,.0f} MiB with what is being read"
     console.print(f"{model}: {where}/ ({held})", markup=False)
     console.print(f"TensorFlow Serving: {where}/v1/models/{name}:predict", markup=False)
     console.print(f"Open Inference: {where}/v2/models/{name}/infer", markup=False)
     console.print(f"an image: curl --data-binary @image.jpg {where}/detect", markup=False)
-    server.run(sockets=sockets)
 
 
 def listening_socket(host: str, port: int) -> socket.socket:

@@ -73,7 +73,7 @@ def softmax_loss(logits: Tensor, classes: Tensor) -> Tensor:
     return _Softmax.apply(logits, classes)  # type: ignore[no-any-return]
 
 
-def _negative(x: Tensor, gamma: float, gradient: bool) -> tuple[Tensor, Tensor | None]:
+def _negative(x: Tensor, gamma: float, *, gradient: bool) -> tuple[Tensor, Tensor | None]:
     """Return what a negative column costs, and what that changes by with its logit.
 
     With s = sigmoid(x) and c = softplus(x) = -log(1 - s):

@@ -117,11 +117,6 @@ class CocoDataset:
             return box[2] * box[3]
         return finite_number(annotation["area"], f"{self._where(annotation)}: area")
 
-    @property
-    def parts(self) -> tuple[int, ...]:
-        """How many samples each source has; they follow one another."""
-        return (len(self),)
-
     def __len__(self) -> int:
         return len(self._images)
 

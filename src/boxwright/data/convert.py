@@ -10,102 +10,23 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from boxwright.base.errors import DataError
-from boxwright.base.files import is_file, is_folder, make_folder, open_whole, read_file, unfinished, write_whole
-from boxwright.data.coco import ROBOFLOW_ANNOTATIONS, CocoDataset, coco_annotation
+from boxwright.base.files import is_file, make_folder, open_whole, read_file, unfinished, write_whole
+from boxwright.data.coco import coco_annotation
 from boxwright.data.dataset import Dataset
-from boxwright.data.fddb import FddbDataset, is_fddb
 from boxwright.data.label_map import load_label_map, write_label_map
-from boxwright.data.open_images import OpenImagesDataset
-from boxwright.data.record_classes import classes_of_records
 from boxwright.data.tf_example import encode_example
 from boxwright.data.tfrecord import write_records_to
-from boxwright.data.tfrecord_dataset import TFRecordDataset
-from boxwright.data.voc import VocDataset, write_voc_annotation
-from boxwright.data.wider_face import WiderFaceDataset, is_wider_face
-from boxwright.data.yolo import YoloDataset, find_yolo
+from boxwright.data.voc import write_voc_annotation
 from boxwright.data.yolo_writer import write_yolo_labels, write_yolo_yaml
 from boxwright.types import Categories, Sample
 
-DataFormat = Literal["voc", "coco", "tfrecord", "yolo", "open_images", "wider_face", "fddb"]
-_BY_ENDING: dict[str, DataFormat] = {".json": "coco", ".csv": "open_images", ".yaml": "yolo", ".yml": "yolo"}
 Progress = Callable[[Iterable[int]], Iterable[int]]
 # So that a name with an ending and a number stays below the 255 bytes of common file systems.
 _LONGEST_STEM, _LONGEST_SUFFIX = 180, 16
 _LIKE_A_FLAG = re.compile(r"\s-?[01]$")
-
-
-def detect_format(path: str | Path) -> DataFormat:
-    """Guess what kind of data a path names.
-
-    Returns:
-        YOLO for a .yaml and for a folder with a data.yaml, COCO for .json and for a folder with Roboflow's
-        `_annotations.coco.json`, VOC for any other folder, Open Images for .csv, WIDER FACE and FDDB for a .txt that
-        starts as theirs do, TFRecord for all else.
-    """
-    if is_wider_face(path):
-        return "wider_face"
-    if is_fddb(path):
-        return "fddb"
-    if find_yolo(path) is not None:
-        return "yolo"
-    if is_file(Path(path) / ROBOFLOW_ANNOTATIONS):
-        return "coco"
-    if is_folder(path):
-        return "voc"
-    return _BY_ENDING.get(Path(path).suffix, "tfrecord")
-
-
-def open_dataset(
-    path: str | Path,
-    *,
-    label_map: str | Path | None = None,
-    image_set: str = "",
-    image_folder: str | Path | None = None,
-    load_masks: bool = False,
-    allow_paths_outside: bool = False,
-) -> Dataset:
-    """Open data of any format.
-
-    Args:
-        path: A VOC folder, a COCO JSON file, YOLO's `data.yaml` or its folder, Open Images' CSV of boxes, WIDER FACE's
-            or FDDB's text file, or a TFRecord path, glob or `name@count`.
-        label_map: The classes; without, `label_map.pbtxt` in the VOC folder or beside the TFRecords, else those
-            that the data themselves name.
-        image_set: For VOC, a list in `ImageSets/Main`; for YOLO train (as without), val or test.
-        image_folder: For COCO, Open Images, WIDER FACE and FDDB, where the images are.
-        allow_paths_outside: Whether annotations may name files outside their folder.
-
-    Raises:
-        DataError: Where the data cannot be opened, or nothing names the classes.
-    """
-    kind = detect_format(path)
-    if kind == "coco" and is_folder(path):
-        path = Path(path) / ROBOFLOW_ANNOTATIONS
-    beside = (Path(path) if kind == "voc" else Path(path).parent) / "label_map.pbtxt"
-    if label_map is None and kind in ("voc", "tfrecord") and is_file(beside):
-        label_map = beside
-    categories = load_label_map(label_map) if label_map else None
-    if kind == "voc":
-        return VocDataset(path, image_set, categories, allow_paths_outside=allow_paths_outside)
-    if kind == "yolo":
-        split = image_set or "train"
-        return YoloDataset(path, split, categories, load_masks=load_masks, allow_paths_outside=allow_paths_outside)
-    if kind == "wider_face":
-        return WiderFaceDataset(path, image_folder, categories, allow_paths_outside=allow_paths_outside)
-    if kind == "fddb":
-        return FddbDataset(path, image_folder, categories, allow_paths_outside=allow_paths_outside)
-    if kind == "open_images":
-        return OpenImagesDataset(path, image_folder, categories, allow_paths_outside=allow_paths_outside)
-    if kind == "coco":
-        return CocoDataset(
-            path, image_folder, categories, load_masks=load_masks, allow_paths_outside=allow_paths_outside
-        )
-    if categories is None:
-        categories = classes_of_records([str(path)])
-    return TFRecordDataset([path], categories, masks="png" if load_masks else "none")
 
 
 def _all(numbers: Iterable[int]) -> Iterable[int]:

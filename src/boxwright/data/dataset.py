@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from boxwright.types import Categories, Sample
 
@@ -18,11 +18,6 @@ class Dataset(Protocol):
     @property
     def categories(self) -> Categories:
         """The classes."""
-        ...
-
-    @property
-    def parts(self) -> tuple[int, ...]:
-        """How many samples each source has (a path that a reader names); they follow one another."""
         ...
 
     def __len__(self) -> int:
@@ -50,3 +45,18 @@ class Dataset(Protocol):
             The image file's bytes and its name.
         """
         ...
+
+
+@runtime_checkable
+class SeveralSources(Protocol):
+    """A data set of several sources, such as the paths that a reader names; their samples follow one another."""
+
+    @property
+    def source_sizes(self) -> tuple[int, ...]:
+        """How many samples each source has."""
+        ...
+
+
+def source_sizes(dataset: Dataset) -> tuple[int, ...]:
+    """Return how many samples each source of a data set has; most are one source."""
+    return dataset.source_sizes if isinstance(dataset, SeveralSources) else (len(dataset),)

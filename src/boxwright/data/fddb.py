@@ -94,11 +94,6 @@ class FddbDataset:
         self.categories = categories or _FACE
         self._label = face_label(self.categories, self.path)
 
-    @property
-    def parts(self) -> tuple[int, ...]:
-        """How many samples each source has; they follow one another."""
-        return (len(self),)
-
     def __len__(self) -> int:
         return len(self.images)
 

@@ -53,11 +53,6 @@ class ListedDataset:
         """The classes."""
         return self._dataset.categories
 
-    @property
-    def parts(self) -> tuple[int, ...]:
-        """How many samples each source has; all are of one."""
-        return (len(self),)
-
     def __len__(self) -> int:
         return len(self._rows)
 

@@ -30,10 +30,10 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, get_worker_info
 
-from boxwright.base.errors import BoxwrightError, DataError, TrainingError
+from boxwright.base.errors import BoxwrightError, DataError, TrainingError, first_line
 from boxwright.data.augmentation.transform import Transform
 from boxwright.data.batch import Batch, Resizer, collate, to_input
-from boxwright.data.dataset import Dataset
+from boxwright.data.dataset import Dataset, source_sizes
 from boxwright.data.image_io import image_size
 from boxwright.data.order import Key, StreamSettings, sample_keys
 from boxwright.data.reading import reading
@@ -115,10 +115,9 @@ def _no_shared_memory(problem: Exception) -> TrainingError:
     with suppress(OSError):
         usage = shutil.disk_usage(_SHARED_MEMORY)
         room = f": {usage.free / 2**20:.0f} of {usage.total / 2**20:.0f} MiB of {_SHARED_MEMORY} are free"
-    reason = str(problem).splitlines()[0][:200]
     return TrainingError(
         f"shared memory, in which workers hand over batches, is full{room}; give it more (docker run --shm-size=8g), "
-        f"or use fewer workers, or none ({reason})"
+        f"or use fewer workers, or none ({first_line(problem)})"
     )
 
 
@@ -153,7 +152,7 @@ class _Batches:
         wide: NDArray[np.bool_] | None,
     ) -> None:
         self.sizes, self.settings, self.start, self.processes, self.wide = (
-            dataset.parts,
+            source_sizes(dataset),
             settings,
             start,
             processes,
@@ -285,8 +284,7 @@ def _lost(workers: list[BaseProcess], error: Exception) -> TrainingError:
         return _no_shared_memory(error)
     dead = [str(worker.pid) for worker in workers if not worker.is_alive()]
     named = f" (process {', '.join(dead)})" if dead else ""
-    reason = (str(error).splitlines() or [""])[0] or type(error).__name__
-    return TrainingError(f"a data worker died{named}: {reason}; was it short of memory?")
+    return TrainingError(f"a data worker died{named}: {first_line(error)}; was it short of memory?")
 
 
 def training_batches(
@@ -311,7 +309,7 @@ def training_batches(
         ConfigError: Where there is not one weight a source.
     """
     wide = _wide_images(examples.dataset) if settings.group else None
-    sample_keys(examples.dataset.parts, settings, start, wide)  # says at once what is wrong with the settings
+    sample_keys(source_sizes(examples.dataset), settings, start, wide)  # says at once what is wrong with the settings
     loader: DataLoader[Any] = DataLoader(
         examples,
         batch_sampler=_Batches(examples.dataset, settings, start, processes, wide),

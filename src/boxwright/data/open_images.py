@@ -86,11 +86,6 @@ class OpenImagesDataset:
         self._boxes = np.asarray(sides, np.float64).reshape(-1, 4)[order]
         self.images = list(self._numbers)
 
-    @property
-    def parts(self) -> tuple[int, ...]:
-        """How many samples each source has; they follow one another."""
-        return (len(self),)
-
     def __len__(self) -> int:
         return len(self.images)
 

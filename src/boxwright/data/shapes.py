@@ -48,11 +48,6 @@ class ShapesDataset:
         self.name = f"shapes({count}, seed {seed})"
         self.categories = Categories(tuple(Category(n, n + 1, name) for n, name in enumerate(SHAPES)))
 
-    @property
-    def parts(self) -> tuple[int, ...]:
-        """One source."""
-        return (len(self),)
-
     def __len__(self) -> int:
         return self.count
 

@@ -48,16 +48,16 @@ class TFRecordDataset:
         found = [expand_paths([str(path)]) for path in paths] or [expand_paths([])]
         sources = [[TFRecordFile(path, compression) for path in some] for some in found]
         self.files = [file for source in sources for file in source]
-        self._parts = tuple(sum(len(file) for file in source) for source in sources)
+        self._source_sizes = tuple(sum(len(file) for file in source) for source in sources)
         self._ends = np.cumsum([len(file) for file in self.files])
         self._unknown: dict[str, str] = {}
         if not len(self):
             raise DataError(f"{self.name}: no records (record 0 at byte 0: the file is empty)")
 
     @property
-    def parts(self) -> tuple[int, ...]:
+    def source_sizes(self) -> tuple[int, ...]:
         """How many samples each source has; they follow one another."""
-        return self._parts
+        return self._source_sizes
 
     def __len__(self) -> int:
         return int(self._ends[-1])

@@ -131,11 +131,6 @@ class VocDataset:
         objects = [_parse_object(element, path) for element in root.iter("object")]
         return root.findtext("filename") or "", declared, objects
 
-    @property
-    def parts(self) -> tuple[int, ...]:
-        """How many samples each source has; they follow one another."""
-        return (len(self),)
-
     def __len__(self) -> int:
         return len(self.stems)
 

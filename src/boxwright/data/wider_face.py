@@ -118,11 +118,6 @@ class WiderFaceDataset:
         usual = [above / f"WIDER_{part}" / "images" for part in ("train", "val") if part in self.path.name]
         return next((folder for folder in usual if is_folder(folder)), self.path.parent / "images")
 
-    @property
-    def parts(self) -> tuple[int, ...]:
-        """How many samples each source has; they follow one another."""
-        return (len(self),)
-
     def __len__(self) -> int:
         return len(self.images)
 

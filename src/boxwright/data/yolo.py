@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from boxwright.base.errors import DataError
+from boxwright.base.errors import DataError, first_line
 from boxwright.base.files import is_file, is_folder, read_file, shown, size_of
 from boxwright.data.coco_masks import check_mask_memory, decode_mask
 from boxwright.data.image_io import read_image
@@ -94,7 +94,7 @@ class YoloDataset:
         if split not in content:
             given = ", ".join(name for name in ("train", "val", "valid", "test") if name in content)
             raise DataError(f"{found}: no {split!r}; there are: {given or 'none'}")
-        root = self._below(found.parent, str(content.get("path") or "."), allow_paths_outside)
+        root = self._below(found.parent, str(content.get("path") or "."), allow_outside=allow_paths_outside)
         listed = content[split] if isinstance(content[split], list) else [content[split]]
         self.images = [
             image for item in listed for image in self._listed(root, item, allow_outside=allow_paths_outside)
@@ -109,24 +109,19 @@ class YoloDataset:
             raise DataError(f"{self.path}: class {name!r} is not in the label map ({known})")
         return category.label
 
-    def _below(self, folder: Path, name: str, allow_outside: bool) -> Path:
+    def _below(self, folder: Path, name: str, *, allow_outside: bool) -> Path:
         return inside(folder, name, str(self.path), allow_outside=allow_outside)
 
     def _listed(self, root: Path, item: Any, *, allow_outside: bool) -> list[Path]:
         """Return the images of a folder, or of a text file that lists them."""
         name = _within_export(root, str(item))
-        path = self._below(root, name, allow_outside)
+        path = self._below(root, name, allow_outside=allow_outside)
         if is_folder(path):
             return sorted(image for image in path.rglob("*") if image.suffix.lower() in _SUFFIXES)
         if not is_file(path):
             raise DataError(f"{self.path}: no such folder or list: {shown(path)}")
         lines = _text(path).splitlines()
-        return [self._below(root, line.strip(), allow_outside) for line in lines if line.strip()]
-
-    @property
-    def parts(self) -> tuple[int, ...]:
-        """How many samples each source has; they follow one another."""
-        return (len(self),)
+        return [self._below(root, line.strip(), allow_outside=allow_outside) for line in lines if line.strip()]
 
     def __len__(self) -> int:
         return len(self.images)
@@ -196,7 +191,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     try:
         content = yaml.safe_load(_text(path))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise DataError(f"{path}: not YAML: {str(error).splitlines()[0]}") from None
+        raise DataError(f"{path}: not YAML: {first_line(error)}") from None
     if not isinstance(content, dict):
         raise DataError(f"{path}: expected names and lists of images")
     return content

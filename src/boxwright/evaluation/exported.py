@@ -1,62 +1,33 @@
-"""Evaluating an exported detector; without PyTorch where its runtime is."""
+"""Detecting in samples by an exported detector, without PyTorch where its runtime does without."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
 
 from boxwright.base.errors import ConfigError
-from boxwright.config import messages as m
 from boxwright.data.dataset import Dataset
-from boxwright.evaluation.parts import Look, Progress, categories_of, look_at, open_evaluation, silent, sum_up
-from boxwright.evaluation.results import Evaluation
+from boxwright.evaluation.images import SampleDetector
 from boxwright.evaluation.settings import EvaluationSettings
 from boxwright.runtime.exported import ExportedDetector
 from boxwright.types import FoundObjects, Sample
 
 
-def evaluate_exported(
-    config: m.TrainEvalPipelineConfig,
-    detector: ExportedDetector,
-    settings: EvaluationSettings,
-    progress: Progress = silent,
-) -> Evaluation:
-    """Run an exported detector over the data that the settings choose.
-
-    Args:
-        progress: Wraps the indices and takes a title, to show how far it is.
-
-    Returns:
-        Metrics, detections and pictures; there are no losses.
-
-    Raises:
-        ConfigError: Where there is no such reader, its classes are others, or several scales are asked for.
-    """
-    data = open_evaluation(config, settings, detector.categories)
-    read = partial(samples_by_threads, workers=settings.workers)
-    parts = look_at(look_of_export(detector, settings), data, read, progress)
-    return sum_up(parts, data.plan, categories_of(data))
-
-
-def look_of_export(detector: ExportedDetector, settings: EvaluationSettings) -> Look:
-    """Return what looks at samples.
-
-    Returns:
-        From samples to what is found in each, without losses.
+def export_on_samples(detector: ExportedDetector, settings: EvaluationSettings) -> SampleDetector:
+    """Return what detects in samples, without losses.
 
     Raises:
         ConfigError: Where several scales are asked for.
     """
     if settings.multi_scale:
-        raise ConfigError("multi_scale: an exported detector looks once; evaluate what it was exported from")
+        raise ConfigError("multi_scale: an exported detector has one scale; evaluate what it was exported from")
 
-    def look(samples: list[Sample], _: int) -> Iterator[tuple[FoundObjects, dict[str, float]]]:
+    def detect(samples: list[Sample], _: int) -> Iterator[tuple[FoundObjects, dict[str, float]]]:
         for found in detector.detect([sample.image for sample in samples]):
             yield found, {}
 
-    return look
+    return detect
 
 
 def samples_by_threads(dataset: Dataset, indices: Sequence[int], workers: int) -> Generator[Sample]:

@@ -18,8 +18,9 @@ from dataclasses import replace
 
 from boxwright.base.errors import BoxwrightError
 from boxwright.builders.evaluation import EvaluationPlan
-from boxwright.evaluation.parts import Part, without_rows
+from boxwright.evaluation.images import EvaluatedImage
 from boxwright.evaluation.results import Evaluation
+from boxwright.evaluation.summary import summarize_without_rows
 from boxwright.types import Categories
 
 # Images. The metrics of fewer are there before a process has started.
@@ -28,23 +29,25 @@ WORTH_A_PROCESS = 500
 _LOG = logging.getLogger("boxwright.run")
 
 
-def sum_up_beside(parts: Sequence[Part], plan: EvaluationPlan, categories: Categories) -> Future[Evaluation]:
+def summarize_in_process(
+    images: Sequence[EvaluatedImage], plan: EvaluationPlan, categories: Categories
+) -> Future[Evaluation]:
     """Return what will be the evaluation: its metrics, notes and pictures, without rows and curves.
 
     Args:
-        parts: Of all images, in any order.
+        images: All of them, in any order.
 
     Returns:
         Done already where there are few images. Where the other process fails, it says so and computes here.
     """
     future: Future[Evaluation] = Future()
-    if len(parts) < WORTH_A_PROCESS:
+    if len(images) < WORTH_A_PROCESS:
         try:
-            future.set_result(_without_curves(without_rows(parts, plan, categories)))
+            future.set_result(_without_curves(summarize_without_rows(images, plan, categories)))
         except BoxwrightError as error:
             future.set_exception(error)
         return future
-    question = pickle.dumps((list(parts), plan, categories))
+    question = pickle.dumps((list(images), plan, categories))
     # A daemon: a program that ends does not wait for it.
     threading.Thread(target=_answered, args=(future, question), name="metrics", daemon=True).start()
     return future
@@ -72,7 +75,7 @@ def _ask_process(question: bytes) -> Evaluation:
         _LOG.warning(
             "the process that computes metrics failed (%s): they are computed here, which takes longer", reason
         )
-        return _without_curves(without_rows(*pickle.loads(question)))  # our own
+        return _without_curves(summarize_without_rows(*pickle.loads(question)))  # our own
     if isinstance(answer, BoxwrightError):
         raise answer
     evaluation: Evaluation = answer
@@ -85,12 +88,12 @@ def _without_curves(evaluation: Evaluation) -> Evaluation:
 
 
 def _answer() -> None:
-    """Read parts from standard input, write their evaluation to standard output."""
+    """Read images from standard input, write their evaluation to standard output."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a library prints is not part of the answer
     answer: Evaluation | BoxwrightError
     try:
-        answer = _without_curves(without_rows(*pickle.load(sys.stdin.buffer)))  # of our own parent
+        answer = _without_curves(summarize_without_rows(*pickle.load(sys.stdin.buffer)))  # of our own parent
     except BoxwrightError as error:
         answer = error
     with answers:

@@ -7,18 +7,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 from boxwright.base.errors import CheckpointError
-from boxwright.checkpoints.restore import restore_detector
 from boxwright.checkpoints.sources import is_tensorflow
 from boxwright.checkpoints.store import CheckpointStore
 from boxwright.config import messages as m
 from boxwright.device import open_device
+from boxwright.evaluation.data import EvaluationData, check_reader, open_evaluation_data, reader_name
+from boxwright.evaluation.evaluate import open_for_evaluation
 from boxwright.evaluation.events import EventFile, evaluation_folder, write_evaluation_events
-from boxwright.evaluation.optimized import optimized
-from boxwright.evaluation.parts import EvaluationSet, check_reader, open_evaluation, reader_name
+from boxwright.evaluation.network import evaluate_on_dataset
 from boxwright.evaluation.results import Evaluation
-from boxwright.evaluation.run import evaluate_detector
 from boxwright.evaluation.settings import EvaluationSettings, WatchSettings
-from boxwright.models.detector import Detector
+from boxwright.loading.open_model import OpenModel
 from boxwright.models.multi_scale import at_scales
 
 _POLL_SECONDS = 1.0
@@ -48,22 +47,20 @@ def watch(
         ConfigError: Where there is no such reader.
     """
     check_reader(config, settings)
-    device = open_device(settings.device, tf32=settings.tf32)
+    open_device(settings.device, tf32=settings.tf32)  # where there is none, before anything is waited for
     folder = evaluation_folder(Path(model_dir), reader_name(config, settings))
     last, evaluated, count, since = -1, -1, 0, time.monotonic()
-    opened: EvaluationSet | None = None  # when the first checkpoint says of which classes
+    data: EvaluationData | None = None  # when the first checkpoint says of which classes
     total = config.train_config.num_steps if config.train_config else 0
     with EventFile(folder) as events:
         while True:
             began = time.monotonic()
             newest = _newest_step(Path(checkpoint_dir))
-            if newest > last and (found := _restore(Path(checkpoint_dir), config)):
-                detector, step = found
-                opened = opened or open_evaluation(config, settings, detector.categories)
-                seeing = at_scales(
-                    optimized(detector.to(device), settings.precision, compile=settings.compile), settings.multi_scale
-                )
-                evaluation = evaluate_detector(seeing, opened.dataset, opened.plan, workers=settings.workers)
+            if newest > last and (opened := _open(Path(checkpoint_dir), config, settings)):
+                step = opened.step
+                data = data or open_evaluation_data(config, settings, opened.categories)
+                detector = at_scales(opened.detector, settings.multi_scale)
+                evaluation = evaluate_on_dataset(detector, data.dataset, data.plan, workers=settings.workers)
                 write_evaluation_events(events, step, evaluation.metrics, evaluation.pictures, evaluated)
                 heard(step, evaluation, "")
                 last, evaluated, count = newest, step, count + 1
@@ -90,13 +87,12 @@ def _newest_step(folder: Path) -> int:
     return 0 if is_tensorflow(folder) else -1
 
 
-def _restore(folder: Path, config: m.TrainEvalPipelineConfig) -> tuple[Detector, int] | None:
-    """Restore the newest checkpoint; None where the run has just replaced it by a newer one."""
+def _open(folder: Path, config: m.TrainEvalPipelineConfig, settings: EvaluationSettings) -> OpenModel | None:
+    """Open the newest checkpoint; None where the run has just replaced it by a newer one."""
     newest = _newest_step(folder)
     try:
-        detector, _, step = restore_detector(folder, config=config)
+        return open_for_evaluation(folder, config, settings)
     except CheckpointError:
         if _newest_step(folder) == newest:
             raise
         return None
-    return detector, step

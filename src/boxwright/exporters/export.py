@@ -27,7 +27,8 @@ from boxwright.exporters.onnx_file import onnx_bytes, onnx_model, with_output
 from boxwright.exporters.openvino_file import openvino_model, save_openvino
 from boxwright.exporters.parity import Report, compare
 from boxwright.exporters.program import Suppression, detection_program
-from boxwright.exporters.pt2_file import Pt2Session, save_pt2
+from boxwright.exporters.pt2_file import save_pt2
+from boxwright.loading.pt2_session import Pt2Session
 from boxwright.models.detector import Detector
 from boxwright.runtime.export_file import ExportFile, read_checked
 from boxwright.runtime.exported import ExportedDetector
@@ -319,22 +320,6 @@ def _publish(folder: Path, path: Path, report: Report) -> None:
 def report_path(path: str | Path) -> Path:
     """Return where the report of an exported file lies."""
     return Path(path).with_name(f"{Path(path).name}.parity.json")
-
-
-def open_session_of(path: str | Path, *, allow_edited: bool = False) -> Session:
-    """Open an exported file of any format in its runtime.
-
-    Args:
-        path: The file.
-        allow_edited: Whether a file is opened that is not as it was written.
-
-    Returns:
-        The session.
-
-    Raises:
-        ExportError: Where there is no such file, it is of no format of ours, damaged or edited.
-    """
-    return _kind_of_file(path).session(read_checked(path, allow_edited=allow_edited))
 
 
 def _kind_of_file(path: str | Path) -> _Kind:

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from boxwright.base.quiet import quiet
 from boxwright.exporters.graph import INPUT
-from boxwright.exporters.program import quiet
 from boxwright.runtime.optional import require_library
 
 _CONVOLUTIONS = ("Conv", "ConvTranspose")

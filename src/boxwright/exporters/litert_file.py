@@ -22,10 +22,11 @@ from torch import Tensor, nn
 
 from boxwright.base.errors import ExportError
 from boxwright.base.files import write_whole
+from boxwright.base.quiet import quiet
 from boxwright.exporters import litert_child
 from boxwright.exporters.litert_labels import model_metadata
 from boxwright.exporters.litert_operator import Lite, with_operator
-from boxwright.exporters.program import Suppression, quiet
+from boxwright.exporters.program import Suppression
 from boxwright.exporters.resizing import PIXEL_CENTRES, refuse_resizer
 from boxwright.models.detector import Detector
 from boxwright.ops.box_coder import FasterRcnnBoxCoder

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
+from boxwright.base.quiet import quiet
 from boxwright.exporters.graph import INPUT, PREPROCESSED
-from boxwright.exporters.program import quiet
 from boxwright.runtime.metadata import KEY, Metadata
 from boxwright.runtime.optional import require_library
 from boxwright.runtime.seal import seal

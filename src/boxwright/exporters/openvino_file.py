@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from boxwright.base.errors import OutputError
+from boxwright.base.errors import OutputError, first_line
 from boxwright.base.files import shown, write_whole
 from boxwright.runtime.metadata import KEY, Metadata
-from boxwright.runtime.optional import first_line, require_library
+from boxwright.runtime.optional import require_library
 from boxwright.runtime.seal import seal
 
 

@@ -5,16 +5,13 @@ Dimensions: B batch, H W image.
 
 from __future__ import annotations
 
-import logging
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from boxwright.base.errors import ExportError
+from boxwright.base.quiet import quiet
 from boxwright.exporters.graph import PREPROCESSED, DetectionGraph
 from boxwright.models.detector import Detector
 from boxwright.ops.suppression_in_tensors import decompositions, pair_decompositions
@@ -82,16 +79,3 @@ class _Chosen(nn.Module):
 
     def _wants(self, name: str) -> bool:
         return self.inputs if name == PREPROCESSED else name.startswith("raw_") or not self.raw
-
-
-@contextmanager
-def quiet() -> Iterator[Any]:
-    """Keep what the exporters say of themselves off the screen."""
-    previous = logging.root.manager.disable
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        logging.disable(logging.WARNING)
-        try:
-            yield
-        finally:
-            logging.disable(previous)

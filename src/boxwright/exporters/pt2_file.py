@@ -1,26 +1,16 @@
-"""PyTorch's own format: a program that `torch.export.load` reads where nothing but PyTorch is installed.
-
-Dimensions: B batch, H W image.
-"""
+"""Writing PyTorch's own format: a program that `torch.export.load` reads where nothing but PyTorch is installed."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from boxwright.base.errors import ExportError
 from boxwright.base.files import write_whole
-from boxwright.exporters.program import quiet
-from boxwright.exporters.pt2_archive import checked_members, plain_members
-from boxwright.runtime.export_file import ExportFile
+from boxwright.base.quiet import quiet
+from boxwright.loading.pt2_archive import plain_members
 from boxwright.runtime.metadata import Metadata
-from boxwright.runtime.optional import first_line
 from boxwright.runtime.pt2_members import ABOUT, packed_members, sealed_parts, unpacked_members
 from boxwright.runtime.seal import seal
 
@@ -42,38 +32,3 @@ def save_pt2(program: torch.export.ExportedProgram, metadata: Metadata, path: Pa
     members[ABOUT] = metadata.to_json().encode()
     members[ABOUT] = seal(sealed_parts(members))[-1]
     write_whole(path, packed_members(members))
-
-
-class Pt2Session:
-    """A .pt2 file in PyTorch."""
-
-    def __init__(self, file: ExportFile) -> None:
-        """Open a file.
-
-        Args:
-            file: Its bytes. What in them could run code is refused before PyTorch sees it.
-
-        Raises:
-            ExportError: Where the file is damaged, or not ours.
-        """
-        members = unpacked_members(file.data, file.name)
-        self.metadata = Metadata.from_json(members.get(ABOUT, b"").decode("utf-8", "replace"), file.name)
-        checked = packed_members(checked_members(members, file.name))
-        try:
-            with quiet():
-                program = torch.export.load(io.BytesIO(checked))
-                self._module = program.module()
-            self.output_names: tuple[str, ...] = tuple(program.call_spec.out_spec.context)
-        except Exception as error:  # noqa: BLE001  # PyTorch's deserializer raises whatever damage makes it meet
-            raise ExportError(f"{file.name} cannot be opened by PyTorch: {first_line(error)}") from None
-        self._name = file.name
-        self._dtype = np.float32 if self.metadata.input.get("type") == "float_image_tensor" else np.uint8
-
-    def run(self, images: NDArray[Any], names: Sequence[str] = ()) -> dict[str, NDArray[np.float32]]:
-        """Return the outputs of some names, or all, for pictures uint8 [B, H, W, 3]."""
-        try:
-            with torch.inference_mode():
-                found = self._module(torch.from_numpy(np.ascontiguousarray(images, self._dtype)))
-        except Exception as error:  # noqa: BLE001  # so does its interpreter
-            raise ExportError(f"{self._name} cannot be run by PyTorch: {first_line(error)}") from None
-        return {name: found[name].numpy() for name in names or self.output_names}

@@ -1,31 +1,35 @@
-"""Opening whatever detects: a run, a checkpoint, an exported file; in this process or another."""
+"""The detector of a prediction, opened in this process or another; and what it keeps of what it finds."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.base.errors import ConfigError, ExportError
-from boxwright.evaluation.settings import EvaluationSettings
-from boxwright.inference.exports import open_export
+from boxwright.base.errors import ConfigError
 from boxwright.inference.merging import MERGES
 from boxwright.inference.settings import PredictionSettings
 from boxwright.inference.tiles import in_tiles
 from boxwright.inference.tracking import least_score
+from boxwright.loading.open_model import OpenModel, fixed, open_model, require_adjustable
+from boxwright.runtime.exported import ExportedDetector
 from boxwright.runtime.formats import EXPORTS
 from boxwright.types import Categories, Finder, FoundObjects
 
+if TYPE_CHECKING:
+    from boxwright.config.messages import TrainEvalPipelineConfig
+
 
 @dataclass(frozen=True, eq=False)
-class OpenModel:
-    """A detector, ready to look.
+class ImageDetector:
+    """What finds objects in pictures.
 
     Attributes:
-        detect: Finds objects in pictures.
+        detect: Finds them.
         categories: The classes; None where nothing says them.
         weights: Their SHA-256, and for an export its format and precision.
     """
@@ -36,12 +40,12 @@ class OpenModel:
 
 
 @dataclass(frozen=True)
-class Model:
-    """Where a detector is, and how it is to look; small enough to be sent to another process.
+class ModelSource:
+    """Where a detector is, and how it is to detect; small enough to be sent to another process.
 
     Attributes:
         path: A run's folder, a checkpoint, or an exported file.
-        settings: How to look.
+        settings: How to detect.
         config: The configuration, where the checkpoint has none.
         label_map: Names of the classes, where the configuration finds none.
         changes: Of the configuration, as `model.ssd.num_classes=3`.
@@ -53,7 +57,7 @@ class Model:
     label_map: Path | None = None
     changes: Sequence[str] = ()
 
-    def open(self, threads: int = 0) -> OpenModel:
+    def open(self, threads: int = 0) -> ImageDetector:
         """Read the weights.
 
         Args:
@@ -65,10 +69,52 @@ class Model:
         Raises:
             BoxwrightError: Where there is no detector, or it cannot be what is asked for.
         """
-        return _exported(self, threads) if self.path.suffix in EXPORTS else _trained(self, threads)
+        settings = self.settings
+        require_adjustable(self.path, settings.precision, compile=settings.compile)
+        config, categories = self._changes()
+        opened = open_model(
+            self.path,
+            device=settings.device,
+            tf32=settings.tf32,
+            threads=threads,
+            config=config,
+            categories=categories,
+            allow_edited=settings.allow_edited,
+        )
+        weights = _weights(opened)  # before they are optimized
+        detect = opened.optimized(settings.precision, compile=settings.compile).finder(settings.multi_scale)
+        return ImageDetector(detect, opened.categories, weights)
+
+    def _changes(self) -> tuple[TrainEvalPipelineConfig | None, Categories | None]:
+        """Return the configuration and the classes that are taken in place of the model's own; None for none."""
+        if not (self.config or self.label_map or self.changes):
+            return None, None
+        if self.path.suffix in EXPORTS:
+            raise fixed(self.path)
+        from boxwright.checkpoints.restore import stored_config
+        from boxwright.config.load import load_config
+        from boxwright.config.overrides import apply_override
+        from boxwright.data.label_map import load_label_map
+
+        config = load_config(self.config) if self.config else None
+        if self.changes:
+            config = config or stored_config(self.path)
+            for change in self.changes:
+                apply_override(config, change)
+        return config, load_label_map(self.label_map) if self.label_map else None
 
 
-def looking(detect: Finder, settings: PredictionSettings) -> Finder:
+def _weights(model: OpenModel) -> str:
+    """Return the SHA-256 of a model's weights; of an export with its format and precision."""
+    if isinstance(model.opened, ExportedDetector):
+        about = model.opened.metadata
+        return f"{about.weights_sha256} {about.format} {about.precision}"
+    from boxwright.exporters.describe import weights_sha256
+
+    return weights_sha256(model.opened)
+
+
+def finder_with(detect: Finder, settings: PredictionSettings) -> Finder:
     """Return what finds objects of a score that is asked for, tile by tile where that is.
 
     Args:
@@ -85,47 +131,3 @@ def looking(detect: Finder, settings: PredictionSettings) -> Finder:
         return [found.above(least) for found in detect(images)]
 
     return in_tiles(above, settings.tile, settings.overlap, MERGES[settings.merge]) if settings.tile else above
-
-
-def check_fixed(path: Path, settings: PredictionSettings | EvaluationSettings) -> None:
-    """Raise an ExportError where an exported file is asked for another precision, or to be compiled."""
-    if settings.precision != "float32" or settings.compile:
-        raise ExportError(f"{path} is exported: its precision is fixed, and it is compiled; export it anew")
-
-
-def _exported(model: Model, threads: int) -> OpenModel:
-    settings = model.settings
-    if model.config or model.label_map or model.changes or settings.multi_scale:
-        raise ExportError(f"{model.path} is exported: its configuration, classes and scales are fixed; export it anew")
-    check_fixed(model.path, settings)
-    detector = open_export(model.path, threads, allow_edited=settings.allow_edited)
-    about = detector.metadata
-    return OpenModel(detector.detect, detector.categories, f"{about.weights_sha256} {about.format} {about.precision}")
-
-
-def _trained(model: Model, threads: int) -> OpenModel:
-    import torch
-
-    from boxwright.checkpoints.restore import restore_detector, stored_config
-    from boxwright.config.load import load_config
-    from boxwright.config.overrides import apply_override
-    from boxwright.data.label_map import load_label_map
-    from boxwright.device import open_device
-    from boxwright.evaluation.optimized import optimized
-    from boxwright.exporters.describe import weights_sha256
-    from boxwright.models.multi_scale import at_scales
-
-    if threads:
-        torch.set_num_threads(threads)
-    config = load_config(model.config) if model.config else None
-    if model.changes:
-        config = config or stored_config(model.path)
-        for change in model.changes:
-            apply_override(config, change)
-    names = load_label_map(model.label_map) if model.label_map else None
-    detector, _, _ = restore_detector(model.path, config=config, categories=names)
-    digest = weights_sha256(detector)
-    detector.to(open_device(model.settings.device, tf32=model.settings.tf32))
-    detector = optimized(detector, model.settings.precision, compile=model.settings.compile)
-    seeing = at_scales(detector, model.settings.multi_scale)
-    return OpenModel(lambda images: [found.arrays() for found in seeing.detect(images)], detector.categories, digest)

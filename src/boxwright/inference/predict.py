@@ -19,7 +19,7 @@ from boxwright.base.errors import DataError
 from boxwright.base.files import MARKER, unfinished, unique_stem, write_whole
 from boxwright.data.image_io import encode_picture
 from boxwright.evaluation.pictures import draw_detections
-from boxwright.inference.finders import looking
+from boxwright.inference.finders import finder_with
 from boxwright.inference.result_files import RESULT_FILES, ResultFiles
 from boxwright.inference.settings import PredictionSettings
 from boxwright.inference.sources import Frame, Source
@@ -84,18 +84,18 @@ def predict(
             stays marked as unfinished, as it does where anything else ends the work.
         OutputError: Where the disk is full or the folder cannot be written.
     """
-    look = looking(detect, settings)
+    look = finder_with(detect, settings)
     names = _names(sources, Path(out), settings)
     with unfinished(out, "predictions") as folder, Stages() as stages:
         pairs = ((source, frame) for source in sources for frame in source.frames())
         live = all(source.live for source in sources)
         reading = (stages.newest if live else stages.ahead)("read", itertools.islice(pairs, settings.frames or None))
-        found = stages.ahead("network", _looked_at(reading, look, settings))
+        found = stages.ahead("network", _detected(reading, look, settings))
         draw = partial(_drawn, names=names, folder=folder, settings=settings)
         drawn = stages.spread("draw", draw, found, 1 if live else _DRAWN_AT_ONCE)
         written = stages.ahead("write", _written(drawn, names, folder))
         pictures, objects = 0, 0
-        with closing(ResultFiles(folder, _result_names(settings))) as results, _interrupt_ends(reading, live):
+        with closing(ResultFiles(folder, _result_names(settings))) as results, _interrupt_ends(reading, live=live):
             for item in written:
                 results.add(item.frame, item.found)
                 pictures, objects = pictures + 1, objects + len(item.found)
@@ -104,7 +104,7 @@ def predict(
     return Predicted(pictures, objects, times)
 
 
-def _looked_at(pairs: Iterable[tuple[Source, Frame]], look: Finder, settings: PredictionSettings) -> Iterator[_Seen]:
+def _detected(pairs: Iterable[tuple[Source, Frame]], look: Finder, settings: PredictionSettings) -> Iterator[_Seen]:
     tracked: Source | None = None
     tracker = None
     for source, frame in pairs:
@@ -172,7 +172,7 @@ def _result_names(settings: PredictionSettings) -> list[str]:
 
 
 @contextmanager
-def _interrupt_ends(reading: Stage[Any], live: bool) -> Iterator[None]:
+def _interrupt_ends(reading: Stage[Any], *, live: bool) -> Iterator[None]:
     """Let Ctrl-C end a stream as its own end would: what was found is written, videos are whole."""
     if not live or threading.current_thread() is not threading.main_thread():
         yield

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from boxwright.base.errors import DataError
 from boxwright.data.image_io import decode_image
 from boxwright.inference.collections import Item, Unit, items_of
-from boxwright.inference.finders import Model, OpenModel, looking
+from boxwright.inference.finders import ImageDetector, ModelSource, finder_with
 from boxwright.inference.parquet_rows import Row, counts, parquet_bytes, row_of
 from boxwright.inference.stages import Stages
 from boxwright.inference.stores import Store, open_parquet
@@ -49,7 +49,7 @@ class Job:
         threads: Of each worker; 0 for what its runtime chooses.
     """
 
-    model: Model
+    model: ModelSource
     out: str
     part_size: int = 1024
     batch_size: int = 8
@@ -121,7 +121,7 @@ def finished(job: Job) -> list[Part]:
     return [_counted(store, name) for name in store.names() if name.endswith(".parquet")]
 
 
-def run_unit(unit: Unit, job: Job, model: OpenModel) -> Iterator[Part]:
+def run_unit(unit: Unit, job: Job, model: ImageDetector) -> Iterator[Part]:
     """Make the parts of a unit that are missing.
 
     Args:
@@ -142,10 +142,10 @@ def run_unit(unit: Unit, job: Job, model: OpenModel) -> Iterator[Part]:
         "min_score": job.model.settings.min_score,
         "categories": None if model.categories is None else model.categories.to_list(),
     }
-    detect = looking(model.detect, job.model.settings)
+    detect = finder_with(model.detect, job.model.settings)
     with Stages() as stages:
         decoded = stages.ahead("decode", map(_decoded, stages.ahead("read", items)))
-        rows = (row for batch in _batched(decoded, job.batch_size) for row in _looked_at(batch, detect))
+        rows = (row for batch in _batched(decoded, job.batch_size) for row in _detected(batch, detect))
         for number, part in enumerate(_batched(rows, job.part_size), start=len(there)):
             name = f"{_stem(unit)}{number:05d}.parquet"
             store.write(name, parquet_bytes(part, about))
@@ -181,7 +181,7 @@ def _decoded(item: Item) -> tuple[Item, NDArray[np.uint8] | None, str]:
         return item, None, str(error)
 
 
-def _looked_at(batch: list[tuple[Item, NDArray[np.uint8] | None, str]], detect: Finder) -> Iterator[Row]:
+def _detected(batch: list[tuple[Item, NDArray[np.uint8] | None, str]], detect: Finder) -> Iterator[Row]:
     found = iter(detect([image for _, image, _ in batch if image is not None]))
     for item, image, error in batch:
         yield row_of(item.id, None if image is None else next(found), error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from boxwright.base.errors import BoxwrightError
+from boxwright.base.errors import BoxwrightError, first_line
 from boxwright.checkpoints.find_source import find_source
 from boxwright.checkpoints.load_weights import LoadReport, load_weights
 from boxwright.models.detector import Detector
@@ -29,11 +29,10 @@ def check_checkpoint(
         loaded = load_weights(detector, found, scope, channels=channels)
     except BoxwrightError as error:
         head = ' (a head of another number of classes is restored by fine_tune_checkpoint_type: "detection")'
-        first = str(error).splitlines()[0]
         yield Finding(
             "checkpoint",
             "fatal",
-            f"{source}: {first}" + (head if "shape" in str(error) else ""),
+            f"{source}: {first_line(error)}" + (head if "shape" in str(error) else ""),
             "boxwright train would end so; name another checkpoint or fine_tune_checkpoint_type",
         )
         return

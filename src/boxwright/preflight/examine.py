@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from boxwright.base.errors import BoxwrightError
+from boxwright.base.errors import BoxwrightError, first_line
 from boxwright.builders.detector import build_detector
 from boxwright.builders.input_reader import build_dataset
 from boxwright.builders.missing import require_for_training
 from boxwright.builders.training import ENDLESS, TrainingPlan, build_training
 from boxwright.config import messages as m
 from boxwright.data.dataset import Dataset
-from boxwright.evaluation.parts import open_evaluation
+from boxwright.evaluation.data import open_evaluation_data
 from boxwright.evaluation.settings import EvaluationSettings
 from boxwright.models.detector import Detector
 from boxwright.preflight.anchors import anchors_of, check_anchors
@@ -197,7 +197,7 @@ def _data(
         try:
             yield from check_record_texts(paths, dataset.categories, depth.texts)
         except BoxwrightError as error:
-            yield Finding("label_map_texts", "warning", str(error).splitlines()[0], "replace the file")
+            yield Finding("label_map_texts", "warning", first_line(error), "replace the file")
     yield from check_balance(records, dataset.categories)
     most = reader.max_number_of_boxes if reader is not None and "max_number_of_boxes" in reader.present() else None
     yield from check_counts(records, most)
@@ -219,9 +219,9 @@ def _evaluation(
     """Check the evaluation data, by themselves and against the training data."""
     for number in range(len(config.eval_input_reader)):
         try:
-            other = open_evaluation(config, EvaluationSettings(eval_index=number), dataset.categories).dataset
+            other = open_evaluation_data(config, EvaluationSettings(eval_index=number), dataset.categories).dataset
         except BoxwrightError as error:
-            yield Finding("evaluation", "fatal", str(error).splitlines()[0], "correct eval_input_reader")
+            yield Finding("evaluation", "fatal", first_line(error), "correct eval_input_reader")
             continue
         yield from _evaluation_data(other, prints, depth, progress)
 

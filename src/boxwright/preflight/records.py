@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.base.errors import BoxwrightError, DataError
+from boxwright.base.errors import BoxwrightError, DataError, first_line
 from boxwright.data.dataset import Dataset
 from boxwright.data.loader import samples_or_errors
 
@@ -84,7 +84,7 @@ def read_records(
     with closing(samples_or_errors(dataset, indices, workers, patience)) as found:
         for index, sample in zip(progress(indices), found, strict=False):
             if isinstance(sample, BoxwrightError):
-                unreadable.append(str(sample).splitlines()[0])
+                unreadable.append(first_line(sample))
                 continue
             size = (sample.image.shape[0], sample.image.shape[1])
             name = sample.id or sample.filename or str(index)

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.base.errors import ExportError
+from boxwright.base.errors import ExportError, first_line
 from boxwright.base.threads import runtime_threads, usable_cpus
 from boxwright.runtime.export_file import ExportFile
 from boxwright.runtime.metadata import KEY, Metadata
-from boxwright.runtime.optional import first_line, require_library
+from boxwright.runtime.optional import require_library
 
 INPUT, ANCHORS = "normalized_input_image_tensor", "anchors"
 # In the order in which what reads such files expects them.

@@ -26,11 +26,6 @@ def require_library(module: str, extra: str) -> Any:
         raise ExportError(f"{module} is not installed ({error}); pip install 'boxwright[{extra}]'") from None
 
 
-def first_line(error: Exception) -> str:
-    """Return the first line of an error's text, or its kind where it has none."""
-    return (str(error).splitlines() or [type(error).__name__])[0][:300]
-
-
 def installed_versions(*names: str) -> dict[str, str]:
     """Return the versions of those of some packages that are installed."""
     found = {}

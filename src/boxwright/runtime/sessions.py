@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.base.errors import ExportError
+from boxwright.base.errors import ExportError, first_line
 from boxwright.base.files import shown
 from boxwright.base.threads import runtime_threads
 from boxwright.runtime.export_file import ExportFile, read_checked
@@ -25,7 +25,7 @@ from boxwright.runtime.formats import RUNTIMES
 from boxwright.runtime.litert_session import LitertSession
 from boxwright.runtime.metadata import KEY, Metadata
 from boxwright.runtime.onnx_wire import has_external_data
-from boxwright.runtime.optional import first_line, require_library
+from boxwright.runtime.optional import require_library
 from boxwright.runtime.trial import try_in_child
 
 

@@ -55,7 +55,7 @@ def make_app(
     """
     decoders = Decoders(settings, counters.count_replaced)
     asking = _Asking(model, settings, decoders)
-    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, lifespan=_lifespan(model, decoders, watch))
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, lifespan=_lifespan(model, decoders, watch=watch))
     app.state.ready, app.state.decoders = True, decoders
     app.add_middleware(Guard, counters=counters, browsers=Browsers(settings.host, settings.allow_host), api_key=api_key)
 
@@ -240,7 +240,7 @@ def _add_open_inference(app: FastAPI, model: ServedModel, asking: _Asking) -> No
             return HeldResponse(content, held.pop_all(), kind, headers)
 
 
-def _lifespan(model: ServedModel, decoders: Decoders, watch: bool) -> Any:
+def _lifespan(model: ServedModel, decoders: Decoders, *, watch: bool) -> Any:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         decoders.start()

@@ -73,7 +73,7 @@ def question(body: bytes, header_length: str | None, settings: ServerSettings) -
         raise BadRequest(400, f"{_INPUT}: expected datatype UINT8 or BYTES, found {_shown(kind)}")
     images = _pixels(data, shape, settings) if kind == "UINT8" else _files(data, shape, settings)
     binary = _flag(_parameters(content, "the request"), "binary_data_output", default=False)
-    return Asked(images, _wanted(content, binary), binary, _id(content))
+    return Asked(images, _wanted(content, binary=binary), binary, _id(content))
 
 
 def _shown(value: Any) -> str:
@@ -129,7 +129,7 @@ def _id(content: dict[str, Any]) -> str:
     return str(found)
 
 
-def _wanted(content: dict[str, Any], binary: bool) -> dict[str, bool]:
+def _wanted(content: dict[str, Any], *, binary: bool) -> dict[str, bool]:
     outputs = content.get("outputs")
     outputs = [] if outputs is None else outputs
     if not isinstance(outputs, list) or len(outputs) > _MOST_OUTPUTS:

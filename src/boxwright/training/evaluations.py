@@ -12,10 +12,10 @@ from typing import Any
 from torch import nn
 
 from boxwright.distributed import Processes
-from boxwright.evaluation.metrics_process import WORTH_A_PROCESS, sum_up_beside
-from boxwright.evaluation.parts import EvaluationSet, categories_of
+from boxwright.evaluation.data import EvaluationData, counted_categories
+from boxwright.evaluation.metrics_process import WORTH_A_PROCESS, summarize_in_process
+from boxwright.evaluation.network import evaluate_in_processes
 from boxwright.evaluation.results import Evaluation
-from boxwright.evaluation.run import find_parts
 from boxwright.training.content import Content
 from boxwright.training.log import Evaluated, TrainingLog
 from boxwright.training.sharding import whole_weights
@@ -54,7 +54,7 @@ class Evaluations:
 
     def __init__(
         self,
-        sets: Sequence[EvaluationSet],
+        sets: Sequence[EvaluationData],
         state: TrainingState,
         processes: Processes,
         log: TrainingLog | None,
@@ -90,10 +90,10 @@ class Evaluations:
             for data in self.sets:
                 if processes.largest(int(stop_requested())):
                     break
-                parts = find_parts(state.detector, data, processes=processes, workers=self._workers, run=self._run)
-                known = known and len(parts) < WORTH_A_PROCESS
+                images = evaluate_in_processes(state.detector, data, processes, workers=self._workers, run=self._run)
+                known = known and len(images) < WORTH_A_PROCESS
                 if processes.leads:
-                    found.append(sum_up_beside(parts, data.plan, categories_of(data)))
+                    found.append(summarize_in_process(images, data.plan, counted_categories(data)))
         kept = content()
         if found:
             self._pending = _Pending(state.step, kept, found)

@@ -13,9 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from boxwright.base.errors import TrainingError
+from boxwright.base.errors import TrainingError, first_line
 from boxwright.builders.training import TrainingPlan
-from boxwright.device import first_line
 from boxwright.models.detector import Detector
 from boxwright.models.faster_rcnn import FasterRCNN
 from boxwright.training.losses import Forward, LossModule

@@ -14,7 +14,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.base.errors import TrainingError
+from boxwright.base.errors import TrainingError, first_line
 from boxwright.base.files import read_file, write_whole
 from boxwright.criteria.criterion import Description
 from boxwright.data.batch import Batch
@@ -179,9 +179,8 @@ class TrainingLog:
         if listener is not None:
             with suppress(Exception):  # it has failed already
                 listener.close()
-        reason = (str(error).splitlines() or [""])[0][:300] or type(error).__name__
         self._dropped[name] = when
-        _LOG.warning("%s failed %s and hears no more of this run, which continues: %s", name, when, reason)
+        _LOG.warning("%s failed %s and hears no more of this run, which continues: %s", name, when, first_line(error))
 
     def __enter__(self) -> TrainingLog:
         return self

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from boxwright.base.errors import TrainingError
+from boxwright.base.errors import TrainingError, first_line
 from boxwright.builders.detector import build_detector
 from boxwright.builders.input_reader import build_dataset
 from boxwright.builders.training import TrainingPlan, build_training
@@ -24,7 +24,7 @@ from boxwright.config import dump_message, load_config
 from boxwright.config import messages as m
 from boxwright.data.batch import Batch, collate
 from boxwright.data.loader import TrainingExamples
-from boxwright.device import first_line, is_out_of_memory, open_device
+from boxwright.device import is_out_of_memory, open_device
 from boxwright.distributed import ALONE
 from boxwright.optimization.schedules import Constant
 from boxwright.preflight.finding import Finding

@@ -21,12 +21,12 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import record_function
 
-from boxwright.base.errors import TrainingError
+from boxwright.base.errors import TrainingError, first_line
 from boxwright.builders.training import TrainingPlan
 from boxwright.criteria.criterion import Description
 from boxwright.criteria.terms import REGULARIZATION, TOTAL, LossTerm
 from boxwright.data.batch import Batch
-from boxwright.device import first_line, free_cached_memory, is_out_of_memory, random_devices
+from boxwright.device import free_cached_memory, is_out_of_memory, random_devices
 from boxwright.distributed import Processes, gathered
 from boxwright.models.regularization import add_penalty_gradients
 from boxwright.optimization.trainable import Trainable

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from boxwright.base.errors import BoxwrightError, CheckpointError, ConfigError, TrainingError
+from boxwright.base.errors import BoxwrightError, CheckpointError, ConfigError, TrainingError, first_line
 from boxwright.base.files import write_whole
 from boxwright.builders.detector import build_detector
 from boxwright.builders.input_reader import build_dataset
@@ -31,7 +31,7 @@ from boxwright.data.loader import BatchStream, training_batches
 from boxwright.data.worker_folder import clear_worker_folders
 from boxwright.device import is_out_of_memory, open_device
 from boxwright.distributed import Processes, join_processes
-from boxwright.evaluation.parts import EvaluationSet, open_evaluation
+from boxwright.evaluation.data import EvaluationData, open_evaluation_data
 from boxwright.evaluation.settings import EvaluationSettings
 from boxwright.preflight.examine import examine_quickly
 from boxwright.runtime.allocator import keep_freed_memory
@@ -126,7 +126,7 @@ def _translate_error(error: BaseException, processes: Processes) -> TrainingErro
     if "DataLoader worker" in str(error):  # its death, told by a signal wherever the run happens to be
         return TrainingError(f"a data worker died: {error}")
     if is_out_of_memory(error):
-        return TrainingError(f"not enough memory: {str(error).splitlines()[0]}; a smaller batch_size needs less")
+        return TrainingError(f"not enough memory: {first_line(error)}; a smaller batch_size needs less")
     if processes.count > 1:
         return TrainingError(f"process {processes.rank}: another process is gone: {error}")
     return None
@@ -342,7 +342,7 @@ def _restore(
 
 def _open_evaluations(
     config: m.TrainEvalPipelineConfig, plan: TrainingPlan, settings: RunSettings, training: Dataset
-) -> tuple[EvaluationSet, ...]:
+) -> tuple[EvaluationData, ...]:
     """Open what is evaluated on, once for the run, so that a mistake in it shows now and not after hours."""
     if not (settings.evaluate and config.eval_input_reader):
         if settings.patience or settings.best_metric or settings.evaluate_every_n:
@@ -350,7 +350,7 @@ def _open_evaluations(
             raise TrainingError(f"patience, best_metric and evaluate_every_n are about evaluations, but {why}")
         return ()
     opened = tuple(
-        open_evaluation(config, EvaluationSettings(eval_index=number), training.categories)
+        open_evaluation_data(config, EvaluationSettings(eval_index=number), training.categories)
         for number in range(len(config.eval_input_reader))
     )
     first = opened[0]

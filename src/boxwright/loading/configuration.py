@@ -53,7 +53,7 @@ def configuration_of(
         given = _beside(model)
     if given is not None:
         return Configuration(load_config(given, overrides), Path(given))
-    config = _carried(model, allow_edited)
+    config = _carried(model, allow_edited=allow_edited)
     for override in overrides:
         apply_override(config, override)
     return Configuration(config, None)
@@ -66,7 +66,7 @@ def _beside(model: Path) -> Path | None:
     return beside if is_file(beside) and not is_archive(model) else None
 
 
-def _carried(model: Path, allow_edited: bool) -> TrainEvalPipelineConfig:
+def _carried(model: Path, *, allow_edited: bool) -> TrainEvalPipelineConfig:
     if model.suffix in EXPORTS:
         metadata = read_metadata(model, allow_edited=allow_edited)
         return parse_message(metadata.config, TrainEvalPipelineConfig, file=str(model))

@@ -19,8 +19,8 @@ import torch
 
 import boxwright as bw
 from boxwright.base.errors import ExportError
-from boxwright.exporters.pt2_archive import checked_members
-from boxwright.inference.exports import open_export
+from boxwright.loading.exports import open_export
+from boxwright.loading.pt2_archive import checked_members
 from boxwright.runtime.metadata_reader import read_metadata
 from boxwright.runtime.pt2_members import ABOUT, packed_members, sealed_parts, unpacked_members
 from boxwright.runtime.seal import UNSEALED, seal

@@ -37,6 +37,6 @@ def session_of(file: ExportFile, threads: int = 0) -> Session:
     """
     if file.suffix in RUNTIMES:
         return sessions.session_of(file, threads)
-    from boxwright.exporters.pt2_file import Pt2Session
+    from boxwright.loading.pt2_session import Pt2Session
 
     return Pt2Session(file)

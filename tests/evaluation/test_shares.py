@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import boxwright as bw
-from boxwright.evaluation.run import run_evaluation
+from boxwright.evaluation.evaluate import evaluate_on_reader
 from boxwright.evaluation.settings import EvaluationSettings
-from boxwright.inference.evaluate_shares import evaluate_in_shares
+from boxwright.evaluation.shares import evaluate_by_workers
 
 
 @pytest.mark.slow
@@ -23,9 +23,9 @@ def test_workers_make_the_evaluation_of_one(engine: str, small_config: Path, tmp
     config = bw.load_config(small_config, ["train_config.num_steps=2"])
     bw.train(config, tmp_path / "m", bw.RunSettings(workers=0))
     detector, _, _ = bw.restore_detector(tmp_path / "m")
-    alone = run_evaluation(config, detector.optimize(), EvaluationSettings(workers=0))
+    alone = evaluate_on_reader(config, detector.optimize(), EvaluationSettings(workers=0))
     settings = EvaluationSettings(workers=0, engine=engine, shares=2, device="cpu")
-    shared = evaluate_in_shares(tmp_path / "m", config, settings, detector.categories)
+    shared = evaluate_by_workers(tmp_path / "m", config, settings, detector.categories)
     if engine == "ray":
         import ray
 
@@ -40,11 +40,3 @@ def test_workers_make_the_evaluation_of_one(engine: str, small_config: Path, tmp
     assert list(shared.pictures) == list(alone.pictures)
     for name, picture in alone.pictures.items():
         np.testing.assert_array_equal(shared.pictures[name], picture)
-
-
-def test_a_gpu_by_its_number_is_not_for_ray() -> None:
-    from boxwright.inference.engines import engine_of
-
-    with pytest.raises(bw.ConfigError, match="--engine ray --device cuda:1: Ray gives each worker a GPU of its own"):
-        engine_of("ray", "cuda:1")
-    assert engine_of("ray", "cuda") is engine_of("ray")

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import boxwright as bw
-from boxwright.evaluation import optimized as module
-from boxwright.evaluation.optimized import optimized
+from boxwright.loading import optimized as module
+from boxwright.loading.optimized import optimized
 from boxwright.runtime.measure import Timing, measure
 from tests.exporters.small_detectors import FAMILIES, build, pictures
 

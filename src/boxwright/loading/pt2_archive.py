@@ -12,7 +12,7 @@ import re
 from typing import Any
 
 from boxwright.base.errors import ExportError
-from boxwright.exporters.pt2_graph import checked_graph, plain_nodes
+from boxwright.loading.pt2_graph import checked_graph, plain_nodes
 from boxwright.runtime.pt2_members import Members
 
 _GRAPH = "models/model.json"

@@ -1,0 +1,71 @@
+"""The metrics of a model that is open, or is opened for them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from boxwright.base.errors import ConfigError
+from boxwright.base.settings import with_options
+from boxwright.config.load import load_config
+from boxwright.config.messages import TrainEvalPipelineConfig
+from boxwright.config.overrides import apply_override
+from boxwright.evaluation.evaluate import evaluate_on_reader, open_for_evaluation
+from boxwright.evaluation.settings import EvaluationSettings
+from boxwright.loading.configuration import configuration_of
+from boxwright.loading.open_model import OpenModel
+
+# A process that reads images is worth its start for long evaluations alone.
+_DEFAULTS = EvaluationSettings(workers=0)
+_OF_COMMANDS, _OF_OPENING = ("engine", "shares"), ("device", "tf32", "precision", "compile")
+
+
+def metrics_of(
+    model: OpenModel | Path,
+    config: str | Path | TrainEvalPipelineConfig | None = None,
+    overrides: Sequence[str] = (),
+    **settings: Any,
+) -> dict[str, float]:
+    """Evaluate a model.
+
+    Args:
+        model: What is open, or where a run, a checkpoint or an exported file is.
+        config: Whose eval_config and eval_input_reader are taken; None for the model's own.
+        overrides: Changes of it.
+        **settings: Of `EvaluationSettings`.
+
+    Returns:
+        TF's metric names to values.
+
+    Raises:
+        BoxwrightError: Where model, configuration or data cannot be used.
+    """
+    chosen = with_options(_DEFAULTS, settings, "evaluate")
+    for name in settings:
+        if name in _OF_COMMANDS:
+            raise ConfigError(
+                f"evaluate: {name} has no effect here: boxwright evaluate spreads work over processes; leave it out"
+            )
+        if name in _OF_OPENING and isinstance(model, OpenModel):
+            raise ConfigError(f"evaluate: {name} has no effect on a Model that is open already; leave it out")
+    if isinstance(model, OpenModel):
+        given = model.config if config is None else config
+        plan = _with_overrides(load_config(given) if isinstance(given, str | Path) else given, overrides)
+    elif isinstance(config, TrainEvalPipelineConfig):
+        plan = _with_overrides(config, overrides)
+    else:
+        plan = configuration_of(model, config, overrides, allow_edited=chosen.allow_edited).message
+    opened = model if isinstance(model, OpenModel) else open_for_evaluation(model, plan, chosen)
+    return evaluate_on_reader(plan, opened.opened, chosen).metrics
+
+
+def _with_overrides(config: TrainEvalPipelineConfig, overrides: Sequence[str]) -> TrainEvalPipelineConfig:
+    """Return a configuration with changes; the one that is given stays as it is."""
+    if not overrides:
+        return config
+    changed = copy.deepcopy(config)
+    for override in overrides:
+        apply_override(changed, override)
+    return changed

@@ -1,0 +1,95 @@
+"""The data that an evaluation runs on, and the classes that are counted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from boxwright.base.errors import ConfigError
+from boxwright.builders.evaluation import EvaluationPlan, build_evaluation
+from boxwright.builders.input_reader import build_dataset
+from boxwright.config import messages as m
+from boxwright.data.dataset import Dataset
+from boxwright.evaluation.settings import EvaluationSettings
+from boxwright.types import Categories, Category
+
+_NTH_OF_TRAINING = 5
+# The only class where all are counted as one.
+ONE_CLASS = Categories((Category(0, 1, "object"),))
+
+
+@dataclass(frozen=True)
+class EvaluationData:
+    """Data to evaluate on, opened once, and how.
+
+    Attributes:
+        name: The reader's name, as the folder of its events has it; empty for the first without one.
+        dataset: The data.
+        plan: How.
+    """
+
+    name: str
+    dataset: Dataset
+    plan: EvaluationPlan
+
+
+def open_evaluation_data(
+    config: m.TrainEvalPipelineConfig, settings: EvaluationSettings, trained: Categories | None
+) -> EvaluationData:
+    """Return the data that the settings choose, opened, and how to evaluate on it.
+
+    A missing reader, or other classes than the detector was `trained` on, where they are known, are a ConfigError.
+    """
+    reader, where = _reader(config, settings)
+    dataset = build_dataset(reader, where, trained)
+    check_same_classes(trained, dataset.categories)
+    plan = replace(build_evaluation(config, reader), class_agnostic=settings.class_agnostic)
+    return EvaluationData(reader_name(config, settings), dataset, plan)
+
+
+def check_reader(config: m.TrainEvalPipelineConfig, settings: EvaluationSettings) -> None:
+    """Raise ConfigError where the configuration lacks the reader that the settings choose."""
+    _reader(config, settings)
+
+
+def _reader(config: m.TrainEvalPipelineConfig, settings: EvaluationSettings) -> tuple[m.InputReader, str]:
+    """Return the reader that the settings choose, and its path in the configuration."""
+    every = settings.sample_1_of_n_eval_examples
+    if settings.eval_on_train_data:
+        if config.train_input_reader is None:
+            raise ConfigError("train_input_reader is missing from the configuration")
+        found, where, every = config.train_input_reader, "train_input_reader", every or _NTH_OF_TRAINING
+    else:
+        number, count = settings.eval_index, len(config.eval_input_reader)
+        if number >= count:
+            raise ConfigError(f"eval_input_reader[{number}] is missing; the configuration has {count}")
+        found, where = config.eval_input_reader[number], f"eval_input_reader[{number}]"
+    return found if every is None else found.replaced(sample_1_of_n_examples=every), where
+
+
+def counted_categories(data: EvaluationData) -> Categories:
+    """Return the classes that are counted: those of the data, or one of all objects."""
+    return ONE_CLASS if data.plan.class_agnostic else data.dataset.categories
+
+
+def reader_name(config: m.TrainEvalPipelineConfig, settings: EvaluationSettings) -> str:
+    """Return the chosen reader's `name`; where it has none, nothing for the first and the number for others."""
+    if settings.eval_on_train_data:
+        return "eval_on_train"
+    number = settings.eval_index
+    return config.eval_input_reader[number].name or (str(number) if number else "")
+
+
+def check_same_classes(trained: Categories | None, given: Categories) -> None:
+    """Insist that labels mean the same in the detector and in the data.
+
+    Raises:
+        ConfigError: Where a label has two names.
+    """
+    for category in given if trained else ():
+        other = next((item for item in trained or () if item.label == category.label), None)
+        if other is None or other.name != category.name:
+            name = other.name if other else "nothing"
+            raise ConfigError(
+                f"label {category.label} is {category.name!r} in the data, but {name!r} in the detector; "
+                "is this the right label map?"
+            )

@@ -1,0 +1,89 @@
+"""Evaluating a model on an eval_input_reader, whatever detects; PyTorch is imported for networks alone."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from boxwright.config import messages as m
+from boxwright.evaluation.data import EvaluationData, counted_categories, open_evaluation_data
+from boxwright.evaluation.exported import export_on_samples, samples_by_threads
+from boxwright.evaluation.images import EvaluatedImage, Progress, Share, all_batches, evaluate_images, silent
+from boxwright.evaluation.results import Evaluation
+from boxwright.evaluation.settings import EvaluationSettings
+from boxwright.evaluation.summary import summarize
+from boxwright.loading.open_model import OpenModel, open_model
+from boxwright.runtime.exported import ExportedDetector
+from boxwright.runtime.formats import EXPORTS
+
+if TYPE_CHECKING:
+    from boxwright.models.detector import Detector
+
+_DEFAULTS = EvaluationSettings(workers=0)
+
+
+def open_for_evaluation(path: Path, config: m.TrainEvalPipelineConfig, settings: EvaluationSettings) -> OpenModel:
+    """Return a run, a checkpoint or an exported file, opened and optimized as the settings say.
+
+    Args:
+        config: The configuration; an exported file has its own network.
+
+    Raises:
+        BoxwrightError: Where there is none, or it cannot be what is asked for.
+    """
+    opened = open_model(
+        path,
+        device=settings.device,
+        tf32=settings.tf32,
+        config=None if path.suffix in EXPORTS else config,
+        allow_edited=settings.allow_edited,
+    )
+    return opened.optimized(settings.precision, compile=settings.compile)
+
+
+def evaluate_on_reader(
+    config: m.TrainEvalPipelineConfig,
+    detector: Detector | ExportedDetector,
+    settings: EvaluationSettings = _DEFAULTS,
+    progress: Progress = silent,
+) -> Evaluation:
+    """Return metrics, detections and pictures of a detector on the data that the settings choose.
+
+    A missing reader, other classes than the detector's, and several scales of an export are a ConfigError.
+    """
+    data = open_evaluation_data(config, settings, detector.categories)
+    images = _evaluated_images(detector, data, settings, progress)
+    return summarize(images, data.plan, counted_categories(data))
+
+
+def evaluate_share(
+    config: m.TrainEvalPipelineConfig,
+    detector: Detector | ExportedDetector,
+    settings: EvaluationSettings,
+    share: tuple[int, int],
+) -> list[EvaluatedImage]:
+    """Return what a detector finds in a share of the data that the settings choose; errors as `evaluate_on_reader`.
+
+    Args:
+        share: Which, from 0, of how many.
+    """
+    data = open_evaluation_data(config, settings, detector.categories)
+    number, count = share
+    return _evaluated_images(detector, data, settings, share=lambda batches: batches[number::count])
+
+
+def _evaluated_images(
+    detector: Detector | ExportedDetector,
+    data: EvaluationData,
+    settings: EvaluationSettings,
+    progress: Progress = silent,
+    share: Share = all_batches,
+) -> list[EvaluatedImage]:
+    if isinstance(detector, ExportedDetector):
+        read = partial(samples_by_threads, workers=settings.workers)
+        return evaluate_images(export_on_samples(detector, settings), data, read, progress, share)
+    from boxwright.evaluation.network import evaluate_network
+    from boxwright.models.multi_scale import at_scales
+
+    return evaluate_network(at_scales(detector, settings.multi_scale), data, progress, share, workers=settings.workers)

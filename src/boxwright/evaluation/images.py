@@ -1,0 +1,120 @@
+"""What is found in each image of the data, whatever detects; without PyTorch.
+
+It travels as one value an image, so that several processes can share the images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boxwright.data.dataset import Dataset
+from boxwright.evaluation.data import ONE_CLASS, EvaluationData, counted_categories
+from boxwright.evaluation.pictures import draw_beside_truth
+from boxwright.metrics.regions import ImageMasks
+from boxwright.ops.pasted_masks import mask_run_lengths
+from boxwright.ops.run_lengths import encode_mask
+from boxwright.types import FoundObjects, Sample
+
+# Wraps the indices of images and takes a title, to show how far an evaluation is.
+Progress = Callable[[Iterable[int], str], Iterable[int]]
+# From samples and a seed to the objects in each, and its losses.
+SampleDetector = Callable[[list[Sample], int], Iterator[tuple[FoundObjects, dict[str, float]]]]
+# From all batches to those of one process.
+Share = Callable[[list[range]], Sequence[range]]
+# From a data set and indices to its samples in their order; closed when no more are wanted.
+Read = Callable[[Dataset, Sequence[int]], Iterator[Sample]]
+
+
+def silent(indices: Iterable[int], _: str) -> Iterable[int]:
+    """Return the indices, showing nothing."""
+    return indices
+
+
+def all_batches(batches: list[range]) -> Sequence[range]:
+    """Return the batches, for one process that evaluates alone."""
+    return batches
+
+
+@dataclass(frozen=True)
+class EvaluatedImage:
+    """What was found in one image; without its pixels, so that it can travel between processes."""
+
+    index: int
+    sample: Sample
+    detections: FoundObjects
+    losses: dict[str, float]
+    picture: NDArray[np.uint8] | None
+    masks: ImageMasks | None
+
+
+def evaluate_images(
+    detect: SampleDetector,
+    data: EvaluationData,
+    read: Read,
+    progress: Progress = silent,
+    share: Share = all_batches,
+) -> list[EvaluatedImage]:
+    """Return what is found in the images of a share; pictures are of images spread evenly over all the data."""
+    plan, dataset = data.plan, data.dataset
+    indices = range(0, len(dataset), plan.every_nth)
+    step = max(len(indices) // max(plan.num_pictures, 1), 1)
+    drawn = set(list(indices)[::step][: plan.num_pictures])
+    size = plan.batch_size
+    batches = [indices[start : start + size] for start in range(0, len(indices), size)]
+    mine = [index for batch in share(batches) for index in batch]
+    with closing(read(dataset, mine)) as samples:  # type: ignore[type-var]  # generators, all of them
+        return [
+            image
+            for batch in _batches(zip(progress(mine, "evaluate"), samples, strict=True), size)
+            for image in _evaluate_batch(detect, data, batch, drawn)
+        ]
+
+
+def _evaluate_batch(
+    detect: SampleDetector, data: EvaluationData, batch: list[tuple[int, Sample]], drawn: set[int]
+) -> Iterator[EvaluatedImage]:
+    plan, classes = data.plan, counted_categories(data)
+    indices = [index for index, _ in batch]
+    # As in TF, the losses of an evaluation are of labels, whatever scores the records have.
+    samples = [replace(sample, class_scores=None) for _, sample in batch]
+    for index, sample, (arrays, losses) in zip(indices, samples, detect(samples, indices[0]), strict=True):
+        truth, seen = _one_class(sample, arrays) if plan.class_agnostic else (sample, arrays)
+        yield EvaluatedImage(
+            index=index,
+            sample=replace(truth, image=np.zeros((*sample.image.shape[:2], 0), np.uint8), masks=None),
+            detections=replace(seen, masks=None, multiclass_scores=None, keypoints=None, anchor_indices=None),
+            losses=losses,
+            picture=draw_beside_truth(truth, seen, classes, plan) if index in drawn else None,
+            masks=_masks(sample, arrays),
+        )
+
+
+def _masks(sample: Sample, found: FoundObjects) -> ImageMasks | None:
+    """Return the masks of an image as run lengths, which a whole data set's fit in memory; None without any."""
+    if found.masks is None:
+        return None
+    # Objects without masks stay without; metrics of masks then say so.
+    truth = [encode_mask(mask) for mask in sample.masks] if sample.masks is not None else []
+    return ImageMasks(truth, list(mask_run_lengths(found)))
+
+
+def _one_class(sample: Sample, found: FoundObjects) -> tuple[Sample, FoundObjects]:
+    """Let every object be of one class."""
+    truth = replace(sample, labels=np.zeros_like(sample.labels))
+    return truth, replace(found, labels=np.zeros_like(found.labels), categories=ONE_CLASS)
+
+
+def _batches(samples: Iterable[tuple[int, Sample]], size: int) -> Iterator[list[tuple[int, Sample]]]:
+    batch: list[tuple[int, Sample]] = []
+    for sample in samples:
+        batch.append(sample)
+        if len(batch) == size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch

@@ -1,0 +1,115 @@
+"""Running a network over data: what it finds in each image, with TF's losses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from boxwright.builders.evaluation import EvaluationPlan
+from boxwright.criteria.terms import REGULARIZATION, TOTAL, LossTerm
+from boxwright.data.batch import learnable, stack_targets
+from boxwright.data.dataset import Dataset
+from boxwright.data.loader import samples_in_order
+from boxwright.device import random_devices
+from boxwright.distributed import Processes
+from boxwright.evaluation.data import EvaluationData, counted_categories
+from boxwright.evaluation.images import EvaluatedImage, Progress, Share, all_batches, evaluate_images, silent
+from boxwright.evaluation.results import Evaluation
+from boxwright.evaluation.summary import summarize
+from boxwright.models.detector import Detector
+from boxwright.models.multi_scale import MultiScaleDetector
+from boxwright.types import FoundObjects, Sample
+
+
+def evaluate_on_dataset(
+    detector: Detector | MultiScaleDetector,
+    dataset: Dataset,
+    plan: EvaluationPlan,
+    progress: Progress = silent,
+    *,
+    workers: int = 0,
+) -> Evaluation:
+    """Return metrics, detections and pictures of a network on a data set; pictures are spread evenly over it."""
+    data = EvaluationData("", dataset, plan)
+    return summarize(evaluate_network(detector, data, progress, workers=workers), plan, counted_categories(data))
+
+
+def evaluate_in_processes(
+    detector: Detector, data: EvaluationData, processes: Processes, *, workers: int = 0, run: Path | None = None
+) -> list[EvaluatedImage]:
+    """Return what a network, the same in each process, finds in the images; the processes share them.
+
+    Args:
+        run: The folder of the run that this is part of, which has the workers' sockets.
+
+    Returns:
+        All images, the same in every process.
+    """
+    images = evaluate_network(detector, data, share=processes.share, workers=workers, run=run)
+    return [image for some in processes.gather(images) for image in some]
+
+
+def evaluate_network(
+    detector: Detector | MultiScaleDetector,
+    data: EvaluationData,
+    progress: Progress = silent,
+    share: Share = all_batches,
+    *,
+    workers: int = 0,
+    run: Path | None = None,
+) -> list[EvaluatedImage]:
+    """Return what a network finds in the images of a share; its mode is left as it was.
+
+    Args:
+        run: The folder of the run that this is part of, which has the workers' sockets.
+    """
+    training = detector.training
+    detector.eval()
+    try:
+        read = partial(samples_in_order, workers=workers, run=run)
+        return evaluate_images(partial(detect_with_losses, detector, data.plan), data, read, progress, share)
+    finally:
+        detector.train(training)
+
+
+def detect_with_losses(
+    detector: Detector | MultiScaleDetector, plan: EvaluationPlan, samples: list[Sample], seed: int
+) -> Iterator[tuple[FoundObjects, dict[str, float]]]:
+    """Yield what a detector finds in each sample, and the losses of its run."""
+
+    def losses(predictions: Any, sizes: Tensor, start: int) -> dict[str, Tensor]:
+        return _losses(detector, predictions, samples[start : start + len(sizes)], sizes, plan, seed=seed + start)
+
+    for found, values in detector.detect_runs([one.image for one in samples], losses if plan.losses else None):
+        total = {TOTAL: sum(values.values())} if values else {}
+        for one in found:
+            yield one.arrays(), values | total
+
+
+def _losses(
+    detector: Detector | MultiScaleDetector,
+    predictions: Any,
+    samples: list[Sample],
+    sizes: Tensor,
+    plan: EvaluationPlan,
+    *,
+    seed: int,
+) -> dict[str, Tensor]:
+    """Compute TF's loss terms of images that were detected in together; the seed is for sampled anchors."""
+    if not detector.network.learns_masks:
+        samples = [replace(sample, masks=None) for sample in samples]
+    objects = [learnable(sample, (h, w)) for sample, (h, w) in zip(samples, sizes.tolist(), strict=True)]
+    targets, device = stack_targets(objects, tuple(sizes.amax(0).tolist())), next(detector.network.parameters()).device
+    with torch.no_grad(), torch.random.fork_rng(random_devices(device)):
+        torch.manual_seed(seed)
+        there = targets.pin_memory().to(device) if device.type == "cuda" else targets
+        losses = LossTerm.values(detector.criterion(predictions, there))
+        if plan.regularize:
+            losses[REGULARIZATION] = detector.regularization()
+    return losses

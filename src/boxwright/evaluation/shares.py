@@ -1,0 +1,43 @@
+"""Evaluating with several workers: each evaluates a share of the images; the sum is that of one process."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from boxwright.base.worker_pools import engine_of
+from boxwright.config.load import dump_message, parse_message
+from boxwright.config.messages import TrainEvalPipelineConfig
+from boxwright.evaluation.data import counted_categories, open_evaluation_data
+from boxwright.evaluation.evaluate import evaluate_share, open_for_evaluation
+from boxwright.evaluation.images import EvaluatedImage
+from boxwright.evaluation.results import Evaluation
+from boxwright.evaluation.settings import EvaluationSettings
+from boxwright.evaluation.summary import summarize
+from boxwright.types import Categories
+
+
+def evaluate_by_workers(
+    model: Path, config: TrainEvalPipelineConfig, settings: EvaluationSettings, trained: Categories | None
+) -> Evaluation:
+    """Return the evaluation that one process would return, by as many workers as there are shares.
+
+    Args:
+        model: Where the detector is; each worker opens it.
+        settings: What is evaluated, by which engine, in how many shares.
+
+    Raises:
+        BoxwrightError: As `evaluate_on_reader`, and for an engine that there is not.
+    """
+    make = partial(_worker, model, dump_message(config), settings)
+    shares = [(number, settings.shares) for number in range(settings.shares)]
+    done = engine_of(settings.engine, settings.device)(make, shares, settings.shares)
+    images = [image for share in done for image in share]
+    data = open_evaluation_data(config, settings, trained)
+    return summarize(images, data.plan, counted_categories(data))
+
+
+def _worker(model: Path, text: str, settings: EvaluationSettings) -> partial[list[EvaluatedImage]]:
+    config = parse_message(text, TrainEvalPipelineConfig)
+    detector = open_for_evaluation(model, config, settings).opened
+    return partial(evaluate_share, config, detector, settings)

@@ -1,0 +1,161 @@
+"""One way to open whatever detects: a run, a checkpoint, an archive, or an export of any format.
+
+PyTorch is imported for checkpoints and for its own programs (.pt2) alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from boxwright.base.errors import CheckpointError, ConfigError, ExportError
+from boxwright.base.files import is_file, is_folder, shown
+from boxwright.loading.exports import open_export
+from boxwright.runtime.exported import ExportedDetector
+from boxwright.runtime.formats import EXPORTS
+from boxwright.types.categories import Categories
+from boxwright.types.found import Finder
+
+if TYPE_CHECKING:
+    from boxwright.config.messages import TrainEvalPipelineConfig
+    from boxwright.models.detector import Detector
+
+
+@dataclass(frozen=True, eq=False)
+class OpenModel:
+    """A detector that was opened, and what is known of it.
+
+    Attributes:
+        path: Where it came from.
+        opened: The detector on its device, or an exported one.
+        step: Steps that it was trained.
+        own_config: The configuration that a detector was trained with; an exported one carries its own.
+    """
+
+    path: Path
+    opened: Detector | ExportedDetector
+    step: int
+    own_config: TrainEvalPipelineConfig | None = None
+
+    @property
+    def is_exported(self) -> bool:
+        """Whether it is an exported file, which can neither be trained nor exported again."""
+        return isinstance(self.opened, ExportedDetector)
+
+    @property
+    def detector(self) -> Detector:
+        """The detector as a torch.nn.Module; an exported file has none, which is an ExportError."""
+        if isinstance(self.opened, ExportedDetector):
+            raise ExportError(f"{shown(self.path)} is exported: there is no PyTorch module in it; load the run instead")
+        return self.opened
+
+    @property
+    def categories(self) -> Categories | None:
+        """The classes; None where nothing names them."""
+        return self.opened.categories
+
+    @property
+    def config(self) -> TrainEvalPipelineConfig:
+        """The configuration that it was trained with; a ConfigError where nothing tells it."""
+        if isinstance(self.opened, ExportedDetector):
+            from boxwright.config.load import parse_message
+            from boxwright.config.messages import TrainEvalPipelineConfig
+
+            return parse_message(self.opened.metadata.config, TrainEvalPipelineConfig, file=str(self.path))
+        if self.own_config is None:
+            raise ConfigError(f"{shown(self.path)}: nothing says its configuration; name it by load(…, config=…)")
+        return self.own_config
+
+    def optimized(self, precision: str, *, compile: bool) -> OpenModel:
+        """Return the same model, optimized on its device for inference; the detector itself is changed.
+
+        Args:
+            precision: float32, bfloat16, or fastest: whichever is measured to be.
+            compile: Whether the network is compiled at its first use.
+
+        Raises:
+            ExportError: For an exported file that is to have another precision, or to be compiled.
+        """
+        if isinstance(self.opened, ExportedDetector):
+            require_adjustable(self.path, precision, compile=compile)
+            return self
+        from boxwright.loading.optimized import optimized
+
+        return replace(self, opened=optimized(self.opened, precision, compile=compile))
+
+    def finder(self, multi_scale: str = "") -> Finder:
+        """Return what finds objects in pictures.
+
+        Args:
+            multi_scale: The sizes that a picture is seen at, as a key of `MULTI_SCALE`; empty for one.
+
+        Raises:
+            ExportError: For several sizes and an exported file.
+            ConfigError: For a name that is not known.
+        """
+        if isinstance(self.opened, ExportedDetector):
+            if multi_scale:
+                raise ExportError(f"{shown(self.path)} is exported: its scales are fixed; load the run instead")
+            return self.opened.detect
+        from boxwright.models.multi_scale import at_scales
+
+        detector = at_scales(self.opened, multi_scale)
+        return lambda images: [found.arrays() for found in detector.detect(list(images))]
+
+
+def open_model(
+    path: str | Path,
+    *,
+    device: str = "auto",
+    tf32: bool = False,
+    threads: int = 0,
+    config: TrainEvalPipelineConfig | None = None,
+    categories: Categories | None = None,
+    allow_edited: bool = False,
+) -> OpenModel:
+    """Open a run's folder (its newest checkpoint), a checkpoint, an archive of the model zoo, or an exported file.
+
+    Args:
+        device: cpu, cuda, cuda:1, or auto for a GPU where there is one; exported files run on the CPU.
+        tf32: Whether a GPU rounds factors of float32 products to 10 bits.
+        threads: How many it may use; 0 for what its runtime chooses.
+        config: Whose model is taken, in place of the checkpoint's own.
+        categories: The classes, in place of those that the checkpoint names.
+        allow_edited: Whether an exported file is opened that is not as it was written.
+
+    Raises:
+        BoxwrightError: Where there is no detector, it is damaged, or it cannot be what is asked for.
+    """
+    path = Path(path)
+    if not (is_file(path) or is_folder(path) or is_file(f"{path}.index")):
+        raise CheckpointError(f"{shown(path)}: no such run, checkpoint or exported file")
+    if path.suffix in EXPORTS and is_file(path):
+        if config is not None or categories is not None:
+            raise fixed(path)
+        if device not in ("auto", "cpu"):
+            raise ExportError(f"{shown(path)} is exported and runs on the CPU; device={device!r} is for checkpoints")
+        exported = open_export(path, threads, allow_edited=allow_edited)
+        return OpenModel(path, exported, exported.metadata.step)
+    import torch
+
+    from boxwright.checkpoints.restore import restore_detector
+    from boxwright.device import open_device
+
+    if threads:
+        torch.set_num_threads(threads)
+    detector, own, step = restore_detector(path, config=config, categories=categories)
+    return OpenModel(path, detector.to(open_device(device, tf32=tf32)), step, own)
+
+
+def fixed(path: Path) -> ExportError:
+    """Return the error of whoever wants an exported file to have another configuration, or other classes."""
+    return ExportError(
+        f"{shown(path)} is exported: its configuration and classes are fixed; leave them out, or export it anew"
+    )
+
+
+def require_adjustable(path: Path, precision: str, *, compile: bool) -> None:
+    """Raise an ExportError where a file is exported, and another precision is asked for, or to compile it."""
+    if path.suffix in EXPORTS and (precision != "float32" or compile):
+        raise ExportError(f"{shown(path)} is exported: its precision is fixed, and it is compiled; export it anew")

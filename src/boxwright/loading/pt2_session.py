@@ -1,0 +1,56 @@
+"""PyTorch's own format, opened: what could run code is refused before PyTorch sees it.
+
+Dimensions: B batch, H W image.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from boxwright.base.errors import ExportError, first_line
+from boxwright.base.quiet import quiet
+from boxwright.loading.pt2_archive import checked_members
+from boxwright.runtime.export_file import ExportFile
+from boxwright.runtime.metadata import Metadata
+from boxwright.runtime.pt2_members import ABOUT, packed_members, unpacked_members
+
+
+class Pt2Session:
+    """A .pt2 file in PyTorch."""
+
+    def __init__(self, file: ExportFile) -> None:
+        """Open a file.
+
+        Args:
+            file: Its bytes. What in them could run code is refused before PyTorch sees it.
+
+        Raises:
+            ExportError: Where the file is damaged, or not ours.
+        """
+        members = unpacked_members(file.data, file.name)
+        self.metadata = Metadata.from_json(members.get(ABOUT, b"").decode("utf-8", "replace"), file.name)
+        checked = packed_members(checked_members(members, file.name))
+        try:
+            with quiet():
+                program = torch.export.load(io.BytesIO(checked))
+                self._module = program.module()
+            self.output_names: tuple[str, ...] = tuple(program.call_spec.out_spec.context)
+        except Exception as error:  # noqa: BLE001  # PyTorch's deserializer raises whatever damage makes it meet
+            raise ExportError(f"{file.name} cannot be opened by PyTorch: {first_line(error)}") from None
+        self._name = file.name
+        self._dtype = np.float32 if self.metadata.input.get("type") == "float_image_tensor" else np.uint8
+
+    def run(self, images: NDArray[Any], names: Sequence[str] = ()) -> dict[str, NDArray[np.float32]]:
+        """Return the outputs of some names, or all, for pictures uint8 [B, H, W, 3]."""
+        try:
+            with torch.inference_mode():
+                found = self._module(torch.from_numpy(np.ascontiguousarray(images, self._dtype)))
+        except Exception as error:  # noqa: BLE001  # so does its interpreter
+            raise ExportError(f"{self._name} cannot be run by PyTorch: {first_line(error)}") from None
+        return {name: found[name].numpy() for name in names or self.output_names}

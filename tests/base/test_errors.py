@@ -1,0 +1,28 @@
+"""What is told of an error."""
+
+from __future__ import annotations
+
+import pytest
+
+from boxwright.base.errors import DataError, first_line
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (ValueError("one\ntwo"), "one"),
+        (ValueError("\n  padded \nmore"), "padded "),
+        (ValueError(""), "ValueError"),
+        (MemoryError(), "MemoryError"),
+        (DataError("a.record: damaged"), "a.record: damaged"),
+    ],
+)
+def test_the_first_line_of_an_error(error: Exception, line: str) -> None:
+    assert first_line(error) == line
+
+
+def test_a_line_without_end_is_shortened() -> None:
+    line = first_line(RuntimeError("a" * 10_000 + "z"))
+    assert len(line) <= 501
+    assert line.startswith("aaa")
+    assert line.endswith("z")
