@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 import boxwright as bw
+from tests import forked
 
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
@@ -53,7 +53,5 @@ def test_sizes(path: Path) -> None:
 
 def test_help_of_every_verb() -> None:
     for verb in ("train", "evaluate", "predict", "demo", "convert", "export", "inspect", "config", "models"):
-        result = subprocess.run(
-            [sys.executable, "-m", "boxwright", verb, "--help"], capture_output=True, text=True, check=True
-        )
+        result = forked.run([sys.executable, "-m", "boxwright", verb, "--help"], check=True)
         assert "Usage" in result.stdout

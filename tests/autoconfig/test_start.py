@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,9 +16,20 @@ from boxwright.autoconfig.wishes import Wishes
 from boxwright.builders.input_reader import build_dataset
 from boxwright.evaluation.data import open_evaluation_data
 from boxwright.evaluation.settings import EvaluationSettings
+from boxwright.training import rehearsal
+from tests import forked
 from tests.autoconfig.datasets import coco, roboflow_coco, roboflow_yolo, tfrecords, voc, yolo
 
 QUICK = Wishes(steps=False)
+
+
+@pytest.fixture(autouse=True)
+def _forked_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Try steps in a forked process; `tests/preflight/test_doctor.py` starts it as it is started."""
+    started = SimpleNamespace(run=forked.run, TimeoutExpired=subprocess.TimeoutExpired)
+    monkeypatch.setattr(rehearsal, "subprocess", started)
+
+
 MADE: dict[str, Callable[[Path], Path]] = {
     "yolo": yolo,
     "roboflow_yolo": roboflow_yolo,

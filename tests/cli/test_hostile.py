@@ -22,14 +22,12 @@ from boxwright.data.image_io import encode_jpeg, encode_png
 from boxwright.data.shapes import ShapesDataset
 from boxwright.inference.predict import predict
 from boxwright.inference.sources import find_sources
+from tests import forked
 from tests.fuzz.readers import small_checkpoint
 
 
-def command(*arguments: Any, **environment: str) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, "-m", "boxwright", *(str(argument) for argument in arguments)]
-    return subprocess.run(
-        words, capture_output=True, text=True, errors="replace", check=False, env={**os.environ, **environment}
-    )
+def command(*arguments: Any) -> subprocess.CompletedProcess[str]:
+    return forked.run([sys.executable, "-m", "boxwright", *map(str, arguments)])
 
 
 def refused(found: subprocess.CompletedProcess[str]) -> str:
@@ -147,10 +145,9 @@ def test_a_full_disk_has_a_name_and_nothing_half(photos: Path, tmp_path: Path, s
 
 
 def test_an_ascii_terminal(shapes_data: Path, tmp_path: Path) -> None:
-    found = command(
-        "inspect", shapes_data / "voc", "--sheet", tmp_path / "s.png", PYTHONIOENCODING="ascii", LANG="C", LC_ALL="C",
-        PYTHONUTF8="0",
-    )  # fmt: skip
+    ascii = {"PYTHONIOENCODING": "ascii", "LANG": "C", "LC_ALL": "C", "PYTHONUTF8": "0"}  # read when Python starts
+    words = [sys.executable, "-m", "boxwright", "inspect", shapes_data / "voc", "--sheet", tmp_path / "s.png"]
+    found = subprocess.run(words, capture_output=True, text=True, check=False, env={**os.environ, **ascii})
     assert found.returncode == 0, found.stderr
     assert "80\\xd764" in found.stdout
 
@@ -193,8 +190,7 @@ def test_a_name_that_is_no_text(shapes_data: Path, tmp_path: Path) -> None:
 )
 def test_one_line_and_no_traceback(words: list[str], small_config: Path, shapes_data: Path, tmp_path: Path) -> None:
     values = {"voc": str(shapes_data / "voc"), "config": str(small_config), "tmp": str(tmp_path)}
-    environment = {"PYTHONUTF8": "1"}
-    errors = refused(command(*(word.format(**values) for word in words), **environment))
+    errors = refused(command(*(word.format(**values) for word in words)))
     assert errors.strip()
     assert not (tmp_path / "m" / "train").exists()
 

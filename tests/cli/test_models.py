@@ -13,11 +13,11 @@ import pytest
 from boxwright.builders.missing import missing_for_training
 from boxwright.config import load_config
 from boxwright.config.preset import preset_names
+from tests import forked
 
 
 def models(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "boxwright", "models", *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    return forked.run([sys.executable, "-m", "boxwright", "models", *words], timeout=120)
 
 
 def test_the_table_has_every_name_whole_in_80_columns() -> None:
@@ -73,9 +73,7 @@ def test_it_needs_no_torch() -> None:
 def test_show_says_what_was_scaled(tmp_path: Path) -> None:
     """`config show` of a preset is a whole configuration; its comment says which rates are not the preset's."""
     command = [sys.executable, "-m", "boxwright", "config", "show", "preset:efficientdet_d0"]
-    shown = subprocess.run(
-        [*command, "--set", "train_config.batch_size=64"], capture_output=True, text=True, check=True
-    ).stdout
+    shown = forked.run([*command, "--set", "train_config.batch_size=64"], check=True).stdout
     assert shown.startswith("# learning rates are scaled by 64 / 128")
     (tmp_path / "a.config").write_text(shown)
     read = load_config(tmp_path / "a.config")

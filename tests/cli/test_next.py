@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 import typer.main
 
 from boxwright.cli.main import app
+from tests import forked
 from tests.cli.test_commands import run
 
 
@@ -80,13 +80,7 @@ def test_weights_of_a_run_start_another(trained: tuple[Path, str], small_config:
 def test_the_table_of_a_benchmark(small_config: Path) -> None:
     """Names are whole in 80 columns, and the profiler, which is not Python, says nothing."""
     words = [sys.executable, "-m", "boxwright", "benchmark", str(small_config), "--batch", "1", "--rounds", "3"]
-    done = subprocess.run(
-        words,
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "COLUMNS": "80", "CUDA_VISIBLE_DEVICES": ""},
-    )
+    done = forked.run(words, check=True, env={**os.environ, "COLUMNS": "80", "CUDA_VISIBLE_DEVICES": ""})
     assert done.stderr == ""
     lines = done.stdout.splitlines()
     title = next(number for number, line in enumerate(lines) if line.split()[:2] == ["batch", "least"])

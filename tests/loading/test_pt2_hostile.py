@@ -6,7 +6,6 @@ import io
 import json
 import os
 import pickle
-import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from boxwright.loading.pt2_archive import checked_members
 from boxwright.runtime.metadata_reader import read_metadata
 from boxwright.runtime.pt2_members import ABOUT, packed_members, sealed_parts, unpacked_members
 from boxwright.runtime.seal import UNSEALED, seal
+from tests import forked
 from tests.exporters.tiny_exports import PICTURE, tiny_export
 
 Members = dict[str, bytes]
@@ -311,7 +311,7 @@ def test_what_is_planted_would_run(tmp_path: Path) -> None:
     for name, make in (("weight", pickled_weight), ("samples", sample_inputs)):
         mark = tmp_path / f"ran-{name}"
         path = write(tmp_path / f"{name}.pt2", make(mark))
-        subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, check=False)
+        forked.run([sys.executable, "-c", script, str(path)])
         assert mark.exists()
 
 
@@ -330,9 +330,7 @@ def test_no_command_runs_what_is_planted(command: str, tmp_path: Path) -> None:
     from PIL import Image
 
     Image.fromarray(PICTURE[0]).save(tmp_path / "a.png")
-    done = subprocess.run(
-        [sys.executable, "-m", "boxwright", *words], capture_output=True, text=True, check=False, timeout=600
-    )
+    done = forked.run([sys.executable, "-m", "boxwright", *words], timeout=600)
     assert not mark.exists()
     assert "Traceback" not in done.stderr
     if command != "inspect":  # which only reads what the file says of itself

@@ -1,6 +1,6 @@
 """Blood cells in two stages: our Faster R-CNN against torchvision's of like size, both from scratch, several seeds.
 
-    BOXWRIGHT_DATA=folder-that-holds-bccd python benchmarks/bccd_two_stage.py [--minutes 3] [--seeds 3]
+    BOXWRIGHT_DATA=folder-that-holds-bccd python benchmarks/archive/bccd_two_stage.py [--minutes 3] [--seeds 3]
 
 As `bccd.py`, whose loops these are: the same data at 320×240, the same wall time, the same metrics; ours is
 `bccd_two_stage.config`, torchvision's `fasterrcnn_mobilenet_v3_large_320_fpn`. The seeds of both take turns, so that
@@ -18,9 +18,9 @@ from typing import Any
 
 import torch
 import torchvision
+from bccd import HERE, run_ours, run_torchvision
 from torchvision.models.detection import fasterrcnn_mobilenet_v3_large_320_fpn
 
-from bccd import HERE, run_ours, run_torchvision
 from boxwright.runtime.allocator import keep_freed_memory
 
 

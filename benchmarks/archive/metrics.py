@@ -1,6 +1,6 @@
 """What COCO's metrics cost, ours and pycocotools': made-up pictures of 7 objects and 100 detections of 80 classes.
 
-    python benchmarks/metrics.py [--pictures 1000] [--rounds 3]
+    python benchmarks/archive/metrics.py [--pictures 1000] [--rounds 3]
 
 Both are timed in turn, in one process; their twelve numbers are compared. Pycocotools gives numbers, ours the curves of
 each class and which detection found which object too.

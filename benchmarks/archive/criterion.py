@@ -1,6 +1,6 @@
 """What makes the criterion cheap, against the plain way: losses of column numbers, and hard example mining.
 
-    python benchmarks/criterion.py [--rounds 9] [--threads 2]
+    python benchmarks/archive/criterion.py [--rounds 9] [--threads 2]
 
 Losses with their gradients: eight pictures, 12,804 anchors, 91 columns, those of MobileNetV2-FPNLite 320. Mining as
 every configuration that has it asks for it (overlap 0.99, 3000 examples): SSD-MobileNet's 1917 anchors and SSD300's

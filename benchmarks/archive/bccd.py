@@ -1,12 +1,12 @@
 """Twenty minutes on real data: our SSD against torchvision's SSDLite, both from scratch.
 
-    BOXWRIGHT_DATA=folder-that-holds-bccd python benchmarks/bccd.py [--minutes 20] [--only ours|torchvision]
+    BOXWRIGHT_DATA=folder-that-holds-bccd python benchmarks/archive/bccd.py [--minutes 20] [--only ours|torchvision]
 
 Both see the blood-cell images (BCCD) at 320×240, train on `trainval` for the same wall time, and
 are measured on `test` by the same COCO metrics. Ours is `bccd.config` as it stands; the length of
 its cosine is set from the speed of its first steps, within the same time. The other is
 `ssdlite320_mobilenet_v3_large` of torchvision with its own losses and anchors, horizontal flips,
-momentum SGD and a cosine of the same length. Results are written to `benchmarks/results/`.
+momentum SGD and a cosine of the same length. Results are written to `benchmarks/archive/results/`.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Printer:
 
 
 def run_ours(
-    root: Path, seconds: float, out: Path, path: Path = HERE / "bccd.config", seed: int = 0
+    root: Path, seconds: float, out: Path, path: Path = HERE.parent / "bccd.config", seed: int = 0
 ) -> dict[str, float]:
     """Train and measure ours.
 
@@ -110,8 +110,8 @@ def run_ours(
     overrides = [
         f"train_input_reader.voc_input_reader.root={root}",
         f"eval_input_reader.voc_input_reader.root={root}",
-        f"train_input_reader.label_map_path={HERE / 'bccd_label_map.pbtxt'}",
-        f"eval_input_reader.label_map_path={HERE / 'bccd_label_map.pbtxt'}",
+        f"train_input_reader.label_map_path={HERE.parent / 'bccd_label_map.pbtxt'}",
+        f"eval_input_reader.label_map_path={HERE.parent / 'bccd_label_map.pbtxt'}",
     ]
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:

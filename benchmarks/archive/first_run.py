@@ -1,6 +1,6 @@
 """What `boxwright init` comes to, on real data and on two made-up sets.
 
-    BOXWRIGHT_DATA=folder-of-bccd-and-raccoon python benchmarks/first_run.py bccd raccoon tiny elongated
+    BOXWRIGHT_DATA=folder-of-bccd-and-raccoon python benchmarks/archive/first_run.py bccd raccoon tiny elongated
 
 bccd: 900 steps of the configuration that `init` writes, and 900 of benchmarks/bccd.config, with two seeds each.
 raccoon: five minutes of `init`'s configuration, and the project's own for as many seconds; both are evaluated on the
@@ -60,12 +60,12 @@ def bccd(folder: Path) -> dict[str, Any]:
         config = init_config(data, folder / f"init-{seed}" / "pipeline.config", wishes).config
         bw.train(config, folder / f"init-{seed}" / "model", seed=seed, **QUIET)
         rows["init"].append(measured(folder / f"init-{seed}" / "model"))
-        labels, schedule = HERE / "bccd_label_map.pbtxt", "train_config.optimizer.adam_optimizer.learning_rate"
+        labels, schedule = HERE.parent / "bccd_label_map.pbtxt", "train_config.optimizer.adam_optimizer.learning_rate"
         changes = [f"{reader}.{field}" for reader in ("train_input_reader", "eval_input_reader") for field in
                    (f"label_map_path={labels}", f"voc_input_reader.root={data}")]  # fmt: skip
         cosine = f"{schedule}.cosine_decay_learning_rate"
         changes += [f"train_config.num_steps={STEPS}", f"{cosine}.total_steps={STEPS}", f"{cosine}.warmup_steps=45"]
-        bw.train(HERE / "bccd.config", folder / f"hand-{seed}", overrides=changes, seed=seed, **QUIET)
+        bw.train(HERE.parent / "bccd.config", folder / f"hand-{seed}", overrides=changes, seed=seed, **QUIET)
         rows["by hand"].append(measured(folder / f"hand-{seed}"))
     means = {name: round(float(np.mean([row["AP"] for row in rows[name]])), 4) for name in ("init", "by hand")}
     return {**rows, "mean AP": means}

@@ -1,6 +1,6 @@
 """The input pipeline against torchvision's reference transforms: images a second, read, decoded, augmented, batched.
 
-    BOXWRIGHT_DATA=folder-that-holds-bccd python benchmarks/input_speed.py [--rounds 5] [--images 160]
+    BOXWRIGHT_DATA=folder-that-holds-bccd python benchmarks/archive/input_speed.py [--rounds 5] [--images 160]
 
 Three chains on the same JPEG files of blood cells: TF's of ssd_mobilenet_v2 (mirror, SSD's crop) against torchvision's
 "ssdlite" preset, Caffe-SSD's against its "ssd" preset, and Mask R-CNN's (mirror, 800 to 1333 pixels, masks of
@@ -43,7 +43,7 @@ from boxwright.data.loader import TrainingExamples, training_batches
 from boxwright.data.order import StreamSettings
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent))
+sys.path.insert(0, str(HERE.parent.parent))
 from tests.training.test_masks_of_cells import write_ellipses  # noqa: E402  # of the repository, not of the package
 
 BATCH, AHEAD = 8, 8
