@@ -12,7 +12,7 @@ import boxwright as bw
 from boxwright.config import messages as m
 from boxwright.config import parse_message
 from boxwright.models.multi_scale import MULTI_SCALE, Look, MultiScale, MultiScaleDetector, at_scales
-from boxwright.ops.voting import soft_vote, vote
+from boxwright.ops.suppression.voting import soft_vote, vote
 from boxwright.postprocessing.nms import Voting
 
 BOXES = torch.tensor([[0.0, 0, 10, 10], [0.0, 0, 10, 8], [50.0, 0, 60, 10], [0.0, 0, 10, 4]])

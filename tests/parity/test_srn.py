@@ -25,8 +25,8 @@ from boxwright.ops.anchors.flexible_grid import AnchorGrid, FlexibleGridAnchorGe
 from boxwright.ops.anchors.rounded import rounded_sides
 from boxwright.ops.box_coder import PixelCentreBoxCoder
 from boxwright.ops.boxes import clip_boxes, pairwise_iou
-from boxwright.ops.nms import suppress_classes
-from boxwright.ops.voting import vote
+from boxwright.ops.suppression.greedy import suppress_classes
+from boxwright.ops.suppression.voting import vote
 from boxwright.postprocessing.cascade import CascadePostprocessor
 from boxwright.postprocessing.postprocessor import detections_of
 from boxwright.types import AnchorPredictions, CascadePredictions, PaddedDetections, RawDetections

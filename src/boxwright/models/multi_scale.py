@@ -19,7 +19,7 @@ from boxwright.criteria.criterion import Criterion
 from boxwright.models.detector import Detector, Judge
 from boxwright.models.network import Network
 from boxwright.ops.boxes import box_area, clip_boxes
-from boxwright.postprocessing.nms import Nms, SoftVoting, Voting, VotingOfSeveral
+from boxwright.postprocessing.nms import Nms, SoftVoting, Voting
 from boxwright.preprocessing.image_resizer import FixedShapeResizer, IdentityResizer
 from boxwright.preprocessing.images import Images, Scale, image_tensors
 from boxwright.types import Categories, Detections
@@ -108,7 +108,7 @@ class MultiScale:
             yield View(image.flip(-1), look.size(image), _mirrored(image.shape[-1]), look.believes)
 
 
-_HALF = VotingOfSeveral(0.5)
+_HALF = Voting(0.5, least_members=2)
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class ScalePyramid:
     """
 
     max_size: int
-    voting: VotingOfSeveral = _HALF
+    voting: Voting = _HALF
     max_detections: int = 750
     clips: bool = True
 

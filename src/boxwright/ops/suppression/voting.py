@@ -16,7 +16,7 @@ from boxwright.ops.boxes import pairwise_iou
 def vote(
     boxes: Tensor, scores: Tensor, iou_threshold: float, *, least_members: int = 1
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Let the best box and those that overlap it become their mean, weighed by score, with the best's score.
+    """Merge the best box and those that overlap it into their mean, weighted by score, with the best's score.
 
     Args:
         boxes: float32 [N, 4], xyxy.
@@ -38,7 +38,7 @@ def vote(
 def soft_vote(
     boxes: Tensor, scores: Tensor, iou_threshold: float, score_threshold: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Let boxes vote; those that took part stay besides, with scores lowered by their overlap with the best.
+    """Merge as `vote`; boxes that took part stay besides, with scores lowered by their overlap with the best.
 
     RefineDet's authors merge so on COCO, after soft suppression's idea.
 
@@ -62,7 +62,7 @@ def soft_vote(
 
 
 def _groups(boxes: Tensor, scores: Tensor, threshold: float) -> Iterator[tuple[Tensor, Tensor]]:
-    """Part boxes into groups about ever the best that is left: indices, the best first, and overlaps with it."""
+    """Yield groups around the best box that is left: indices, the best first, and overlaps with it."""
     order = scores.argsort(descending=True, stable=True)
     overlaps = pairwise_iou(boxes[order], boxes[order])
     overlaps.fill_diagonal_(1.0)
