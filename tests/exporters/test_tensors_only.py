@@ -31,7 +31,6 @@ NAMED = {
     "ops/run_lengths.py",
     "postprocessing/masks.py",
     "postprocessing/postprocessor.py",
-    "models/multi_scale.py",
 }
 
 

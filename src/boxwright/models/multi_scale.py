@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-import cv2
 import torch
 from torch import Tensor
 
@@ -22,6 +21,7 @@ from boxwright.ops.boxes import box_area, clip_boxes
 from boxwright.postprocessing.nms import Nms, SoftVoting, Voting
 from boxwright.preprocessing.image_resizer import FixedShapeResizer, IdentityResizer
 from boxwright.preprocessing.images import Images, Scale, image_tensors
+from boxwright.preprocessing.scaling import scaled_by_opencv
 from boxwright.types import Categories, Detections
 
 
@@ -149,7 +149,7 @@ class ScalePyramid:
             scales.append((math.sqrt(room), small))
         else:
             base = math.sqrt(room)
-            plain = _scaled(image, base)
+            plain = scaled_by_opencv(image, base)
             scales = [(0.75, large), (0.5, large)]
         yield View(plain, None, _from_scale(base), _all)
         flipped, unmirrored = plain.flip(-1), _mirrored(plain.shape[-1])
@@ -157,7 +157,7 @@ class ScalePyramid:
         for scale, believes in scales:
             # OpenCV leaves nothing of what rounds to no pixel.
             if min(height, width) * base * scale >= 1:
-                yield View(_scaled(plain, scale), None, _from_scale(base * scale), believes)
+                yield View(scaled_by_opencv(plain, scale), None, _from_scale(base * scale), believes)
 
 
 def _unchanged(boxes: Tensor) -> Tensor:
@@ -176,13 +176,6 @@ def _mirrored(width: int) -> Callable[[Tensor], Tensor]:
 def _from_scale(scale: float) -> Callable[[Tensor], Tensor]:
     """Return what brings boxes of a scaled image back, by the centres of their outermost pixels."""
     return lambda boxes: torch.cat([(boxes[:, :2] + 0.5) / scale - 0.5, (boxes[:, 2:] - 0.5) / scale + 0.5], 1)
-
-
-def _scaled(image: Tensor, scale: float) -> Tensor:
-    """Return an image [C, H, W] scaled by OpenCV's bilinear interpolation, of its own dtype."""
-    pixels = image.permute(1, 2, 0).contiguous().cpu().numpy()
-    scaled = cv2.resize(pixels, (0, 0), fx=scale, fy=scale, interpolation=cv2.INTER_LINEAR)
-    return torch.from_numpy(scaled.reshape(*scaled.shape[:2], -1)).permute(2, 0, 1).to(image.device)
 
 
 def _squares(*rules: tuple[int, float, float]) -> tuple[Look, ...]:

@@ -52,7 +52,7 @@ class Candidates:
     @property
     def same_class(self) -> Tensor:
         """Whether two are of one class, bool [B, n, n]."""
-        return self.labels[:, :, None] == self.labels[:, None, :]
+        return _same(self.labels)
 
     @property
     def better(self) -> Tensor:
@@ -227,8 +227,7 @@ def lowered_linearly(found: Selection, iou_threshold: float, score_threshold: fl
     """Return what `image_by_image.lowered_linearly` does, sorted."""
     scores, kept = found.scores, found.kept
     overlaps = _overlaps(found.boxes)
-    same = found.labels[:, :, None] == found.labels[:, None, :]
-    lowers = (overlaps > iou_threshold) & same & kept[:, :, None]
+    lowers = (overlaps > iou_threshold) & _same(found.labels) & kept[:, :, None]
     factors, left = torch.where(lowers, 1 - overlaps, 1.0), kept
     for _ in range(scores.shape[1]):
         best = torch.where(left, scores, -torch.inf).argmax(1, keepdim=True)
@@ -244,7 +243,7 @@ def suppress_in_rounds(
 ) -> Tensor:
     """Return what `boxwright::suppress_pairs` returns, where chains of overlaps are no longer than the rounds."""
     del num_classes
-    rivals = (labels[:, :, None] == labels[:, None, :]) & _is_better(scores)
+    rivals = _same(labels) & _is_better(scores)
     kept = _kept_in_rounds(scores >= 0, rivals & (_overlaps(boxes) > iou_threshold))
     return kept & (_better_ones(rivals, kept) < max_per_class)
 
@@ -254,11 +253,16 @@ def suppress_in_checked_rounds(
 ) -> tuple[Tensor, Tensor]:
     """Return what `suppress_in_rounds` does; and bool [B], where one more round would change nothing: it is right."""
     del num_classes
-    rivals, passing = (labels[:, :, None] == labels[:, None, :]) & _is_better(scores), scores >= 0
+    rivals, passing = _same(labels) & _is_better(scores), scores >= 0
     beaten = rivals & (_overlaps(boxes) > iou_threshold)
     kept = _kept_in_rounds(passing, beaten)
     certain = (_round(kept, passing, beaten.to(torch.float32)) == kept).all(1)
     return kept & (_better_ones(rivals, kept) < max_per_class), certain
+
+
+def _same(labels: Tensor) -> Tensor:
+    """Return whether two of int64 [B, n] are equal, bool [B, n, n]."""
+    return labels[:, :, None] == labels[:, None, :]
 
 
 def _overlaps(boxes: Tensor) -> Tensor:
