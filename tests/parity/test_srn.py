@@ -367,7 +367,7 @@ def box_vote(case: Case) -> None:
 def bbox_flip(case: Case) -> None:
     image = torch.zeros(3, 8, case.params["width"])
     mirror = list(ScalePyramid(10**4).views(image))[1]
-    found = mirror.back(exclusive(case.array("in/detections")[:, 1:5]))
+    found = mirror.to_original(exclusive(case.array("in/detections")[:, 1:5]))
     assert_close(inclusive(found), case.array("out/flipped")[:, 1:5])
 
 
@@ -377,7 +377,7 @@ def bbox_resize(case: Case) -> None:
     place = {0.5: 2, 1.5: 3, 2.25: 4}[scale]
     view = list(ScalePyramid(10**4).views(torch.zeros(3, 64, 64)))[place]
     assert view.image.shape == (3, 64 * scale, 64 * scale)
-    found = view.back(exclusive(case.array("in/detections")[:, 1:5]))
+    found = view.to_original(exclusive(case.array("in/detections")[:, 1:5]))
     assert_close(inclusive(found), case.array("out/resized")[:, 1:5], 1e-4)
 
 

@@ -45,6 +45,7 @@ class ExpansionNormAct(ConvNormAct):
         """Return what the last layer gives."""
         conv, norm, activation = self
         if gains_from_covariance(conv, norm, input):
-            expanded = expand_normalized(input, cast(Conv2d, conv), cast(BatchNorm2d, norm))
-            return cast(Tensor, activation(expanded))
-        return cast(Tensor, super().forward(input))
+            output = expand_normalized(input, cast(Conv2d, conv), cast(BatchNorm2d, norm))
+        else:
+            output = norm(conv(input))
+        return cast(Tensor, activation(output))

@@ -1,4 +1,4 @@
-"""Non-maximum suppression of a batch: which rules there are, and the operator by which graphs hold it.
+"""Non-maximum suppression of a batch: its rules, and the operator that stands for it in graphs.
 
 `Nms` is the only description of the rules. Its kernels are in `ops/suppression/`, once exact, image by image, and once
 in tensors of fixed shape; the operator `boxwright::suppress` carries the same rules as a flat list of arguments.
@@ -202,8 +202,8 @@ class Nms:
             certain.append(sure)
             return kept
 
-        found = self.in_tensors(boxes, scores, windows, suppress_pairs=in_checked_rounds)
-        return replace(found, complete=cast(Tensor, found.complete) & certain[0])
+        detections = self.in_tensors(boxes, scores, windows, suppress_pairs=in_checked_rounds)
+        return replace(detections, complete=cast(Tensor, detections.complete) & certain[0])
 
     def in_tensors(
         self,
@@ -225,20 +225,21 @@ class Nms:
         if isinstance(self.suppression, ClassAgnostic):
             scores = fixed_shape.best_class_alone(scores)
         count = times * fixed_shape.candidate_count(most)
-        some = fixed_shape.best_candidates(boxes, scores, self.score_threshold, count)
-        found = fixed_shape.clipped(_selection(self, some, suppress_pairs), windows, self.outside)
+        candidates = fixed_shape.best_candidates(boxes, scores, self.score_threshold, count)
+        selection = fixed_shape.clipped(_selection(self, candidates, suppress_pairs), windows, self.outside)
         # Greedy suppression leaves the order as it is, best first.
-        found = found.front(most) if self.is_greedy else found.sorted(most)
+        selection = selection.front(most) if self.is_greedy else selection.sorted(most)
         if self.lowering is not None:
-            found = fixed_shape.lowered_linearly(found, self.lowering.iou_threshold, self.lowering.score_threshold)
-        found, complete = found.padded(most), ~some.more
+            lowering = self.lowering
+            selection = fixed_shape.lowered_linearly(selection, lowering.iou_threshold, lowering.score_threshold)
+        best, complete = selection.padded(most), ~candidates.more
         if self.is_greedy:  # a pair is dropped only by better ones: once the image is full the rest cannot change it
-            complete = complete | found.kept.all(1)
-        return PaddedDetections(found.boxes, found.scores, found.labels, found.anchors, found.kept, complete)
+            complete = complete | best.kept.all(1)
+        return PaddedDetections(best.boxes, best.scores, best.labels, best.anchors, best.kept, complete)
 
     def image_by_image(self, boxes: Tensor, scores: Tensor, windows: Tensor) -> PaddedDetections:
         """Return the exact result; on a GPU each image is waited for several times."""
-        found = _empty(boxes, scores, self.max_total_detections)
+        detections = _empty(boxes, scores, self.max_total_detections)
         for number, image in enumerate(zip(boxes, self._of_candidates(scores), windows, strict=True)):
             kept = _kept_of_image(self, *image)
             if self.lowering is not None:
@@ -246,9 +247,9 @@ class Nms:
                 kept = image_by_image.lowered_linearly(kept, lowering.iou_threshold, lowering.score_threshold)
             count = len(kept.scores)
             for name, values in vars(kept).items():
-                getattr(found, name)[number, :count] = values
-            found.valid[number, :count] = True
-        return found
+                getattr(detections, name)[number, :count] = values
+            detections.valid[number, :count] = True
+        return detections
 
     @property
     def is_greedy(self) -> bool:
@@ -267,7 +268,7 @@ _OUTSIDE: dict[type, tuple[str, ...]] = {
 
 
 def _kept_of_image(nms: Nms, *image: Tensor) -> image_by_image.Kept:
-    """Return what is left of one image, before lowering; of its boxes, scores and window."""
+    """Return what is left of an image's boxes and scores, in its window, before lowering."""
     rules = nms.suppression
     limits: dict[str, Any] = {"score_threshold": nms.score_threshold, "max_total": nms.max_total_detections}
     if isinstance(rules, PerClass | SoftPerClass):
@@ -285,18 +286,18 @@ def _kept_of_image(nms: Nms, *image: Tensor) -> image_by_image.Kept:
     return image_by_image.voting(*image, merge=merge, **limits)
 
 
-def _selection(nms: Nms, some: fixed_shape.Candidates, suppress_pairs: SuppressPairs) -> fixed_shape.Selection:
+def _selection(nms: Nms, candidates: fixed_shape.Candidates, suppress_pairs: SuppressPairs) -> fixed_shape.Selection:
     """Return what is left of candidates, before clipping and lowering."""
     rules, most = nms.suppression, nms.max_total_detections
     if isinstance(rules, PerClass):
-        return fixed_shape.per_class(some, suppress_pairs, rules.iou_threshold, rules.max_detections_per_class)
+        return fixed_shape.per_class(candidates, suppress_pairs, rules.iou_threshold, rules.max_detections_per_class)
     if isinstance(rules, ClassAgnostic):
-        return fixed_shape.class_agnostic(some, suppress_pairs, rules.iou_threshold, most)
+        return fixed_shape.class_agnostic(candidates, suppress_pairs, rules.iou_threshold, most)
     if isinstance(rules, SoftPerClass):
-        return fixed_shape.soft(some, rules.sigma, nms.score_threshold, rules.max_detections_per_class)
+        return fixed_shape.soft(candidates, rules.sigma, nms.score_threshold, rules.max_detections_per_class)
     if isinstance(rules, SoftVoting):
-        return fixed_shape.soft_voting(some, rules.iou_threshold, rules.score_threshold)
-    return fixed_shape.voting(some, rules.iou_threshold, rules.least_members)
+        return fixed_shape.soft_voting(candidates, rules.iou_threshold, rules.score_threshold)
+    return fixed_shape.voting(candidates, rules.iou_threshold, rules.least_members)
 
 
 def _empty(boxes: Tensor, scores: Tensor, count: int) -> PaddedDetections:
@@ -383,14 +384,14 @@ def suppress_on_cuda(boxes: Tensor, scores: Tensor, windows: Tensor, *arguments:
     """
     nms = _from_operator(arguments)
     if nms.is_greedy:
-        found = nms.in_tensors(boxes, scores, windows, suppress_pairs=suppress_pairs_together)
-        if image_by_image.all_complete(cast(Tensor, found.complete)):
-            return _tensors(found)
+        detections = nms.in_tensors(boxes, scores, windows, suppress_pairs=suppress_pairs_together)
+        if image_by_image.all_complete(cast(Tensor, detections.complete)):
+            return _tensors(detections)
     return _tensors(nms.image_by_image(boxes, scores, windows))
 
 
 def pair_decompositions(times: int = 1) -> dict[Any, Callable[..., Any]]:
-    """Return, for `torch.export`, what suppression means; `boxwright::suppress_pairs` stays, which runtimes have.
+    """Return, for `torch.export`, suppression in fixed shapes; `boxwright::suppress_pairs` stays, for runtimes.
 
     Args:
         times: As for `Nms.in_tensors`.
@@ -404,7 +405,7 @@ def pair_decompositions(times: int = 1) -> dict[Any, Callable[..., Any]]:
 
 
 def decompositions(times: int = 1) -> dict[Any, Callable[..., Any]]:
-    """Return, for `torch.export`, what our operators of suppression mean in PyTorch's own.
+    """Return, for `torch.export`, both operators in terms of PyTorch's own.
 
     Args:
         times: As for `Nms.in_tensors`.
@@ -412,6 +413,5 @@ def decompositions(times: int = 1) -> dict[Any, Callable[..., Any]]:
     return {**pair_decompositions(times), torch.ops.boxwright.suppress_pairs.default: suppress_in_rounds}
 
 
-def _tensors(found: PaddedDetections) -> _Tensors:
-    complete = cast(Tensor, found.complete)
-    return found.boxes, found.scores, found.labels, found.anchors, found.valid, complete
+def _tensors(of: PaddedDetections) -> _Tensors:
+    return of.boxes, of.scores, of.labels, of.anchors, of.valid, cast(Tensor, of.complete)

@@ -59,6 +59,10 @@ class Candidates:
         """Whether the first of two is the better one, bool [n, n]."""
         return _is_better(self.scores)
 
+    def keeping(self, kept: Tensor, *, scores: Tensor | None = None) -> Selection:
+        """Return a selection by bool [B, n], perhaps with other scores."""
+        return Selection(self.boxes, self.scores if scores is None else scores, self.labels, self.anchors, kept)
+
 
 @dataclass(frozen=True)
 class Selection:
@@ -143,26 +147,32 @@ def best_class_alone(scores: Tensor) -> Tensor:
     return torch.where((scores > -torch.inf).cumsum(2) == 1, scores, -torch.inf)
 
 
-def per_class(some: Candidates, suppress_pairs: SuppressPairs, iou_threshold: float, max_per_class: int) -> Selection:
+def per_class(
+    candidates: Candidates, suppress_pairs: SuppressPairs, iou_threshold: float, max_per_class: int
+) -> Selection:
     """Suppress each class by itself."""
-    scores = torch.where(some.passing, some.scores, -1.0)
-    kept = suppress_pairs(some.boxes, scores, some.labels, some.num_classes, iou_threshold, max_per_class)
-    return Selection(some.boxes, some.scores, some.labels, some.anchors, kept)
+    scores = torch.where(candidates.passing, candidates.scores, -1.0)
+    kept = suppress_pairs(
+        candidates.boxes, scores, candidates.labels, candidates.num_classes, iou_threshold, max_per_class
+    )
+    return candidates.keeping(kept)
 
 
-def class_agnostic(some: Candidates, suppress_pairs: SuppressPairs, iou_threshold: float, max_total: int) -> Selection:
+def class_agnostic(
+    candidates: Candidates, suppress_pairs: SuppressPairs, iou_threshold: float, max_total: int
+) -> Selection:
     """Suppress whatever the class; of scores that `best_class_alone` returned."""
-    scores = torch.where(some.passing, some.scores, -1.0)
+    scores = torch.where(candidates.passing, candidates.scores, -1.0)
     # The image's cap comes before clipping, which drops without replacement.
-    kept = suppress_pairs(some.boxes, scores, torch.zeros_like(some.labels), 1, iou_threshold, max_total)
-    return Selection(some.boxes, some.scores, some.labels, some.anchors, kept)
+    kept = suppress_pairs(candidates.boxes, scores, torch.zeros_like(candidates.labels), 1, iou_threshold, max_total)
+    return candidates.keeping(kept)
 
 
-def soft(some: Candidates, sigma: float, score_threshold: float, max_per_class: int) -> Selection:
+def soft(candidates: Candidates, sigma: float, score_threshold: float, max_per_class: int) -> Selection:
     """Lower the scores of boxes that overlap better ones of their class."""
-    overlaps, same, better = _overlaps(some.boxes), some.same_class, some.better
+    overlaps, same, better = _overlaps(candidates.boxes), candidates.same_class, candidates.better
     factors = torch.where(same, torch.exp(-0.5 / sigma * overlaps.square()), 1.0)
-    scores = torch.where(some.passing, some.scores, -torch.inf)
+    scores = torch.where(candidates.passing, candidates.scores, -torch.inf)
     left, chosen = scores, torch.full_like(scores, -torch.inf)
     for _ in range(min(max_per_class, scores.shape[1])):
         # The best that is left of each class, all classes at once: none of its class is better, or as good and earlier.
@@ -174,67 +184,67 @@ def soft(some: Candidates, sigma: float, score_threshold: float, max_per_class: 
         lowered = torch.where(best[:, :, None], factors, 1.0).prod(1)
         left = torch.where(best | (left == -torch.inf), -torch.inf, left * lowered)
     kept = chosen > -torch.inf
-    return Selection(some.boxes, torch.where(kept, chosen, 0.0), some.labels, some.anchors, kept)
+    return candidates.keeping(kept, scores=torch.where(kept, chosen, 0.0))
 
 
-def voting(some: Candidates, iou_threshold: float, least_members: int) -> Selection:
+def voting(candidates: Candidates, iou_threshold: float, least_members: int) -> Selection:
     """Merge the boxes of each class by voting."""
-    return _ballot(some, iou_threshold, least_members)[0]
+    return _ballot(candidates, iou_threshold, least_members)[0]
 
 
-def soft_voting(some: Candidates, iou_threshold: float, score_threshold: float) -> Selection:
+def soft_voting(candidates: Candidates, iou_threshold: float, score_threshold: float) -> Selection:
     """Merge by voting; those that took part stay besides, with scores lowered by their overlap with the best."""
-    merged, joins, overlaps = _ballot(some, iou_threshold, 1)
+    merged, joins, overlaps = _ballot(candidates, iou_threshold, 1)
     crowded = (joins.sum(2, keepdim=True) > 1) & joins
-    lowered = some.scores * (1 - (overlaps * joins).sum(1))
+    lowered = candidates.scores * (1 - (overlaps * joins).sum(1))
     stays = crowded.any(1) & (lowered >= score_threshold)
-    own = Selection(some.boxes, lowered, some.labels, some.anchors, stays)
+    own = candidates.keeping(stays, scores=lowered)
     return Selection(*(torch.cat([getattr(merged, name), getattr(own, name)], 1) for name in vars(merged)))
 
 
-def _ballot(some: Candidates, iou_threshold: float, least_members: int) -> tuple[Selection, Tensor, Tensor]:
+def _ballot(candidates: Candidates, iou_threshold: float, least_members: int) -> tuple[Selection, Tensor, Tensor]:
     """Return the means about leaders; which box votes with which leader, bool [B, leader, box]; and overlaps."""
-    overlaps, same, better = _overlaps(some.boxes), some.same_class, some.better
+    overlaps, same, better = _overlaps(candidates.boxes), candidates.same_class, candidates.better
     itself = torch.eye(overlaps.shape[1], device=overlaps.device, dtype=torch.bool)
     overlaps = torch.where(itself, 1.0, overlaps)
     near = same & ((overlaps >= iou_threshold) | itself)
-    leads = _kept_in_rounds(some.passing, near & better)
+    leads = _kept_in_rounds(candidates.passing, near & better)
     # A box votes with the first leader that it overlaps.
-    joins = near & leads[:, :, None] & some.passing[:, None, :] & (better | itself)
+    joins = near & leads[:, :, None] & candidates.passing[:, None, :] & (better | itself)
     joins = joins & (joins.cumsum(1) == 1)
-    weights = joins * some.scores[:, None, :].clamp(min=0)
-    means = torch.bmm(weights, some.boxes) / weights.sum(2, keepdim=True).clamp(min=1e-12)
-    merged = Selection(means, some.scores, some.labels, some.anchors, leads & (joins.sum(2) >= least_members))
+    weights = joins * candidates.scores[:, None, :].clamp(min=0)
+    means = torch.bmm(weights, candidates.boxes) / weights.sum(2, keepdim=True).clamp(min=1e-12)
+    merged = replace(candidates.keeping(leads & (joins.sum(2) >= least_members)), boxes=means)
     return merged, joins, overlaps
 
 
-def clipped(found: Selection, windows: Tensor, outside: str) -> Selection:
+def clipped(selection: Selection, windows: Tensor, outside: str) -> Selection:
     """Return boxes clipped to windows (height, width) float32 [B, 2]; what has no area left is not kept.
 
     Args:
         outside: As in `postprocessing.nms.Nms`.
     """
     if outside == "unclipped":
-        return found
+        return selection
     if outside == "keep":
-        high = torch.minimum(found.boxes[..., 2:], windows.flip(1)[:, None])
-        return replace(found, boxes=torch.cat([found.boxes[..., :2].clamp(min=0), high], -1))
-    boxes = clip_boxes(found.boxes, windows[:, :1], windows[:, 1:])
-    return replace(found, boxes=boxes, kept=found.kept & (box_area(boxes) > 0))
+        high = torch.minimum(selection.boxes[..., 2:], windows.flip(1)[:, None])
+        return replace(selection, boxes=torch.cat([selection.boxes[..., :2].clamp(min=0), high], -1))
+    boxes = clip_boxes(selection.boxes, windows[:, :1], windows[:, 1:])
+    return replace(selection, boxes=boxes, kept=selection.kept & (box_area(boxes) > 0))
 
 
-def lowered_linearly(found: Selection, iou_threshold: float, score_threshold: float) -> Selection:
+def lowered_linearly(selection: Selection, iou_threshold: float, score_threshold: float) -> Selection:
     """Return what `image_by_image.lowered_linearly` does, sorted."""
-    scores, kept = found.scores, found.kept
-    overlaps = _overlaps(found.boxes)
-    lowers = (overlaps > iou_threshold) & _same(found.labels) & kept[:, :, None]
+    scores, kept = selection.scores, selection.kept
+    overlaps = _overlaps(selection.boxes)
+    lowers = (overlaps > iou_threshold) & _same(selection.labels) & kept[:, :, None]
     factors, left = torch.where(lowers, 1 - overlaps, 1.0), kept
     for _ in range(scores.shape[1]):
         best = torch.where(left, scores, -torch.inf).argmax(1, keepdim=True)
         left = left.scatter(1, best, False)
         factor = factors.gather(1, best[..., None].expand(-1, -1, scores.shape[1])).squeeze(1)
         scores = torch.where(left, scores * factor, scores)
-    lowered = replace(found, scores=scores, kept=kept & (scores >= score_threshold))
+    lowered = replace(selection, scores=scores, kept=kept & (scores >= score_threshold))
     return lowered.sorted(scores.shape[1])
 
 

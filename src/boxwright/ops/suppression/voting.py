@@ -27,12 +27,12 @@ def vote(
     Returns:
         Boxes [V, 4], scores [V] and the best members' indices [V], best first.
     """
-    found = [
+    merged = [
         (_mean(boxes[members], scores[members]), scores[members[:1]], members[:1])
         for members, _ in _groups(boxes, scores, iou_threshold)
         if len(members) >= least_members
     ]
-    return _joined(found, boxes, scores)
+    return _joined(merged, boxes, scores)
 
 
 def soft_vote(
@@ -51,14 +51,14 @@ def soft_vote(
     Returns:
         Boxes [V, 4], scores [V] and members' indices [V], in no order.
     """
-    found = []
+    merged = []
     for members, overlaps in _groups(boxes, scores, iou_threshold):
-        found.append((_mean(boxes[members], scores[members]), scores[members[:1]], members[:1]))
+        merged.append((_mean(boxes[members], scores[members]), scores[members[:1]], members[:1]))
         lowered = scores[members] * (1 - overlaps)
         stays = lowered >= score_threshold
         if len(members) > 1:
-            found.append((boxes[members][stays], lowered[stays], members[stays]))
-    return _joined(found, boxes, scores)
+            merged.append((boxes[members][stays], lowered[stays], members[stays]))
+    return _joined(merged, boxes, scores)
 
 
 def _groups(boxes: Tensor, scores: Tensor, threshold: float) -> Iterator[tuple[Tensor, Tensor]]:
@@ -80,8 +80,10 @@ def _mean(boxes: Tensor, scores: Tensor) -> Tensor:
     return (boxes * weights).sum(0, keepdim=True) / weights.sum().clamp(min=1e-12)
 
 
-def _joined(found: list[tuple[Tensor, Tensor, Tensor]], boxes: Tensor, scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    if not found:
+def _joined(
+    groups: list[tuple[Tensor, Tensor, Tensor]], boxes: Tensor, scores: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    if not groups:
         return boxes.new_zeros(0, 4), scores.new_zeros(0), torch.zeros(0, dtype=torch.int64, device=boxes.device)
-    merged, of, members = zip(*found, strict=True)
+    merged, of, members = zip(*groups, strict=True)
     return torch.cat(merged), torch.cat(of), torch.cat(members)
