@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torchvision.ops import nms
 
-from boxwright.ops.suppression_in_tensors import suppress_in_tensors
+from boxwright.ops.suppression.greedy import suppress_pairs
 from boxwright.postprocessing.nms import ClassAgnostic, Nms, PerClass, SoftPerClass
 
 HERE = Path(__file__).parent
@@ -73,7 +73,7 @@ def main() -> None:
     for name, scores in (("uniform", uniform), ("all alike", torch.full_like(uniform, 0.01))):
         kinds: dict[str, Callable[..., Any]] = {
             "per class": RULES,
-            "in tensors": lambda *batch: suppress_in_tensors(*batch, *vars(RULES.rules()).values()),
+            "in tensors": lambda *batch: RULES.in_tensors(*batch, suppress_pairs=suppress_pairs),
             "soft": Nms(SoftPerClass(0.5, 100), 1e-8, 100),
             "class-agnostic": Nms(ClassAgnostic(0.6), 1e-8, 100),
         }

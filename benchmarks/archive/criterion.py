@@ -24,7 +24,7 @@ from boxwright.criteria.classification_losses import (
     SigmoidFocal,
     SoftmaxCrossEntropy,
 )
-from boxwright.ops.nms import suppress_batch
+from boxwright.ops.suppression.mining import suppress_batch
 from boxwright.runtime.allocator import keep_freed_memory
 from boxwright.runtime.measure import Timing, measure
 

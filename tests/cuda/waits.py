@@ -10,17 +10,17 @@ Wait = tuple[str, str]
 
 _ARRIVED: Wait = ("training/step.py _read", "Event.synchronize")
 _SUPPRESSED: set[Wait] = {
-    ("ops/nms.py suppress_classes", "nms"),
-    ("ops/suppression_in_tensors.py suppress_on_cuda", "item"),
+    ("ops/suppression/greedy.py suppress_classes", "nms"),
+    ("ops/suppression/image_by_image.py all_complete", "item"),
 }
-_MINED: Wait = ("ops/nms.py suppress_batch", "item")
+_MINED: Wait = ("ops/suppression/mining.py suppress_batch", "item")
 _VALID: Wait = ("models/valid_rows.py of_valid_rows", "item")
 # Of every family: the numbers of the step before, which were sent on their way when it ended.
 ALWAYS: set[Wait] = {_ARRIVED}
 
 # Of a step, by family.
 STEPS: dict[str, set[Wait]] = {
-    "ssd, mined": {("ops/nms.py suppress_classes", "nms"), _MINED},
+    "ssd, mined": {("ops/suppression/greedy.py suppress_classes", "nms"), _MINED},
     "faster_rcnn": _SUPPRESSED,
     "faster_rcnn, one map": _SUPPRESSED,
     "faster_rcnn, options": _SUPPRESSED | {_MINED},
@@ -37,11 +37,11 @@ DESCRIBED: set[Wait] = {("criteria/anchor.py describe", "boolean mask")}
 REASONS: dict[Wait, str] = {
     _ARRIVED: "losses of the step before are read while this one runs; an update that is not finite was left out by the GPU",
     (
-        "ops/nms.py suppress_classes",
+        "ops/suppression/greedy.py suppress_classes",
         "nms",
     ): "how many boxes greedy suppression keeps is not known before; once for all images",
     (
-        "ops/suppression_in_tensors.py suppress_on_cuda",
+        "ops/suppression/image_by_image.py all_complete",
         "item",
     ): "where more than the best candidates could matter images are suppressed one by one",
     _MINED: "where more than the costliest anchors could matter images are mined one by one",

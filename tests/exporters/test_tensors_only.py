@@ -22,16 +22,15 @@ FORBIDDEN = {
 # Operators, which runtimes have or which have a meaning in tensors, and the kernel of one for GPUs; rows of padding that are skipped outside graphs;
 # what changes a network before it runs; anchors, which follow from sizes; and what comes behind the graph, or goes round it.
 NAMED = {
-    "ops/suppression.py",
-    "ops/suppression_in_tensors.py",
-    "ops/nms.py",
+    "ops/suppression/greedy.py",
+    "ops/suppression/image_by_image.py",
+    "ops/suppression/mining.py",
     "models/valid_rows.py",
     "models/folding.py",
     "models/anchor_layer.py",
     "ops/run_lengths.py",
     "postprocessing/masks.py",
     "postprocessing/postprocessor.py",
-    "models/multi_scale.py",
 }
 
 

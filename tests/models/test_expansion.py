@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from boxwright.models.batch_norm import BatchNorm2d, SyncBatchNorm2d
+from boxwright.models.cpu_acceleration import ExpansionNormAct, accelerate_for_cpu
 from boxwright.models.expansion import expand_normalized, gains_from_covariance
 from boxwright.models.layers import ConvNormAct, ConvSettings, conv_norm_act
 
@@ -77,20 +78,32 @@ def test_where_it_stands_in() -> None:
     assert not gains_from_covariance(conv, norm, inputs().bfloat16())
     assert not gains_from_covariance(conv, norm, inputs()[:1, :, :1, :1])
     assert not gains_from_covariance(conv, layers()[1].eval(), inputs())
-    assert not gains_from_covariance(conv, SyncBatchNorm2d(30), inputs())
-    assert not gains_from_covariance(nn.Conv2d(6, 12, 1, bias=False), BatchNorm2d(12), inputs())
-    assert not gains_from_covariance(nn.Conv2d(6, 30, 1), norm, inputs())
-    assert not gains_from_covariance(nn.Conv2d(6, 30, 1, stride=2, bias=False), norm, inputs())
-    assert not gains_from_covariance(nn.Conv2d(6, 30, 3, bias=False), norm, inputs())
+    assert not gains_from_covariance(conv, nn.Identity(), inputs())  # as folding leaves
     with torch.autocast("cpu", torch.bfloat16):
         assert not gains_from_covariance(conv, norm, inputs())
+
+
+def test_other_layers_are_left_alone() -> None:
+    conv, norm = layers()
+    others = [
+        (conv, SyncBatchNorm2d(30)),
+        (conv, nn.Identity()),
+        (nn.Conv2d(6, 12, 1, bias=False), BatchNorm2d(12)),
+        (nn.Conv2d(6, 30, 1), norm),
+        (nn.Conv2d(6, 30, 1, stride=2, bias=False), norm),
+        (nn.Conv2d(6, 30, 3, bias=False), norm),
+    ]
+    blocks = nn.ModuleList([ConvNormAct(*pair, nn.ReLU()) for pair in ((conv, norm), *others)])
+    accelerate_for_cpu(blocks)
+    assert [type(one) is ConvNormAct for one in blocks] == [False, *[True] * len(others)]
 
 
 def test_who_looks_at_single_layers_sees_them() -> None:
     """Hooks see what each layer gives, and the block's result is the same with and without."""
     torch.manual_seed(0)
     block = conv_norm_act(6, 30, 1, ConvSettings()).train()
-    assert isinstance(block, ConvNormAct)
+    accelerate_for_cpu(block)
+    assert isinstance(block, ExpansionNormAct)
     without = block(inputs()).detach()
     seen: list[Tensor] = []
     with block[1].register_forward_hook(lambda *given: seen.append(given[2])):

@@ -1,4 +1,4 @@
-"""Many looks at an image: where boxes of a mirror image lie, which are believed, how they are merged."""
+"""Many views of an image: where boxes of a mirror image lie, which are kept, how they are merged."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 import boxwright as bw
 from boxwright.config import messages as m
 from boxwright.config import parse_message
-from boxwright.models.multi_scale import MULTI_SCALE, Look, MultiScale, MultiScaleDetector, at_scales
-from boxwright.ops.voting import soft_vote, vote
+from boxwright.models.multi_scale import MULTI_SCALE, InputSize, MultiScale, MultiScaleDetector, at_scales
+from boxwright.ops.suppression.voting import soft_vote, vote
 from boxwright.postprocessing.nms import Voting
 
 BOXES = torch.tensor([[0.0, 0, 10, 10], [0.0, 0, 10, 8], [50.0, 0, 60, 10], [0.0, 0, 10, 4]])
@@ -47,22 +47,22 @@ def test_voting_of_nothing_and_of_no_area(soft: bool) -> None:
     assert scores.tolist() == [0.5]
 
 
-def test_what_a_look_believes() -> None:
+def test_what_an_input_size_keeps() -> None:
     boxes = torch.tensor([[0.0, 0, 32, 10], [0.0, 0, 33, 10], [0.0, 0, 100, 160], [0.0, 0, 200, 159]])
-    assert Look(192, 192, larger_than=32).believes(boxes).tolist() == [False, True, True, True]
-    assert Look(384, 384, smaller_than=160).believes(boxes).tolist() == [True] * 4
-    assert Look(512, 512, smaller_than=96).believes(boxes).tolist() == [True, True, False, False]
+    assert InputSize(192, 192, larger_than=32).keeps(boxes).tolist() == [False, True, True, True]
+    assert InputSize(384, 384, smaller_than=160).keeps(boxes).tolist() == [True] * 4
+    assert InputSize(512, 512, smaller_than=96).keeps(boxes).tolist() == [True, True, False, False]
 
 
 def test_size_follows_the_image() -> None:
-    look = Look(320, 192)
+    look = InputSize(320, 192)
     assert look.size(torch.zeros(3, 480, 640)) == (192, 320)
     assert look.size(torch.zeros(3, 640, 480)) == (320, 192)
 
 
 def test_presets() -> None:
     """The authors' sizes; all fit a stride of 64."""
-    looks = {name: rules.looks for name, rules in MULTI_SCALE.items() if isinstance(rules, MultiScale)}
+    looks = {name: rules.input_sizes for name, rules in MULTI_SCALE.items() if isinstance(rules, MultiScale)}
     assert set(MULTI_SCALE) - set(looks) == {"srn-2100", "srn-1400"}
     assert [(p.long_side, p.short_side) for p in looks["refinedet320-voc"]] == [
         (320, 320),
@@ -91,7 +91,7 @@ def test_one_look_is_the_image_and_its_mirror_image() -> None:
     """Of both, by hand, and nothing merged: the second look's boxes are mirrored back."""
     detector = detector_of()
     image = np.random.default_rng(0).integers(0, 256, (50, 70, 3)).astype(np.uint8)
-    many = MultiScaleDetector(detector, MultiScale((Look(64, 64),), Voting(1.1), 10_000))
+    many = MultiScaleDetector(detector, MultiScale((InputSize(64, 64),), Voting(1.1), 10_000))
     found = many.detect([image])[0]
     plain, mirrored = detector.detect([image])[0], detector.detect([image[:, ::-1].copy()])[0]
     assert len(found) == len(plain) + len(mirrored)
@@ -106,7 +106,7 @@ def test_looks_see_other_sizes_and_the_detector_stays_as_it_was() -> None:
     detector = detector_of().train()
     seen: list[tuple[int, ...]] = []
     detector.network.register_forward_pre_hook(lambda _, inputs: seen.append(tuple(inputs[0].shape[-2:])))
-    rules = MultiScale((Look(64, 64), Look(128, 64), Look(192, 192, smaller_than=20)), Voting(), 7)
+    rules = MultiScale((InputSize(64, 64), InputSize(128, 64), InputSize(192, 192, smaller_than=20)), Voting(), 7)
     found = MultiScaleDetector(detector, rules).detect([np.zeros((90, 60, 3), np.uint8)])[0]
     assert seen == [(64, 64)] * 2 + [(128, 64)] * 2 + [(192, 192)] * 2
     assert len(found) == 7
@@ -116,7 +116,7 @@ def test_looks_see_other_sizes_and_the_detector_stays_as_it_was() -> None:
 
 def test_grey_images() -> None:
     grey = np.random.default_rng(0).integers(0, 256, (90, 60), np.uint8)
-    looks = MultiScaleDetector(detector_of(), MultiScale((Look(64, 64),), Voting()))
+    looks = MultiScaleDetector(detector_of(), MultiScale((InputSize(64, 64),), Voting()))
     array, tensor, colour = looks.detect([grey, torch.from_numpy(grey), np.repeat(grey[..., None], 3, 2)])
     assert torch.equal(array.boxes, tensor.boxes)
     assert torch.equal(array.boxes, colour.boxes)

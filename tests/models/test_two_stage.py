@@ -183,12 +183,13 @@ def test_objects_without_masks_are_an_error() -> None:
 
 
 def test_masks_do_not_vote() -> None:
-    with pytest.raises(ConfigError, match="a detector of masks looks once"):
+    with pytest.raises(ConfigError, match="not the masks that this detector predicts"):
         MultiScaleDetector(build(MASK_RCNN), MULTI_SCALE["refinedet320-voc"])
-    looks = MultiScaleDetector(
-        build(FASTER_RCNN), replace(MULTI_SCALE["refinedet512-voc"], looks=MULTI_SCALE["refinedet512-voc"].looks[2:4])
+    many = MultiScaleDetector(
+        build(FASTER_RCNN),
+        replace(MULTI_SCALE["refinedet512-voc"], input_sizes=MULTI_SCALE["refinedet512-voc"].input_sizes[2:4]),
     )
-    assert torch.isfinite(looks.detect([IMAGE])[0].boxes).all()
+    assert torch.isfinite(many.detect([IMAGE])[0].boxes).all()
 
 
 def test_proposals_are_learnt_from_by_chance_and_evaluated_without() -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import boxwright as bw
+from boxwright.models.cpu_acceleration import accelerate_for_cpu
 from boxwright.models.layers import Conv2d
 from boxwright.models.winograd import WinogradConv2d, gains_from_winograd, replace_by_winograd
 from tests.exporters.small_detectors import pictures
@@ -31,12 +32,14 @@ INPUTS = torch.randn(1, 128, 40, 40).to(memory_format=torch.channels_last)
 )
 def test_other_convolutions_are_left_alone(changes: dict[str, int]) -> None:
     usual: dict[str, int] = {"in_channels": 128, "out_channels": 128, "kernel_size": 3}
-    assert gains_from_winograd(Conv2d(**usual), INPUTS)  # type: ignore[arg-type]
-    assert not gains_from_winograd(Conv2d(**usual | changes), INPUTS)  # type: ignore[arg-type]
+    layers = nn.ModuleList([Conv2d(**usual), Conv2d(**usual | changes)])  # type: ignore[arg-type]
+    accelerate_for_cpu(layers)
+    assert [type(one) is Conv2d for one in layers] == [False, True]
 
 
 def test_other_inputs_are_left_alone() -> None:
     conv = Conv2d(128, 128, 3)
+    assert gains_from_winograd(conv, INPUTS)
     assert not gains_from_winograd(conv, INPUTS[..., :35].contiguous())
     assert not gains_from_winograd(conv, INPUTS.bfloat16())
     assert not gains_from_winograd(conv, INPUTS[:, :, :20, :20].contiguous(memory_format=torch.channels_last))
@@ -49,8 +52,31 @@ def test_layers_give_what_pytorch_gives() -> None:
     torch.manual_seed(0)
     conv = Conv2d(128, 144, 3, bias=True)
     expected = nn.functional.conv2d(INPUTS, conv.weight, conv.bias, padding=1)
-    for layer in (conv, WinogradConv2d(conv)):
+    assert torch.equal(conv(INPUTS), expected)
+    accelerate_for_cpu(conv)
+    assert not torch.equal(conv(INPUTS), expected)  # rounded otherwise
+    for layer in (conv, copy.deepcopy(conv), WinogradConv2d(conv)):
         torch.testing.assert_close(layer(INPUTS), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_an_exported_graph_has_the_plain_layer() -> None:
+    conv = Conv2d(128, 128, 3)
+    accelerate_for_cpu(conv)
+    program = torch.export.export(conv, (INPUTS,), strict=False)
+    called = [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
+    assert called == ["aten.conv2d.default"]
+
+
+def test_names_of_weights_and_hooks_stay() -> None:
+    network, seen = nn.Sequential(Conv2d(128, 128, 3, bias=True)), list[torch.Tensor]()
+    network[0].register_forward_hook(lambda *given: seen.append(given[2]))
+    names = list(network.state_dict())
+    for _ in range(2):  # the second time changes nothing
+        accelerate_for_cpu(network)
+    assert list(network.state_dict()) == names == ["0.weight", "0.bias"]
+    network(INPUTS).sum().backward()
+    assert len(seen) == 1
+    assert all(one.grad is not None for one in network.parameters())
 
 
 class Wide(nn.Module):

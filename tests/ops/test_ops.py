@@ -21,8 +21,9 @@ from boxwright.ops.matcher import (
     BipartiteArgmaxMatcher,
     BipartiteMatcher,
 )
-from boxwright.ops.nms import suppress_batch, suppress_classes
 from boxwright.ops.resize import resize_area, resize_bicubic, resize_bilinear, resize_nearest
+from boxwright.ops.suppression.greedy import suppress_classes
+from boxwright.ops.suppression.mining import suppress_batch
 from tests.conftest import GOLDEN, assert_close
 
 

@@ -26,8 +26,8 @@ from boxwright.ops.anchors.flexible_grid import AnchorGrid, FlexibleGridAnchorGe
 from boxwright.ops.anchors.rounded import rounded_sides
 from boxwright.ops.box_coder import PixelCentreBoxCoder
 from boxwright.ops.boxes import clip_boxes, pairwise_iou
-from boxwright.ops.nms import suppress_classes
-from boxwright.ops.voting import vote
+from boxwright.ops.suppression.greedy import suppress_classes
+from boxwright.ops.suppression.voting import vote
 from boxwright.postprocessing.cascade import CascadePostprocessor
 from boxwright.postprocessing.postprocessor import detections_of
 from boxwright.types import AnchorPredictions, CascadePredictions, PaddedDetections, RawDetections
@@ -368,7 +368,7 @@ def box_vote(case: Case) -> None:
 def bbox_flip(case: Case) -> None:
     image = torch.zeros(3, 8, case.params["width"])
     _, mirror = islice(ScalePyramid(10**4).views(image), 2)
-    found = mirror.back(exclusive(case.array("in/detections")[:, 1:5]))
+    found = mirror.to_original(exclusive(case.array("in/detections")[:, 1:5]))
     assert_close(inclusive(found), case.array("out/flipped")[:, 1:5])
 
 
@@ -378,7 +378,7 @@ def bbox_resize(case: Case) -> None:
     place = {0.5: 2, 1.5: 3, 2.25: 4}[scale]
     *_, view = islice(ScalePyramid(10**4).views(torch.zeros(3, 64, 64)), place + 1)
     assert view.image.shape == (3, 64 * scale, 64 * scale)
-    found = view.back(exclusive(case.array("in/detections")[:, 1:5]))
+    found = view.to_original(exclusive(case.array("in/detections")[:, 1:5]))
     assert_close(inclusive(found), case.array("out/resized")[:, 1:5], 1e-4)
 
 

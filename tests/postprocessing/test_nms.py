@@ -12,17 +12,10 @@ from boxwright.base.errors import ConfigError
 from boxwright.builders.post_processing import build_nms, build_score_converter
 from boxwright.config import messages as m
 from boxwright.config import parse_message
-from boxwright.ops import nms as greedy
-from boxwright.ops import suppression
 from boxwright.ops.boxes import pairwise_iou
-from boxwright.ops.suppression_in_tensors import (
-    decompositions,
-    fits_on_gpu,
-    pair_decompositions,
-    suppress_in_tensors,
-    suppress_on_cuda,
-    suppress_without_wait,
-)
+from boxwright.ops.suppression import greedy, image_by_image
+from boxwright.ops.suppression.fixed_shape import fits_on_gpu
+from boxwright.ops.suppression.greedy import suppress_pairs
 from boxwright.postprocessing.nms import (
     BestOfClass,
     BestOfImage,
@@ -33,6 +26,11 @@ from boxwright.postprocessing.nms import (
     SoftPerClass,
     SoftVoting,
     Voting,
+    _from_operator,
+    decompositions,
+    operator_arguments,
+    pair_decompositions,
+    suppress_on_cuda,
 )
 from boxwright.postprocessing.score_converters import ScoreConverter
 from boxwright.types import PaddedDetections
@@ -119,6 +117,7 @@ KINDS = {
     "soft": soft(0.3, 0.05, 15, 50),
     "hardly soft": soft(0.002, 0.05, 15, 50),
     "voting": Nms(Voting(), max_total_detections=80, outside="unclipped"),
+    "voting of several": Nms(Voting(0.3, least_members=2), max_total_detections=80, outside="unclipped"),
     "soft voting": Nms(SoftVoting(), max_total_detections=200, outside="unclipped"),
     "best of a class, lowered": Nms(PerClass(0.45, 50), 0.01, 50, BestOfClass(20), lowering=LinearLowering(0.3, 0.05)),
     "best of the image": Nms(PerClass(0.45, 50), 0.01, 50, BestOfImage(70)),
@@ -147,13 +146,12 @@ def test_the_operator_and_its_meaning_in_tensors_are_equal(kind: str, seed: int)
     """A thousand pairs: as many as the tensors look at."""
     nms, (boxes, scores, windows) = KINDS[kind], some_batch(seed)
     expected = nms(boxes, scores, windows)
-    taking_part = scores if nms.candidates is None else nms.candidates(scores)
-    found = PaddedDetections(*suppress_in_tensors(boxes, taking_part, windows, *vars(nms.rules()).values()))
+    found = nms.in_tensors(boxes, scores, windows, suppress_pairs=suppress_pairs)
     assert expected.valid.any()
     assert_same(found, expected)
     by_class = boxes[:, :, None] + torch.arange(4.0)[:, None] * 7
     if "voting" not in kind and kind != "class-agnostic":
-        found = PaddedDetections(*suppress_in_tensors(by_class, taking_part, windows, *vars(nms.rules()).values()))
+        found = nms.in_tensors(by_class, scores, windows, suppress_pairs=suppress_pairs)
         assert_same(found, nms(by_class, scores, windows))
 
 
@@ -186,7 +184,7 @@ def test_a_graph_says_where_candidates_were_too_few(kind: str) -> None:
     nms, (boxes, scores, windows) = replace(KINDS[kind], max_total_detections=128), some_batch(3)
     boxes, scores = boxes.repeat(1, 9, 1), scores.repeat(1, 9, 1)  # 2250 boxes, each nine times
     scores[1] = torch.where(scores[1] > 0.9, scores[1], 0.0)
-    found = PaddedDetections(*suppress_in_tensors(boxes, scores, windows, *vars(nms.rules()).values()))
+    found = nms.in_tensors(boxes, scores, windows, suppress_pairs=suppress_pairs)
     expected = nms(boxes, scores, windows)
     assert expected.complete is not None
     assert expected.complete.all()
@@ -195,12 +193,12 @@ def test_a_graph_says_where_candidates_were_too_few(kind: str) -> None:
     torch.testing.assert_close(found.scores[1], expected.scores[1])
     if kind == "soft":  # its rounds would take a minute
         return
-    more = PaddedDetections(*suppress_in_tensors(boxes, scores, windows, *vars(nms.rules()).values(), times=16))
+    more = nms.in_tensors(boxes, scores, windows, suppress_pairs=suppress_pairs, times=16)
     assert more.complete is not None
     assert more.complete.all()
     torch.testing.assert_close(more.scores, expected.scores)
     nine_places = replace(nms, max_total_detections=9, suppression=PerClass(0.4, 9))
-    full = PaddedDetections(*suppress_in_tensors(boxes, scores, windows, *vars(nine_places.rules()).values()))
+    full = nine_places.in_tensors(boxes, scores, windows, suppress_pairs=suppress_pairs)
     assert full.complete is not None
     assert full.complete.all()
 
@@ -209,7 +207,7 @@ def test_a_graph_says_where_candidates_were_too_few(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["per class", "class-agnostic"])
 def test_what_a_gpu_calls_complete_is_what_the_operator_finds(kind: str, seed: int) -> None:
     nms, (boxes, scores, windows) = KINDS[kind], some_batch(seed)
-    found = PaddedDetections(*suppress_without_wait(boxes, scores, windows, *vars(nms.rules()).values()))
+    found = nms.in_rounds(boxes, scores, windows)
     assert found.complete is not None
     assert found.complete.all()
     assert_same(found, nms(boxes, scores, windows))
@@ -224,7 +222,7 @@ def test_a_long_chain_of_overlaps_is_not_called_complete(length: int) -> None:
     nms, windows = hard(0.01, iou=0.3), torch.tensor([[20.0, 1000.0]])
     expected = nms(boxes, scores, windows)
     assert expected.anchors[0, : int(expected.valid.sum())].tolist() == list(range(0, length, 2))
-    found = PaddedDetections(*suppress_without_wait(boxes, scores, windows, *vars(nms.rules()).values()))
+    found = nms.in_rounds(boxes, scores, windows)
     assert found.complete is not None
     assert found.complete.tolist() == [length <= 16]
     if length <= 16:
@@ -241,7 +239,7 @@ def test_images_together_are_as_images_one_by_one(
     monkeypatch.setattr(greedy, "_MOST_TOGETHER", together)
     nms, (boxes, scores, windows) = KINDS[kind], some_batch(seed)
     taking_part = scores if nms.candidates is None else nms.candidates(scores)
-    found = PaddedDetections(*suppress_on_cuda(boxes, taking_part, windows, *vars(nms.rules()).values()))
+    found = PaddedDetections(*suppress_on_cuda(boxes, taking_part, windows, *operator_arguments(nms).values()))
     assert found.complete is not None
     assert found.complete.all()
     assert_same(found, nms(boxes, scores, windows))
@@ -251,9 +249,11 @@ def test_images_of_which_more_than_the_candidates_matter_are_suppressed_one_by_o
     boxes, scores, windows = some_batch(3)
     boxes, scores = boxes.repeat(1, 9, 1), scores.repeat(1, 9, 1)
     nms = replace(KINDS["per class"], max_total_detections=128)
-    rules = tuple(vars(nms.rules()).values())
-    assert not suppress_in_tensors(boxes, scores, windows, *rules)[-1].all()
-    found, expected = PaddedDetections(*suppress_on_cuda(boxes, scores, windows, *rules)), nms(boxes, scores, windows)
+    few = nms.in_tensors(boxes, scores, windows, suppress_pairs=suppress_pairs)
+    assert few.complete is not None
+    assert not few.complete.all()
+    found = PaddedDetections(*suppress_on_cuda(boxes, scores, windows, *operator_arguments(nms).values()))
+    expected = nms(boxes, scores, windows)
     assert found.complete is not None
     assert found.complete.all()
     torch.testing.assert_close(found.scores, expected.scores)
@@ -261,9 +261,11 @@ def test_images_of_which_more_than_the_candidates_matter_are_suppressed_one_by_o
 
 def test_what_is_for_a_gpu_is_hard_and_not_too_large() -> None:
     scores = torch.zeros(8, 5000, 90)
-    assert fits_on_gpu(scores, hard(0.0).rules())
-    assert not fits_on_gpu(scores, hard(0.0, total=2000).rules())
-    assert not fits_on_gpu(scores, soft(0.5, 0.0).rules())
+    assert fits_on_gpu(scores, 100)
+    assert not fits_on_gpu(scores, 2000)
+    assert {kind for kind, nms in KINDS.items() if not nms.is_greedy} == {
+        *("soft", "hardly soft", "voting", "voting of several", "soft voting"),
+    }
 
 
 def test_a_batch_that_is_not_complete_is_suppressed_anew(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,8 +325,44 @@ def test_suppression_compiles_as_one_graph() -> None:
 
 def test_the_operator_keeps_what_pytorch_asks_of_one() -> None:
     boxes, scores, windows = some_batch(7)
-    arguments = (boxes, scores, windows, *vars(KINDS["soft"].rules()).values())
+    arguments = (boxes, scores, windows, *operator_arguments(KINDS["soft"]).values())
     torch.library.opcheck(torch.ops.boxwright.suppress.default, arguments)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_operators_arguments_say_all_of_the_rules_but_candidates(kind: str) -> None:
+    nms = KINDS[kind]
+    assert _from_operator(tuple(operator_arguments(nms).values())) == replace(nms, candidates=None)
+
+
+def test_the_operators_schema_is_that_of_files_exported_before() -> None:
+    assert str(torch.ops.boxwright.suppress.default._schema) == (
+        "boxwright::suppress(Tensor boxes, Tensor scores, Tensor windows, str kind, float score_threshold, "
+        "float iou_threshold, float sigma, SymInt max_per_class, SymInt max_total, str outside, float lowering_iou, "
+        "float lowering_score) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
+    )
+    assert operator_arguments(KINDS["best of a class, lowered"]) == {
+        "kind": "per_class",
+        "score_threshold": 0.01,
+        "iou_threshold": 0.45,
+        "sigma": 0.0,
+        "max_per_class": 50,
+        "max_total": 50,
+        "outside": "drop",
+        "lowering_iou": 0.3,
+        "lowering_score": 0.05,
+    }
+    assert operator_arguments(KINDS["soft"]) == {
+        "kind": "soft",
+        "score_threshold": 0.05,
+        "iou_threshold": 1.0,
+        "sigma": 0.3,
+        "max_per_class": 15,
+        "max_total": 50,
+        "outside": "drop",
+        "lowering_iou": 2.0,
+        "lowering_score": 0.0,
+    }
 
 
 def test_an_empty_batch_and_no_anchors() -> None:
@@ -475,7 +513,7 @@ def test_full_classes_end_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     corner = torch.rand(20000, 2, generator=torch.Generator().manual_seed(3)) * 5000 + 100
     boxes = torch.cat([corner, corner + 5], 1)
     scores = torch.rand(20000, 2, generator=torch.Generator().manual_seed(4)) * 0.9 + 0.05
-    plain, tried = suppression._candidates, []
+    plain, tried = image_by_image._candidates, []
 
     def counted(scores: torch.Tensor, threshold: float) -> Iterator[torch.Tensor]:
         for pairs in plain(scores, threshold):
@@ -483,7 +521,7 @@ def test_full_classes_end_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
             yield pairs
 
     assert len(list(plain(scores, 1e-8))) > 2
-    monkeypatch.setattr(suppression, "_candidates", counted)
+    monkeypatch.setattr(image_by_image, "_candidates", counted)
     found = hard(1e-8, 0.6, 5, 100)(boxes[None], scores[None], torch.tensor([[50.0, 50.0]])).image(0)
     assert len(tried) == 1
     assert len(found.scores) == 0

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from boxwright.ops.matcher import UNMATCHED
-from boxwright.ops.nms import suppress_batch
+from boxwright.ops.suppression.mining import suppress_batch
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from boxwright.exporters.graph import INPUT
 from boxwright.models.detector import Detector
 from boxwright.postprocessing.anchor import AnchorPostprocessor
 from boxwright.postprocessing.cascade import CascadePostprocessor
-from boxwright.postprocessing.nms import Nms
+from boxwright.postprocessing.nms import Nms, operator_arguments
 from boxwright.postprocessing.two_stage import TwoStagePostprocessor
 from boxwright.runtime.metadata import Metadata
 from boxwright.runtime.optional import installed_versions
@@ -88,7 +88,7 @@ def describe(
             "scaling": {"scale": preprocessor.scaling.scale, "offset": preprocessor.scaling.offset},
         },
         outputs=_OUTPUTS,
-        suppression={"in the graph": suppression, **({} if nms is None else vars(nms.rules()))},
+        suppression={"in the graph": suppression, **({} if nms is None else operator_arguments(nms))},
         versions=installed_versions("torch", *libraries),
     )
 

@@ -31,7 +31,7 @@ from boxwright.exporters.resizing import PIXEL_CENTRES, refuse_resizer
 from boxwright.models.detector import Detector
 from boxwright.ops.box_coder import FasterRcnnBoxCoder
 from boxwright.postprocessing.anchor import AnchorPostprocessor
-from boxwright.postprocessing.nms import PerClass
+from boxwright.postprocessing.nms import PerClass, operator_arguments
 from boxwright.preprocessing.image_resizer import FixedShapeResizer
 from boxwright.runtime.litert_session import INPUT, LABELS
 from boxwright.runtime.metadata import KEY, Metadata
@@ -89,14 +89,14 @@ def litert_model(detector: Detector, suppression: Suppression, times: int, dtype
         if predictions.anchors.ndim != _PLACED or predictions.filtered is not None:
             raise ExportError("litert: the operator decodes anchors that are the same in every picture; use onnx")
         program = torch.export.export(network, (example,), strict=False)
-    rules = post.nms.rules()
+    rules = operator_arguments(post.nms)
     options = {
-        "max_detections": rules.max_total,
+        "max_detections": rules["max_total"],
         "max_classes_per_detection": 1,
-        "detections_per_class": rules.max_per_class,
+        "detections_per_class": rules["max_per_class"],
         "use_regular_nms": True,
-        "nms_score_threshold": float(rules.score_threshold),
-        "nms_iou_threshold": float(rules.iou_threshold),
+        "nms_score_threshold": float(rules["score_threshold"]),
+        "nms_iou_threshold": float(rules["iou_threshold"]),
         "num_classes": detector.num_classes,
         "y_scale": float(coder.y_scale),
         "x_scale": float(coder.x_scale),

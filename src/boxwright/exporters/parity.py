@@ -146,7 +146,7 @@ def compare(
     seen = _Inputs(preprocessed)
     raw, suppression, whole = _RawOutputs(), _Detections("suppression"), _Detections("detections")
     nms = suppression_of(detector)
-    threshold = 2.0 if nms is None else nms.rules().iou_threshold
+    threshold = 2.0 if nms is None else getattr(nms.suppression, "iou_threshold", 1.0)
     for number, image in enumerate(images):
         outputs, own = session.run(image[None]), _Own(detector, image)
         expected = own.outputs()

@@ -14,7 +14,7 @@ from boxwright.base.errors import ExportError
 from boxwright.base.quiet import quiet
 from boxwright.exporters.graph import PREPROCESSED, DetectionGraph
 from boxwright.models.detector import Detector
-from boxwright.ops.suppression_in_tensors import decompositions, pair_decompositions
+from boxwright.postprocessing.nms import decompositions, pair_decompositions
 
 LARGEST_BATCH, LARGEST_SIDE = 1024, 16384
 _EXAMPLE = (2, 64, 80, 3)

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from torch import Tensor, nn
 
-from boxwright.models.anchor_layer import AnchorLayer, grids_of
+from boxwright.models.anchor_layer import AnchorLayer
 from boxwright.models.backbones.backbone import Backbone
 from boxwright.models.heads.aligned import AlignedHead
 from boxwright.models.heads.outputs import AnchorHead
@@ -79,10 +79,6 @@ class AlignDet(Network):
 
     def _aligned(self) -> list[AlignedHead]:
         return [head for head in self.aligned if isinstance(head, AlignedHead)]
-
-    def lay_anchors(self, input_size: tuple[int, int], channels: int = 3) -> None:
-        """Keep the anchors of a size of input as buffers."""
-        self.anchors.lay(grids_of(self, input_size, channels), input_size)
 
     def feature_maps(self, inputs: Tensor) -> list[Tensor]:
         """Return the maps that every step sees, finest first."""

@@ -39,18 +39,19 @@ class AnchorLayer(nn.Module):
     anchors: Tensor
     inside: Tensor | None
 
-    def __init__(self, generator: AnchorGenerator) -> None:
+    def __init__(self, generator: AnchorGenerator, *, finds_inside: bool = False) -> None:
         """Start without buffers.
 
         Args:
             generator: Lays anchors, in the order of a head's rows.
+            finds_inside: Whether `lay` also keeps which anchors do not cross the input's border.
         """
         super().__init__()
-        self.generator = generator
+        self.generator, self.finds_inside = generator, finds_inside
         self.laid_for: tuple[tuple[Size, ...], Size] | None = None
         self.level_sizes: tuple[int, ...] = ()
         self.register_buffer("anchors", torch.zeros(0, 4), persistent=False)
-        # Of those, the ones that do not cross the border, where somebody wants them; and how many each map has.
+        # Of those, the ones that do not cross the border; and how many each map has.
         self.register_buffer("inside", None, persistent=False)
         self.inside_sizes: tuple[int, ...] = ()
         self._kept: dict[_Key, tuple[Tensor, tuple[int, ...]]] = {}
@@ -65,12 +66,9 @@ class AnchorLayer(nn.Module):
         """
         anchors, self.level_sizes = self.generate(grids, input_size)
         self.anchors = anchors.to(self.anchors.device)
-        self.laid_for = (tuple(grids), input_size)
-        self.inside = None
-
-    def lay_within(self, input_size: Size) -> None:
-        """Keep as a buffer, too, which of the anchors that were laid do not cross the input's border."""
-        self.inside, self.inside_sizes = _within(self.anchors, self.level_sizes, input_size)
+        self.laid_for, self.inside = (tuple(grids), input_size), None
+        if self.finds_inside:
+            self.inside, self.inside_sizes = _within(self.anchors, self.level_sizes, input_size)
 
     def forward(self, maps: Sequence[Tensor], input_size: Size) -> tuple[Tensor, tuple[int, ...]]:
         """Return anchors float32 [A, 4], xyxy in pixels of the input; and how many of them each map has, in order."""

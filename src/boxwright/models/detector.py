@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from boxwright.base.errors import ConfigError
 from boxwright.criteria.criterion import Criterion
 from boxwright.device import in_halves, without_wait
+from boxwright.models.cpu_acceleration import accelerate_for_cpu
 from boxwright.models.folding import fold_batch_norms
 from boxwright.models.network import Network
 from boxwright.models.regularization import regularization_loss
@@ -55,6 +56,7 @@ class Detector(nn.Module):
         super().__init__()
         self.preprocessor = preprocessor
         self.network = network
+        accelerate_for_cpu(network)
         self.criterion = criterion
         self.postprocessor = postprocessor
         self.num_classes = num_classes

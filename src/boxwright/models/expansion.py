@@ -1,8 +1,8 @@
 """A 1×1 convolution to many channels and its batch normalization, at little more than the convolution's cost.
 
-What normalization wants to know of each channel out follows from means and covariances of the few channels in, as
-each is a weighted sum of those. So the large map is neither looked at for its statistics nor kept before and after
-normalization, and its gradients are passed on once. To the last digits of float32 the result is the same.
+The statistics of each channel out follow from means and covariances of the few channels in, as each is a weighted sum
+of those. So the large map is neither read for its statistics nor kept before and after normalization, and its gradients
+are passed on once. To the last digits of float32 the result is the same.
 
 Dimensions: B batch, C channels in, D channels out, H W grid.
 """
@@ -23,20 +23,28 @@ _LEAST_EXPANSION = 4
 _MOST_CHANNELS_IN = 32
 
 
-def gains_from_covariance(conv: nn.Conv2d, norm: BatchNorm2d, inputs: Tensor) -> bool:
-    """Return whether `expand_normalized` may stand for a convolution and its normalization, and is faster.
-
-    Where somebody looks at what single layers give, by hooks, they run one by one.
-    """
+def is_expansion(conv: nn.Module, norm: nn.Module) -> bool:
+    """Return whether two layers are of the kind that may gain, whatever their inputs."""
     return (
-        not torch.compiler.is_compiling()  # which fuses normalization into what is around it
-        and norm.training
+        isinstance(conv, nn.Conv2d)
         and type(norm) is BatchNorm2d
         and conv.kernel_size == conv.stride == (1, 1)
         and conv.groups == 1
         and conv.bias is None
         and conv.in_channels <= _MOST_CHANNELS_IN
         and conv.out_channels >= _LEAST_EXPANSION * conv.in_channels
+    )
+
+
+def gains_from_covariance(conv: nn.Module, norm: nn.Module, inputs: Tensor) -> bool:
+    """Return whether `expand_normalized` computes an expansion of these inputs, and is faster.
+
+    Where hooks look at the outputs of single layers, they run one by one.
+    """
+    return (
+        not torch.compiler.is_compiling()  # which fuses normalization into what is around it
+        and type(norm) is BatchNorm2d  # which it is no more once it is folded
+        and norm.training
         and inputs.device.type == "cpu"
         and inputs.dtype == torch.float32
         and not torch.is_autocast_enabled("cpu")

@@ -10,9 +10,8 @@ from dataclasses import replace
 from typing import Literal, Protocol
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from boxwright.models.anchor_layer import AnchorLayer, grids_of
+from boxwright.models.anchor_layer import AnchorLayer
 from boxwright.models.backbones.backbone import Backbone
 from boxwright.models.heads.region_proposal import RegionProposalHead
 from boxwright.models.network import ClassLayer, Network, Parts
@@ -20,6 +19,7 @@ from boxwright.models.second_stage import BoxClassifier, FinalOutputs, SecondSta
 from boxwright.models.third_stage import MaskPredictor
 from boxwright.ops.anchors.grid import AnchorGenerator
 from boxwright.ops.boxes import clip_boxes
+from boxwright.ops.padding import padded_to_multiple
 from boxwright.types import AnchorPredictions, Proposals, Targets, TwoStagePredictions
 
 Size = tuple[int, int]
@@ -50,17 +50,8 @@ class RegionProposalNetwork(nn.Module):
             crossing: What becomes of anchors that cross the input's border.
         """
         super().__init__()
-        self.head, self.anchors, self.crossing, self.propose = head, AnchorLayer(anchors), crossing, propose
-
-    def lay(self, grids: list[Size], input_size: Size) -> None:
-        """Keep the anchors of a size of input as buffers, and which of them count.
-
-        Args:
-            grids: (height, width) of each feature map.
-        """
-        self.anchors.lay(grids, input_size)
-        if self.crossing == "prune":
-            self.anchors.lay_within(input_size)
+        self.head, self.crossing, self.propose = head, crossing, propose
+        self.anchors = AnchorLayer(anchors, finds_inside=crossing == "prune")
 
     def forward(self, maps: list[Tensor], input_size: Size) -> AnchorPredictions:
         """Return codes and logits of the anchors that count, with the anchors."""
@@ -137,16 +128,9 @@ class FasterRCNN(Network):
             class_layers=own,
         )
 
-    def lay_anchors(self, input_size: Size, channels: int = 3) -> None:
-        """Keep the anchors of a size of input as buffers."""
-        self.rpn.lay(grids_of(self, input_size, channels), input_size)
-
     def feature_maps(self, inputs: Tensor) -> list[Tensor]:
         """Return the maps that proposals come from, finest first."""
-        height, width = inputs.shape[-2:]
-        below, right = -height % self.pad_to_multiple, -width % self.pad_to_multiple
-        padded = F.pad(inputs, (0, right, 0, below)) if below or right else inputs
-        maps: list[Tensor] = self.neck(self.backbone(padded))
+        maps: list[Tensor] = self.neck(self.backbone(padded_to_multiple(inputs, self.pad_to_multiple)))
         return maps
 
     def first_stage(self, inputs: Tensor) -> AnchorPredictions:

@@ -11,19 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from boxwright.models.activations import Activation, make_activation
-from boxwright.models.batch_norm import BatchNorm2d, BatchNormSettings, make_norm
-from boxwright.models.expansion import expand_normalized, gains_from_covariance
+from boxwright.models.batch_norm import BatchNormSettings, make_norm
 from boxwright.models.regularization import Regularizer
-from boxwright.models.winograd import gains_from_winograd
 from boxwright.ops.padding import same_padding, zero_padded
-from boxwright.ops.winograd import conv_3x3
 
 Padding = Literal["same", "explicit", "valid"] | int
 KernelSize = int | tuple[int, int]
@@ -148,8 +145,6 @@ class Conv2d(nn.Conv2d):
             input = zero_padded(input, same_padding(input, self.kernel_size, self.stride[0]))
         elif self.uneven is not None:
             input = zero_padded(input, self.uneven)
-        if gains_from_winograd(self, input):
-            return conv_3x3(input, self.weight, self.bias)
         return super().forward(input)
 
 
@@ -261,15 +256,6 @@ def separable_conv(
 
 class ConvNormAct(nn.Sequential):
     """A convolution, its normalization and its activation."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Return what the last one gives."""
-        conv, norm, activation = self
-        if isinstance(conv, Conv2d) and isinstance(norm, BatchNorm2d) and gains_from_covariance(conv, norm, input):
-            output = activation(expand_normalized(input, conv, norm))
-        else:
-            output = activation(norm(conv(input)))
-        return cast(Tensor, output)
 
 
 def conv_norm_act(

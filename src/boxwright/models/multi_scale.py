@@ -1,4 +1,4 @@
-"""One detector, many looks: sizes, mirror images, and a vote (RefineDet's and SRN's "multi-scale testing").
+"""One detector at many input sizes and on mirror images, merged by voting: RefineDet's and SRN's multi-scale testing.
 
 Dimensions: D detections of one image.
 """
@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-import cv2
 import torch
 from torch import Tensor
 
@@ -19,15 +18,16 @@ from boxwright.criteria.criterion import Criterion
 from boxwright.models.detector import Detector, Judge
 from boxwright.models.network import Network
 from boxwright.ops.boxes import box_area, clip_boxes
-from boxwright.postprocessing.nms import Nms, SoftVoting, Voting, VotingOfSeveral
+from boxwright.postprocessing.nms import Nms, SoftVoting, Voting
 from boxwright.preprocessing.image_resizer import FixedShapeResizer, IdentityResizer
 from boxwright.preprocessing.images import Images, Scale, image_tensors
+from boxwright.preprocessing.scaling import scaled_by_opencv
 from boxwright.types import Categories, Detections
 
 
 @dataclass(frozen=True)
-class Look:
-    """One size at which an image and its mirror image are looked at, and what is believed of it.
+class InputSize:
+    """One input size, for an image and its mirror image, and which of its boxes are kept.
 
     Attributes:
         long_side: Pixels of the network's input along the image's longer side.
@@ -42,73 +42,64 @@ class Look:
     smaller_than: float = float("inf")
 
     def size(self, image: Tensor) -> tuple[int, int]:
-        """Say how large the input is.
-
-        Args:
-            image: [C, H, W].
-        """
+        """Return (height, width) of the input for an image [C, H, W]."""
         upright = image.shape[1] > image.shape[2]
         return (self.long_side, self.short_side) if upright else (self.short_side, self.long_side)
 
-    def believes(self, boxes: Tensor) -> Tensor:
-        """Judge boxes by their sides.
-
-        Args:
-            boxes: float32 [D, 4], xyxy in pixels of the image.
-
-        Returns:
-            bool [D].
-        """
+    def keeps(self, boxes: Tensor) -> Tensor:
+        """Return by their sides which boxes [D, 4], xyxy in pixels of the image, are kept: bool [D]."""
         sides = boxes[:, 2:] - boxes[:, :2]
         return (sides.amax(1) > self.larger_than) & (sides.amin(1) < self.smaller_than)
 
 
 @dataclass(frozen=True)
 class View:
-    """One look at one image.
+    """An image as one input size sees it.
 
     Attributes:
-        image: [C, H, W]; what is looked at.
+        image: [C, H, W]; mirrored or scaled.
         size: (height, width) of the network's input; None where the detector's own resizer says.
-        back: Brings boxes [D, 4] in pixels of what is looked at to pixels of the image.
-        believes: From boxes in pixels of the image to which are kept, bool [D].
+        to_original: Brings boxes [D, 4] in pixels of the view to pixels of the image.
+        keeps: From boxes in pixels of the image to which are kept, bool [D].
     """
 
     image: Tensor
     size: tuple[int, int] | None
-    back: Callable[[Tensor], Tensor]
-    believes: Callable[[Tensor], Tensor]
+    to_original: Callable[[Tensor], Tensor]
+    keeps: Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
 class MultiScale:
-    """Several sizes of the network's input, each with its mirror image, and how what is found is merged.
+    """Several sizes of the network's input, each with its mirror image, and how their detections are merged.
 
     Attributes:
-        looks: The sizes.
-        voting: Merges what they find of a class.
+        input_sizes: The sizes.
+        voting: Merges their detections of a class.
         max_detections: The most that an image keeps.
         clips: Whether boxes are clipped to the image at the end.
     """
 
-    looks: tuple[Look, ...]
+    input_sizes: tuple[InputSize, ...]
     voting: Voting | SoftVoting
     max_detections: int = 500
     clips: bool = False
 
     def check(self, detector: Detector) -> None:
-        """Raise where a detector brings images to no fixed size, which the looks replace."""
+        """Raise where a detector resizes images to no fixed size, which the input sizes replace."""
         if not isinstance(detector.preprocessor.resizer, FixedShapeResizer):
-            raise ConfigError("looking at many sizes is for a detector with image_resizer { fixed_shape_resizer { } }")
+            raise ConfigError(
+                "multi_scale: many input sizes are for a detector with image_resizer { fixed_shape_resizer { } }"
+            )
 
     def views(self, image: Tensor) -> Iterator[View]:
-        """Yield the looks at an image [C, H, W]."""
-        for look in self.looks:
-            yield View(image, look.size(image), _unchanged, look.believes)
-            yield View(image.flip(-1), look.size(image), _mirrored(image.shape[-1]), look.believes)
+        """Yield the views of an image [C, H, W]."""
+        for input_size in self.input_sizes:
+            yield View(image, input_size.size(image), _unchanged, input_size.keeps)
+            yield View(image.flip(-1), input_size.size(image), _mirrored(image.shape[-1]), input_size.keeps)
 
 
-_HALF = VotingOfSeveral(0.5)
+_HALF = Voting(0.5, least_members=2)
 
 
 @dataclass(frozen=True)
@@ -116,18 +107,18 @@ class ScalePyramid:
     """The image, its mirror image, and it smaller and ever larger (SRN's test script).
 
     Up to `max_size`² pixels: half as large, for faces of more than 30 pixels; 1.5 times as large, again and again, and
-    at last as large as may be, for faces of fewer than 100. Larger images are brought down to that, and then looked at
-    at three and two quarters of it, for faces of more than 30 pixels.
+    at last as large as may be, for faces of fewer than 100. Larger images are scaled down to that, and then to
+    three and two quarters of it, for faces of more than 30 pixels.
 
     Attributes:
         max_size: The side of a square as large as the largest input.
-        voting: Merges what they find of a class.
+        voting: Merges their detections of a class.
         max_detections: The most that an image keeps.
         clips: Whether boxes are clipped to the image at the end.
     """
 
     max_size: int
-    voting: VotingOfSeveral = _HALF
+    voting: Voting = _HALF
     max_detections: int = 750
     clips: bool = True
 
@@ -135,29 +126,29 @@ class ScalePyramid:
         """Raise where a detector resizes images itself."""
         if not isinstance(detector.preprocessor.resizer, IdentityResizer):
             raise ConfigError(
-                "looking at scales of the image is for a detector with image_resizer { identity_resizer { } }"
+                "multi_scale: scales of the image are for a detector with image_resizer { identity_resizer { } }"
             )
 
     def views(self, image: Tensor) -> Iterator[View]:
-        """Yield the looks at an image [C, H, W]."""
+        """Yield the views of an image [C, H, W]."""
         height, width = image.shape[-2:]
         room = self.max_size**2 / (height * width)
-        large, small = Look(0, 0, larger_than=30).believes, Look(0, 0, smaller_than=100).believes
+        large, small = InputSize(0, 0, larger_than=30).keeps, InputSize(0, 0, smaller_than=100).keeps
         if room > 1:
             plain, base = image, 1.0
             scales = [(0.5, large), *((1.5 ** (t + 1), small) for t in range(int(math.log(room, 2.25))))]
             scales.append((math.sqrt(room), small))
         else:
             base = math.sqrt(room)
-            plain = _scaled(image, base)
+            plain = scaled_by_opencv(image, base)
             scales = [(0.75, large), (0.5, large)]
         yield View(plain, None, _from_scale(base), _all)
         flipped, unmirrored = plain.flip(-1), _mirrored(plain.shape[-1])
         yield View(flipped, None, lambda boxes: _from_scale(base)(unmirrored(boxes)), _all)
-        for scale, believes in scales:
+        for scale, keeps in scales:
             # OpenCV leaves nothing of what rounds to no pixel.
             if min(height, width) * base * scale >= 1:
-                yield View(_scaled(plain, scale), None, _from_scale(base * scale), believes)
+                yield View(scaled_by_opencv(plain, scale), None, _from_scale(base * scale), keeps)
 
 
 def _unchanged(boxes: Tensor) -> Tensor:
@@ -169,35 +160,28 @@ def _all(boxes: Tensor) -> Tensor:
 
 
 def _mirrored(width: int) -> Callable[[Tensor], Tensor]:
-    """Return what brings boxes of a mirror image of some width back."""
+    """Return the function that brings boxes of a mirror image of some width back."""
     return lambda boxes: torch.cat([width - boxes[:, 2:3], boxes[:, 1:2], width - boxes[:, 0:1], boxes[:, 3:4]], 1)
 
 
 def _from_scale(scale: float) -> Callable[[Tensor], Tensor]:
-    """Return what brings boxes of a scaled image back, by the centres of their outermost pixels."""
+    """Return the function that brings boxes of a scaled image back, by the centres of their outermost pixels."""
     return lambda boxes: torch.cat([(boxes[:, :2] + 0.5) / scale - 0.5, (boxes[:, 2:] - 0.5) / scale + 0.5], 1)
 
 
-def _scaled(image: Tensor, scale: float) -> Tensor:
-    """Return an image [C, H, W] scaled by OpenCV's bilinear interpolation, of its own dtype."""
-    pixels = image.permute(1, 2, 0).contiguous().cpu().numpy()
-    scaled = cv2.resize(pixels, (0, 0), fx=scale, fy=scale, interpolation=cv2.INTER_LINEAR)
-    return torch.from_numpy(scaled.reshape(*scaled.shape[:2], -1)).permute(2, 0, 1).to(image.device)
-
-
-def _squares(*rules: tuple[int, float, float]) -> tuple[Look, ...]:
-    return tuple(Look(side, side, larger, smaller) for side, larger, smaller in rules)
+def _squares(*rules: tuple[int, float, float]) -> tuple[InputSize, ...]:
+    return tuple(InputSize(side, side, larger, smaller) for side, larger, smaller in rules)
 
 
 _INF = float("inf")
 _320 = (
-    Look(320, 320),
-    Look(320, 192),
+    InputSize(320, 320),
+    InputSize(320, 192),
     *_squares((192, 32, _INF), (384, 0, 160), (448, 0, 128), (512, 0, 96), (576, 0, 64), (704, 0, 32)),
 )
 _512 = (
-    Look(512, 512),
-    Look(512, 384),
+    InputSize(512, 512),
+    InputSize(512, 384),
     *_squares((256, 0, _INF), (384, 0, _INF), (768, 0, 192), (896, 0, 128)),
 )
 # The authors' test scripts; 2100 and 1400 are the sizes of SRN's two published results.
@@ -212,20 +196,20 @@ MULTI_SCALE: dict[str, MultiScale | ScalePyramid] = {
 
 
 class MultiScaleDetector:
-    """Looks at each image many times; for evaluation and prediction it takes the place of a detector."""
+    """Detects in many views of each image; for evaluation and prediction it takes the place of a detector."""
 
     def __init__(self, detector: Detector, rules: MultiScale | ScalePyramid) -> None:
         """Prepare.
 
         Args:
-            detector: Looks once; it stays as it is.
+            detector: Detects in each view; it stays as it is.
 
         Raises:
-            ConfigError: Where the detector resizes images otherwise than the looks need, or predicts masks, which
+            ConfigError: Where the detector resizes images otherwise than the views need, or predicts masks, which
                 cannot vote.
         """
         if detector.network.learns_masks:
-            raise ConfigError("looking at many sizes merges boxes; a detector of masks looks once")
+            raise ConfigError("multi_scale: voting merges boxes, but not the masks that this detector predicts")
         rules.check(detector)
         self.detector, self.rules = detector, rules
 
@@ -272,7 +256,7 @@ class MultiScaleDetector:
 
         Args:
             images: As for `Detector.detect`.
-            judge: As for `Detector.detect_runs`; it is given the predictions of one plain look.
+            judge: As for `Detector.detect_runs`; it is given the predictions of the plain image.
             scale: As for `Detector.detect`.
 
         Yields:
@@ -286,9 +270,12 @@ class MultiScaleDetector:
             yield self._merged(run), judged
 
     def _merged(self, images: list[Tensor]) -> list[Detections]:
-        return [_vote([self._look(view) for view in self.rules.views(image)], image, self.rules) for image in images]
+        return [
+            _merge([self._detections_of(view) for view in self.rules.views(image)], image, self.rules)
+            for image in images
+        ]
 
-    def _look(self, view: View) -> Detections:
+    def _detections_of(self, view: View) -> Detections:
         plain = self.detector
         preprocessor = plain.preprocessor
         if view.size is not None:
@@ -304,20 +291,20 @@ class MultiScaleDetector:
             categories=plain.categories,
         )
         (found,) = sized.train(plain.training).detect([view.image], "pixels")
-        boxes = view.back(found.boxes)
-        kept = view.believes(boxes)
+        boxes = view.to_original(found.boxes)
+        kept = view.keeps(boxes)
         return Detections(boxes[kept], found.scores[kept], found.labels[kept], found.image_size, found.categories)
 
 
-def _vote(looks: list[Detections], image: Tensor, rules: MultiScale | ScalePyramid) -> Detections:
-    boxes, scores, labels = (torch.cat([getattr(one, name) for one in looks]) for name in ("boxes", "scores", "labels"))
+def _merge(views: list[Detections], image: Tensor, rules: MultiScale | ScalePyramid) -> Detections:
+    boxes, scores, labels = (torch.cat([getattr(one, name) for one in views]) for name in ("boxes", "scores", "labels"))
     classes = int(labels.max()) + 1 if len(labels) else 1
     by_class = scores.new_full((len(scores), classes), -torch.inf).scatter(1, labels[:, None], scores[:, None])
     size = (image.shape[-2], image.shape[-1])
     window = torch.tensor([size], device=boxes.device)
     nms = Nms(rules.voting, max_total_detections=rules.max_detections, outside="unclipped")
     best = nms(boxes[None], by_class[None], window).image(0)
-    found = Detections(best.boxes, best.scores, best.labels, size, looks[0].categories)
+    found = Detections(best.boxes, best.scores, best.labels, size, views[0].categories)
     if not rules.clips:
         return found
     clipped = clip_boxes(found.boxes, *size)
@@ -326,13 +313,10 @@ def _vote(looks: list[Detections], image: Tensor, rules: MultiScale | ScalePyram
 
 
 def at_scales(detector: Detector, name: str) -> Detector | MultiScaleDetector:
-    """Let a detector look many times.
+    """Return what detects at many scales; the detector itself for none.
 
     Args:
-        name: A key of `MULTI_SCALE`; empty for one look.
-
-    Returns:
-        What looks so; the detector itself for one look.
+        name: A key of `MULTI_SCALE`; empty for the detector's own size.
     """
     if not name:
         return detector

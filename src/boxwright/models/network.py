@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from torch import Tensor, nn
 
+from boxwright.models.anchor_layer import AnchorLayer, grids_of
 from boxwright.types import Targets
 
 
@@ -98,7 +99,11 @@ class Network(nn.Module):
         ]
 
     def lay_anchors(self, input_size: tuple[int, int], channels: int = 3) -> None:
-        """Keep the anchors of a size of input as buffers; a network without anchors has none to keep."""
+        """Keep the anchors of a size of input as buffers, where the network has any."""
+        layers = [module for module in self.modules() if isinstance(module, AnchorLayer)]
+        grids = grids_of(self, input_size, channels) if layers else []
+        for layer in layers:
+            layer.lay(grids, input_size)
 
     def forward(self, inputs: Tensor, true_sizes: Tensor, targets: Targets | None = None) -> Any:
         """Return the family's predictions for inputs float [B, C, H, W], preprocessed.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from boxwright.models.anchor_layer import AnchorLayer, grids_of
+from boxwright.models.anchor_layer import AnchorLayer
 from boxwright.models.backbones.backbone import Backbone
 from boxwright.models.heads.aligned import AlignmentConvHead
 from boxwright.models.heads.outputs import AnchorHead
@@ -67,10 +67,6 @@ class RefineDet(Network):
             box_outputs=("head.boxes",),
             class_layers=tuple(ClassLayer(f"head.{name}", self.head.output.columns) for name in self.head.class_layers),
         )
-
-    def lay_anchors(self, input_size: tuple[int, int], channels: int = 3) -> None:
-        """Keep the anchors of a size of input as buffers."""
-        self.anchors.lay(grids_of(self, input_size, channels), input_size)
 
     def feature_maps(self, inputs: Tensor) -> list[Tensor]:
         """Return the maps that the first step sees, finest first."""

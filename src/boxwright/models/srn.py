@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from boxwright.models.anchor_layer import AnchorLayer, grids_of
+from boxwright.models.anchor_layer import AnchorLayer
 from boxwright.models.backbones.backbone import Backbone
 from boxwright.models.heads.receptive_field_enhancement import ReceptiveFieldHead
 from boxwright.models.necks.srn_maps import CoarserMaps, FirstStepMaps, SecondStepPyramid
@@ -78,10 +78,6 @@ class SRN(Network):
                 for name in self.head.class_layers
             ),
         )
-
-    def lay_anchors(self, input_size: tuple[int, int], channels: int = 3) -> None:
-        """Keep the anchors of a size of input as buffers."""
-        self.anchors.lay(grids_of(self, input_size, channels), input_size)
 
     def feature_maps(self, inputs: Tensor) -> list[Tensor]:
         """Return P2–P7, finest first; the first step's maps have the same sizes."""

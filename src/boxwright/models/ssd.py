@@ -6,13 +6,13 @@ Dimensions: B batch, C channels, H W image, A anchors.
 from __future__ import annotations
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from boxwright.models.anchor_layer import AnchorLayer, grids_of
+from boxwright.models.anchor_layer import AnchorLayer
 from boxwright.models.backbones.backbone import Backbone
 from boxwright.models.heads.outputs import AnchorHead
 from boxwright.models.network import ClassLayer, Network, Parts
 from boxwright.ops.anchors.grid import AnchorGenerator
+from boxwright.ops.padding import padded_to_multiple
 from boxwright.types import AnchorPredictions, Targets
 
 
@@ -58,16 +58,9 @@ class SSD(Network):
             class_layers=tuple(ClassLayer(f"head.{name}", self.head.output.columns) for name in self.head.class_layers),
         )
 
-    def lay_anchors(self, input_size: tuple[int, int], channels: int = 3) -> None:
-        """Keep the anchors of a size of input as buffers."""
-        self.anchors.lay(grids_of(self, input_size, channels), input_size)
-
     def feature_maps(self, inputs: Tensor) -> list[Tensor]:
         """Return the maps that are predicted from, finest first."""
-        height, width = inputs.shape[-2:]
-        below, right = -height % self.pad_to_multiple, -width % self.pad_to_multiple
-        padded = F.pad(inputs, (0, right, 0, below)) if below or right else inputs
-        maps: list[Tensor] = self.neck(self.backbone(padded))
+        maps: list[Tensor] = self.neck(self.backbone(padded_to_multiple(inputs, self.pad_to_multiple)))
         return maps
 
     def forward(self, inputs: Tensor, true_sizes: Tensor, targets: Targets | None = None) -> AnchorPredictions:

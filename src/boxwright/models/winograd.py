@@ -1,8 +1,8 @@
-"""Which convolutions of 3×3 are computed with a quarter of the multiplications, on a CPU.
+"""Which convolutions of 3×3 gain from Winograd's algorithm, with a quarter of the multiplications, on a CPU.
 
-Winograd's way costs nothing in exactness (`ops/winograd.py`), and its overhead grows with channels where its gain grows
-with their product: from 128 channels it is faster (`benchmarks/layers.py`). A kernel is transformed anew for each step;
-in an optimized detector once.
+It costs nothing in exactness (`ops/winograd.py`), and its overhead grows with channels where its gain grows with their
+product: from 128 channels it is faster (`benchmarks/layers.py`). A kernel is transformed anew for each step; in an
+optimized detector once.
 """
 
 from __future__ import annotations
@@ -22,10 +22,9 @@ _LEAST_TILES, _LEAST_TILES_TRANSFORMED = 100, 16
 
 
 def gains_from_winograd(conv: nn.Conv2d, inputs: Tensor) -> bool:
-    """Return whether `conv_3x3` may stand for a convolution of these inputs, and is faster."""
+    """Return whether `conv_3x3` computes a wide convolution of these inputs, and is faster."""
     return (
-        not torch.compiler.is_compiling()  # before any look at sizes, which a graph may leave open
-        and _has_the_shape(conv)
+        not torch.compiler.is_compiling()  # before sizes are read, which a graph may leave open
         and _tiles(inputs) >= _LEAST_TILES
         and inputs.device.type == "cpu"
         and inputs.dtype == conv.weight.dtype == torch.float32
@@ -34,7 +33,8 @@ def gains_from_winograd(conv: nn.Conv2d, inputs: Tensor) -> bool:
     )
 
 
-def _has_the_shape(conv: nn.Conv2d) -> bool:
+def is_wide_3x3(conv: nn.Conv2d) -> bool:
+    """Return whether a convolution is of the kind that may gain, whatever its inputs."""
     return (
         conv.kernel_size == (3, 3)
         and conv.stride == conv.dilation == conv.padding == (1, 1)
@@ -49,7 +49,7 @@ def _tiles(inputs: Tensor) -> int:
 
 
 class WinogradConv2d(nn.Module):
-    """A convolution of 3×3 whose kernel is transformed already: four times the memory, and not to be trained."""
+    """A convolution of 3×3 whose kernel is transformed in advance: four times the memory, and not to be trained."""
 
     kernel: Tensor
     bias: Tensor | None
@@ -71,7 +71,7 @@ class WinogradConv2d(nn.Module):
 
 @torch.no_grad()
 def replace_by_winograd(network: nn.Module, run: Callable[[], object]) -> int:
-    """Replace the convolutions that gain from it, for good.
+    """Replace the convolutions that gain from it, for good, and return how many.
 
     Args:
         network: In evaluation mode, float32, on a CPU.
@@ -85,7 +85,7 @@ def replace_by_winograd(network: nn.Module, run: Callable[[], object]) -> int:
 
     with ExitStack() as hooks:
         for module in network.modules():
-            if isinstance(module, nn.Conv2d) and _has_the_shape(module):
+            if isinstance(module, nn.Conv2d) and is_wide_3x3(module):
                 hooks.enter_context(module.register_forward_pre_hook(sees))
         run()
     for parent in list(network.modules()):

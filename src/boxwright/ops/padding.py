@@ -24,9 +24,15 @@ def same_padding(input: Tensor, kernel_size: tuple[int, ...], stride: int) -> Si
     return width // 2, width - width // 2, height // 2, height - height // 2
 
 
+def padded_to_multiple(inputs: Tensor, multiple: int) -> Tensor:
+    """Return images [B, C, H, W] with zeros below and right, until both sides are multiples of a number."""
+    below, right = -inputs.shape[-2] % multiple, -inputs.shape[-1] % multiple
+    return F.pad(inputs, (0, right, 0, below)) if below or right else inputs
+
+
 def zero_padded(input: Tensor, sides: Sides) -> Tensor:
     """Put zeros around maps [B, C, H, W]; without any to put, return the input itself."""
-    if torch.compiler.is_compiling():  # before any look at sizes, which a graph may leave open
+    if torch.compiler.is_compiling():  # before sizes are read, which a graph may leave open
         return F.pad(input, sides)
     if not any(sides):
         return input

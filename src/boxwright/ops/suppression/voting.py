@@ -16,7 +16,7 @@ from boxwright.ops.boxes import pairwise_iou
 def vote(
     boxes: Tensor, scores: Tensor, iou_threshold: float, *, least_members: int = 1
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Let the best box and those that overlap it become their mean, weighed by score, with the best's score.
+    """Merge the best box and those that overlap it into their mean, weighted by score, with the best's score.
 
     Args:
         boxes: float32 [N, 4], xyxy.
@@ -27,18 +27,18 @@ def vote(
     Returns:
         Boxes [V, 4], scores [V] and the best members' indices [V], best first.
     """
-    found = [
+    merged = [
         (_mean(boxes[members], scores[members]), scores[members[:1]], members[:1])
         for members, _ in _groups(boxes, scores, iou_threshold)
         if len(members) >= least_members
     ]
-    return _joined(found, boxes, scores)
+    return _joined(merged, boxes, scores)
 
 
 def soft_vote(
     boxes: Tensor, scores: Tensor, iou_threshold: float, score_threshold: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Let boxes vote; those that took part stay besides, with scores lowered by their overlap with the best.
+    """Merge as `vote`; boxes that took part stay besides, with scores lowered by their overlap with the best.
 
     RefineDet's authors merge so on COCO, after soft suppression's idea.
 
@@ -51,18 +51,18 @@ def soft_vote(
     Returns:
         Boxes [V, 4], scores [V] and members' indices [V], in no order.
     """
-    found = []
+    merged = []
     for members, overlaps in _groups(boxes, scores, iou_threshold):
-        found.append((_mean(boxes[members], scores[members]), scores[members[:1]], members[:1]))
+        merged.append((_mean(boxes[members], scores[members]), scores[members[:1]], members[:1]))
         lowered = scores[members] * (1 - overlaps)
         stays = lowered >= score_threshold
         if len(members) > 1:
-            found.append((boxes[members][stays], lowered[stays], members[stays]))
-    return _joined(found, boxes, scores)
+            merged.append((boxes[members][stays], lowered[stays], members[stays]))
+    return _joined(merged, boxes, scores)
 
 
 def _groups(boxes: Tensor, scores: Tensor, threshold: float) -> Iterator[tuple[Tensor, Tensor]]:
-    """Part boxes into groups about ever the best that is left: indices, the best first, and overlaps with it."""
+    """Yield groups around the best box that is left: indices, the best first, and overlaps with it."""
     order = scores.argsort(descending=True, stable=True)
     overlaps = pairwise_iou(boxes[order], boxes[order])
     overlaps.fill_diagonal_(1.0)
@@ -80,8 +80,10 @@ def _mean(boxes: Tensor, scores: Tensor) -> Tensor:
     return (boxes * weights).sum(0, keepdim=True) / weights.sum().clamp(min=1e-12)
 
 
-def _joined(found: list[tuple[Tensor, Tensor, Tensor]], boxes: Tensor, scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    if not found:
+def _joined(
+    groups: list[tuple[Tensor, Tensor, Tensor]], boxes: Tensor, scores: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    if not groups:
         return boxes.new_zeros(0, 4), scores.new_zeros(0), torch.zeros(0, dtype=torch.int64, device=boxes.device)
-    merged, of, members = zip(*found, strict=True)
+    merged, of, members = zip(*groups, strict=True)
     return torch.cat(merged), torch.cat(of), torch.cat(members)

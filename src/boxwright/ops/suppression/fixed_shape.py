@@ -1,0 +1,309 @@
+"""Suppression of a whole batch in tensors of fixed shape, with no step that depends on the data.
+
+Exported graphs hold it, and on a GPU nothing is waited for. It considers only the best candidates
+(`candidate_count`); where more could matter, the result says that it is not complete, and may differ from the exact
+one (`image_by_image`). Equal scores may come in another order.
+
+Dimensions: B batch, A anchors, K foreground classes, n candidates, D detections (padded).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from boxwright.ops.boxes import box_area, clip_boxes
+from boxwright.ops.suppression.greedy import bounded
+
+_LEAST_CANDIDATES = 1024
+_CANDIDATES_PER_DETECTION = 8
+_ROUNDS = 16  # chains of overlaps are seldom longer than a few
+_MOST_PAIRS = 1 << 26  # of all images together: some tables of a quarter of a gigabyte
+
+# Takes and returns what the operator `boxwright::suppress_pairs` does.
+SuppressPairs = Callable[[Tensor, Tensor, Tensor, int, float, int], Tensor]
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The best pairs of anchor and class of a batch, best first.
+
+    Attributes:
+        boxes: float32 [B, n, 4].
+        scores: float32 [B, n].
+        labels: int64 [B, n].
+        anchors: int64 [B, n].
+        passing: bool [B, n]; whether each scores above the threshold.
+        more: bool [B]; whether pairs that were left out pass, too.
+        num_classes: K.
+    """
+
+    boxes: Tensor
+    scores: Tensor
+    labels: Tensor
+    anchors: Tensor
+    passing: Tensor
+    more: Tensor
+    num_classes: int
+
+    @property
+    def same_class(self) -> Tensor:
+        """Whether two are of one class, bool [B, n, n]."""
+        return _same(self.labels)
+
+    @property
+    def better(self) -> Tensor:
+        """Whether the first of two is the better one, bool [n, n]."""
+        return _is_better(self.scores)
+
+    def keeping(self, kept: Tensor, *, scores: Tensor | None = None) -> Selection:
+        """Return a selection by bool [B, n], perhaps with other scores."""
+        return Selection(self.boxes, self.scores if scores is None else scores, self.labels, self.anchors, kept)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Candidates [B, n] and which of them are kept, in any order; fields as in `Candidates`."""
+
+    boxes: Tensor
+    scores: Tensor
+    labels: Tensor
+    anchors: Tensor
+    kept: Tensor
+
+    def at(self, order: Tensor) -> Selection:
+        """Return the rows int64 [B, m] of each image."""
+        return Selection(
+            self.boxes.gather(1, order[..., None].expand(-1, -1, 4)),
+            self.scores.gather(1, order),
+            self.labels.gather(1, order),
+            self.anchors.gather(1, order),
+            self.kept.gather(1, order),
+        )
+
+    def sorted(self, count: int) -> Selection:
+        """Return the best of what is kept first, cut to `count` rows."""
+        count = min(count, self.scores.shape[1])
+        return self.at(torch.where(self.kept, self.scores, -torch.inf).topk(count, dim=1).indices)
+
+    def front(self, count: int) -> Selection:
+        """Return what is kept first, in its present order, cut to `count` rows."""
+        places = torch.arange(self.scores.shape[1], 0, -1, device=self.scores.device, dtype=torch.float32)
+        return self.at((self.kept * places).topk(min(count, self.scores.shape[1]), dim=1).indices)
+
+    def padded(self, count: int) -> Selection:
+        """Return `count` rows, 0 where nothing is kept."""
+        more = count - self.scores.shape[1]
+        pad = torch.nn.functional.pad
+        return Selection(
+            pad(self.boxes * self.kept[..., None], (0, 0, 0, more)),
+            pad(torch.where(self.kept, self.scores, 0.0), (0, more)),
+            pad(self.labels * self.kept, (0, more)),
+            pad(self.anchors * self.kept, (0, more)),
+            pad(self.kept, (0, more)),
+        )
+
+
+def candidate_count(max_total: int) -> int:
+    """Return how many pairs of anchor and class are considered, for the most detections that an image keeps."""
+    return max(_LEAST_CANDIDATES, 1 << (_CANDIDATES_PER_DETECTION * max_total - 1).bit_length())
+
+
+def fits_on_gpu(scores: Tensor, max_total: int) -> bool:
+    """Return whether tables of all pairs of candidates of scores [B, A, K] are small enough for a GPU."""
+    count = min(candidate_count(max_total), scores.shape[1] * scores.shape[2])
+    return len(scores) * count**2 <= _MOST_PAIRS
+
+
+def best_candidates(boxes: Tensor, scores: Tensor, score_threshold: float, count: int) -> Candidates:
+    """Return the best pairs, at most `count` an image.
+
+    Args:
+        boxes: float32 [B, A, 4], or [B, A, K, 4].
+        scores: float32 [B, A, K].
+    """
+    rows = min(count, scores.shape[1])
+    # The best n pairs lie in the n anchors whose best class scores highest. They are laid class by class, anchors
+    # in order: where of equal scores the first is taken, as in ONNX, it is the one that TensorFlow takes.
+    likely = scores.amax(dim=2).topk(rows, dim=1).indices.sort(dim=1).values
+    pool = scores.gather(1, likely[..., None].expand(-1, -1, scores.shape[2])).transpose(1, 2).flatten(1)
+    best, pairs = pool.topk(min(count, pool.shape[1]), dim=1)
+    anchors, labels = likely.gather(1, pairs % rows), pairs // rows
+    rows_of = torch.arange(scores.shape[0], device=scores.device)[:, None]
+    picked = boxes[rows_of, anchors, labels] if boxes.ndim == 4 else boxes[rows_of, anchors]
+    picked = bounded(picked)
+    passing = (best > score_threshold) & (best >= 0)
+    more = passing[:, -1] & (scores.shape[1] * scores.shape[2] > best.shape[1])
+    return Candidates(picked, best, labels, anchors, passing, more, scores.shape[2])
+
+
+def best_class_alone(scores: Tensor) -> Tensor:
+    """Return scores [B, A, K] of which each anchor's best stays, and the others are minus infinity."""
+    scores = torch.where(scores == scores.amax(2, keepdim=True), scores, -torch.inf)
+    # Of classes that tie the first alone.
+    return torch.where((scores > -torch.inf).cumsum(2) == 1, scores, -torch.inf)
+
+
+def per_class(
+    candidates: Candidates, suppress_pairs: SuppressPairs, iou_threshold: float, max_per_class: int
+) -> Selection:
+    """Suppress each class by itself."""
+    scores = torch.where(candidates.passing, candidates.scores, -1.0)
+    kept = suppress_pairs(
+        candidates.boxes, scores, candidates.labels, candidates.num_classes, iou_threshold, max_per_class
+    )
+    return candidates.keeping(kept)
+
+
+def class_agnostic(
+    candidates: Candidates, suppress_pairs: SuppressPairs, iou_threshold: float, max_total: int
+) -> Selection:
+    """Suppress whatever the class; of scores that `best_class_alone` returned."""
+    scores = torch.where(candidates.passing, candidates.scores, -1.0)
+    # The image's cap comes before clipping, which drops without replacement.
+    kept = suppress_pairs(candidates.boxes, scores, torch.zeros_like(candidates.labels), 1, iou_threshold, max_total)
+    return candidates.keeping(kept)
+
+
+def soft(candidates: Candidates, sigma: float, score_threshold: float, max_per_class: int) -> Selection:
+    """Lower the scores of boxes that overlap better ones of their class."""
+    overlaps, same, better = _overlaps(candidates.boxes), candidates.same_class, candidates.better
+    factors = torch.where(same, torch.exp(-0.5 / sigma * overlaps.square()), 1.0)
+    scores = torch.where(candidates.passing, candidates.scores, -torch.inf)
+    left, chosen = scores, torch.full_like(scores, -torch.inf)
+    for _ in range(min(max_per_class, scores.shape[1])):
+        # The best that is left of each class, all classes at once: none of its class is better, or as good and earlier.
+        rival = torch.where(same, left[:, None, :], -torch.inf)
+        best = (left > score_threshold) & (rival.amax(2) <= left)
+        earlier = (best[:, None, :] & same & better.T).any(2)
+        best = best & ~earlier
+        chosen = torch.where(best, left, chosen)
+        lowered = torch.where(best[:, :, None], factors, 1.0).prod(1)
+        left = torch.where(best | (left == -torch.inf), -torch.inf, left * lowered)
+    kept = chosen > -torch.inf
+    return candidates.keeping(kept, scores=torch.where(kept, chosen, 0.0))
+
+
+def voting(candidates: Candidates, iou_threshold: float, least_members: int) -> Selection:
+    """Merge the boxes of each class by voting."""
+    return _ballot(candidates, iou_threshold, least_members)[0]
+
+
+def soft_voting(candidates: Candidates, iou_threshold: float, score_threshold: float) -> Selection:
+    """Merge by voting; those that took part stay besides, with scores lowered by their overlap with the best."""
+    merged, joins, overlaps = _ballot(candidates, iou_threshold, 1)
+    crowded = (joins.sum(2, keepdim=True) > 1) & joins
+    lowered = candidates.scores * (1 - (overlaps * joins).sum(1))
+    stays = crowded.any(1) & (lowered >= score_threshold)
+    own = candidates.keeping(stays, scores=lowered)
+    return Selection(*(torch.cat([getattr(merged, name), getattr(own, name)], 1) for name in vars(merged)))
+
+
+def _ballot(candidates: Candidates, iou_threshold: float, least_members: int) -> tuple[Selection, Tensor, Tensor]:
+    """Return the means about leaders; which box votes with which leader, bool [B, leader, box]; and overlaps."""
+    overlaps, same, better = _overlaps(candidates.boxes), candidates.same_class, candidates.better
+    itself = torch.eye(overlaps.shape[1], device=overlaps.device, dtype=torch.bool)
+    overlaps = torch.where(itself, 1.0, overlaps)
+    near = same & ((overlaps >= iou_threshold) | itself)
+    leads = _kept_in_rounds(candidates.passing, near & better)
+    # A box votes with the first leader that it overlaps.
+    joins = near & leads[:, :, None] & candidates.passing[:, None, :] & (better | itself)
+    joins = joins & (joins.cumsum(1) == 1)
+    weights = joins * candidates.scores[:, None, :].clamp(min=0)
+    means = torch.bmm(weights, candidates.boxes) / weights.sum(2, keepdim=True).clamp(min=1e-12)
+    merged = replace(candidates.keeping(leads & (joins.sum(2) >= least_members)), boxes=means)
+    return merged, joins, overlaps
+
+
+def clipped(selection: Selection, windows: Tensor, outside: str) -> Selection:
+    """Return boxes clipped to windows (height, width) float32 [B, 2]; what has no area left is not kept.
+
+    Args:
+        outside: As in `postprocessing.nms.Nms`.
+    """
+    if outside == "unclipped":
+        return selection
+    if outside == "keep":
+        high = torch.minimum(selection.boxes[..., 2:], windows.flip(1)[:, None])
+        return replace(selection, boxes=torch.cat([selection.boxes[..., :2].clamp(min=0), high], -1))
+    boxes = clip_boxes(selection.boxes, windows[:, :1], windows[:, 1:])
+    return replace(selection, boxes=boxes, kept=selection.kept & (box_area(boxes) > 0))
+
+
+def lowered_linearly(selection: Selection, iou_threshold: float, score_threshold: float) -> Selection:
+    """Return what `image_by_image.lowered_linearly` does, sorted."""
+    scores, kept = selection.scores, selection.kept
+    overlaps = _overlaps(selection.boxes)
+    lowers = (overlaps > iou_threshold) & _same(selection.labels) & kept[:, :, None]
+    factors, left = torch.where(lowers, 1 - overlaps, 1.0), kept
+    for _ in range(scores.shape[1]):
+        best = torch.where(left, scores, -torch.inf).argmax(1, keepdim=True)
+        left = left.scatter(1, best, False)
+        factor = factors.gather(1, best[..., None].expand(-1, -1, scores.shape[1])).squeeze(1)
+        scores = torch.where(left, scores * factor, scores)
+    lowered = replace(selection, scores=scores, kept=kept & (scores >= score_threshold))
+    return lowered.sorted(scores.shape[1])
+
+
+def suppress_in_rounds(
+    boxes: Tensor, scores: Tensor, labels: Tensor, num_classes: int, iou_threshold: float, max_per_class: int
+) -> Tensor:
+    """Return what `boxwright::suppress_pairs` returns, where chains of overlaps are no longer than the rounds."""
+    del num_classes
+    rivals = _same(labels) & _is_better(scores)
+    kept = _kept_in_rounds(scores >= 0, rivals & (_overlaps(boxes) > iou_threshold))
+    return kept & (_better_ones(rivals, kept) < max_per_class)
+
+
+def suppress_in_checked_rounds(
+    boxes: Tensor, scores: Tensor, labels: Tensor, num_classes: int, iou_threshold: float, max_per_class: int
+) -> tuple[Tensor, Tensor]:
+    """Return what `suppress_in_rounds` does; and bool [B], where one more round would change nothing: it is right."""
+    del num_classes
+    rivals, passing = _same(labels) & _is_better(scores), scores >= 0
+    beaten = rivals & (_overlaps(boxes) > iou_threshold)
+    kept = _kept_in_rounds(passing, beaten)
+    certain = (_round(kept, passing, beaten.to(torch.float32)) == kept).all(1)
+    return kept & (_better_ones(rivals, kept) < max_per_class), certain
+
+
+def _same(labels: Tensor) -> Tensor:
+    """Return whether two of int64 [B, n] are equal, bool [B, n, n]."""
+    return labels[:, :, None] == labels[:, None, :]
+
+
+def _overlaps(boxes: Tensor) -> Tensor:
+    """Return the intersection over union of all pairs of boxes [B, n, 4], by nothing that changes a tensor in place."""
+    one, other = boxes[:, :, None], boxes[:, None]
+    sides = (torch.minimum(one[..., 2:], other[..., 2:]) - torch.maximum(one[..., :2], other[..., :2])).clamp(min=0)
+    shared, area = sides[..., 0] * sides[..., 1], box_area(boxes)
+    return torch.where(shared > 0, shared / (area[:, :, None] + area[:, None] - shared), 0.0)
+
+
+def _kept_in_rounds(passing: Tensor, beaten: Tensor) -> Tensor:
+    """Return which candidates stay [B, n]: the one solution of "stays unless a better one that stays beats it".
+
+    All candidates are decided at once, again and again: after r rounds everything that depends on chains of up to r
+    overlaps is right.
+    """
+    kept, beats = passing, beaten.to(torch.float32)
+    for _ in range(_ROUNDS):
+        kept = _round(kept, passing, beats)
+    return kept
+
+
+def _round(kept: Tensor, passing: Tensor, beats: Tensor) -> Tensor:
+    return passing & (torch.bmm(kept[:, None].to(beats.dtype), beats).squeeze(1) == 0)
+
+
+def _better_ones(rivals: Tensor, kept: Tensor) -> Tensor:
+    """Return how many of those that stay are better than each candidate, and of its class, [B, n]."""
+    return (rivals.to(torch.float32) * kept[:, :, None]).sum(1)
+
+
+def _is_better(scores: Tensor) -> Tensor:
+    count = scores.shape[1]
+    return torch.ones(count, count, dtype=torch.bool, device=scores.device).triu(1)

@@ -1,0 +1,270 @@
+"""Exact suppression of one image, which searches among ever more of the best candidates until no more can matter.
+
+The order of the steps decides which detections survive: each class is suppressed on unclipped boxes and capped, then
+boxes are clipped, those left without area dropped, and the best of all classes kept
+(`multiclass_non_max_suppression` of the TF Object Detection API).
+
+Dimensions: A anchors, K foreground classes, D detections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from boxwright.ops.boxes import box_area, clip_boxes, pairwise_iou
+from boxwright.ops.suppression.greedy import bounded, rank_in_class, suppress_classes
+
+_FIRST_CANDIDATES = 1024
+_FIRST_OF_A_CLASS = 256
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What suppression left of one image, best first: boxes [D, 4], scores, labels and anchors [D]."""
+
+    boxes: Tensor
+    scores: Tensor
+    labels: Tensor
+    anchors: Tensor
+
+    def __getitem__(self, index: Tensor | slice) -> Kept:
+        """Return some of the rows."""
+        return Kept(self.boxes[index], self.scores[index], self.labels[index], self.anchors[index])
+
+
+def all_complete(complete: Tensor) -> bool:
+    """Return whether bool [B] says of all images that fixed shapes sufficed; a GPU is waited for."""
+    return bool(complete.all())
+
+
+def per_class(
+    boxes: Tensor,
+    scores: Tensor,
+    window: Tensor,
+    *,
+    score_threshold: float,
+    iou_threshold: float,
+    max_per_class: int,
+    max_total: int,
+    outside: str,
+) -> Kept:
+    """Suppress each class by itself.
+
+    A pair of anchor and class is dropped only by better ones, so what the best n pairs keep is final; once they
+    fill the image, or every class, the rest cannot change the result.
+
+    Args:
+        boxes: float32 [A, 4], xyxy in pixels, unclipped; or [A, K, 4], a box for each class.
+        scores: float32 [A, K], without background.
+        window: float32 [2]; the (height, width) to which boxes are clipped.
+        score_threshold: Only scores above it take part.
+        max_total: D.
+        outside: As in `postprocessing.nms.Nms`.
+    """
+    kept = _pick(boxes, scores, torch.zeros(0, dtype=torch.int64, device=boxes.device))
+    classes = scores.shape[1]
+    for pairs in _candidates(scores, score_threshold):
+        chosen = _pick(boxes, scores, pairs)
+        order = suppress_classes(chosen.boxes, chosen.scores, chosen.labels, iou_threshold)
+        order = order[rank_in_class(chosen.labels[order], classes) < max_per_class]
+        chosen = chosen[order]
+        kept = (_clip(chosen, window) if outside == "drop" else chosen)[:max_total]
+        # Where every class has all that it may keep, no worse pair can matter.
+        if len(kept.scores) == max_total or len(chosen.scores) >= classes * max_per_class:
+            break
+    return _inside_out(kept, window) if outside == "keep" else kept
+
+
+def class_agnostic(
+    boxes: Tensor, scores: Tensor, window: Tensor, *, score_threshold: float, iou_threshold: float, max_total: int
+) -> Kept:
+    """Suppress whatever the class; each box has its best class alone. What clipping drops is not replaced."""
+    best, labels = scores.max(dim=1)
+    kept = _pick(boxes, scores, torch.zeros(0, dtype=torch.int64, device=boxes.device))
+    for anchors in _candidates(best[:, None], score_threshold):
+        chosen = _pick(boxes, scores, anchors * scores.shape[1] + labels[anchors])
+        order = suppress_classes(chosen.boxes, chosen.scores, torch.zeros_like(chosen.labels), iou_threshold)
+        kept = chosen[order][:max_total]
+        if len(kept.scores) == max_total:
+            break
+    return _clip(kept, window)
+
+
+def soft(
+    boxes: Tensor,
+    scores: Tensor,
+    window: Tensor,
+    *,
+    score_threshold: float,
+    sigma: float,
+    max_per_class: int,
+    max_total: int,
+) -> Kept:
+    """Lower the scores of boxes that overlap better ones of their class.
+
+    Scores only fall, so a candidate that was left out cannot be chosen while all that are chosen
+    score at least what it had at first.
+    """
+    count = min(_FIRST_OF_A_CLASS, len(scores))
+    while True:
+        ranked, anchors = scores.T.sort(dim=1, descending=True, stable=True)
+        indices, lowered = _soft_choice(
+            _boxes_of_classes(boxes, anchors[:, :count]), ranked[:, :count], sigma, max_per_class
+        )
+        valid = lowered > max(score_threshold, 0.0)
+        left_out = ranked[:, count] if count < len(scores) else ranked.new_full((len(ranked),), -torch.inf)
+        lowest = torch.where(valid, lowered, torch.inf).min(dim=1).values
+        filled = valid.all(dim=1)
+        # Where a class is not full, what was left out could fill it.
+        done = (left_out <= score_threshold) | (filled & (lowest >= left_out))
+        if bool(done.all()):
+            break
+        count = min(count * 4, len(scores))
+    labels, positions = valid.nonzero(as_tuple=True)
+    chosen = _pick(boxes, scores, anchors[labels, indices[labels, positions]] * scores.shape[1] + labels)
+    chosen = Kept(chosen.boxes, lowered[labels, positions], chosen.labels, chosen.anchors)
+    return _clip(chosen[chosen.scores.argsort(descending=True, stable=True)], window)[:max_total]
+
+
+def _soft_choice(boxes: Tensor, scores: Tensor, sigma: float, max_output: int) -> tuple[Tensor, Tensor]:
+    """Choose the best box of each class, lower the scores of those that overlap it, and again.
+
+    Args:
+        boxes: float [K, n, 4], xyxy.
+        scores: float [K, n].
+        max_output: The most boxes that a class chooses.
+
+    Returns:
+        int64 [K, m], which boxes were chosen, best first; and their lowered scores.
+    """
+    left, boxes = scores.clone(), bounded(boxes)
+    classes = torch.arange(len(scores), device=scores.device)
+    indices, chosen = [], []
+    for _ in range(min(max_output, scores.shape[1])):
+        best, index = left.max(dim=1)
+        indices.append(index)
+        chosen.append(best)
+        overlap = pairwise_iou(boxes[classes, index][:, None], boxes).squeeze(1)
+        left *= torch.exp(-0.5 / sigma * overlap.square())
+        left[classes, index] = -torch.inf
+    if not chosen:
+        return classes.new_zeros(len(scores), 0), scores.new_zeros(len(scores), 0)
+    return torch.stack(indices, dim=1), torch.stack(chosen, dim=1)
+
+
+def voting(
+    boxes: Tensor,
+    scores: Tensor,
+    window: Tensor,
+    *,
+    merge: Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]],
+    score_threshold: float,
+    max_total: int,
+) -> Kept:
+    """Merge the boxes of each class; nothing is clipped.
+
+    Args:
+        boxes: float32 [A, 4], xyxy.
+        scores: float32 [A, K]; what takes part is above the threshold.
+        window: Without effect.
+        merge: As `voting.vote`.
+    """
+    del window
+    candidates = _pick(boxes, scores, (scores.flatten() > score_threshold).nonzero().squeeze(1))
+    parts = []
+    for label in torch.unique(candidates.labels):
+        mine = candidates[candidates.labels == label]
+        merged, of, leaders = merge(mine.boxes, mine.scores)
+        parts.append(Kept(merged, of, label.expand(len(of)), mine.anchors[leaders]))
+    if not parts:
+        return candidates
+    fields = ([getattr(part, name) for part in parts] for name in ("boxes", "scores", "labels", "anchors"))
+    every = Kept(*(torch.cat(values) for values in fields))
+    return every[every.scores.argsort(descending=True, stable=True)][:max_total]
+
+
+def lowered_linearly(kept: Kept, iou_threshold: float, score_threshold: float) -> Kept:
+    """Multiply a score with 1 - IoU for each better box of its class that overlaps by more than a threshold.
+
+    What is better is decided anew after each step; boxes whose score falls below the other threshold are dropped.
+    """
+    overlaps = pairwise_iou(kept.boxes, kept.boxes)
+    lowers = (overlaps > iou_threshold) & (kept.labels[:, None] == kept.labels)
+    factors = torch.where(lowers, 1 - overlaps, 1.0)
+    scores, left = kept.scores.clone(), torch.ones_like(kept.labels, dtype=torch.bool)
+    for _ in range(len(scores)):
+        best = torch.where(left, scores, -torch.inf).argmax()
+        left[best] = False
+        scores = torch.where(left, scores * factors[best], scores)
+    order = scores.argsort(descending=True, stable=True)
+    order = order[scores[order] >= score_threshold]
+    return Kept(kept.boxes[order], scores[order], kept.labels[order], kept.anchors[order])
+
+
+def _candidates(scores: Tensor, threshold: float) -> Iterator[Tensor]:
+    """Yield ever more of the best pairs as indices into `scores` [A, K], flat, best first.
+
+    Of equal scores the lower class comes first, then the lower anchor, as in TensorFlow.
+    """
+    flat = scores.flatten()
+    passing = flat > threshold if threshold >= 0 else flat >= 0
+    total, count = int(torch.count_nonzero(passing)), _FIRST_CANDIDATES
+    while count < total:
+        # Failing scores are below all that pass, so the best n of all are the best n of those.
+        yield _ranked(flat, _best_pairs(scores, count), scores.shape)
+        count *= 4
+    yield _ranked(flat, passing.nonzero().squeeze(1), scores.shape)
+
+
+def _best_pairs(scores: Tensor, count: int) -> Tensor:
+    """Return the best n pairs; of those that tie for the last places the first, class by class."""
+    least = _nth_best(scores, count)
+    better = (scores.flatten() > least).nonzero().squeeze(1)
+    tied = (least == scores.T).flatten().nonzero().squeeze(1)[: count - len(better)]
+    anchors, classes = scores.shape
+    return torch.cat([better, tied % anchors * classes + tied // anchors])
+
+
+def _nth_best(scores: Tensor, count: int) -> Tensor:
+    """Return the score that ranks so among all of [A, K].
+
+    The best n pairs lie in the n anchors whose best class scores highest, which are found much sooner.
+    """
+    if len(scores) > count:
+        scores = scores[scores.amax(dim=1).topk(count, sorted=False).indices]
+    return scores.flatten().topk(count, sorted=False).values.min()
+
+
+def _ranked(flat: Tensor, pairs: Tensor, shape: torch.Size) -> Tensor:
+    anchors, classes = shape
+    pairs = pairs[(pairs % classes * anchors + pairs // classes).argsort()] if classes > 1 else pairs
+    return pairs[flat[pairs].argsort(descending=True, stable=True)]
+
+
+def _pick(boxes: Tensor, scores: Tensor, pairs: Tensor) -> Kept:
+    anchors, labels = pairs // scores.shape[1], pairs % scores.shape[1]
+    picked = boxes[anchors, labels] if boxes.ndim == 3 else boxes[anchors]
+    return Kept(picked, scores.flatten()[pairs], labels, anchors)
+
+
+def _boxes_of_classes(boxes: Tensor, anchors: Tensor) -> Tensor:
+    """Return the boxes [K, n, 4] of anchors [K, n]."""
+    if boxes.ndim == 2:
+        return boxes[anchors]
+    return boxes[anchors, torch.arange(len(anchors), device=anchors.device)[:, None]]
+
+
+def _clip(kept: Kept, window: Tensor) -> Kept:
+    """Clip to the window; drop what has no area left."""
+    clipped = clip_boxes(kept.boxes, window[0], window[1])
+    return Kept(clipped, kept.scores, kept.labels, kept.anchors)[box_area(clipped) > 0]
+
+
+def _inside_out(kept: Kept, window: Tensor) -> Kept:
+    """Clip as TF's combined operation does: what lies outside is turned inside out, and stays."""
+    low, high = kept.boxes[:, :2].clamp(min=0), torch.minimum(kept.boxes[:, 2:], window.flip(0))
+    return Kept(torch.cat([low, high], dim=1), kept.scores, kept.labels, kept.anchors)

@@ -1,0 +1,17 @@
+"""Images scaled by OpenCV, where published results depend on its interpolation.
+
+Dimensions: C channels, H W image.
+"""
+
+from __future__ import annotations
+
+import cv2
+import torch
+from torch import Tensor
+
+
+def scaled_by_opencv(image: Tensor, scale: float) -> Tensor:
+    """Return an image [C, H, W] scaled by OpenCV's bilinear interpolation, of its own dtype and on its device."""
+    pixels = image.permute(1, 2, 0).contiguous().cpu().numpy()
+    scaled = cv2.resize(pixels, (0, 0), fx=scale, fy=scale, interpolation=cv2.INTER_LINEAR)
+    return torch.from_numpy(scaled.reshape(*scaled.shape[:2], -1)).permute(2, 0, 1).to(image.device)
