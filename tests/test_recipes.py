@@ -1,4 +1,4 @@
-"""The presets that are recipes of papers: whole, honoured throughout, what their headers say."""
+"""The presets that are recipes of papers: whole, honored throughout, what their headers say."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ def example(name: str, folder: Path) -> Path:
 
 
 def whole(name: str, folder: Path) -> m.TrainEvalPipelineConfig:
-    """Return what the example of a recipe stands for: all of it honoured."""
+    """Return what the example of a recipe stands for: all of it honored."""
     config = load_config(example(name, folder))
-    assert [str(row) for row in report(config) if row.status.verdict != "honoured"] == []
+    assert [str(row) for row in report(config) if row.status.verdict != "honored"] == []
     assert config.train_input_reader is not None
     assert len(config.eval_input_reader) == 1
     return config

@@ -43,13 +43,13 @@ def test_config_check(small_config: Path, tmp_path: Path) -> None:
     output = run("config", "check", tmp_path / "b.config", status=1)
     assert "b.config:2:2: train_config.sync_replicas: without effect: of TF1's training" in output
     assert "eval_config.ignore_groundtruth: refused: not supported yet" in output
-    assert "5 fields set: 3 honoured, 1 without effect, 1 refused" in output
+    assert "5 fields set: 3 honored, 1 without effect, 1 refused" in output
 
 
 def test_config_fields() -> None:
     output = run("config", "fields", "train_config.batch_size")
     assert "32" in output
-    assert "honoured" in output
+    assert "honored" in output
     assert "num_classes" in run("config", "fields", "Ssd")
     assert "train_input_reader" in run("config", "fields")
     with pytest.raises(BoxwrightError, match="did you mean batch_size"):

@@ -174,7 +174,7 @@ def test_a_bad_hyperparameter_is_told_at_its_line(tmp_path: Path) -> None:
         load_config(tmp_path / "c.config")
 
 
-def test_nearly_every_number_that_is_honoured_has_bounds() -> None:
+def test_nearly_every_number_that_is_honored_has_bounds() -> None:
     """A new numeric field without any bound is a decision to write down here."""
     free = {"ConditionalShapeResizer", "HardExampleMiner", "StringIntLabelMapItem", "StringIntLabelMapItem.KeypointMap"}
     free |= {
@@ -191,7 +191,7 @@ def test_nearly_every_number_that_is_honoured_has_bounds() -> None:
         for name, spec in cls.fields.items():
             if spec.kind not in ("int", "float") or cls.__module__.startswith("tests"):
                 continue
-            if field_status(cls, name).verdict != "honoured" or name in fields or cls.proto_name in free:
+            if field_status(cls, name).verdict != "honored" or name in fields or cls.proto_name in free:
                 continue
             assert spec.within, f"{cls.proto_name}.{name}"
             checked += 1

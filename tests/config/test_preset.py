@@ -42,7 +42,7 @@ def test_a_preset_is_whole_and_names_no_data(name: str) -> None:
     config = load_config(f"preset:{name}")
     assert config.train_input_reader is None
     assert config.eval_input_reader == []
-    assert [str(row) for row in report(config) if row.status.verdict != "honoured"] == []
+    assert [str(row) for row in report(config) if row.status.verdict != "honored"] == []
     assert config.notes == []
     train = config.train_config
     assert train is not None

@@ -35,7 +35,7 @@ def test_torchvisions_are_named_as_torchvision_does() -> None:
 
 
 def test_timms_are_named_and_licensed_as_timm_does() -> None:
-    ours = {one.file: one.licence for many in PUBLISHED.values() for one in many if one.publisher == "timm"}
+    ours = {one.file: one.license for many in PUBLISHED.values() for one in many if one.publisher == "timm"}
     assert len(ours) == 3
     for name, licence in ours.items():
         known = timm.get_pretrained_cfg(name)

@@ -32,9 +32,9 @@ from tests.two_stage_models import EVERY
 MESSAGES = {cls.proto_name: cls for cls in vars(m).values() if isinstance(cls, type) and issubclass(cls, Message)}
 
 
-# Read where the table is needed: message → its honoured fields.
+# Read where the table is needed: message → its honored fields.
 HONOURED = {
-    name: [field for field in cls.fields if field_status(cls, field).verdict == "honoured"]
+    name: [field for field in cls.fields if field_status(cls, field).verdict == "honored"]
     for name, cls in MESSAGES.items()
 }
 
@@ -42,7 +42,7 @@ HONOURED = {
 def test_every_field_has_a_verdict() -> None:
     statuses = [field_status(cls, field) for cls in MESSAGES.values() for field in cls.fields]
     assert len(statuses) == 851 + 53 + 21 + 7 + 1 + 24 + 5 + 39 + 3 + 10 + 5 + 11 + 23 + 21 + 9 + 7 + 3 + 1
-    assert all(status.note for status in statuses if status.verdict != "honoured")
+    assert all(status.note for status in statuses if status.verdict != "honored")
 
 
 def test_named_values_are_those_of_the_builders() -> None:
@@ -85,7 +85,7 @@ box_predictor { convolutional_box_predictor {
 
 
 def variants(shapes_data: Path) -> Iterator[str]:
-    """Configurations that, together, ask for everything that is honoured."""
+    """Configurations that, together, ask for everything that is honored."""
     readers = [
         f'tf_record_input_reader {{ input_path: "{shapes_data}/val.record" }}',
         f'coco_input_reader {{ annotations: "{shapes_data}/coco/instances.json" image_folder: "{shapes_data}/coco/images" }}',
@@ -270,7 +270,7 @@ REFINEDETS = (
 )
 
 
-def test_honoured_is_what_builders_read(shapes_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_honored_is_what_builders_read(shapes_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Watch every read of a field from the builders while they build everything; compare with the table."""
     read: set[tuple[str, str]] = set()
     plain = Message.__getattribute__
@@ -320,12 +320,12 @@ def test_honoured_is_what_builders_read(shapes_data: Path, tmp_path: Path, monke
     # Honoured as the file is read, and absent from what builders see.
     read |= {("TrainEvalPipelineConfig", "preset"), ("TrainEvalPipelineConfig", "num_classes")}
     read |= {("TrainConfig", "learning_rate_batch_size")}
-    honoured = {(message, field) for message, fields in HONOURED.items() for field in fields}
+    honored = {(message, field) for message, fields in HONOURED.items() for field in fields}
     oneofs = {
         (cls.proto_name, name) for cls in MESSAGES.values() for members in cls.oneofs.values() for name in members
     }
-    assert honoured - read == set()
-    assert {item for item in read - honoured if item not in oneofs} == set()
+    assert honored - read == set()
+    assert {item for item in read - honored if item not in oneofs} == set()
 
 
 def test_report_classifies_and_locates() -> None:
@@ -338,8 +338,8 @@ def test_report_classifies_and_locates() -> None:
     lines = {item.path: item for item in report(config)}
     assert lines["train_config.sync_replicas"].status.verdict == "without effect"
     assert str(lines["train_config.sync_replicas"]).startswith("f:2:2: train_config.sync_replicas: without effect")
-    assert lines["train_config.bias_grad_multiplier"].status.verdict == "honoured"
-    assert lines["train_config.batch_size"].status.verdict == "honoured"
+    assert lines["train_config.bias_grad_multiplier"].status.verdict == "honored"
+    assert lines["train_config.batch_size"].status.verdict == "honored"
     assert lines["model.center_net.num_classes"].status.verdict == "refused"
     with pytest.raises(ConfigError) as caught:
         refuse_unsupported(config, "")
@@ -364,6 +364,6 @@ def test_real_configurations_are_classified() -> None:
         assert all(item.location for item in found), file
 
 
-def test_small_configuration_is_fully_honoured() -> None:
+def test_small_configuration_is_fully_honored() -> None:
     found = list(report(parse_message(SMALL_MODEL + SMALL_TRAINING, Pipeline)))
-    assert {item.status.verdict for item in found} == {"honoured"}
+    assert {item.status.verdict for item in found} == {"honored"}

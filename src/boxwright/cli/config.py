@@ -70,7 +70,7 @@ def check(file: _File, set_: _Set = None) -> None:
     """
     with importing():
         from boxwright.config.load import load_config
-        from boxwright.config.support import grouped, report
+        from boxwright.config.support import contradictions, grouped, report
 
     config = load_config(file, set_ or [])
     for note in config.notes:
@@ -82,9 +82,12 @@ def check(file: _File, set_: _Set = None) -> None:
         if len(group) > 1:
             console.print(f"  as are {_fields_at_lines(group[1:])}", style=style, markup=False)
     verdicts: list[str] = [item.status.verdict for item in found]
-    counts = ", ".join(f"{verdicts.count(name)} {name}" for name in ("honoured", "without effect", "refused"))
+    counts = ", ".join(f"{verdicts.count(name)} {name}" for name in ("honored", "without effect", "refused"))
     console.print(f"{len(found)} fields set: {counts}")
-    if "refused" in verdicts:
+    broken = list(contradictions(config))
+    for problem in broken:
+        console.print(str(problem), style="red", markup=False)
+    if broken or "refused" in verdicts:
         console.print("training cannot start: remove or change what is refused")
         raise typer.Exit(1)
     _build(config)
@@ -140,6 +143,17 @@ def fields(
             table.add_row(name, _type(field), _default(field), status.verdict, f"{field.meaning}{note}")
     console.print(f"{message.proto_name}: {(message.__doc__ or '').strip()}", markup=False)
     console.print(table)
+
+
+@app.command(cls=PlainCommand)
+def schema() -> None:
+    """Print the JSON Schema of a configuration in YAML or JSON, for editors: they complete fields and mark mistakes."""
+    import json
+
+    from boxwright.config.json_schema import json_schema
+    from boxwright.config.messages import TrainEvalPipelineConfig
+
+    print(json.dumps(json_schema(TrainEvalPipelineConfig), indent=1, ensure_ascii=False))
 
 
 def _find(path: str) -> tuple[type[Message], str | None]:

@@ -113,7 +113,7 @@ def _describe(name: str, cost: PresetCost, milliseconds: float | None) -> None:
     print(f"file        {preset_path(name)}")
     for weights in published_for(name):
         print(f"\nweights of {weights.publisher}, for {weights.holds}:")
-        print(f"  {weights.file}\n  licence: {weights.licence}\n  {weights.page}")
+        print(f"  {weights.file}\n  license: {weights.license}\n  {weights.page}")
         if weights.holds.startswith("the detector"):
             print(f'  fine_tune_checkpoint: "{weights.file}" fine_tune_checkpoint_type: "detection"')
     two_stage = config.model.faster_rcnn if config.model is not None else None

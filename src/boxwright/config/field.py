@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 Double = Annotated[float, "double"]
 UInt32 = Annotated[int, "uint32"]
 
-Verdict = Literal["honoured", "without effect", "refused"]
+Verdict = Literal["honored", "without effect", "refused"]
 Kind = Literal["message", "enum", "float", "int", "bool", "string"]
 
 _KINDS: dict[type, Kind] = {float: "float", int: "int", bool: "bool", str: "string"}
@@ -43,7 +43,7 @@ class Status:
 
 @dataclass(frozen=True)
 class Values:
-    """The values of a string field that are honoured.
+    """The values of a string field that are honored.
 
     Attributes:
         names: The values.
@@ -248,22 +248,22 @@ def field(
     values: Values | None = None,
     **more: Any,
 ) -> Any:
-    """Return a field of a message; without `no_effect` or `refused` it is honoured: some builder reads it.
+    """Return a field of a message; without `no_effect` or `refused` it is honored: some builder reads it.
 
     Args:
         default: The value of a field that was never set; None for a message, which is then absent; [] for a list.
         meaning: What it means, in a line.
         no_effect: Why it changes nothing.
         refused: What to do, as it cannot be used.
-        note: What to know of a field that is honoured.
-        values: Which values of a string are honoured; None for any.
+        note: What to know of a field that is honored.
+        values: Which values of a string are honored; None for any.
         **more: `within` (of numbers: "[0, 1)"), `multiple_of`, `length` (of a list that is not empty), `unit`,
             `oneof` (its name; the class may name one for all its fields), `was` (an old spelling, which is still read).
 
     Returns:
         The field; typed as any, so that it may stand as the default of every annotation.
     """
-    verdict: Verdict = "refused" if refused else "without effect" if no_effect else "honoured"
+    verdict: Verdict = "refused" if refused else "without effect" if no_effect else "honored"
     return Field(default, meaning, status=Status(verdict, refused or no_effect or note), values=values, **more)
 
 

@@ -2,7 +2,7 @@
 
 Laying over follows protobuf's merge (scalars replace, messages merge, a member of a oneof replaces the other), except
 that a list which is set replaces the preset's. A merge would append, and so nothing could be taken out of a preset's
-list: whoever writes two steps of augmentation wants these two.
+list: a user who writes two steps of augmentation wants these two.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class Message:
         """Read the table that a subclass is."""
         super().__init_subclass__()
         own = {key: value for key, value in vars(cls).items() if isinstance(value, Field)}
-        annotations = inspect.get_annotations(cls)
+        annotations = inspect.get_annotations(cls, eval_str=True)
         for key, one in own.items():
             one.set_type(key, annotations[key])
             one.oneof = one.oneof or oneof

@@ -29,7 +29,7 @@ def apply_override(config: Message, override: str) -> None:
 
     Args:
         override: `path=value` (a string may stand without quotes; an index `[i]` or `.i` names one
-            of a repeated message and may be left out where there is only one), or text format,
+            of a repeated message and may be omitted where there is only one), or text format,
             which is merged.
 
     Raises:

@@ -13,14 +13,14 @@ class Weights:
         publisher: Who, in a word.
         file: The file's or the model's name.
         holds: What they are weights of.
-        licence: As the publisher states it.
+        license: As the publisher states it.
         page: Where they are published.
     """
 
     publisher: str
     file: str
     holds: str
-    licence: str
+    license: str
     page: str
 
 
@@ -36,9 +36,9 @@ def _torchvision(file: str, holds: str) -> Weights:
     return Weights("torchvision", file, holds, "BSD-3-Clause", f"download.pytorch.org/models/{file}")
 
 
-def _timm(name: str, licence: str) -> Weights:
+def _timm(name: str, license: str) -> Weights:
     page = f"huggingface.co/timm/{name} (timm fetches it as training starts)"
-    return Weights("timm", name, "the backbone, ImageNet", licence, page)
+    return Weights("timm", name, "the backbone, ImageNet", license, page)
 
 
 _RESNET50 = _torchvision("resnet50-0676ba61.pth", "the backbone, ImageNet")

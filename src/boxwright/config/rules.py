@@ -89,7 +89,7 @@ def any_of(oneof: str) -> Rule:
     """Refuse a message without any member of a oneof."""
 
     def problem(message: Any) -> str:
-        members = [name for name in message.oneofs[oneof] if message.fields[name].status.verdict == "honoured"]
+        members = [name for name in message.oneofs[oneof] if message.fields[name].status.verdict == "honored"]
         return "" if message.which(oneof) else f"empty; set one of {', '.join(members)}"
 
     return Rule("", problem)

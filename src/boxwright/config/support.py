@@ -1,4 +1,4 @@
-"""What becomes of a configuration: what in it is honoured, without effect, or refused.
+"""What becomes of a configuration: what in it is honored, without effect, or refused.
 
 The verdict on each field, and on named values, is declared with the field; a test holds it to the builders.
 """
@@ -25,7 +25,7 @@ class FieldReport:
         path: The field's path.
         status: What becomes of it.
         location: Where it was set; empty where that was in Python.
-        line: The line in there; 0 where there is none.
+        line: The line in that file; 0 if unknown.
     """
 
     path: str
@@ -35,7 +35,7 @@ class FieldReport:
 
     @property
     def worth_saying(self) -> bool:
-        """Whether a user should hear of it: it is not simply honoured."""
+        """Whether to report it to the user: it is not simply honored."""
         return bool(self.status.note) and self.status.note != _DEFAULT
 
     def __str__(self) -> str:
@@ -69,7 +69,7 @@ def report(message: Message, path: str = "") -> Iterator[FieldReport]:
     """Report every field that is set in a message and below.
 
     What lies below a refused field is refused with it. A refused switch that is set to its default
-    asks for nothing, and counts as honoured.
+    asks for nothing, and counts as honored.
 
     Yields:
         One report a set field, in the order of declaration.
@@ -82,12 +82,12 @@ def _report(message: Message, path: str, inherited: Status | None) -> Iterator[F
     for name, value in message.present().items():
         status = inherited or _value_status(message, name) or field_status(type(message), name)
         if status.verdict == "refused" and not inherited and _is_default(message, name):
-            status = Status("honoured", _DEFAULT)
+            status = Status("honored", _DEFAULT)
         where = joined(path, name)
         location = message.location(name)
         yield FieldReport(where, status, str(location) if location else "", location.line if location else 0)
         if specs[name].kind == "message":
-            below = status if status.verdict != "honoured" else None
+            below = status if status.verdict != "honored" else None
             for number, child in enumerate(value if specs[name].repeated else [value]):
                 index = f"[{number}]" if specs[name].repeated else ""
                 yield from _report(child, where + index, below)
@@ -108,11 +108,11 @@ def broken_rules(message: Message) -> Iterator[ConfigError]:
 
 
 def contradictions(message: Message) -> Iterator[ConfigError]:
-    """Yield what breaks a rule between fields, in a message and below where it is honoured, each with its place."""
+    """Yield what breaks a rule between fields, in a message and below where it is honored, each with its place."""
     yield from broken_rules(message)
     for name, value in message.present().items():
         field = message.fields[name]
-        if field.kind == "message" and field_status(type(message), name).verdict == "honoured":
+        if field.kind == "message" and field_status(type(message), name).verdict == "honored":
             for child in value if field.repeated else [value]:
                 yield from contradictions(child)
 
@@ -134,7 +134,7 @@ def grouped(found: Sequence[FieldReport]) -> list[list[FieldReport]]:
         if item.status.verdict == "refused":
             above = item.path
         groups.setdefault((item.status.verdict, item.status.note), []).append(item)
-    order = ("refused", "without effect", "honoured")
+    order = ("refused", "without effect", "honored")
     return sorted(groups.values(), key=lambda group: order.index(group[0].status.verdict))
 
 

@@ -93,7 +93,7 @@ Value = Scalar | Items | Block
 
 
 def joined(*parts: str) -> str:
-    """Return the path that some parts make, of which those that are empty are left out."""
+    """Return the path that some parts make, skipping empty ones."""
     return ".".join(part for part in parts if part)
 
 

@@ -10,7 +10,7 @@ from boxwright.preflight.finding import Finding, some
 
 
 def check_fields(config: m.TrainEvalPipelineConfig) -> Iterable[Finding]:
-    """Yield what of a configuration is not honoured."""
+    """Yield what of a configuration is not honored."""
     rows = list(report(config))
     refused = [str(row) for row in rows if row.status.verdict == "refused"]
     idle = [row.path for row in rows if row.status.verdict == "without effect"]
@@ -23,4 +23,4 @@ def check_fields(config: m.TrainEvalPipelineConfig) -> Iterable[Finding]:
             "fields", "note", f"{len(idle)} settings change nothing: {some(idle)}", "boxwright config check says why"
         )
     if not refused and not idle:
-        yield Finding("fields", "fine", f"all {len(rows)} settings are honoured")
+        yield Finding("fields", "fine", f"all {len(rows)} settings are honored")

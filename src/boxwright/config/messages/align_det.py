@@ -1,4 +1,4 @@
-"""The AlignDet meta-architecture (Chen et al., 2019), an extension of Boxwright. What is left out is as released."""
+"""The AlignDet meta-architecture (Chen et al., 2019), an extension of Boxwright. Defaults are as released."""
 
 from boxwright.config.field import Enum, field, number
 from boxwright.config.message import Message
@@ -29,16 +29,14 @@ class AlignedStep(Message):
         "ROI_CONV: taps on the box's bins; WINDOW: around the cell, a plain convolution; LEARNED: where features say "
         "(deformable); GUIDED: where the box's height and width say; ROI_ALIGN: a crop of the box.")
     kernel_size: int = number(7, "[1, 15]", "Taps a side, K; odd.")
-    border: AlignmentBorder = field(AlignmentBorder.LAST_CELL,
-        "What ROI_CONV's taps beyond the map read: LAST_CELL as released (by MXNet, which reads 0 before the first "
-        "cell and repeats the last), ZERO as torchvision.")
-    depth: int = number(1024, "[1, 8192]", "Channels of what is looked at, and of the hidden layer.")
+    border: AlignmentBorder = field(AlignmentBorder.LAST_CELL, "What ROI_CONV's taps beyond the map read: LAST_CELL as "
+        "released (by MXNet, which reads 0 before the first cell and repeats the last), ZERO as torchvision.")
+    depth: int = number(1024, "[1, 8192]", "Channels of the sampled features, and of the hidden layer.")
     ignore_finest: bool = field(False,
         "Let the finest level look with 3 taps a side and layers of its own (ignore_p3): cheaper.")
-    matcher: Matcher | None = field(None,
-        "How boxes are matched; without, 0.7 for both thresholds, and every object gets the boxes that overlap it "
-        "most.")
-    loss: Loss | None = field(None, "Losses; without, those of the first step.")
+    matcher: Matcher | None = field(None, "How boxes are matched; default: 0.7 for both thresholds, and every object "
+        "gets the boxes that overlap it most.")
+    loss: Loss | None = field(None, "Losses; default: those of the first step.")
 
     rules = (
         refuse("kernel_size", "taps lie around a cell, so their number is odd; found {kernel_size}",
@@ -56,25 +54,23 @@ class AlignDet(Message):
     depth: int = number(256, "[1, 8192]", "Channels of the pyramid's levels and of the first head.")
     num_layers_before_predictor: int = number(4, "[0, 16]", "Convolutions of each tower of the first head.")
     conv_hyperparams: Hyperparams | None = field(None,
-        "Regularizer, initializer, activation and batch norm of pyramid and heads; without, normal kernels of 0.01, "
+        "Regularizer, initializer, activation and batch norm of pyramid and heads; default: normal kernels of 0.01, "
         "ReLU, no batch norm. The pyramid's convolutions take its kernels alone.")
     anchor_generator: AnchorGenerator | None = field(None,
-        "Layout of the anchor boxes of levels 3 to 7, as many on each; without, one square of 4 × 2^(1/3) strides. Of "
+        "Layout of the anchor boxes of levels 3 to 7, as many on each; default: one square of 4 × 2^(1/3) strides. Of "
         "several the later steps look at the one most sure of an object.")
     box_coder: BoxCoder | None = field(None,
-        "How boxes are encoded, in every step; without, faster_rcnn_box_coder with scales of 1.")
-    matcher: Matcher | None = field(None,
-        "How the first step's anchors are matched; without, 0.4 and 0.3, and every object gets the anchors that "
-        "overlap it most.")
+        "How boxes are encoded, in every step; default: faster_rcnn_box_coder with scales of 1.")
+    matcher: Matcher | None = field(None, "How the first step's anchors are matched; default: 0.4 and 0.3, and every "
+        "object gets the anchors that overlap it most.")
     loss: Loss | None = field(None,
-        "Losses of the first step; without, focal and smooth L1 with delta 0.11 and a slope of 1.")
-    step: list[AlignedStep] = field([],
-        "The later steps, in order: { } is AlignDet's as released, two of them make three steps; without, the "
-        "RetinaNet that it starts from.")
+        "Losses of the first step; default: focal and smooth L1 with delta 0.11 and a slope of 1.")
+    step: list[AlignedStep] = field([], "The later steps, in order: { } is AlignDet's as released, two of them make "
+        "three steps; default: the RetinaNet that it starts from.")
     level_candidates: LevelCandidates | None = field(None,
-        "Which scores take part in suppression; without, the best 1000 of each level above 0.05, on the coarsest any.")
+        "Which scores take part in suppression; default: the best 1000 of each level above 0.05, on the coarsest any.")
     post_processing: PostProcessing | None = field(None,
-        "Score conversion and suppression; without, sigmoid, 0.5, 100 detections.")
+        "Score conversion and suppression; default: sigmoid, 0.5, 100 detections.")
     freeze_batchnorm: bool = field(False, "Keep batch-norm layers in inference mode during training, as released.")
 
     rules = (

@@ -10,14 +10,14 @@ from boxwright.config.rules import ordered, refuse, rising, together
 class RandomMosaic(Message):
     """Puts the image and three others around a random point (YOLOv4; an extension of Boxwright)."""
 
-    probability: float = number(1.0, "[0, 1]", "Chance of doing it; 0..1.")
+    probability: float = number(1.0, "[0, 1]", "Chance of doing it.")
     height: int = number(0, "[0, 30000]", "Height of the result, in pixels; 0 for the image's own.")
     width: int = number(0, "[0, 30000]", "Width of the result, in pixels; 0 for the image's own.")
     min_center: float = number(0.25, "(0, 1)", "Least place of the point, in units of the sides.", was="min_centre")
     max_center: float = number(0.75, "(0, 1)", "Largest place of the point, in units of the sides.", was="max_centre")
     scale_min: float = number(0.5, "(0, 100]", "Least scale of each image; 1 fits it into the whole result.")
     scale_max: float = number(1.0, "(0, 100]", "Largest scale of each image.")
-    min_visible: float = number(0.2, "[0, 1]", "Share of an object's area that must stay visible for it to stay; 0..1.")
+    min_visible: float = number(0.2, "[0, 1]", "Share of an object's area that must stay visible for it to stay.")
     color: list[int] = number([114, 114, 114], "[0, 255]", "Of what no image covers, RGB.", length=3, was="colour")
 
     rules = (
@@ -27,15 +27,15 @@ class RandomMosaic(Message):
 class RandomMixup(Message):
     """Blends another image in; its objects come along (Zhang et al., 2019; an extension of Boxwright)."""
 
-    probability: float = number(0.5, "[0, 1]", "Chance of doing it; 0..1.")
+    probability: float = number(0.5, "[0, 1]", "Chance of doing it.")
     alpha: float = number(1.5, "(0, 1e6]", "Shares are drawn from Beta(alpha, alpha).")
 
 class RandomCopyPaste(Message):
     """Pastes objects of another image, by masks if there are any (Ghiasi et al., 2021; an extension of Boxwright)."""
 
-    probability: float = number(0.5, "[0, 1]", "Chance of doing it; 0..1.")
+    probability: float = number(0.5, "[0, 1]", "Chance of doing it.")
     max_objects: int = number(0, "[0, inf)", "The most objects that are pasted; 0 for as many as there are.")
-    min_visible: float = number(0.2, "[0, 1]", "Share of an object's area that must stay visible for it to stay; 0..1.")
+    min_visible: float = number(0.2, "[0, 1]", "Share of an object's area that must stay visible for it to stay.")
 
 class LargeScaleJitter(Message):
     """Scales by a wide range, then crops and pads to one size (Ghiasi et al., 2021; an extension of Boxwright)."""
@@ -44,7 +44,7 @@ class LargeScaleJitter(Message):
     width: int = number(1024, "[1, 30000]", "Width of the result, in pixels.")
     scale_min: float = number(0.1, "(0, 100]", "Least scale; 1 fits the image into the result.")
     scale_max: float = number(2.0, "(0, 100]", "Largest scale.")
-    min_visible: float = number(0.2, "[0, 1]", "Share of an object's area that must stay visible for it to stay; 0..1.")
+    min_visible: float = number(0.2, "[0, 1]", "Share of an object's area that must stay visible for it to stay.")
     color: list[int] = number([114, 114, 114], "[0, 255]", "Of the padding, RGB.", length=3, was="colour")
 
     rules = (
@@ -54,9 +54,9 @@ class LargeScaleJitter(Message):
 class RandomErasing(Message):
     """Fills a rectangle in each object with noise, at random (Zhong et al., 2020; an extension of Boxwright)."""
 
-    probability: float = number(0.5, "[0, 1]", "Chance of doing it, for each object; 0..1.")
-    min_area: float = number(0.02, "[0, 1]", "Least area, as a share of the box's; 0..1.")
-    max_area: float = number(0.2, "[0, 1]", "Largest area, as a share of the box's; 0..1.")
+    probability: float = number(0.5, "[0, 1]", "Chance of doing it, for each object.")
+    min_area: float = number(0.02, "[0, 1]", "Least area, as a share of the box's.")
+    max_area: float = number(0.2, "[0, 1]", "Largest area, as a share of the box's.")
     min_aspect_ratio: float = number(0.3, "[0.01, 1]", "Least height over width; the largest is its inverse.")
 
     rules = (
@@ -68,8 +68,8 @@ class RandomTile(Message):
 
     height: int = number(640, "[1, inf)", "Height of a tile, in pixels; smaller images stay whole.")
     width: int = number(640, "[1, inf)", "Width of a tile, in pixels.")
-    object_probability: float = number(0.75, "[0, 1]", "Chance of a tile that has the centre of some object; 0..1.")
-    min_visible: float = number(0.3, "[0, 1]", "Share of an object's area that must stay visible for it to stay; 0..1.")
+    object_probability: float = number(0.75, "[0, 1]", "Chance of a tile that has the center of some object.")
+    min_visible: float = number(0.3, "[0, 1]", "Share of an object's area that must stay visible for it to stay.")
 
 class DataAnchorSampling(Message):
     """Crops a square in which some object has the size of a random anchor, as for faces (an extension of Boxwright)."""
@@ -85,7 +85,7 @@ class RandomSquarePatch(Message):
     """Crops a square as large as the shorter side or smaller, and resizes it (an extension of Boxwright)."""
 
     size: int = number(1024, "[1, 8192]", "Height and width of the result, in pixels.")
-    min_side: float = number(0.5, "[0, 1]", "Least side of a smaller square, in shorter sides of the image; 0..1.")
+    min_side: float = number(0.5, "[0, 1]", "Least side of a smaller square, in shorter sides of the image.")
     max_side: float = number(1.0, "[0, 1]", "Most side of a smaller square; every other crop is the shorter side.")
 
     rules = (

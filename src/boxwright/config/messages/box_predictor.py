@@ -8,6 +8,8 @@ from boxwright.config.message import Message
 from boxwright.config.messages.hyperparams import Hyperparams
 from boxwright.config.rules import refuse
 
+# Meanings that several fields share.
+DROPOUT_KEEP_PROBABILITY = "Chance that a value survives dropout; 0..1, used only with use_dropout."
 
 class WeightSharedConvolutionalBoxPredictorScoreConverter(Enum):
     """Values of `WeightSharedConvolutionalBoxPredictor.ScoreConverter`."""
@@ -32,8 +34,7 @@ class ConvolutionalBoxPredictor(Message):
     num_layers_before_predictor: int = number(0, "[0, 64]",
         "Number of extra 1x1 convolution layers before the prediction layers.")
     use_dropout: bool = field(True, "Apply dropout before the class prediction layer when training.")
-    dropout_keep_probability: float = number(0.8, "[0, 1]",
-        "Chance that a value survives dropout; 0..1, used only with use_dropout.")
+    dropout_keep_probability: float = number(0.8, "[0, 1]", DROPOUT_KEEP_PROBABILITY)
     kernel_size: int = number(1, "[1, 63]",
         "Side of the prediction kernels, in cells; cut down on maps smaller than it.")
     box_code_size: int = number(4, "[1, 20000]", "Numbers predicted per box; must match the box coder, normally 4.")
@@ -49,8 +50,7 @@ class MaskRCNNBoxPredictor(Message):
 
     fc_hyperparams: Hyperparams | None = field(None, "Settings of the dense layers that predict boxes and classes.")
     use_dropout: bool = field(False, "Apply dropout before the dense layers when training.")
-    dropout_keep_probability: float = number(0.5, "[0, 1]",
-        "Chance that a value survives dropout; 0..1, used only with use_dropout.")
+    dropout_keep_probability: float = number(0.5, "[0, 1]", DROPOUT_KEEP_PROBABILITY)
     box_code_size: int = number(4, "[4, 4]", "Numbers predicted per box: 4.", no_effect="a box has four numbers")
     conv_hyperparams: Hyperparams | None = field(None,
         "Settings of the mask convolutions; needed when masks are predicted.")
@@ -70,9 +70,8 @@ class MaskRCNNBoxPredictor(Message):
         "Convolve mask features first and enlarge them after, instead of the reverse.")
     mask_crop_size: int = number(0, "[0, 512]",
         "Ours: side of a crop of the mask head's own, by RoIAlign; 0 = it sees the box classifier's features.")
-    deconvolve_masks: bool = field(False,
-        "Ours: the paper's layers for pyramids: convolutions, a deconvolution that doubles the size, and a 1x1 "
-        "convolution.")
+    deconvolve_masks: bool = field(False, "Ours: the paper's layers for pyramids: convolutions, a deconvolution that "
+        "doubles the size, and a 1x1 convolution.")
 
     rules = (
         refuse("dropout_keep_probability", "0 would drop everything; use more",
@@ -123,8 +122,7 @@ class WeightSharedConvolutionalBoxPredictor(Message):
     class_prediction_bias_init: float = number(0.0, "(-inf, inf)",
         "Starting bias of the class layer; negative, e.g. -4.6, lowers early scores for focal loss.")
     use_dropout: bool = field(False, "Apply dropout before the class prediction layer when training.")
-    dropout_keep_probability: float = number(0.8, "[0, 1]",
-        "Chance that a value survives dropout; 0..1, used only with use_dropout.")
+    dropout_keep_probability: float = number(0.8, "[0, 1]", DROPOUT_KEEP_PROBABILITY)
     share_prediction_tower: bool = field(False, "Use one tower for both boxes and classes instead of one each.")
     use_depthwise: bool = field(False, "Use depthwise separable convolutions in the head.")
     score_converter: WeightSharedConvolutionalBoxPredictorScoreConverter = field(

@@ -21,7 +21,7 @@ class CaffeDistort(Message):
     )
 
 class RandomExpand(Message):
-    """Places the image on a larger canvas of one colour (an extension of Boxwright)."""
+    """Places the image on a larger canvas of one color (an extension of Boxwright)."""
 
     probability: float = number(0.5, "[0, 1]", "How often.")
     max_ratio: float = number(4.0, "[1, 100]", "Most by which both sides grow.")

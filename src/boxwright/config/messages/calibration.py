@@ -101,11 +101,9 @@ class CalibrationConfig(Message, oneof="calibrator"):
     function_approximation: FunctionApproximation | None = field(None, "One piecewise linear curve for all classes.")
     class_id_function_approximations: ClassIdFunctionApproximations | None = field(None,
         "A piecewise linear curve per class.")
-    sigmoid_calibration: SigmoidCalibration | None = field(None,
-        "One sigmoid for all classes; TF has no builder for it and fails.",
-        note="as its description says; TF's builder stops with an error")
-    class_id_sigmoid_calibrations: ClassIdSigmoidCalibrations | None = field(None,
-        "A sigmoid per class; TF has no builder for it and fails.",
-        note="as its description says; TF's builder stops with an error")
+    sigmoid_calibration: SigmoidCalibration | None = field(None, "One sigmoid for all classes; TF has no builder for "
+        "it and fails.", note="as its description says; TF's builder stops with an error")
+    class_id_sigmoid_calibrations: ClassIdSigmoidCalibrations | None = field(None, "A sigmoid per class; TF has no "
+        "builder for it and fails.", note="as its description says; TF's builder stops with an error")
     temperature_scaling_calibration: TemperatureScalingCalibration | None = field(None,
         "Divide logits by one temperature.")

@@ -19,7 +19,7 @@ class ClassifierBackbone(Message):
         "timm/NAME, or mobilenet_v2, resnet50_v1, resnet101_v1 or resnet152_v1 as Keras has them.",
         values=Values(('mobilenet_v2', 'resnet50_v1', 'resnet101_v1', 'resnet152_v1'), prefix='timm/'))
     pretrained: bool = field(False,
-        "Fetch the weights of timm/NAME when a run starts afresh, once, from Hugging Face's hub.")
+        "Fetch the weights of timm/NAME when a new run starts, once, from Hugging Face's hub.")
     depth_multiplier: float = number(1.0, "(0, 100]", "Factor on the channels of mobilenet_v2.")
     min_depth: int = number(16, "[0, 8192]", "Fewest channels a layer may have after that factor.")
     conv_hyperparams: Hyperparams | None = field(None,

@@ -99,10 +99,9 @@ class EvalConfig(Message, path="eval_config"):
     visualize_groundtruth_boxes: bool = field(False,
         "Draw the ground-truth boxes as well.", no_effect="truth is drawn beside the detections always")
     groundtruth_box_visualization_color: str = field("black",
-        "Color name for drawn ground-truth boxes.", no_effect="each class has a colour of its own")
-    keep_image_id_for_visualization_export: bool = field(False,
-        "Name exported images by their image id instead of a running number.",
-        no_effect="pictures are named by image id always")
+        "Color name for drawn ground-truth boxes.", no_effect="each class has its own color")
+    keep_image_id_for_visualization_export: bool = field(False, "Name exported images by their image id instead of a "
+        "running number.", no_effect="pictures are named by image id always")
     retain_original_images: bool = field(True,
         "Keep the unresized input images, needed to draw detections on them.",
         no_effect="pictures are of the original images always")
@@ -111,10 +110,8 @@ class EvalConfig(Message, path="eval_config"):
         "Report all COCO metrics per class, not only mAP; needs include_metrics_per_category.", refused=LATER)
     super_categories: list[EvalConfigSuperCategoriesEntry] = field([],
         "Groups of classes to report metrics for: group name to comma-separated class names.", refused=LATER)
-    recall_lower_bound: float = number(0.0, "[0, 1]",
-        "Lower end of the recall range for precision-at-recall metrics; 0..1.")
-    recall_upper_bound: float = number(1.0, "[0, 1]",
-        "Upper end of the recall range for precision-at-recall metrics; 0..1.")
+    recall_lower_bound: float = number(0.0, "[0, 1]", "Lower end of the recall range for precision-at-recall metrics.")
+    recall_upper_bound: float = number(1.0, "[0, 1]", "Upper end of the recall range for precision-at-recall metrics.")
     retain_original_image_additional_channels: bool = field(False,
         "Keep the unresized extra image channels as well.", no_effect="only three channels are read")
     force_no_resize: bool = field(False,
@@ -125,9 +122,8 @@ class EvalConfig(Message, path="eval_config"):
     keypoint_edge: list[KeypointEdge] = field([], "Keypoint pairs to join by lines in visualizations.")
     skip_predictions_for_unlabeled_class: bool = field(False,
         "In COCO metrics, skip detections of classes not annotated for the image.", refused=LATER)
-    image_classes_field_map_empty_to_ones: bool = field(True,
-        "Treat an empty image-level class list as all classes annotated.",
-        no_effect="classes that were verified are read as they are")
+    image_classes_field_map_empty_to_ones: bool = field(True, "Treat an empty image-level class list as all classes "
+        "annotated.", no_effect="classes that were verified are read as they are")
 
     rules = (
         ordered("recall_lower_bound", "recall_upper_bound"),

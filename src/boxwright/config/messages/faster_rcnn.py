@@ -65,20 +65,17 @@ class FasterRcnnFeatureExtractor(Message):
         "Backbone name, such as faster_rcnn_resnet50_keras, or timm/NAME with a pyramid.",
         values=Values(FASTER_RCNN_EXTRACTORS, prefix='timm/', refused=_OTHER_EXTRACTORS))
     pretrained: bool = field(False,
-        "Fetch the weights of timm/NAME when a run starts afresh, once, from Hugging Face's hub (an extension of "
-        "Boxwright).")
+        "Ours: fetch the weights of timm/NAME when a new run starts, once, from Hugging Face's hub.")
     first_stage_features_stride: int = number(16, "[1, 64]",
         "Image pixels per cell of the RPN feature map; 8 or 16, of pyramids without effect.")
     batch_norm_trainable: bool = field(False,
         "Train batch-norm layers in the backbone; false freezes them, best with small batches.")
     conv_hyperparams: Hyperparams | None = field(None,
         "Settings for layers added on the backbone, and for the backbone itself if overridden.")
-    override_base_feature_extractor_hyperparams: bool = field(False,
-        "Apply conv_hyperparams to the backbone layers too, replacing their own defaults.",
-        note="of a backbone of timm's only the penalty on kernels")
-    pad_to_multiple: int = field(32,
-        "Pad the input so its height and width are multiples of this, px; for FPN backbones.",
-        no_effect="TensorFlow does not hand it on: pyramids pad to 32, others never")
+    override_base_feature_extractor_hyperparams: bool = field(False, "Apply conv_hyperparams to the backbone layers "
+        "too, replacing their own defaults.", note="of a backbone of timm's only the penalty on kernels")
+    pad_to_multiple: int = field(32, "Pad the input so its height and width are multiples of this, px; for FPN "
+        "backbones.", no_effect="TensorFlow does not hand it on: pyramids pad to 32, others never")
     fpn: FeaturePyramidNetworks | None = field(None, "Feature pyramid settings, for backbones with an FPN.")
     pyramid: PyramidVariant = field(PyramidVariant.TENSORFLOW,
         "Ours: TENSORFLOW as its Keras code; SUBSAMPLED as the paper: every level smoothed without activation, sums "
@@ -96,7 +93,7 @@ class RoiAlign(Message):
     """How proposals are cropped, other than TensorFlow does: RoIAlign of Mask R-CNN (an extension of Boxwright)."""
 
     samples: int = number(2, "[1, 16]", "Samples of each cell in y and in x, which are averaged.")
-    aligned: bool = field(True, "Pixels have their centres half a pixel in; false as torchvision's detectors have it.")
+    aligned: bool = field(True, "Pixel centers are at half pixels; false as in torchvision's detectors.")
     num_levels: int = number(4, "[1, 16]",
         "How many levels are cropped from, the finest first; a side of 224 pixels has level 4 (the paper's).")
 
@@ -144,11 +141,11 @@ class FasterRcnn(Message):
     first_stage_box_predictor_depth: int = number(512, "[1, 8192]", "Output channels of the RPN convolution.")
     first_stage_minibatch_size: int = number(256, "[1, 1000000]", "Anchors sampled per image to compute the RPN loss.")
     first_stage_positive_balance_fraction: float = number(0.5, "[0, 1]",
-        "Largest share of positive anchors in the RPN sample; 0..1.")
+        "Largest share of positive anchors in the RPN sample.")
     first_stage_nms_score_threshold: float = number(0.0, "(-inf, inf)",
         "Only proposals with objectness above this enter NMS; 0 keeps nearly all.")
     first_stage_nms_iou_threshold: float = number(0.7, "[0, 1]",
-        "Proposals overlapping a better one by more than this IoU are dropped; 0..1.")
+        "Proposals overlapping a better one by more than this IoU are dropped.")
     first_stage_max_proposals: int = number(300, "[1, 100000]",
         "Most proposals kept per image after NMS; when training, at least second_stage_batch_size.")
     first_stage_localization_loss_weight: float = number(1.0, "[0, inf)", "Multiplier on the RPN box regression loss.")
@@ -162,7 +159,7 @@ class FasterRcnn(Message):
     second_stage_batch_size: int = number(64, "[1, 100000]",
         "Proposals sampled per image for the second-stage loss; at most first_stage_max_proposals.")
     second_stage_balance_fraction: float = number(0.25, "[0, 1]",
-        "Largest share of positive proposals in the second-stage sample; 0..1.")
+        "Largest share of positive proposals in the second-stage sample.")
     second_stage_post_processing: PostProcessing | None = field(None,
         "Score conversion and NMS that turn head outputs into detections.")
     second_stage_localization_loss_weight: float = number(1.0, "[0, inf)",
@@ -175,9 +172,8 @@ class FasterRcnn(Message):
         "If set, only the hardest proposals contribute to the second-stage loss.")
     second_stage_classification_loss: ClassificationLoss | None = field(None,
         "Class loss of the second stage; softmax when unset.")
-    inplace_batchnorm_update: bool = field(False,
-        "Update batch-norm averages inside the forward pass; Faster R-CNN accepts only false.",
-        refused="TensorFlow 2 refuses it, too; remove the line")
+    inplace_batchnorm_update: bool = field(False, "Update batch-norm averages inside the forward pass; Faster R-CNN "
+        "accepts only false.", refused="TensorFlow 2 refuses it, too; remove the line")
     use_matmul_crop_and_resize: bool = field(False,
         "Crop proposals by matrix products instead of the crop-and-resize op.")
     clip_anchors_to_image: bool = field(False,
@@ -192,18 +188,15 @@ class FasterRcnn(Message):
     use_static_shapes: bool = field(False,
         "Keep all tensor shapes fixed during training, padding where needed.",
         note="in training, proposals that overlap by exactly the threshold are dropped, too")
-    resize_masks: bool = field(True,
-        "Resize ground-truth masks together with the image; false leaves them at their own size.",
-        no_effect="masks are resized with their image as it is read")
+    resize_masks: bool = field(True, "Resize ground-truth masks together with the image; false leaves them at their "
+        "own size.", no_effect="masks are resized with their image as it is read")
     use_static_shapes_for_eval: bool = field(False,
         "Also keep shapes fixed in evaluation when use_static_shapes is on.",
         no_effect="the exporter's models have dynamic shapes, and so has evaluation here")
-    use_partitioned_nms_in_first_stage: bool = field(True,
-        "Use the tiled NMS algorithm for proposals; only used with static shapes.",
-        no_effect="the same proposals in another order of work")
-    return_raw_detections_during_predict: bool = field(False,
-        "Also return decoded boxes before NMS from the predict step.",
-        no_effect="the postprocessor's decode() always gives them")
+    use_partitioned_nms_in_first_stage: bool = field(True, "Use the tiled NMS algorithm for proposals; only used with "
+        "static shapes.", no_effect="the same proposals in another order of work")
+    return_raw_detections_during_predict: bool = field(False, "Also return decoded boxes before NMS from the predict "
+        "step.", no_effect="the postprocessor's decode() always gives them")
     use_combined_nms_in_first_stage: bool = field(False,
         "Use the fused TensorFlow combined NMS op for proposals.",
         note="proposals outside the image are turned inside out rather than dropped, as TensorFlow does")
@@ -212,11 +205,11 @@ class FasterRcnn(Message):
     context_config: Context | None = field(None,
         "If set, builds Context R-CNN, which attends to features from other frames.", refused=_CONTEXT)
     first_stage_box_coder: BoxCoder | None = field(None,
-        "Ours: how the RPN's boxes are encoded; without, faster_rcnn_box_coder's defaults.")
+        "Ours: how the RPN's boxes are encoded; default: faster_rcnn_box_coder's defaults.")
     first_stage_localization_loss: LocalizationLoss | None = field(None,
-        "Ours: box loss of the RPN; without, smooth L1.")
+        "Ours: box loss of the RPN; default: smooth L1.")
     second_stage_localization_loss: LocalizationLoss | None = field(None,
-        "Ours: box loss of the second stage; without, smooth L1.")
+        "Ours: box loss of the second stage; default: smooth L1.")
     first_stage_low_quality_matches: LowQualityMatches = field(LowQualityMatches.FORCED,
         "Ours: FORCED: the anchor most like a box is its (TensorFlow); OWN: it is matched to the box that it is most "
         "like itself, and so are anchors that tie (Detectron, torchvision, kerod).")
@@ -226,16 +219,15 @@ class FasterRcnn(Message):
     first_stage_keep_crossing_anchors: bool = field(False,
         "Ours: anchors that cross the border are neither discarded nor clipped.")
     level_proposals: LevelProposals | None = field(None,
-        "Ours: choose proposals level by level; without, among all anchors, as TensorFlow does.")
+        "Ours: choose proposals level by level; default: among all anchors, as TensorFlow does.")
     add_groundtruth_boxes: bool = field(False,
         "Ours: in training groundtruth boxes are among the proposals, as in the paper's code.")
     second_stage_clip_first: bool = field(False,
         "Ours: detections are clipped to the image before they suppress others (torchvision, kerod); false: after.")
-    normalize_by_weights: bool = field(False,
-        "Ours: an image's losses are divided by the sum of the weights of what was sampled, and objectness counts by "
-        "weight, too (kerod); false: by their number, and not.")
+    normalize_by_weights: bool = field(False, "Ours: an image's losses are divided by the sum of the weights of what "
+        "was sampled, and objectness counts by weight, too (kerod); false: by their number, and not.")
     roi_align: RoiAlign | None = field(None,
-        "Ours: crop by RoIAlign to initial_crop_size; without, by crop_and_resize and a max pool.")
+        "Ours: crop by RoIAlign to initial_crop_size; default: by crop_and_resize and a max pool.")
 
     rules = (
         refuse("initial_crop_size", "expected at least 1; it is the side of a proposal's crop, such as 14",

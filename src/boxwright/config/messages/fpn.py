@@ -26,9 +26,8 @@ class BidirectionalFeaturePyramidNetworks(Message):
         "How a node merges its inputs: fast_attention, attention, weighted_sum or sum.",
         values=Values(('fast_attention', 'attention', 'weighted_sum', 'sum')),
         note="attention computes what sum does, as in TF, whose softmax runs over one element")
-    use_native_resize_op: bool = field(False,
-        "Upsample with TensorFlow's nearest resize op instead of the tiled reshape.",
-        no_effect="the same pixels by another operation")
+    use_native_resize_op: bool = field(False, "Upsample with TensorFlow's nearest resize op instead of the tiled "
+        "reshape.", no_effect="the same pixels by another operation")
 
     rules = (
         refuse("num_iterations", "expected at least 1, found {num_iterations}", when=lambda c: c.num_iterations < 1),

@@ -101,9 +101,8 @@ class Hyperparams(Message):
     initializer: Initializer | None = field(None, "How the layer weights start.")
     activation: HyperparamsActivation = field(HyperparamsActivation.RELU,
         "Activation function applied after each layer; NONE for linear.")
-    batch_norm: BatchNorm | None = field(None,
-        "Put batch normalization after each layer; no normalization if all three norm fields are unset.",
-        oneof="normalizer_oneof")
+    batch_norm: BatchNorm | None = field(None, "Put batch normalization after each layer; no normalization if all "
+        "three norm fields are unset.", oneof="normalizer_oneof")
     sync_batch_norm: BatchNorm | None = field(None,
         "As batch_norm, with statistics shared across all replicas.", oneof="normalizer_oneof")
     group_norm: GroupNorm | None = field(None,

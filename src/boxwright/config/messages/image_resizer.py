@@ -34,9 +34,8 @@ class KeepAspectRatioResizer(Message):
     convert_to_grayscale: bool = field(False, "Convert the resized image to a single grayscale channel.")
     per_channel_pad_value: list[float] = number([], "(-inf, inf)",
         "Pixel value used for padding, one per channel; 0 for each when unset.", length=3)
-    half_pixel_centers: bool = field(False,
-        "Ours: resize bilinearly between pixels' centres, and cut sides off to whole pixels, as torchvision and kerod "
-        "do; false as TensorFlow does.")
+    half_pixel_centers: bool = field(False, "Ours: resize bilinearly between pixel centers, and cut sides off to "
+        "whole pixels, as torchvision and kerod do; false as TensorFlow does.")
 
     rules = (
         ordered("min_dimension", "max_dimension"),

@@ -70,9 +70,8 @@ class WiderFaceInputReader(Message):
     annotations: str = field("", "The text file, such as wider_face_train_bbx_gt.txt or label.txt.")
     image_folder: str = field("",
         "Folder of the events' folders; default: WIDER_train/images or WIDER_val/images beside its folder.")
-    subsets: str = field("",
-        "Folder of the evaluation tool's lists of easy, medium and hard faces (its ground_truth), which "
-        "wider_face_metrics needs; default: none.")
+    subsets: str = field("", "Folder of the evaluation tool's lists of easy, medium and hard faces (its ground_truth), "
+        "which wider_face_metrics needs; default: none.")
     allow_paths_outside: bool = field(False, "Whether a path may lead out of image_folder, absolute or by '..'.")
 
 class FddbInputReader(Message):
@@ -143,9 +142,8 @@ class InputReader(Message):
         "Read track ids, which link the same object across frames.", no_effect=BOXES_ONLY)
     load_keypoint_depth_features: bool = field(False,
         "Read keypoint depths and their weights from the examples.", no_effect=BOXES_ONLY)
-    use_display_name: bool = field(False,
-        "Match class texts in the data to display_name instead of name in the label map.",
-        no_effect="class texts are looked up by name and by display name")
+    use_display_name: bool = field(False, "Match class texts in the data to display_name instead of name in the label "
+        "map.", no_effect="class texts are looked up by name and by display name")
     include_source_id: bool = field(False,
         "Pass each image's source id on as a feature of the model input.", no_effect="samples carry their id always")
     input_type: InputType = field(InputType.TF_EXAMPLE,
@@ -162,28 +160,26 @@ class InputReader(Message):
         refused="not supported; use tf_record_input_reader, coco_input_reader or voc_input_reader")
     sample_from_datasets_weights: list[float] = number([], "[0, inf)",
         "Relative sampling weight of each input path; empty = read all paths together.")
-    expand_labels_hierarchy: bool = field(False,
-        "Also label each object with the ancestors of its class, as given in the label map.",
-        refused="not supported; use tf_record_input_reader, coco_input_reader or voc_input_reader")
+    expand_labels_hierarchy: bool = field(False, "Also label each object with the ancestors of its class, as given in "
+        "the label map.", refused="not supported; use tf_record_input_reader, coco_input_reader or voc_input_reader")
     coco_input_reader: CocoInputReader | None = field(None,
-        "COCO annotations and a folder of images (an extension of Boxwright).", oneof="input_reader")
+        "Ours: COCO annotations and a folder of images.", oneof="input_reader")
     voc_input_reader: VocInputReader | None = field(None,
-        "A Pascal VOC folder and an image set (an extension of Boxwright).", oneof="input_reader")
+        "Ours: A Pascal VOC folder and an image set.", oneof="input_reader")
     yolo_input_reader: YoloInputReader | None = field(None,
-        "A data.yaml and YOLO's text labels (an extension of Boxwright).", oneof="input_reader")
+        "Ours: A data.yaml and YOLO's text labels.", oneof="input_reader")
     open_images_input_reader: OpenImagesInputReader | None = field(None,
-        "Open Images' CSV annotations and a folder of images (an extension of Boxwright).", oneof="input_reader")
+        "Ours: open Images' CSV annotations and a folder of images.", oneof="input_reader")
     wider_face_input_reader: WiderFaceInputReader | None = field(None,
-        "WIDER FACE's annotations and its folders of images (an extension of Boxwright).", oneof="input_reader")
+        "Ours: WIDER FACE's annotations and its folders of images.", oneof="input_reader")
     fddb_input_reader: FddbInputReader | None = field(None,
-        "FDDB's lists of ellipses and its folder of images (an extension of Boxwright).", oneof="input_reader")
-    sample_list: str = field("",
-        "A file that lists which samples to take, as boxwright init splits data; empty for all (an extension of "
-        "Boxwright; docs/data.md).")
+        "Ours: FDDB's lists of ellipses and its folder of images.", oneof="input_reader")
+    sample_list: str = field("", "A file that lists which samples to take, as boxwright init splits data; empty for "
+        "all (an extension of Boxwright; docs/data.md).")
     class_weight: list[ClassWeight] = field([],
-        "How much the objects of some classes count; 1 for classes not named (an extension of Boxwright).")
+        "Ours: how much the objects of some classes count; 1 for classes not named.")
     group_by_aspect_ratio: bool = field(False,
-        "Make batches of upright images and batches of wide ones, so that less is padding (an extension of Boxwright).")
+        "Ours: make batches of upright images and batches of wide ones, so that less is padding.")
 
     rules = (
         any_of("input_reader"),

@@ -32,9 +32,8 @@ class StringIntLabelMapItem(Message):
         "Ids of the more general classes above this one.", no_effect="only read with expand_labels_hierarchy")
     descendant_ids: list[int] = field([],
         "Ids of the more specific classes below this one.", no_effect="only read with expand_labels_hierarchy")
-    frequency: LVISFrequency = field(LVISFrequency.UNSPECIFIED,
-        "LVIS frequency group of the class: FREQUENT, COMMON, RARE or UNSPECIFIED.",
-        no_effect="only read by the LVIS evaluator")
+    frequency: LVISFrequency = field(LVISFrequency.UNSPECIFIED, "LVIS frequency group of the class: FREQUENT, COMMON, "
+        "RARE or UNSPECIFIED.", no_effect="only read by the LVIS evaluator")
     instance_count: int = field(0,
         "Number of annotated objects of this class in the data set (LVIS).",
         no_effect="only read by the LVIS evaluator")

@@ -8,6 +8,8 @@ from boxwright.config.message import Message
 from boxwright.config.reasons import PER_ANCHOR
 from boxwright.config.rules import excludes, refuse
 
+# Meanings that several fields share.
+ANCHORWISE_OUTPUT = "Old switch for one loss value per anchor; losses now always work that way."
 
 class HardExampleMinerLossType(Enum):
     """Values of `HardExampleMiner.LossType`."""
@@ -27,8 +29,7 @@ class HardExampleMiner(Message):
     """Keeps only the examples with the highest loss, after NMS on their boxes."""
 
     num_hard_examples: int = field(64, "Most examples kept per image; 0 or less keeps all that survive NMS.")
-    iou_threshold: float = number(0.7, "[0, 1]",
-        "Examples overlapping a harder one by more than this IoU are dropped; 0..1.")
+    iou_threshold: float = number(0.7, "[0, 1]", "Examples overlapping a harder one by more than this IoU are dropped.")
     loss_type: HardExampleMinerLossType = field(HardExampleMinerLossType.BOTH,
         "Loss used to rank examples: CLASSIFICATION, LOCALIZATION or BOTH.")
     max_negatives_per_positive: int = number(0, "[0, inf)",
@@ -39,39 +40,33 @@ class HardExampleMiner(Message):
 class WeightedSigmoidClassificationLoss(Message):
     """Sigmoid cross-entropy computed per class."""
 
-    anchorwise_output: bool = field(False,
-        "Old switch for one loss value per anchor; losses now always work that way.", no_effect=PER_ANCHOR)
+    anchorwise_output: bool = field(False, ANCHORWISE_OUTPUT, no_effect=PER_ANCHOR)
 
 class WeightedSoftmaxClassificationLoss(Message):
     """Softmax cross-entropy over classes."""
 
-    anchorwise_output: bool = field(False,
-        "Old switch for one loss value per anchor; losses now always work that way.", no_effect=PER_ANCHOR)
+    anchorwise_output: bool = field(False, ANCHORWISE_OUTPUT, no_effect=PER_ANCHOR)
     logit_scale: float = number(1.0, "(0, inf)",
         "Predicted logits are divided by this before the softmax; above 1 softens, never 0.")
 
 class WeightedSoftmaxClassificationAgainstLogitsLoss(Message):
     """Softmax cross-entropy against targets that are logits."""
 
-    anchorwise_output: bool = field(False,
-        "Old switch for one loss value per anchor; losses now always work that way.", no_effect=PER_ANCHOR)
+    anchorwise_output: bool = field(False, ANCHORWISE_OUTPUT, no_effect=PER_ANCHOR)
     logit_scale: float = number(1.0, "(0, inf)",
         "Predicted and target logits are divided by this before the softmax; never 0.")
 
 class BootstrappedSigmoidClassificationLoss(Message):
     """Sigmoid cross-entropy that partly trusts the model over noisy labels."""
 
-    alpha: float = number(0.0, "[0, 1]",
-        "Weight of the label in the mixed target, the prediction gets 1 - alpha; 0..1.")
+    alpha: float = number(0.0, "[0, 1]", "Weight of the label in the mixed target, the prediction gets 1 - alpha.")
     hard_bootstrap: bool = field(False, "Round the prediction to 0 or 1 before mixing it in.")
-    anchorwise_output: bool = field(False,
-        "Old switch for one loss value per anchor; losses now always work that way.", no_effect=PER_ANCHOR)
+    anchorwise_output: bool = field(False, ANCHORWISE_OUTPUT, no_effect=PER_ANCHOR)
 
 class SigmoidFocalClassificationLoss(Message):
     """Sigmoid focal loss: cross-entropy that plays down easy examples."""
 
-    anchorwise_output: bool = field(False,
-        "Old switch for one loss value per anchor; losses now always work that way.", no_effect=PER_ANCHOR)
+    anchorwise_output: bool = field(False, ANCHORWISE_OUTPUT, no_effect=PER_ANCHOR)
     gamma: float = number(2.0, "[0, inf)",
         "Focusing power; larger ignores easy examples more, 0 gives plain cross-entropy.")
     alpha: float = number(0.0, "(-inf, inf)",
@@ -110,16 +105,14 @@ class ClassificationLoss(Message, oneof="classification_loss"):
 class WeightedL2LocalizationLoss(Message):
     """Half squared error on the box codes, weighted per anchor."""
 
-    anchorwise_output: bool = field(False,
-        "Old switch for a per-anchor instead of a summed loss; current losses are always per anchor.",
-        no_effect=PER_ANCHOR)
+    anchorwise_output: bool = field(False, "Old switch for a per-anchor instead of a summed loss; current losses are "
+        "always per anchor.", no_effect=PER_ANCHOR)
 
 class WeightedSmoothL1LocalizationLoss(Message):
     """Huber loss on the box codes, weighted per anchor."""
 
-    anchorwise_output: bool = field(False,
-        "Old switch for a per-anchor instead of a summed loss; current losses are always per anchor.",
-        no_effect=PER_ANCHOR)
+    anchorwise_output: bool = field(False, "Old switch for a per-anchor instead of a summed loss; current losses are "
+        "always per anchor.", no_effect=PER_ANCHOR)
     delta: float = number(1.0, "(0, inf)", "Absolute error at which the loss turns from quadratic to linear.")
 
 class WeightedIOULocalizationLoss(Message):
@@ -157,9 +150,8 @@ class LossEqualizationLoss(Message, name="Loss.EqualizationLoss"):
 
     weight: float = field(0.0,
         "Multiplier on the equalization loss; 0 turns it off.", no_effect="TF stores it and never reads it")
-    exclude_prefixes: list[str] = field([],
-        "Ops whose names start with one of these prefixes are left out of the equalization loss.",
-        no_effect="TF stores it and never reads it")
+    exclude_prefixes: list[str] = field([], "Ops whose names start with one of these prefixes are left out of the "
+        "equalization loss.", no_effect="TF stores it and never reads it")
 
 class Loss(Message):
     """Training losses of a detector, their weights and their example selection."""
@@ -172,9 +164,8 @@ class Loss(Message):
     localization_weight: float = number(1.0, "[0, inf)", "Multiplier on the localization loss.")
     random_example_sampler: RandomExampleSampler | None = field(None,
         "Sample a random subset of anchors for the loss; runs before hard example mining.")
-    equalization_loss: LossEqualizationLoss | None = field(None,
-        "Settings of the SSD equalization loss, an added penalty; off at weight 0.",
-        no_effect="TF stores it and never reads it")
+    equalization_loss: LossEqualizationLoss | None = field(None, "Settings of the SSD equalization loss, an added "
+        "penalty; off at weight 0.", no_effect="TF stores it and never reads it")
     expected_loss_weights: LossExpectedLossWeights = field(LossExpectedLossWeights.NONE,
         "Reweight anchors of the class loss: NONE, EXPECTED_SAMPLING, REWEIGHTING_UNMATCHED_ANCHORS.",
         note="as its description says; the functions that it names are not in TF's public code")

@@ -61,4 +61,4 @@ class Matcher(Message, oneof="matcher_oneof"):
     bipartite_matcher: BipartiteMatcher | None = field(None,
         "Pair boxes and anchors one to one, greedily by similarity.")
     bipartite_argmax_matcher: BipartiteArgmaxMatcher | None = field(None,
-        "Both: one anchor a box first, then thresholds, as SSD's authors (an extension of Boxwright).")
+        "Ours: both: one anchor a box first, then thresholds, as SSD's authors.")

@@ -79,17 +79,16 @@ class RMSPropOptimizer(Message):
     """Settings of the RMSProp optimizer."""
 
     learning_rate: LearningRate | None = field(None, "Learning-rate schedule of this optimizer.")
-    momentum_optimizer_value: float = number(0.9, "[0, 1]", "Momentum coefficient; 0..1.")
-    decay: float = number(0.9, "[0, inf)",
-        "With a TF1 extractor the decay of the average of squares; with others, as TF2 reads it, the rate is divided "
-        "by 1 + decay × step.")
+    momentum_optimizer_value: float = number(0.9, "[0, 1]", "Momentum coefficient.")
+    decay: float = number(0.9, "[0, inf)", "With a TF1 extractor the decay of the average of squares; with others, as "
+        "TF2 reads it, the rate is divided by 1 + decay × step.")
     epsilon: float = number(1.0, "[0, inf)", "Small constant in the denominator that keeps the division stable.")
 
 class MomentumOptimizer(Message):
     """Settings of SGD with momentum."""
 
     learning_rate: LearningRate | None = field(None, "Learning-rate schedule of this optimizer.")
-    momentum_optimizer_value: float = number(0.9, "[0, 1]", "Momentum coefficient; 0..1.")
+    momentum_optimizer_value: float = number(0.9, "[0, 1]", "Momentum coefficient.")
 
 class AdamOptimizer(Message):
     """Settings of the Adam optimizer."""
@@ -113,8 +112,7 @@ class Optimizer(Message):
     rms_prop_optimizer: RMSPropOptimizer | None = field(None, "Train with RMSProp.", oneof="optimizer")
     momentum_optimizer: MomentumOptimizer | None = field(None, "Train with SGD plus momentum.", oneof="optimizer")
     adam_optimizer: AdamOptimizer | None = field(None, "Train with Adam.", oneof="optimizer")
-    adamw_optimizer: AdamWOptimizer | None = field(None,
-        "Train with AdamW (an extension of Boxwright).", oneof="optimizer")
+    adamw_optimizer: AdamWOptimizer | None = field(None, "Ours: train with AdamW.", oneof="optimizer")
     use_moving_average: bool = field(True, "Also keep an exponential moving average of the weights during training.")
     moving_average_decay: float = number(0.9999, "[0, 1]",
         "Share of the old average kept at each step; 0..1, close to 1 = slow average.")

@@ -33,19 +33,16 @@ class DetectionModel(Message, oneof="model", path="model"):
     experimental_model: ExperimentalModel | None = field(None,
         "Use a model builder registered in code under a name.", refused=OTHER_FAMILY)
     center_net: CenterNet | None = field(None, "Use an anchor-free CenterNet model.", refused=OTHER_FAMILY)
-    refinedet: RefineDet | None = field(None, "Use a single-shot refinement detector (an extension of Boxwright).")
-    srn: Srn | None = field(None, "Use a selective refinement network (an extension of Boxwright).")
-    align_det: AlignDet | None = field(None,
-        "Use a one-stage detector with an aligned second step (an extension of Boxwright).")
+    refinedet: RefineDet | None = field(None, "Ours: use a single-shot refinement detector.")
+    srn: Srn | None = field(None, "Ours: use a selective refinement network.")
+    align_det: AlignDet | None = field(None, "Ours: use a one-stage detector with an aligned second step.")
 
 class TrainEvalPipelineConfig(Message, path=""):
     """Whole pipeline.config: the model, how it is trained and evaluated, and its data."""
 
-    preset: str = field("",
-        "Name of a configuration that comes with Boxwright, which this one changes (an extension of Boxwright; "
-        "docs/configuration.md).")
-    num_classes: UInt32 = number(0, "[0, 100000]",
-        "num_classes of the model, whatever its family (an extension of Boxwright).")
+    preset: str = field("", "Name of a configuration that comes with Boxwright, which this one changes (an extension "
+        "of Boxwright; docs/configuration.md).")
+    num_classes: UInt32 = number(0, "[0, 100000]", "Ours: num_classes of the model, whatever its family.")
     model: DetectionModel | None = field(None,
         "The detection model: architecture, anchors, losses and post-processing.")
     train_config: TrainConfig | None = field(None,
@@ -74,7 +71,7 @@ class TrainEvalPipelineConfig(Message, path=""):
 
     @property
     def notes(self) -> list[str]:
-        """What was decided as the configuration was read, in sentences for whoever wrote it."""
+        """Decisions made while the configuration was read, in sentences for the user."""
         return self.__dict__.setdefault("_notes", [])  # type: ignore[no-any-return]
 
 

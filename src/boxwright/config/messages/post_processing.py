@@ -20,8 +20,7 @@ class BatchNonMaxSuppression(Message):
     """Score filtering and non-maximum suppression (NMS) of decoded boxes."""
 
     score_threshold: float = number(0.0, "(-inf, inf)", "Only boxes scoring above this enter NMS.")
-    iou_threshold: float = number(0.6, "[0, 1]",
-        "Boxes overlapping a kept box by more than this IoU are dropped; 0..1.")
+    iou_threshold: float = number(0.6, "[0, 1]", "Boxes overlapping a kept box by more than this IoU are dropped.")
     max_detections_per_class: int = number(100, "[0, inf)", "Most boxes kept per class and image.")
     max_total_detections: int = number(100, "[0, inf)", "Most boxes kept per image over all classes.")
     use_static_shapes: bool = field(False, "Pad NMS results to a fixed size.")

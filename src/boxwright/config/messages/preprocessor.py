@@ -25,6 +25,14 @@ from boxwright.config.messages.caffe_augmentation import (
 from boxwright.config.messages.center_net import RandomJitterBoxesJitterMode
 from boxwright.config.rules import excludes, ordered, refuse, together
 
+# Meanings that several fields share.
+OVERLAP_THRESH = "Boxes with less than this fraction of their area inside the crop are dropped; 0..1."
+RANDOM_COEF = "Probability of leaving the image unchanged; 0 = always apply, 1 = never."
+PAD_COLOR = "RGB fill value of the padding, three numbers in image pixel units; unset = mean image color."
+MIN_ASPECT_RATIO = "Smallest width/height ratio the crop may have; the default 0 is invalid, so set it."
+MAX_ASPECT_RATIO = "Largest width/height ratio the crop may have; the default 0 is invalid, so set it."
+MIN_AREA = "Smallest crop area as a fraction of the image area; the default 0 is invalid, so set it."
+MAX_AREA = "Largest crop area as a fraction of the image area; the default 0 is invalid, so set it."
 
 class ResizeImageMethod(Enum):
     """Values of `ResizeImage.Method`."""
@@ -53,7 +61,7 @@ class RandomHorizontalFlip(Message):
 
     keypoint_flip_permutation: list[int] = field([],
         "Keypoint order to apply after the flip (index of the mirrored keypoint, one entry per keypoint).")
-    probability: float = number(0.5, "[0, 1]", "Chance of flipping an image; 0..1.")
+    probability: float = number(0.5, "[0, 1]", "Chance of flipping an image.")
 
 class RandomPixelValueScale(Message):
     """Multiplies every pixel value by its own random factor and clips the result to the pixel range."""
@@ -80,7 +88,7 @@ class RandomImageScale(Message):
 class RandomRGBtoGray(Message):
     """Randomly turns the image gray while keeping three channels."""
 
-    probability: float = number(0.1, "[0, 1]", "Chance of converting an image to gray; 0..1.")
+    probability: float = number(0.1, "[0, 1]", "Chance of converting an image to gray.")
 
 class RandomAdjustBrightness(Message):
     """Adds a random brightness offset to the image."""
@@ -135,17 +143,14 @@ class RandomJitterBoxes(Message):
 class RandomCropImage(Message):
     """Randomly crops the image and keeps the boxes that remain sufficiently inside."""
 
-    min_object_covered: float = number(1.0, "[0, 1]",
-        "Crop must contain at least this fraction of some box's area; 0..1.")
+    min_object_covered: float = number(1.0, "[0, 1]", "Crop must contain at least this fraction of some box's area.")
     min_aspect_ratio: float = number(0.75, "(0, inf)", "Smallest width/height ratio the crop may have.")
     max_aspect_ratio: float = number(1.33, "(0, inf)", "Largest width/height ratio the crop may have.")
     min_area: float = number(0.1, "(0, 1]", "Smallest crop area as a fraction of the image area.")
     max_area: float = number(1.0, "(0, 1]", "Largest crop area as a fraction of the image area.")
-    overlap_thresh: float = number(0.3, "[0, inf)",
-        "Boxes with less than this fraction of their area inside the crop are dropped; 0..1.")
+    overlap_thresh: float = number(0.3, "[0, inf)", OVERLAP_THRESH)
     clip_boxes: bool = field(True, "Cut boxes at the crop border; false keeps their full extent, beyond the crop.")
-    random_coef: float = number(0.0, "[0, inf)",
-        "Probability of leaving the image unchanged; 0 = always apply, 1 = never.")
+    random_coef: float = number(0.0, "[0, inf)", RANDOM_COEF)
 
     rules = (
         ordered("min_aspect_ratio", "max_aspect_ratio"), ordered("min_area", "max_area"),
@@ -164,8 +169,7 @@ class RandomPadImage(Message):
         "Largest padded height in pixels; unset = twice the image height; set with max_image_width.")
     max_image_width: int = number(0, "[0, inf)",
         "Largest padded width in pixels; unset = twice the image width; set with max_image_height.")
-    pad_color: list[float] = field([],
-        "RGB fill value of the padding, three numbers in image pixel units; unset = mean image color.", length=3)
+    pad_color: list[float] = field([], PAD_COLOR, length=3)
 
     rules = (
         together("min_image_height", "min_image_width"), together("max_image_height", "max_image_width"),
@@ -174,23 +178,19 @@ class RandomPadImage(Message):
 class RandomCropPadImage(Message):
     """Randomly crops the image, then pads the crop to a random larger size."""
 
-    min_object_covered: float = number(1.0, "[0, 1]",
-        "Crop must contain at least this fraction of some box's area; 0..1.")
+    min_object_covered: float = number(1.0, "[0, 1]", "Crop must contain at least this fraction of some box's area.")
     min_aspect_ratio: float = number(0.75, "(0, inf)", "Smallest width/height ratio the crop may have.")
     max_aspect_ratio: float = number(1.33, "(0, inf)", "Largest width/height ratio the crop may have.")
     min_area: float = number(0.1, "(0, 1]", "Smallest crop area as a fraction of the image area.")
     max_area: float = number(1.0, "(0, 1]", "Largest crop area as a fraction of the image area.")
-    overlap_thresh: float = number(0.3, "[0, inf)",
-        "Boxes with less than this fraction of their area inside the crop are dropped; 0..1.")
+    overlap_thresh: float = number(0.3, "[0, inf)", OVERLAP_THRESH)
     clip_boxes: bool = field(True, "Cut boxes at the crop border; false keeps their full extent, beyond the crop.")
-    random_coef: float = number(0.0, "[0, 1]",
-        "Probability of leaving the image unchanged; 0 = always apply, 1 = never.")
+    random_coef: float = number(0.0, "[0, 1]", RANDOM_COEF)
     min_padded_size_ratio: list[float] = number([], "(0, inf)",
         "Smallest padded size relative to the input image, two numbers: height, width.", length=2)
     max_padded_size_ratio: list[float] = number([], "(0, inf)",
         "Largest padded size relative to the input image, two numbers: height, width.", length=2)
-    pad_color: list[float] = field([],
-        "RGB fill value of the padding, three numbers in image pixel units; unset = mean image color.", length=3)
+    pad_color: list[float] = field([], PAD_COLOR, length=3)
 
     rules = (
         ordered("min_aspect_ratio", "max_aspect_ratio"), ordered("min_area", "max_area"),
@@ -202,8 +202,7 @@ class RandomCropToAspectRatio(Message):
     """Crops the largest window of a given aspect ratio at a random position."""
 
     aspect_ratio: float = number(1.0, "(-inf, inf)", "Width/height ratio of the crop; must be positive.")
-    overlap_thresh: float = number(0.3, "[0, inf)",
-        "Boxes with less than this fraction of their area inside the crop are dropped; 0..1.")
+    overlap_thresh: float = number(0.3, "[0, inf)", OVERLAP_THRESH)
     clip_boxes: bool = field(True, "Cut boxes at the crop border; false keeps their full extent, beyond the crop.")
 
     rules = (
@@ -214,7 +213,7 @@ class RandomBlackPatches(Message):
     """Paints black square patches at random places in the image."""
 
     max_black_patches: int = number(10, "[0, inf)", "Number of times a patch is tried, so the most patches per image.")
-    probability: float = number(0.5, "[0, 1]", "Chance that each tried patch is painted; 0..1.")
+    probability: float = number(0.5, "[0, 1]", "Chance that each tried patch is painted.")
     size_to_image_ratio: float = number(0.1, "[0, 1]", "Patch side length as a fraction of the shorter image side.")
 
 class RandomResizeMethod(Message):
@@ -256,21 +255,14 @@ class SubtractChannelMean(Message):
 class SSDRandomCropOperation(Message):
     """One crop setting of ssd_random_crop."""
 
-    min_object_covered: float = number(0.0, "[0, 1]",
-        "Crop must contain at least this fraction of some box's area; 0..1.")
-    min_aspect_ratio: float = number(0.0, "(0, inf)",
-        "Smallest width/height ratio the crop may have; the default 0 is invalid, so set it.")
-    max_aspect_ratio: float = number(0.0, "(0, inf)",
-        "Largest width/height ratio the crop may have; the default 0 is invalid, so set it.")
-    min_area: float = number(0.0, "(0, 1]",
-        "Smallest crop area as a fraction of the image area; the default 0 is invalid, so set it.")
-    max_area: float = number(0.0, "(0, 1]",
-        "Largest crop area as a fraction of the image area; the default 0 is invalid, so set it.")
-    overlap_thresh: float = number(0.0, "[0, inf)",
-        "Boxes with less than this fraction of their area inside the crop are dropped; 0..1.")
+    min_object_covered: float = number(0.0, "[0, 1]", "Crop must contain at least this fraction of some box's area.")
+    min_aspect_ratio: float = number(0.0, "(0, inf)", MIN_ASPECT_RATIO)
+    max_aspect_ratio: float = number(0.0, "(0, inf)", MAX_ASPECT_RATIO)
+    min_area: float = number(0.0, "(0, 1]", MIN_AREA)
+    max_area: float = number(0.0, "(0, 1]", MAX_AREA)
+    overlap_thresh: float = number(0.0, "[0, inf)", OVERLAP_THRESH)
     clip_boxes: bool = field(True, "Cut boxes at the crop border; false keeps their full extent, beyond the crop.")
-    random_coef: float = number(0.0, "[0, inf)",
-        "Probability of leaving the image unchanged; 0 = always apply, 1 = never.")
+    random_coef: float = number(0.0, "[0, inf)", RANDOM_COEF)
 
     rules = (
         ordered("min_aspect_ratio", "max_aspect_ratio"), ordered("min_area", "max_area"),
@@ -287,21 +279,14 @@ class SSDRandomCrop(Message):
 class SSDRandomCropPadOperation(Message):
     """One crop-and-pad setting of ssd_random_crop_pad."""
 
-    min_object_covered: float = number(0.0, "[0, 1]",
-        "Crop must contain at least this fraction of some box's area; 0..1.")
-    min_aspect_ratio: float = number(0.0, "(0, inf)",
-        "Smallest width/height ratio the crop may have; the default 0 is invalid, so set it.")
-    max_aspect_ratio: float = number(0.0, "(0, inf)",
-        "Largest width/height ratio the crop may have; the default 0 is invalid, so set it.")
-    min_area: float = number(0.0, "(0, 1]",
-        "Smallest crop area as a fraction of the image area; the default 0 is invalid, so set it.")
-    max_area: float = number(0.0, "(0, 1]",
-        "Largest crop area as a fraction of the image area; the default 0 is invalid, so set it.")
-    overlap_thresh: float = number(0.0, "[0, inf)",
-        "Boxes with less than this fraction of their area inside the crop are dropped; 0..1.")
+    min_object_covered: float = number(0.0, "[0, 1]", "Crop must contain at least this fraction of some box's area.")
+    min_aspect_ratio: float = number(0.0, "(0, inf)", MIN_ASPECT_RATIO)
+    max_aspect_ratio: float = number(0.0, "(0, inf)", MAX_ASPECT_RATIO)
+    min_area: float = number(0.0, "(0, 1]", MIN_AREA)
+    max_area: float = number(0.0, "(0, 1]", MAX_AREA)
+    overlap_thresh: float = number(0.0, "[0, inf)", OVERLAP_THRESH)
     clip_boxes: bool = field(True, "Cut boxes at the crop border; false keeps their full extent, beyond the crop.")
-    random_coef: float = number(0.0, "[0, 1]",
-        "Probability of leaving the image unchanged; 0 = always apply, 1 = never.")
+    random_coef: float = number(0.0, "[0, 1]", RANDOM_COEF)
     min_padded_size_ratio: list[float] = number([], "(0, inf)",
         "Smallest padded size relative to the input image, two numbers: height, width.", length=2)
     max_padded_size_ratio: list[float] = number([], "(0, inf)",
@@ -325,17 +310,12 @@ class SSDRandomCropPad(Message):
 class SSDRandomCropFixedAspectRatioOperation(Message):
     """One crop setting of ssd_random_crop_fixed_aspect_ratio."""
 
-    min_object_covered: float = number(0.0, "[0, 1]",
-        "Crop must contain at least this fraction of some box's area; 0..1.")
-    min_area: float = number(0.0, "(0, 1]",
-        "Smallest crop area as a fraction of the image area; the default 0 is invalid, so set it.")
-    max_area: float = number(0.0, "(0, 1]",
-        "Largest crop area as a fraction of the image area; the default 0 is invalid, so set it.")
-    overlap_thresh: float = number(0.0, "[0, inf)",
-        "Boxes with less than this fraction of their area inside the crop are dropped; 0..1.")
+    min_object_covered: float = number(0.0, "[0, 1]", "Crop must contain at least this fraction of some box's area.")
+    min_area: float = number(0.0, "(0, 1]", MIN_AREA)
+    max_area: float = number(0.0, "(0, 1]", MAX_AREA)
+    overlap_thresh: float = number(0.0, "[0, inf)", OVERLAP_THRESH)
     clip_boxes: bool = field(True, "Cut boxes at the crop border; false keeps their full extent, beyond the crop.")
-    random_coef: float = number(0.0, "[0, 1]",
-        "Probability of leaving the image unchanged; 0 = always apply, 1 = never.")
+    random_coef: float = number(0.0, "[0, 1]", RANDOM_COEF)
 
     rules = (
         ordered("min_area", "max_area"),
@@ -356,21 +336,14 @@ class SSDRandomCropFixedAspectRatio(Message):
 class SSDRandomCropPadFixedAspectRatioOperation(Message):
     """One crop setting of ssd_random_crop_pad_fixed_aspect_ratio."""
 
-    min_object_covered: float = number(0.0, "[0, 1]",
-        "Crop must contain at least this fraction of some box's area; 0..1.")
-    min_aspect_ratio: float = number(0.0, "(0, inf)",
-        "Smallest width/height ratio the crop may have; the default 0 is invalid, so set it.")
-    max_aspect_ratio: float = number(0.0, "(0, inf)",
-        "Largest width/height ratio the crop may have; the default 0 is invalid, so set it.")
-    min_area: float = number(0.0, "(0, 1]",
-        "Smallest crop area as a fraction of the image area; the default 0 is invalid, so set it.")
-    max_area: float = number(0.0, "(0, 1]",
-        "Largest crop area as a fraction of the image area; the default 0 is invalid, so set it.")
-    overlap_thresh: float = number(0.0, "[0, inf)",
-        "Boxes with less than this fraction of their area inside the crop are dropped; 0..1.")
+    min_object_covered: float = number(0.0, "[0, 1]", "Crop must contain at least this fraction of some box's area.")
+    min_aspect_ratio: float = number(0.0, "(0, inf)", MIN_ASPECT_RATIO)
+    max_aspect_ratio: float = number(0.0, "(0, inf)", MAX_ASPECT_RATIO)
+    min_area: float = number(0.0, "(0, 1]", MIN_AREA)
+    max_area: float = number(0.0, "(0, 1]", MAX_AREA)
+    overlap_thresh: float = number(0.0, "[0, inf)", OVERLAP_THRESH)
     clip_boxes: bool = field(True, "Cut boxes at the crop border; false keeps their full extent, beyond the crop.")
-    random_coef: float = number(0.0, "[0, 1]",
-        "Probability of leaving the image unchanged; 0 = always apply, 1 = never.")
+    random_coef: float = number(0.0, "[0, 1]", RANDOM_COEF)
 
     rules = (
         ordered("min_aspect_ratio", "max_aspect_ratio"), ordered("min_area", "max_area"),
@@ -398,14 +371,14 @@ class RandomVerticalFlip(Message):
 
     keypoint_flip_permutation: list[int] = field([],
         "Keypoint order to apply after the flip (index of the mirrored keypoint, one entry per keypoint).")
-    probability: float = number(0.5, "[0, 1]", "Chance of flipping an image; 0..1.")
+    probability: float = number(0.5, "[0, 1]", "Chance of flipping an image.")
 
 class RandomRotation90(Message):
     """Randomly rotates image and annotations by 90 degrees counter-clockwise."""
 
     keypoint_rot_permutation: list[int] = field([],
         "Keypoint order to apply after the rotation (one index per keypoint).")
-    probability: float = number(0.5, "[0, 1]", "Chance of rotating an image; 0..1.")
+    probability: float = number(0.5, "[0, 1]", "Chance of rotating an image.")
 
 class RGBtoGray(Message):
     """Turns every image gray; takes no settings."""
@@ -425,20 +398,19 @@ class RandomAbsolutePadImage(Message):
 
     max_height_padding: int = number(0, "[0, inf)", "Upper limit of the added height in pixels.")
     max_width_padding: int = number(0, "[0, inf)", "Upper limit of the added width in pixels.")
-    pad_color: list[float] = field([],
-        "RGB fill value of the padding, three numbers in image pixel units; unset = mean image color.", length=3)
+    pad_color: list[float] = field([], PAD_COLOR, length=3)
 
 class RandomSelfConcatImage(Message):
     """Randomly places a second copy of the image below or beside itself, boxes included."""
 
-    concat_vertical_probability: float = number(0.1, "[0, 1]", "Chance of stacking a copy vertically; 0..1.")
-    concat_horizontal_probability: float = number(0.1, "[0, 1]", "Chance of placing a copy side by side; 0..1.")
+    concat_vertical_probability: float = number(0.1, "[0, 1]", "Chance of stacking a copy vertically.")
+    concat_horizontal_probability: float = number(0.1, "[0, 1]", "Chance of placing a copy side by side.")
 
 class AutoAugmentOperation(Message):
     """One operation of a sub-policy of autoaugment_image (an extension of Boxwright)."""
 
     name: str = field("", "What is done, as Rotate_BBox, Color or Cutout_Only_BBoxes.")
-    probability: float = number(1.0, "[0, 1]", "Chance of doing it; 0..1.")
+    probability: float = number(1.0, "[0, 1]", "Chance of doing it.")
     level: float = number(5.0, "[0, 10]", "How strongly; 0..10.")
 
 class AutoAugmentSubPolicy(Message):
@@ -449,10 +421,9 @@ class AutoAugmentSubPolicy(Message):
 class AutoAugmentImage(Message):
     """Applies a learned AutoAugment policy for detection to image and boxes."""
 
-    policy_name: str = field("v0", "Name of the policy: v0, v1, v2, v3 or test.",
-        values=Values(("v0", "v1", "v2", "v3", "test")))
-    sub_policy: list[AutoAugmentSubPolicy] = field([],
-        "A policy of your own instead of policy_name (an extension of Boxwright).")
+    policy_name: str = field("v0",
+        "Name of the policy: v0, v1, v2, v3 or test.", values=Values(("v0", "v1", "v2", "v3", "test")))
+    sub_policy: list[AutoAugmentSubPolicy] = field([], "Ours: A policy of your own instead of policy_name.")
 
     rules = (
         excludes("policy_name", "sub_policy", why="they are two policies; keep one"),
@@ -462,7 +433,7 @@ class DropLabelProbabilistically(Message):
     """Randomly removes ground-truth boxes of one class."""
 
     label: int = number(0, "[0, inf)", "Class id (as in the label map) whose boxes may be removed.")
-    drop_probability: float = number(1.0, "[0, 1]", "Chance of removing each such box; 0..1.")
+    drop_probability: float = number(1.0, "[0, 1]", "Chance of removing each such box.")
 
 class RemapLabels(Message):
     """Replaces several class ids by one class id in the ground truth."""
@@ -473,8 +444,7 @@ class RemapLabels(Message):
 class RandomJpegQuality(Message):
     """Adds JPEG compression artifacts of random strength."""
 
-    random_coef: float = number(0.0, "[0, 1]",
-        "Probability of leaving the image unchanged; 0 = always apply, 1 = never.")
+    random_coef: float = number(0.0, "[0, 1]", RANDOM_COEF)
     min_jpeg_quality: int = number(0, "[0, 100]", "Lower bound of the random JPEG quality; 0..100, lower is worse.")
     max_jpeg_quality: int = number(100, "[0, 100]", "Upper bound of the random JPEG quality; 0..100.")
 
@@ -485,8 +455,7 @@ class RandomJpegQuality(Message):
 class RandomDownscaleToTargetPixels(Message):
     """Shrinks large images to a random pixel count, keeping the aspect ratio."""
 
-    random_coef: float = number(0.0, "[0, 1]",
-        "Probability of leaving the image unchanged; 0 = always apply, 1 = never.")
+    random_coef: float = number(0.0, "[0, 1]", RANDOM_COEF)
     min_target_pixels: int = number(300000, "[0, inf)", "Smallest target size, in total pixels (height times width).")
     max_target_pixels: int = number(500000, "[0, inf)", "Largest target size, in total pixels (height times width).")
 
@@ -499,8 +468,7 @@ class RandomDownscaleToTargetPixels(Message):
 class RandomPatchGaussian(Message):
     """Adds Gaussian noise inside one random square patch of the image."""
 
-    random_coef: float = number(0.0, "[0, 1]",
-        "Probability of leaving the image unchanged; 0 = always apply, 1 = never.")
+    random_coef: float = number(0.0, "[0, 1]", RANDOM_COEF)
     min_patch_size: int = number(1, "[0, inf)", "Smallest side length of the patch in pixels.")
     max_patch_size: int = number(250, "[0, inf)", "Largest side length of the patch in pixels.")
     min_gaussian_stddev: float = number(0.0, "[0, inf)",
@@ -611,28 +579,21 @@ class PreprocessingStep(Message, oneof="preprocessing_step"):
         "Scale at random, then crop and pad to a square of fixed size.")
     adjust_gamma: AdjustGamma | None = field(None, "Apply gamma correction with a given gamma and gain.")
     caffe_distort: CaffeDistort | None = field(None,
-        "Change brightness, contrast, saturation and hue as Caffe's SSD (an extension of Boxwright).")
-    random_expand: RandomExpand | None = field(None,
-        "Place the image on a larger canvas, at random (an extension of Boxwright).")
+        "Ours: change brightness, contrast, saturation and hue as Caffe's SSD.")
+    random_expand: RandomExpand | None = field(None, "Ours: place the image on a larger canvas, at random.")
     overlap_crop: OverlapCrop | None = field(None,
-        "Crop to a window by its overlap with objects, as Caffe's SSD (an extension of Boxwright).")
+        "Ours: crop to a window by its overlap with objects, as Caffe's SSD.")
     random_interpolation_resize: RandomInterpolationResize | None = field(None,
-        "Resize by an interpolation chosen at random (an extension of Boxwright).")
-    random_mosaic: RandomMosaic | None = field(None,
-        "Put the image and three others around a point (an extension of Boxwright).")
-    random_mixup: RandomMixup | None = field(None,
-        "Blend another image in, with its objects (an extension of Boxwright).")
-    random_copy_paste: RandomCopyPaste | None = field(None,
-        "Paste objects of another image (an extension of Boxwright).")
+        "Ours: resize by an interpolation chosen at random.")
+    random_mosaic: RandomMosaic | None = field(None, "Ours: put the image and three others around a point.")
+    random_mixup: RandomMixup | None = field(None, "Ours: blend another image in, with its objects.")
+    random_copy_paste: RandomCopyPaste | None = field(None, "Ours: paste objects of another image.")
     large_scale_jitter: LargeScaleJitter | None = field(None,
-        "Scale by a wide range, then crop and pad to one size (an extension of Boxwright).")
-    random_erasing: RandomErasing | None = field(None,
-        "Fill a part of each object with noise (an extension of Boxwright).")
-    random_tile: RandomTile | None = field(None,
-        "Crop a tile of a large image, around an object or anywhere (an extension of Boxwright).")
+        "Ours: scale by a wide range, then crop and pad to one size.")
+    random_erasing: RandomErasing | None = field(None, "Ours: fill a part of each object with noise.")
+    random_tile: RandomTile | None = field(None, "Ours: crop a tile of a large image, around an object or anywhere.")
     data_anchor_sampling: DataAnchorSampling | None = field(None,
-        "Crops a square in which some object has a random anchor's size (an extension of Boxwright).")
-    random_square_patch: RandomSquarePatch | None = field(None,
-        "Crops a square and resizes it (an extension of Boxwright).")
+        "Ours: crops a square in which some object has a random anchor's size.")
+    random_square_patch: RandomSquarePatch | None = field(None, "Ours: crops a square and resizes it.")
     user_augmentation: UserAugmentation | None = field(None,
-        "A transform of your own, of torchvision or of Albumentations (an extension of Boxwright).")
+        "Ours: A transform of your own, of torchvision or of Albumentations.")

@@ -1,6 +1,6 @@
 """The RefineDet meta-architecture (Zhang et al., 2018), an extension of Boxwright.
 
-What is left out is as in the authors' Caffe code.
+Defaults are those of the authors' Caffe code.
 """
 
 from boxwright.config.field import Enum, Values, field, number
@@ -31,21 +31,17 @@ class RefineDetPreset(Enum):
 class AnchorRefinement(Message):
     """The anchor refinement module (ARM): is there an object, and where rather (an extension of Boxwright)."""
 
-    matcher: Matcher | None = field(None, "How tiled anchors are matched; without, bipartite_argmax_matcher with 0.5.")
+    matcher: Matcher | None = field(None, "How tiled anchors are matched; default: bipartite_argmax_matcher with 0.5.")
     loss: Loss | None = field(None,
-        "Losses of this module; without, softmax, smooth L1 and three negatives to a positive.")
-    objectness_threshold: float = number(0.01, "[0, 1)",
-        "Negative anchor filtering: anchors less likely to hold an object (1 - θ) are no negatives of the second "
-        "step, and are not detected; 0 filters nothing.")
-    object_anchors: ObjectAnchors = field(ObjectAnchors.REFINED,
-        "REFINED: two-step regression, the second step starts where the first ended; TILED: from the anchors as they "
-        "were laid.")
-    filter_levels: list[int] = number([], "[0, 16]",
-        "Levels on which anchors are filtered, and the first step learns objects; level 3 has stride 8; default: all "
-        "(on the fine ones: SRN's two-step classification).")
-    refine_levels: list[int] = number([], "[0, 16]",
-        "Levels whose second step starts where the first ended, and whose boxes the first step learns; default: all "
-        "(on the coarse ones: SRN's two-step regression).")
+        "Losses of this module; default: softmax, smooth L1 and three negatives to a positive.")
+    objectness_threshold: float = number(0.01, "[0, 1)", "Negative anchor filtering: anchors less likely to hold an "
+        "object (1 - θ) are no negatives of the second step, and are not detected; 0 filters nothing.")
+    object_anchors: ObjectAnchors = field(ObjectAnchors.REFINED, "REFINED: two-step regression, the second step starts "
+        "where the first ended; TILED: from the anchors as they were laid.")
+    filter_levels: list[int] = number([], "[0, 16]", "Levels on which anchors are filtered, and the first step learns "
+        "objects; level 3 has stride 8; default: all (on the fine ones: SRN's two-step classification).")
+    refine_levels: list[int] = number([], "[0, 16]", "Levels whose second step starts where the first ended, and whose "
+        "boxes the first step learns; default: all (on the coarse ones: SRN's two-step regression).")
 
 class TransferConnection(Message):
     """The transfer connection blocks (TCB): features for the second step, coarse to fine (an extension)."""
@@ -54,7 +50,7 @@ class TransferConnection(Message):
     deconvolution_kernel_size: int = number(2, "[1, 63]",
         "Side of the kernel that doubles a coarser level: 2 as released, 4 as in the paper's figure.")
     conv_hyperparams: Hyperparams | None = field(None,
-        "Regularizer, initializer, activation and batch norm; without, the model's.")
+        "Regularizer, initializer, activation and batch norm; default: the model's.")
 
     rules = (
         refuse("deconvolution_kernel_size",
@@ -68,7 +64,7 @@ class ResidualBody(Message):
     width: int = number(256, "(0, 8192]", "Channels inside the bottleneck.")
     depth: int = number(1024, "(0, 8192]", "Channels that it hands on.")
     conv_hyperparams: Hyperparams | None = field(None,
-        "Regularizer, initializer, activation and batch norm; without, the model's.")
+        "Regularizer, initializer, activation and batch norm; default: the model's.")
 
 class RefineDetFeatureExtractor(Message):
     """Backbone and coarser maps, of strides 8, 16, 32 and so on; how many follows from the anchors."""
@@ -77,8 +73,7 @@ class RefineDetFeatureExtractor(Message):
         "Backbone: refinedet_vgg16, refinedet_resnet101, refinedet_mobilenet_v2 or timm/NAME.",
         values=Values(('refinedet_vgg16', 'refinedet_resnet101', 'refinedet_mobilenet_v2'), prefix='timm/'))
     pretrained: bool = field(False,
-        "Fetch the weights of timm/NAME when a run starts afresh, once, from Hugging Face's hub (an extension of "
-        "Boxwright).")
+        "Ours: fetch the weights of timm/NAME when a new run starts, once, from Hugging Face's hub.")
     depth_multiplier: float = number(1.0, "(0, 100]",
         "Factor on the channels of refinedet_mobilenet_v2 and of coarser maps.")
     min_depth: int = number(16, "[0, 8192]", "Fewest channels a layer may have after that factor.")
@@ -102,23 +97,22 @@ class RefineDet(Message):
         "How input images are resized; sides must fit the coarsest level's stride.")
     feature_extractor: RefineDetFeatureExtractor | None = field(None,
         "Backbone: refinedet_vgg16, refinedet_resnet101, refinedet_mobilenet_v2 or timm/NAME.")
-    conv_hyperparams: Hyperparams | None = field(None,
-        "Regularizer, initializer and activation of transfer connection, bodies and predictors; the extractor has its "
-        "own.")
+    conv_hyperparams: Hyperparams | None = field(None, "Regularizer, initializer and activation of transfer "
+        "connection, bodies and predictors; the extractor has its own.")
     anchor_generator: AnchorGenerator | None = field(None,
-        "Layout of the anchor boxes; without, one scale of 4 strides with ratios 1, 2, 1/2.")
-    box_coder: BoxCoder | None = field(None, "How boxes are encoded, in both steps; without, faster_rcnn_box_coder.")
+        "Layout of the anchor boxes; default: one scale of 4 strides with ratios 1, 2, 1/2.")
+    box_coder: BoxCoder | None = field(None, "How boxes are encoded, in both steps; default: faster_rcnn_box_coder.")
     anchor_refinement: AnchorRefinement | None = field(None, "First step; without it the detector looks once, as SSD.")
     transfer_connection: TransferConnection | None = field(None,
-        "Features of the second step; without, those of the first, as SSD.")
-    residual_body: ResidualBody | None = field(None, "A bottleneck before every predictor; without, none.")
+        "Features of the second step; default: those of the first, as SSD.")
+    residual_body: ResidualBody | None = field(None, "A bottleneck before every predictor; default: none.")
     align_second_step: bool = field(False,
         "Let the second step's 3×3 predictors look at the boxes that it starts from, one for each anchor shape "
         "(RefineDet++'s alignment convolution); needs anchor_refinement, excludes residual_body.")
     matcher: Matcher | None = field(None,
-        "How the second step's anchors are matched; without, bipartite_argmax_matcher with 0.5.")
+        "How the second step's anchors are matched; default: bipartite_argmax_matcher with 0.5.")
     loss: Loss | None = field(None,
-        "Losses of the second step; without, softmax, smooth L1 and three negatives to a positive.")
+        "Losses of the second step; default: softmax, smooth L1 and three negatives to a positive.")
     post_processing: PostProcessing | None = field(None, "Score conversion and suppression; excludes inference_preset.")
     inference_preset: RefineDetPreset = field(RefineDetPreset.CAFFE,
         "CAFFE: best 1000 of each class before suppression at 0.45, 500 after; PAPER: best 400 of the image before, "

@@ -19,8 +19,7 @@ class IoaSimilarity(Message):
 class ThresholdedIouSimilarity(Message):
     """Similarity = the score of the first box where IoU exceeds a threshold, else 0."""
 
-    iou_threshold: float = number(0.5, "[0, 1]",
-        "Pairs with IoU above this get the first box's score, the others 0; 0..1.")
+    iou_threshold: float = number(0.5, "[0, 1]", "Pairs with IoU above this get the first box's score, the others 0.")
 
 class RegionSimilarityCalculator(Message, oneof="region_similarity"):
     """Chooses the box similarity that the matcher compares; set exactly one."""

@@ -1,6 +1,6 @@
 """The SRN meta-architecture (Chi et al., 2019), an extension of Boxwright.
 
-What is left out is as in the authors' released graph; training, which was not released, as in the paper.
+Defaults are the authors' released graph; those of training, which was not released, are the paper's.
 """
 
 from boxwright.config.field import Enum, field, number
@@ -41,35 +41,32 @@ class Srn(Message):
     image_resizer: ImageResizer | None = field(None, "How input images are resized.")
     feature_extractor: ClassifierBackbone | None = field(None, "Backbone, of which maps of strides 4 to 32 are taken.")
     depth: int = number(256, "[4, 8192]", "Channels of every level and of the head.", multiple_of=4)
-    align_corners: bool = field(True,
-        "Enlarge coarser maps with corner pixels on each other, as in the PyTorch of the release; false as later ones "
-        "do.")
+    align_corners: bool = field(True, "Enlarge coarser maps with corner pixels on each other, as in the PyTorch of the "
+        "release; false as later ones do.")
     receptive_field_enhancement: bool = field(True,
         "Long, thin kernels in the head's towers (RFE); false for plain towers.")
     share_head: bool = field(True, "One head for both steps, as released; false for one each, as in the paper.")
     conv_hyperparams: Hyperparams | None = field(None,
-        "Regularizer, initializer, activation and batch norm of maps and head; without, normal kernels of 0.01, ReLU, "
+        "Regularizer, initializer, activation and batch norm of maps and head; default: normal kernels of 0.01, ReLU, "
         "no batch norm. The maps' convolutions take its kernels alone.")
-    anchor_generator: AnchorGenerator | None = field(None,
-        "Layout of the anchor boxes of levels 2 to 7, as many on each; without, two of 2 and 2√2 strides, 1.25 times "
-        "as high as wide.")
+    anchor_generator: AnchorGenerator | None = field(None, "Layout of the anchor boxes of levels 2 to 7, as many on "
+        "each; default: two of 2 and 2√2 strides, 1.25 times as high as wide.")
     box_coder: BoxCoder | None = field(None,
-        "How boxes are encoded, in both steps; without, as released: from pixel centre to centre.")
-    two_step_classification: TwoStepClassification | None = field(None, "STC; without, the first step filters nothing.")
+        "How boxes are encoded, in both steps; by default as released: from pixel center to center.")
+    two_step_classification: TwoStepClassification | None = field(None, "STC; unset, the first step filters nothing.")
     two_step_regression: TwoStepRegression | None = field(None,
-        "STR; without, boxes are predicted once. Without both there is no first step.")
+        "STR; if unset, boxes are predicted once. With neither there is no first step.")
     first_matcher: Matcher | None = field(None,
-        "How the first step's anchors are matched; without, argmax_matcher with 0.7 and 0.3.")
-    first_loss: Loss | None = field(None, "Losses of the first step; without, focal and smooth L1.")
+        "How the first step's anchors are matched; default: argmax_matcher with 0.7 and 0.3.")
+    first_loss: Loss | None = field(None, "Losses of the first step; default: focal and smooth L1.")
     matcher: Matcher | None = field(None,
-        "How the second step's anchors are matched; without, argmax_matcher with 0.5 and 0.4.")
-    loss: Loss | None = field(None, "Losses of the second step; without, focal and smooth L1.")
+        "How the second step's anchors are matched; default: argmax_matcher with 0.5 and 0.4.")
+    loss: Loss | None = field(None, "Losses of the second step; default: focal and smooth L1.")
     level_candidates: LevelCandidates | None = field(None,
-        "Which scores take part in suppression; without, as inference_preset says.")
+        "Which scores take part in suppression; default: as inference_preset says.")
     post_processing: PostProcessing | None = field(None, "Score conversion and suppression; excludes inference_preset.")
-    inference_preset: SrnPreset = field(SrnPreset.RELEASED,
-        "RELEASED: best 6000 of each level, suppression at 0.4; PAPER: best 2000, at 0.5. Both take scores above "
-        "0.05, any on maps of fewer than 120 cells, and keep 750.")
+    inference_preset: SrnPreset = field(SrnPreset.RELEASED, "RELEASED: best 6000 of each level, suppression at 0.4; "
+        "PAPER: best 2000, at 0.5. Both take scores above 0.05, any on maps of fewer than 120 cells, and keep 750.")
     freeze_batchnorm: bool = field(False,
         "Keep batch-norm layers in inference mode during training; useful for small batches.")
 

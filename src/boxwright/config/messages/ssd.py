@@ -52,8 +52,7 @@ class SsdFeatureExtractor(Message, removed={
         "Registered extractor name, such as ssd_mobilenet_v2_keras, or timm/NAME.",
         values=Values(SSD_EXTRACTORS, prefix='timm/'))
     pretrained: bool = field(False,
-        "Fetch the weights of timm/NAME when a run starts afresh, once, from Hugging Face's hub (an extension of "
-        "Boxwright).")
+        "Ours: fetch the weights of timm/NAME when a new run starts, once, from Hugging Face's hub.")
     depth_multiplier: float = number(1.0, "(0, 100]",
         "Factor on the channel count of the backbone layers (MobileNet-style width); 1 = full width.")
     min_depth: int = number(16, "[0, 8192]", "Fewest channels a layer may have after depth_multiplier is applied.")
@@ -68,22 +67,18 @@ class SsdFeatureExtractor(Message, removed={
     use_depthwise: bool = field(False, "Use depthwise separable convolutions in the layers added after the backbone.")
     fpn: FeaturePyramidNetworks | None = field(None,
         "Build a top-down feature pyramid (FPN extractors only); excludes bifpn.", oneof="feature_pyramid_oneof")
-    bifpn: BidirectionalFeaturePyramidNetworks | None = field(None,
-        "Build a bidirectional feature pyramid (EfficientDet-style BiFPN extractors only); excludes fpn.",
-        oneof="feature_pyramid_oneof")
-    replace_preprocessor_with_placeholder: bool = field(False,
-        "Feed images that are already preprocessed, skipping the extractor's own normalization.",
-        no_effect="of TF1's export only")
+    bifpn: BidirectionalFeaturePyramidNetworks | None = field(None, "Build a bidirectional feature pyramid "
+        "(EfficientDet-style BiFPN extractors only); excludes fpn.", oneof="feature_pyramid_oneof")
+    replace_preprocessor_with_placeholder: bool = field(False, "Feed images that are already preprocessed, skipping "
+        "the extractor's own normalization.", no_effect="of TF1's export only")
     tensorflow_version: int = number(0, "[0, 2]",
         "Ours: which TensorFlow's meaning a type has that both have, 1 or 2; 0 = the one that its name is of.")
     num_layers: int = number(6, "[1, 64]",
         "How many feature maps (SSD levels) to produce, on extractors that accept a count.")
-    spaghettinet_arch_name: str = field("",
-        "SpaghettiNet variant to build, e.g. spaghettinet_edgetpu_s; SpaghettiNet extractors only.",
-        refused="of a feature extractor that is not supported; remove it")
-    use_hardswish: bool = field(False,
-        "Use hard-swish in place of the default activation, on extractors that support the switch.",
-        refused="of a feature extractor that is not supported; remove it")
+    spaghettinet_arch_name: str = field("", "SpaghettiNet variant to build, e.g. spaghettinet_edgetpu_s; SpaghettiNet "
+        "extractors only.", refused="of a feature extractor that is not supported; remove it")
+    use_hardswish: bool = field(False, "Use hard-swish in place of the default activation, on extractors that support "
+        "the switch.", refused="of a feature extractor that is not supported; remove it")
 
     rules = (
         PRETRAINED,
@@ -140,18 +135,15 @@ class Ssd(Message):
     loss: Loss | None = field(None, "Class and box losses, their weights and example selection.")
     freeze_batchnorm: bool = field(False,
         "Keep batch-norm layers in inference mode during training; useful for small batches.")
-    inplace_batchnorm_update: bool = field(False,
-        "Update batch-norm averages inside the forward pass instead of as separate ops.",
-        no_effect="statistics are updated in place always")
+    inplace_batchnorm_update: bool = field(False, "Update batch-norm averages inside the forward pass instead of as "
+        "separate ops.", no_effect="statistics are updated in place always")
     add_background_class: bool = field(True,
         "Add a background column before the class scores; fails with explicit_background_class.")
-    explicit_background_class: bool = field(False,
-        "The first label class is itself background; fails with add_background_class.",
-        note="num_classes counts the background, and the label map does not")
+    explicit_background_class: bool = field(False, "The first label class is itself background; fails with "
+        "add_background_class.", note="num_classes counts the background, and the label map does not")
     use_confidences_as_targets: bool = field(False, "Train on ground-truth confidences instead of 0/1 class labels.")
     implicit_example_weight: float = number(1.0, "[0, inf)",
         "Loss weight of negatives that are not labeled; used with use_confidences_as_targets.")
-    return_raw_detections_during_predict: bool = field(False,
-        "Also return decoded boxes before NMS from the predict step.",
-        no_effect="raw predictions are what predict() returns always")
+    return_raw_detections_during_predict: bool = field(False, "Also return decoded boxes before NMS from the predict "
+        "step.", no_effect="raw predictions are what predict() returns always")
     mask_head_config: SsdMaskHead | None = field(None, "Settings of an instance mask head.", refused=LATER)

@@ -21,7 +21,7 @@ class CheckpointVersion(Enum):
     V2 = 2
 
 class ChannelOrder(Enum):
-    """Which colour a network's first convolution takes first (an extension of Boxwright)."""
+    """Which color a network's first convolution takes first (an extension of Boxwright)."""
 
     RGB = 0
     BGR = 1
@@ -38,9 +38,8 @@ class TrainConfig(Message, path="train_config"):
     batch_size: UInt32 = number(32, "[1, 1000000]", "Images per training step, summed over all replicas.")
     data_augmentation_options: list[PreprocessingStep] = field([],
         "Augmentations applied to each training image, in the listed order.")
-    sync_replicas: bool = field(False,
-        "TF1: gather gradients from all workers before each update, instead of updating at will.",
-        no_effect=TF1_SERVERS)
+    sync_replicas: bool = field(False, "TF1: gather gradients from all workers before each update, instead of updating "
+        "at will.", no_effect=TF1_SERVERS)
     keep_checkpoint_every_n_hours: float = field(10000.0,
         "TF1: keep one checkpoint for good every this many hours.", note="in TF2 without effect; here as in TF1")
     optimizer: Optimizer | None = field(None, "Optimizer and learning rate schedule.")
@@ -59,18 +58,16 @@ class TrainConfig(Message, path="train_config"):
     load_all_detection_checkpoint_vars: bool = field(False,
         "TF1: restore every variable whose name and shape match, not only the feature extractor's.",
         note="with a TF1 extractor and a checkpoint of detection; TF2 does not read it")
-    run_fine_tune_checkpoint_dummy_computation: bool = field(True,
-        "Run the model once on data before restoring, so that all its variables exist.",
-        no_effect="TensorFlow's creation of variables")
+    run_fine_tune_checkpoint_dummy_computation: bool = field(True, "Run the model once on data before restoring, so "
+        "that all its variables exist.", no_effect="TensorFlow's creation of variables")
     num_steps: UInt32 = field(0, "Number of training steps; 0 = no limit in TF1.")
     startup_delay_steps: float = field(15.0,
         "TF1: steps by which each further asynchronous worker waits before it starts.", no_effect=TF1_SERVERS)
     bias_grad_multiplier: float = field(0.0,
         "TF1: multiplier on the gradients of biases; 0 = leave them as they are.",
         note="in TF2 without effect; here as in TF1")
-    update_trainable_variables: list[str] = field([],
-        "TF1: name patterns (regex) of the only variables to train; empty = all.",
-        note="in TF2 without effect; here as in TF1, over TF2's names and ours")
+    update_trainable_variables: list[str] = field([], "TF1: name patterns (regex) of the only variables to train; "
+        "empty = all.", note="in TF2 without effect; here as in TF1, over TF2's names and ours")
     freeze_variables: list[str] = field([],
         "TF1: name patterns (regex) of variables that are not trained; wins over update_trainable_variables.",
         note="in TF2 without effect; here as in TF1, over TF2's names, ours, and both below FeatureExtractor/ and "
@@ -85,29 +82,24 @@ class TrainConfig(Message, path="train_config"):
     use_multiclass_scores: bool = field(False,
         "Train on per-class scores stored with the boxes instead of one-hot labels.")
     add_regularization_loss: bool = field(True, "Add the weight regularization losses to the training loss.")
-    max_number_of_boxes: int = field(100,
-        "Deprecated. Old limit on groundtruth boxes per image; set it in the input reader instead.",
-        no_effect="TF2 does not read it; train_input_reader.max_number_of_boxes is what cuts")
-    unpad_groundtruth_tensors: bool = field(True,
-        "Strip the padding rows from groundtruth before the loss; must be false on TPU.",
-        no_effect="padding never counts")
-    retain_original_images: bool = field(False,
-        "Also keep the original images in the training batch, for image summaries.",
-        no_effect="nothing in training reads them; input images are logged from the batch")
+    max_number_of_boxes: int = field(100, "Deprecated. Old limit on groundtruth boxes per image; set it in the input "
+        "reader instead.", no_effect="TF2 does not read it; train_input_reader.max_number_of_boxes is what cuts")
+    unpad_groundtruth_tensors: bool = field(True, "Strip the padding rows from groundtruth before the loss; must be "
+        "false on TPU.", no_effect="padding never counts")
+    retain_original_images: bool = field(False, "Also keep the original images in the training batch, for image "
+        "summaries.", no_effect="nothing in training reads them; input images are logged from the batch")
     use_bfloat16: bool = field(False, "Train in bfloat16 precision; meant for TPU.")
     summarize_gradients: bool = field(False,
         "Write gradient histograms to the training summaries.", note="in TF2 without effect; here as in TF1")
     use_float16: bool = field(False,
-        "Train the network in float16 with scaled gradients, for GPUs without bfloat16 (an extension of Boxwright).")
+        "Ours: train the network in float16 with scaled gradients, for GPUs without bfloat16.")
     gradient_accumulation_steps: UInt32 = number(1, "(0, inf)",
-        "Learn from each batch in this many parts, so that a part fits into memory (an extension of Boxwright).")
+        "Ours: learn from each batch in this many parts, so that a part fits into memory.")
     fine_tune_checkpoint_channels: ChannelOrder = field(ChannelOrder.RGB,
-        "BGR: the checkpoint's first convolution takes blue first, as converted Caffe weights may; it is turned (an "
-        "extension of Boxwright).")
-    freeze_stage: list[FreezeStage] = field([], "Variables that start to learn later (an extension of Boxwright).")
-    learning_rate_batch_size: UInt32 = number(0, "[0, 1000000]",
-        "In a preset: the batch size that its learning rates are meant for; with another batch_size they are scaled "
-        "in proportion (an extension of Boxwright).")
+        "Ours: BGR: the checkpoint's first convolution takes blue first, as converted Caffe weights may; it is turned.")
+    freeze_stage: list[FreezeStage] = field([], "Ours: variables that start to learn later.")
+    learning_rate_batch_size: UInt32 = number(0, "[0, 1000000]", "Ours: in a preset: the batch size that its learning "
+        "rates are meant for; with another batch_size they are scaled in proportion.")
 
     rules = (
         refuse("gradient_clipping_by_norm", "expected a finite number, found {gradient_clipping_by_norm}",
