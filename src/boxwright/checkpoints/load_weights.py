@@ -89,7 +89,7 @@ def load_weights(
             TensorFlow does; "classification" the backbone alone. "transfer" restores all that fits: a class or box
             predictor of which a shape differs starts fresh, and where a checkpoint of ours has other classes, those
             that both have are kept by name.
-        channels: Which colour the source's first convolution takes first, as converted Caffe weights may have it.
+        channels: Which color the source's first convolution takes first, as converted Caffe weights may have it.
             Ours take red first; the kernel of others is turned.
         use_average: Whether to take moving averages of the weights, which the source must have.
         min_share: The share of the tensors that the scope wants which must be restored.
@@ -107,7 +107,7 @@ def load_weights(
     classes = ""
     if scope == "transfer":
         weights, classes = _with_our_classes(detector, weights)
-    wanted = _learnt(network)
+    wanted = _learned(network)
     kept = _kept(wanted, weights, scope, network.parts)
     restored = {name: weights.values[name].to(value) for name, value in wanted.items() if name not in kept}
     check_finite(restored, "mapping" if isinstance(source, Mapping) else str(source))
@@ -165,7 +165,7 @@ def _with_our_classes(detector: Detector, weights: SourceWeights) -> tuple[Sourc
     ), f"classes: {', '.join(surgery.kept)} kept by name{fresh}"
 
 
-def _learnt(network: nn.Module) -> dict[str, Tensor]:
+def _learned(network: nn.Module) -> dict[str, Tensor]:
     """List what a source must have: not the gains and biases of normalization that never change."""
     fixed = {
         f"{prefix}.{name}"

@@ -100,7 +100,7 @@ class Batch:
 
 
 def to_input(sample: Sample, resizer: Resizer) -> Sample:
-    """Return a sample at the network's size, with the objects that can be learnt from.
+    """Return a sample at the network's size, with the objects that can be learned from.
 
     Pixels of uint8 are rounded after resizing; masks take the nearest.
 
@@ -120,7 +120,7 @@ def to_input(sample: Sample, resizer: Resizer) -> Sample:
 
 
 def learnable(sample: Sample, true_size: tuple[int, int], image: NDArray[Any] | None = None) -> Sample:
-    """Return the objects of a sample that can be learnt from, in the frame of the network's input.
+    """Return the objects of a sample that can be learned from, in the frame of the network's input.
 
     Boxes are clipped to the image; those without area after that (zero-area, outside) and crowds are
     left out.
@@ -201,12 +201,12 @@ def stack_targets(samples: Sequence[Sample], size: tuple[int, ...] | None = None
         The targets; G is the most objects of an image, rounded up to a multiple of 8.
     """
     count = -(-max(len(sample.boxes) for sample in samples) // _ROUND_TO) * _ROUND_TO
-    learnt = {f.name for f in fields(Targets)}
+    learned = {f.name for f in fields(Targets)}
     stacked: dict[str, Tensor] = {}
     masks: InstanceMasks | None = None
     for declared in OBJECT_FIELDS:
         rows = [getattr(sample, declared.name) for sample in samples]
-        wanted = declared.name in learnt and (declared.name in _ALWAYS or _says_something(rows))
+        wanted = declared.name in learned and (declared.name in _ALWAYS or _says_something(rows))
         if wanted and declared.geometry == "points":
             stacked[declared.name] = _padded([points[..., :2] for points in rows], count, torch.nan)
         elif wanted and declared.geometry == "masks":

@@ -1,7 +1,7 @@
 """FDDB: lists of images and the ellipses around their faces, which are read as the boxes around those.
 
 A list has an image's name without its ending, a count, and a line `half_length half_width angle x y 1` for each face:
-the half axes in pixels, the angle of the longer one to the horizontal in radians, and the centre.
+the half axes in pixels, the angle of the longer one to the horizontal in radians, and the center.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def ellipse_boxes(ellipses: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the smallest upright boxes around ellipses.
 
     Args:
-        ellipses: float64 [N, 5] as half length, half width, angle to the horizontal in radians, x and y of the centre.
+        ellipses: float64 [N, 5] as half length, half width, angle to the horizontal in radians, x and y of the center.
 
     Returns:
         float64 [N, 4], xyxy.

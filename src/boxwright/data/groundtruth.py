@@ -1,4 +1,4 @@
-"""What is learnt of a sample's objects, after augmentation: how many, how much each counts, of which classes."""
+"""What is learned of a sample's objects, after augmentation: how many, how much each counts, of which classes."""
 
 from __future__ import annotations
 

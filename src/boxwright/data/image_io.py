@@ -2,9 +2,9 @@
 
 | stored as                       | becomes                                             |
 |---------------------------------|-----------------------------------------------------|
-| grey, 1 bit                     | three equal channels                                |
-| palette                         | its colours; transparency is dropped                |
-| RGBA, LA                        | RGB, grey; the alpha channel is dropped, not blended |
+| gray, 1 bit                     | three equal channels                                |
+| palette                         | its colors; transparency is dropped                |
+| RGBA, LA                        | RGB, gray; the alpha channel is dropped, not blended |
 | CMYK, YCbCr, Lab                | RGB                                                 |
 | 16 bits, 32 bits a channel      | the upper 8 of 16 bits                              |
 | an EXIF orientation             | see `decode_image`                                  |
@@ -135,10 +135,10 @@ _TURNS: dict[int, Callable[[NDArray[np.uint8]], NDArray[np.uint8]]] = {
 def _decode_jpeg(data: bytes) -> NDArray[np.uint8] | None:
     """Decode as TensorFlow does, with the fast DCT; None for what only Pillow reads (CMYK, slight damage)."""
     try:
-        colours = simplejpeg.decode_jpeg_header(data)[2]
-        if colours in ("Gray", "YCbCr", "RGB"):
+        colors = simplejpeg.decode_jpeg_header(data)[2]
+        if colors in ("Gray", "YCbCr", "RGB"):
             return np.asarray(simplejpeg.decode_jpeg(data, fastdct=True))
-        simplejpeg.decode_jpeg(data, "CMYK")  # whether all of it is there; its colours are Pillow's to convert
+        simplejpeg.decode_jpeg(data, "CMYK")  # whether all of it is there; its colors are Pillow's to convert
     except ValueError as error:
         if "premature end" in str(error).lower():
             raise ValueError(f"it is cut off ({error})") from None
@@ -160,8 +160,8 @@ def _drawn_upright(image: Image.Image, declared: tuple[int, int] | None) -> bool
 def to_rgb(image: Image.Image) -> NDArray[np.uint8]:
     """Return an opened image's pixels, uint8 [H, W, 3]; of 16 bits the upper 8."""
     if image.mode in SIXTEEN_BITS:
-        grey = (np.asarray(image).astype(np.int64).clip(0, 65535) >> 8).astype(np.uint8)
-        return np.repeat(grey[..., None], 3, axis=2)
+        gray = (np.asarray(image).astype(np.int64).clip(0, 65535) >> 8).astype(np.uint8)
+        return np.repeat(gray[..., None], 3, axis=2)
     if image.mode in ("P", "PA", "LA", "RGBA", "La", "RGBa"):
         image = image.convert("RGBA")
         return np.ascontiguousarray(np.asarray(image)[..., :3])
@@ -191,7 +191,7 @@ def encode_picture(image: NDArray[np.uint8], suffix: str) -> bytes:
 
     Args:
         image: uint8 [H, W, 3].
-        suffix: ".png", or ".jpg", which keeps colours at full resolution, as thin lines need them.
+        suffix: ".png", or ".jpg", which keeps colors at full resolution, as thin lines need them.
 
     Returns:
         The file's bytes.

@@ -2,7 +2,7 @@
 
 Which sample comes when, and what happens to it, follows from (seed, epoch, sample index) alone;
 so the stream is the same whatever the number of workers and processes, and can begin anywhere.
-Nothing in it waits for ever: whoever takes batches is told each second that none has come.
+Nothing in it waits forever: whoever takes batches is told each second that none has come.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def _begin_worker(folder: str, _: int) -> None:
 
 
 def _end_with(parent: int) -> None:
-    # torch's own watch ends in a wait for the queue to be read, for ever where what is in it fills the pipe.
+    # torch's own watch ends in a wait for the queue to be read, forever where what is in it fills the pipe.
     while os.getppid() == parent:
         time.sleep(_POLL_SECONDS)
     os._exit(1)

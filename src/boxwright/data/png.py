@@ -52,10 +52,10 @@ def _chunks(data: bytes) -> Iterator[tuple[bytes, memoryview]]:
 
 def _raw_size(header: memoryview) -> int:
     """Return how many bytes the rows have once unpacked, each with its filter's byte."""
-    width, height, depth, colour, _, _, interlace = struct.unpack(">IIBBBBB", header)
-    if colour not in _CHANNELS:
-        raise ValueError(f"it is damaged: colour type {colour}")
-    bits = depth * _CHANNELS[colour]
+    width, height, depth, color, _, _, interlace = struct.unpack(">IIBBBBB", header)
+    if color not in _CHANNELS:
+        raise ValueError(f"it is damaged: color type {color}")
+    bits = depth * _CHANNELS[color]
     sizes = [(width, height)]
     if interlace:
         sizes = [(-(-(width - x) // dx), -(-(height - y) // dy)) for x, y, dx, dy in _PASSES]

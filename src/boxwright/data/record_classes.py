@@ -46,7 +46,7 @@ def classes_of_records(paths: Sequence[str]) -> Categories:
     return Categories(tuple(Category(label, number, text) for label, (text, number) in enumerate(rows)))
 
 
-def labelled_texts(paths: Sequence[str], most: int = 0) -> Counter[tuple[str, int]]:
+def labeled_texts(paths: Sequence[str], most: int = 0) -> Counter[tuple[str, int]]:
     """Count the classes of objects that have a text, each with its label.
 
     Args:

@@ -1,7 +1,7 @@
-"""Made-up pictures: coloured shapes that overlap, on textured backgrounds, with boxes and masks.
+"""Made-up pictures: colored shapes that overlap, on textured backgrounds, with boxes and masks.
 
 Small enough to learn in minutes, hard enough to tell a detector that works from one that does not:
-classes differ by outline alone, colours and sizes vary, shapes hide each other, textures distract.
+classes differ by outline alone, colors and sizes vary, shapes hide each other, textures distract.
 Everything follows from the seed and the image's index.
 """
 
@@ -109,7 +109,7 @@ def _drawn(seed: int, index: int, size: tuple[int, int], max_objects: int, radii
 
 
 def _background(rng: np.random.Generator, size: tuple[int, int]) -> NDArray[np.float32]:
-    """Blend two colours by a smooth random field, add stripes and grain."""
+    """Blend two colors by a smooth random field, add stripes and grain."""
     height, width = size
     coarse = rng.random((int(rng.integers(3, 9)), int(rng.integers(3, 9)))).astype(np.float32)
     field = np.asarray(Image.fromarray(coarse, mode="F").resize((width, height), Image.Resampling.BICUBIC))
@@ -128,9 +128,9 @@ def _outline(
     """Draw one shape's mask, turned and placed at random; it may cross the border."""
     height, width = size
     radius = float(np.exp(rng.uniform(np.log(radii[0]), np.log(radii[1])))) * min(size)
-    centre = rng.uniform(0.3 * radius, [width - 0.3 * radius, height - 0.3 * radius])
+    center = rng.uniform(0.3 * radius, [width - 0.3 * radius, height - 0.3 * radius])
     angle, stretch = rng.uniform(0, 2 * np.pi), rng.uniform(0.8, 1.25)
-    points = _points(SHAPES[label], angle) * radius * np.array([stretch, 1 / stretch]) + centre
+    points = _points(SHAPES[label], angle) * radius * np.array([stretch, 1 / stretch]) + center
     canvas = Image.new("1", (width * _OVERSAMPLE, height * _OVERSAMPLE))
     ImageDraw.Draw(canvas).polygon([(float(x), float(y)) for x, y in points * _OVERSAMPLE], fill=1)
     fine = np.asarray(canvas).astype(np.uint8)
@@ -146,14 +146,14 @@ def _points(shape: str, angle: float) -> NDArray[np.float64]:
 
 
 def _paint(rng: np.random.Generator, image: NDArray[np.float32], mask: NDArray[np.bool_]) -> None:
-    """Fill a mask with a shaded colour that differs from what is beneath it."""
+    """Fill a mask with a shaded color that differs from what is beneath it."""
     beneath = image[mask].mean(0)
-    colour = rng.uniform(0, 255, 3)
-    while np.abs(colour - beneath).max() < 60:
-        colour = rng.uniform(0, 255, 3)
+    color = rng.uniform(0, 255, 3)
+    while np.abs(color - beneath).max() < 60:
+        color = rng.uniform(0, 255, 3)
     y, x = np.nonzero(mask)
     shade = rng.uniform(-0.6, 0.6, 2) @ np.stack([x - x.mean(), y - y.mean()])
-    image[mask] = colour + shade[:, None] + rng.normal(0, 4, (len(x), 1))
+    image[mask] = color + shade[:, None] + rng.normal(0, 4, (len(x), 1))
 
 
 def _box(mask: NDArray[np.bool_]) -> tuple[int, int, int, int]:

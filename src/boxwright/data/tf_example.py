@@ -1,7 +1,7 @@
 """`tf.train.Example`: between the records of the TF Object Detection API and `Sample`.
 
 Keys are those of the API's own converters: `image/encoded`, `image/object/bbox/ymin`, … Boxes are
-stored normalised to 0..1, class ids start at 1.
+stored normalized to 0..1, class ids start at 1.
 """
 
 from __future__ import annotations

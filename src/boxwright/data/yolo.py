@@ -1,6 +1,6 @@
 """YOLO's text labels: a `data.yaml`, folders of images, and beside each `images` folder one of `labels`.
 
-A line of a label file is an object: its class, from 0, then the centre, width and height of its box, or the points of
+A line of a label file is an object: its class, from 0, then the center, width and height of its box, or the points of
 its outline, all in units of the image. An image without a label file has no objects.
 """
 

@@ -56,6 +56,6 @@ class TfVariable:
         return theirs.reshape(-1, theirs.shape[-1]) if self.side else theirs
 
 
-def learnt_names(norm: nn.Module) -> list[str]:
+def learned_names(norm: nn.Module) -> list[str]:
     """Return our names of what a normalization has in TensorFlow: all statistics; gain and bias where they learn."""
     return [name for name in NORM if "running" in name or getattr(norm, name).requires_grad]

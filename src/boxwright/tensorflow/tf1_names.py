@@ -33,7 +33,7 @@ from boxwright.tensorflow.named_layers import (
     Named,
     TfVariable,
     UnnamedPartError,
-    learnt_names,
+    learned_names,
 )
 
 _EXTRACTOR = "FeatureExtractor"
@@ -65,7 +65,7 @@ def variables_of(layer: nn.Module, path: str) -> dict[str, TfVariable]:
         axes = DEPTHWISE_AXES if depthwise else CONV_AXES
         found = {"weight": TfVariable(f"{path}/{kernel}", axes, layer.out_channels // layer.groups if depthwise else 1)}
         return found if layer.bias is None else found | {"bias": TfVariable(f"{path}/biases")}
-    return {name: TfVariable(f"{path}/{NORM[name]}") for name in learnt_names(layer)}
+    return {name: TfVariable(f"{path}/{NORM[name]}") for name in learned_names(layer)}
 
 
 def slim_layer(module: nn.Module, scope: str) -> Named:

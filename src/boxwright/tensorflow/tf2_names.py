@@ -31,7 +31,7 @@ from boxwright.tensorflow.named_layers import (
     Named,
     TfVariable,
     UnnamedPartError,
-    learnt_names,
+    learned_names,
 )
 from boxwright.tensorflow.object_graph import ATTRIBUTE
 
@@ -62,7 +62,7 @@ def variables_of(layer: nn.Module, path: str) -> dict[str, TfVariable]:
         return found if layer.bias is None else found | {"bias": _variable(path, "bias")}
     if isinstance(layer, BiFpnNode):
         return {} if layer.weights is None else {"weights": TfVariable(f"model/{path}{ATTRIBUTE}")}
-    return {name: _variable(path, NORM[name]) for name in learnt_names(layer)}
+    return {name: _variable(path, NORM[name]) for name in learned_names(layer)}
 
 
 def _variable(path: str, name: str, axes: tuple[int, ...] = ()) -> TfVariable:

@@ -171,10 +171,10 @@ def from_tensorflow(
     values: dict[str, Tensor] = {}
     keys: dict[str, str] = {}
     plain: list[str] = []
-    learnt = {name for name, parameter in network.named_parameters() if parameter.requires_grad}
+    learned = {name for name, parameter in network.named_parameters() if parameter.requires_grad}
     for name, variable in source.variables.named.items():
         key = source.find(variable.key, "")
-        if use_average and name in learnt:
+        if use_average and name in learned:
             average = source.find(variable.key, source.average)
             plain += [name] if average is None else []
             key = average or key
@@ -185,7 +185,7 @@ def from_tensorflow(
             values[name], keys[name] = _tensor(variable, array), key
     if plain:
         raise CheckpointError(
-            f"moving averages are asked for, but the checkpoint has none of {len(plain)} of {len(learnt)} weights; "
+            f"moving averages are asked for, but the checkpoint has none of {len(plain)} of {len(learned)} weights; "
             f"the first is {plain[0]}"
         )
     taken = set(keys.values())

@@ -53,7 +53,7 @@ class AnchorPredictions:
     def rows_of_levels(self, levels: Sequence[int]) -> list[slice]:
         """Return the anchors of one or more of the feature maps, by number from the finest, in ascending order.
 
-        Neighbouring maps are one slice, of which a tensor has a view.
+        Neighboring maps are one slice, of which a tensor has a view.
         """
         ends = [0, *accumulate(self.level_sizes)]
         found: list[slice] = []

@@ -1,7 +1,7 @@
 """An image with what is known about its objects: one object from the reader through augmentation to the batch.
 
 What is known of each object is declared once, in `Sample`'s fields. Choosing objects, moving them with the image and
-padding them in a batch go by the declarations: a new field is one line here, and one in `Targets` if it is learnt.
+padding them in a batch go by the declarations: a new field is one line here, and one in `Targets` if it is learned.
 
 Dimensions: N objects, P keypoints, K classes, H W image.
 """

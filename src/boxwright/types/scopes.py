@@ -1,4 +1,4 @@
-"""What of a source of weights is restored, and how its first convolution takes colours."""
+"""What of a source of weights is restored, and how its first convolution takes colors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AutoAugment for detection: policies that were learnt (Zoph et al., 2019), as TF has them.
+"""AutoAugment for detection: policies that were learned (Zoph et al., 2019), as TF has them.
 
 A policy is several sub-policies, of which one is taken for each image: its operations follow one another, each
 with its probability and its strength, 0 to 10.
@@ -118,9 +118,9 @@ def cutout(image: Levels, half: float, rng: np.random.Generator) -> Levels:
 def _cut_out(
     image: Levels, window: tuple[int, int, int, int], half: tuple[int, int], fill: Any, rng: np.random.Generator
 ) -> Levels:
-    """Fill a rectangle whose centre lies in a window (y_min, x_min, y_max, x_max)."""
-    centre = [int(rng.integers(low, high)) for low, high in zip(window[:2], window[2:], strict=True)]
-    rows, columns = (slice(max(c - h, 0), max(c + h, 0)) for c, h in zip(centre, half, strict=True))
+    """Fill a rectangle whose center lies in a window (y_min, x_min, y_max, x_max)."""
+    center = [int(rng.integers(low, high)) for low, high in zip(window[:2], window[2:], strict=True)]
+    rows, columns = (slice(max(c - h, 0), max(c + h, 0)) for c, h in zip(center, half, strict=True))
     image = image.copy()
     image[rows, columns] = fill
     return image

@@ -71,17 +71,17 @@ class CaffeDistort:
 
 @dataclass(frozen=True)
 class RandomExpand:
-    """Place the image somewhere on a larger canvas of one colour, perhaps: objects become small.
+    """Place the image somewhere on a larger canvas of one color, perhaps: objects become small.
 
     Attributes:
         probability: How often.
         max_ratio: The most by which both sides grow.
-        colour: Of the canvas, red, green and blue in 0..255.
+        color: Of the canvas, red, green and blue in 0..255.
     """
 
     probability: float = 0.5
     max_ratio: float = 4.0
-    colour: tuple[int, int, int] = (123, 117, 104)
+    color: tuple[int, int, int] = (123, 117, 104)
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
         """Return the sample, expanded or as it was."""
@@ -91,7 +91,7 @@ class RandomExpand:
         height, width = sample.image.shape[:2]
         tall, wide = int(height * ratio), int(width * ratio)
         top, left = math.floor(rng.uniform(0, tall - height)), math.floor(rng.uniform(0, wide - width))
-        return pad(sample, canvas_of((tall, wide), self.colour, sample.image), (left, top))
+        return pad(sample, canvas_of((tall, wide), self.color, sample.image), (left, top))
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class OverlapCrop:
     """Crop to one of several windows, each of which overlaps some object enough.
 
     One window is sought for each overlap, in 50 trials; the whole image is one more. Each of those
-    found is as likely. Objects stay whose centre lies inside; they are cut at its border.
+    found is as likely. Objects stay whose center lies inside; they are cut at its border.
 
     Attributes:
         min_overlaps: Least intersections over union with some object, one a window; 0 asks for nothing.
@@ -149,8 +149,8 @@ def _cut(sample: Sample, boxes: NDArray[np.float32], window: NDArray[np.float32]
     x, y = int(window[0] * width), int(window[1] * height)
     columns = max(int((window[2] - window[0]) * width), 1)
     rows = max(int((window[3] - window[1]) * height), 1)
-    centres = (boxes[:, :2] + boxes[:, 2:]) / 2
-    kept = sample.keep(np.asarray(((centres >= window[:2]) & (centres <= window[2:])).all(1)))
+    centers = (boxes[:, :2] + boxes[:, 2:]) / 2
+    kept = sample.keep(np.asarray(((centers >= window[:2]) & (centers <= window[2:])).all(1)))
     image = np.ascontiguousarray(sample.image[y : y + rows, x : x + columns])
     # From pixels of the image to units of the window, to pixels of what was cut out.
     scale = np.array([columns, rows], np.float32) / ((window[2:] - window[:2]) * [width, height])

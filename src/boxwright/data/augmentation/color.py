@@ -1,4 +1,4 @@
-"""Changes of colour."""
+"""Changes of color."""
 
 from __future__ import annotations
 

@@ -130,10 +130,10 @@ class RandomCropToAspectRatio:
 
 @dataclass(frozen=True)
 class RandomSquareCrop:
-    """Crop a square about a random centre, padded with black where it leaves the image (CenterNet's).
+    """Crop a square about a random center, padded with black where it leaves the image (CenterNet's).
 
     Attributes:
-        max_border: How far from the image's border centres stay; halved until it fits.
+        max_border: How far from the image's border centers stay; halved until it fits.
         scales: (least, most) side in units of the longer side of the image.
         count: How many scales there are, evenly spaced.
     """
@@ -149,7 +149,7 @@ class RandomSquareCrop:
         # In float32, as sides are cut to whole pixels.
         scale = least + (most - least) / np.float32(max(self.count - 1, 1)) * np.float32(rng.integers(0, self.count))
         side = max(int(scale * np.float32(max(height, width))), 2)
-        top, left = (self._centre(length, rng) - side // 2 for length in (height, width))
+        top, left = (self._center(length, rng) - side // 2 for length in (height, width))
         # TF leaves out the last row and column of the image, and of an odd square.
         right, bottom = min(left + side // 2 * 2, width - 1), min(top + side // 2 * 2, height - 1)
         window = (max(left, 0), max(top, 0), max(right, left, 0), max(bottom, top, 0))
@@ -159,7 +159,7 @@ class RandomSquareCrop:
         placed = pad(inside, canvas, (window[0] - left, window[1] - top))
         return replace(placed, boxes=np.clip(placed.boxes, 0, np.float32(side)))
 
-    def _centre(self, side: int, rng: np.random.Generator) -> int:
+    def _center(self, side: int, rng: np.random.Generator) -> int:
         halvings = math.ceil(math.log2(max(2 * self.max_border / side, 1)))
         border = self.max_border >> halvings
         return int(rng.integers(border, side - border + 1))

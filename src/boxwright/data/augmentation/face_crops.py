@@ -23,22 +23,22 @@ class DataAnchorSampling:
     Attributes:
         size: The side of the result.
         scales: The sides of anchors, rising.
-        colour: Of what lies outside the image.
+        color: Of what lies outside the image.
     """
 
     size: int = 640
     scales: tuple[float, ...] = (16.0, 32.0, 64.0, 128.0, 256.0, 512.0)
-    colour: tuple[float, ...] = (114.0,)
+    color: tuple[float, ...] = (114.0,)
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
-        """Return a square; objects whose centre lies in it stay, clipped. An image without objects is made square.
+        """Return a square; objects whose center lies in it stay, clipped. An image without objects is made square.
 
         Crowds are not chosen.
         """
         sides = (sample.boxes[:, 2:] - sample.boxes[:, :2]).astype(np.float64)
         usable = np.flatnonzero((sides > 0).all(1) & ~sample.is_crowd)
         if not len(usable):
-            return _square(sample, max(sample.image.shape[:2]), (0, 0), self.size, self.colour)
+            return _square(sample, max(sample.image.shape[:2]), (0, 0), self.size, self.color)
         chosen = int(rng.choice(usable))
         own = float(np.sqrt(sides[chosen].prod()))
         nearest = int(np.abs(np.array(self.scales) - own).argmin())
@@ -46,7 +46,7 @@ class DataAnchorSampling:
         window = max(round(self.size * own / rng.uniform(anchor / 2, anchor * 2)), 1)
         box, (height, width) = sample.boxes[chosen].astype(np.float64), sample.image.shape[:2]
         corner = tuple(_start(box[axis], box[axis + 2], window, side, rng) for axis, side in ((0, width), (1, height)))
-        return _square(sample, window, (corner[0], corner[1]), self.size, self.colour)
+        return _square(sample, window, (corner[0], corner[1]), self.size, self.color)
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class RandomSquarePatch:
     sides: tuple[float, float] = (0.5, 1.0)
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
-        """Return a square; objects whose centre lies in it stay, clipped."""
+        """Return a square; objects whose center lies in it stay, clipped."""
         height, width = sample.image.shape[:2]
         share = 1.0 if rng.random() < 1 / 2 else rng.uniform(*self.sides)
         side = max(round(min(height, width) * share), 1)
@@ -80,14 +80,14 @@ def _start(low: float, high: float, window: int, side: int, rng: np.random.Gener
     return int(rng.integers(least, most + 1))
 
 
-def _square(sample: Sample, side: int, corner: tuple[int, int], size: int, colour: tuple[float, ...]) -> Sample:
+def _square(sample: Sample, side: int, corner: tuple[int, int], size: int, color: tuple[float, ...]) -> Sample:
     """Return the square of some side at (left, top), which may reach far beyond the image, brought to a size."""
     height, width = sample.image.shape[:2]
     left, top = corner
     shown: Window = (max(left, 0), max(top, 0), min(left + side, width), min(top + side, height))
     if shown[0] >= shown[2] or shown[1] >= shown[3]:  # a box far outside its image
-        return _square(sample, max(height, width), (0, 0), size, colour or (114.0,))
-    inside = crop(sample, shown, _centred(sample.boxes, shown), clip_boxes=True)
+        return _square(sample, max(height, width), (0, 0), size, color or (114.0,))
+    inside = crop(sample, shown, _centered(sample.boxes, shown), clip_boxes=True)
     # What is seen is resized before it is padded: a square around a large face is many times the image.
     starts = [round((low - edge) * size / side) for low, edge in ((shown[0], left), (shown[1], top))]
     ends = [round((high - edge) * size / side) for high, edge in ((shown[2], left), (shown[3], top))]
@@ -96,10 +96,10 @@ def _square(sample: Sample, side: int, corner: tuple[int, int], size: int, colou
     if (tall, wide) == (size, size):
         return small
     place = (min(starts[0], size - wide), min(starts[1], size - tall))
-    return pad(small, canvas_of((size, size), colour or (114.0,), small.image), place)
+    return pad(small, canvas_of((size, size), color or (114.0,), small.image), place)
 
 
-def _centred(boxes: NDArray[np.float32], window: Window) -> NDArray[np.bool_]:
-    """Tell whose centre lies in a window, bool [N]."""
-    centres = (boxes[:, :2].astype(np.float64) + boxes[:, 2:]) / 2
-    return np.asarray((centres >= window[:2]).all(1) & (centres < window[2:]).all(1))
+def _centered(boxes: NDArray[np.float32], window: Window) -> NDArray[np.bool_]:
+    """Tell whose center lies in a window, bool [N]."""
+    centers = (boxes[:, :2].astype(np.float64) + boxes[:, 2:]) / 2
+    return np.asarray((centers >= window[:2]).all(1) & (centers < window[2:]).all(1))

@@ -12,7 +12,7 @@ from boxwright.data.augmentation.functional.pixels import Pixels, canvas_of, lik
 from boxwright.types import Sample
 
 # One level a channel; None for the image's own mean.
-Colour = tuple[float, ...] | None
+Color = tuple[float, ...] | None
 Size = tuple[int, int]
 
 
@@ -23,18 +23,18 @@ class RandomPad:
     Attributes:
         min_size: (height, width), the least; None for the image's own.
         max_size: (height, width), not quite reached; None for twice the image's.
-        colour: Of the canvas.
+        color: Of the canvas.
     """
 
     min_size: Size | None = None
     max_size: Size | None = None
-    colour: Colour = None
+    color: Color = None
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
         """Return the sample, padded; or as it was, where it is as large as the canvas."""
         height, width = sample.image.shape[:2]
         return _on_canvas(
-            sample, self.min_size or (height, width), self.max_size or (2 * height, 2 * width), self.colour, rng
+            sample, self.min_size or (height, width), self.max_size or (2 * height, 2 * width), self.color, rng
         )
 
 
@@ -44,17 +44,17 @@ class RandomAbsolutePad:
 
     Attributes:
         max_padding: (rows, columns) that are not quite reached.
-        colour: Of the canvas.
+        color: Of the canvas.
     """
 
     max_padding: tuple[int, int]
-    colour: Colour = None
+    color: Color = None
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
         """Return the sample, padded."""
         height, width = sample.image.shape[:2]
         rows, columns = (max(most, 1) for most in self.max_padding)
-        return _on_canvas(sample, (height, width), (height + rows, width + columns), self.colour, rng)
+        return _on_canvas(sample, (height, width), (height + rows, width + columns), self.color, rng)
 
 
 @dataclass(frozen=True)
@@ -65,13 +65,13 @@ class RandomCropPad:
         crop: The crop.
         min_ratios: Least height and width of the canvas.
         max_ratios: Largest height and width.
-        colour: Of the canvas; None for the crop's mean.
+        color: Of the canvas; None for the crop's mean.
     """
 
     crop: RandomCrop
     min_ratios: tuple[float, float] = (1.0, 1.0)
     max_ratios: tuple[float, float] = (2.0, 2.0)
-    colour: Colour = None
+    color: Color = None
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
         """Return the sample, cropped and padded."""
@@ -80,7 +80,7 @@ class RandomCropPad:
             (int(np.float32(height) * np.float32(tall)), int(np.float32(width) * np.float32(wide)))
             for tall, wide in (self.min_ratios, self.max_ratios)
         )
-        return _on_canvas(self.crop(sample, rng), least, most, self.colour, rng)
+        return _on_canvas(self.crop(sample, rng), least, most, self.color, rng)
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class RandomPadToAspectRatio:
         return pad(sample, _canvas(sample.image, size, (0.0,)), (0, 0))
 
 
-def _on_canvas(sample: Sample, least: Size, most: Size, colour: Colour, rng: np.random.Generator) -> Sample:
+def _on_canvas(sample: Sample, least: Size, most: Size, color: Color, rng: np.random.Generator) -> Sample:
     """Place an image somewhere on a canvas of random size; no side is shorter than the image's."""
     sides = sample.image.shape[0], sample.image.shape[1]
     drawn = _draw_each(
@@ -120,7 +120,7 @@ def _on_canvas(sample: Sample, least: Size, most: Size, colour: Colour, rng: np.
     top, left = _draw_each(rng, [0, 0], [size - side for size, side in zip(drawn, sides, strict=True)])
     if drawn == sides:
         return sample
-    return pad(sample, _canvas(sample.image, drawn, colour), (left, top))
+    return pad(sample, _canvas(sample.image, drawn, color), (left, top))
 
 
 def _draw_each(rng: np.random.Generator, low: list[int], high: list[int]) -> Size:
@@ -129,7 +129,7 @@ def _draw_each(rng: np.random.Generator, low: list[int], high: list[int]) -> Siz
     return first, second
 
 
-def _canvas(image: Pixels, size: Size, colour: Colour) -> Pixels:
-    """Return a canvas of a colour, of the image's type."""
-    levels = image.mean((0, 1)) if colour is None else np.asarray(colour)
+def _canvas(image: Pixels, size: Size, color: Color) -> Pixels:
+    """Return a canvas of a color, of the image's type."""
+    levels = image.mean((0, 1)) if color is None else np.asarray(color)
     return canvas_of(size, like(image, levels.astype(np.float32)), image)

@@ -22,13 +22,13 @@ class LargeScaleJitter:
         size: (height, width) of the result.
         scales: (least, most); 1 fits the image into the result.
         min_visible: The share of a box that must be seen for it to stay.
-        colour: Of the padding, which is below and right.
+        color: Of the padding, which is below and right.
     """
 
     size: tuple[int, int] = (1024, 1024)
     scales: tuple[float, float] = (0.1, 2.0)
     min_visible: float = 0.2
-    colour: tuple[float, ...] = (114.0,)
+    color: tuple[float, ...] = (114.0,)
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
         """Return a sample of that size; boxes are clipped."""
@@ -40,4 +40,4 @@ class LargeScaleJitter:
         scaled = resize(sample, tall, wide)
         window: Window = (left, top, left + shown[1], top + shown[0])
         inside = crop(scaled, window, overlapping(scaled.boxes, window, self.min_visible), clip_boxes=True)
-        return pad(inside, canvas_of(self.size, self.colour, inside.image), (0, 0))
+        return pad(inside, canvas_of(self.size, self.color, inside.image), (0, 0))

@@ -1,4 +1,4 @@
-"""Changing the colours of pixels, [H, W, C], uint8 or float32 in 0..255.
+"""Changing the colors of pixels, [H, W, C], uint8 or float32 in 0..255.
 
 TF's arithmetic is that of real numbers; on uint8 it is rounded at the end. Caffe's is OpenCV's of 8 bits at each step.
 """
@@ -17,7 +17,7 @@ from boxwright.data.augmentation.functional.pixels import LARGEST, Pixels, as_fl
 
 _HUE, _SATURATION = 0, 1
 GRAY_WEIGHTS = np.array([0.2989, 0.5870, 0.1140], np.float32)  # tf.image.rgb_to_grayscale
-_COLOURS = 3
+_COLORS = 3
 
 
 def brighten(image: Pixels, delta: float) -> Pixels:
@@ -57,10 +57,10 @@ def subtract_channels(image: Pixels, means: Sequence[float]) -> NDArray[np.float
 
 def gray(image: Pixels) -> Pixels:
     """Return an image whose three channels are its luminance; of one channel, the image itself."""
-    if image.shape[2] < _COLOURS:
+    if image.shape[2] < _COLORS:
         return image
-    luminance = as_float(image[..., :_COLOURS]) @ GRAY_WEIGHTS
-    return np.repeat(like(image, luminance)[..., None], _COLOURS, axis=-1)
+    luminance = as_float(image[..., :_COLORS]) @ GRAY_WEIGHTS
+    return np.repeat(like(image, luminance)[..., None], _COLORS, axis=-1)
 
 
 def stretch(image: Pixels, factor: float) -> Pixels:
@@ -78,25 +78,25 @@ def _stretched(mean: np.float32, factor: float) -> Callable[[NDArray[np.float32]
 
 def saturate(image: Pixels, factor: float) -> Pixels:
     """Return an image with the saturation of HSV multiplied."""
-    colours = image[..., :_COLOURS]
-    value = colours.max(-1, keepdims=True).astype(np.float32)
-    chroma = value - colours.min(-1, keepdims=True)
+    colors = image[..., :_COLORS]
+    value = colors.max(-1, keepdims=True).astype(np.float32)
+    chroma = value - colors.min(-1, keepdims=True)
     # Saturation is chroma over value and ends at 1; the value itself stays.
     limit = np.divide(value, chroma, out=np.full_like(value, np.inf), where=chroma > 0)
-    return _with_colours(image, like(image, value - (value - colours) * np.minimum(np.float32(factor), limit)))
+    return _with_colors(image, like(image, value - (value - colors) * np.minimum(np.float32(factor), limit)))
 
 
 def turn_hue(image: Pixels, delta: float) -> Pixels:
     """Return an image with the hue of HSV turned by a share of the circle, -0.5 to 0.5."""
-    colours = image[..., :_COLOURS] if image.dtype == np.uint8 else image[..., :_COLOURS] / LARGEST
-    pixels = F.adjust_hue(torch.from_numpy(np.ascontiguousarray(colours)).permute(2, 0, 1), delta)
+    colors = image[..., :_COLORS] if image.dtype == np.uint8 else image[..., :_COLORS] / LARGEST
+    pixels = F.adjust_hue(torch.from_numpy(np.ascontiguousarray(colors)).permute(2, 0, 1), delta)
     turned = pixels.permute(1, 2, 0).numpy()
-    return _with_colours(image, np.ascontiguousarray(turned if image.dtype == np.uint8 else turned * LARGEST))
+    return _with_colors(image, np.ascontiguousarray(turned if image.dtype == np.uint8 else turned * LARGEST))
 
 
-def _with_colours(image: Pixels, colours: Pixels) -> Pixels:
-    """Put other colours into an image, which may have further channels."""
-    return colours if image.shape[2] == _COLOURS else np.concatenate([colours, image[..., _COLOURS:]], axis=-1)
+def _with_colors(image: Pixels, colors: Pixels) -> Pixels:
+    """Put other colors into an image, which may have further channels."""
+    return colors if image.shape[2] == _COLORS else np.concatenate([colors, image[..., _COLORS:]], axis=-1)
 
 
 def saturate_8_bits(image: NDArray[np.uint8], factor: float) -> NDArray[np.uint8]:

@@ -54,7 +54,7 @@ def solarize_add(image: Levels, addition: int) -> Levels:
 
 
 def blend_with_gray(image: Levels, factor: float) -> Levels:
-    """Return an image between its luminance (0) and itself (1), or beyond: its colour."""
+    """Return an image between its luminance (0) and itself (1), or beyond: its color."""
     luminance = (image.astype(np.float32) / 255) @ GRAY_WEIGHTS
     gray = (luminance * np.float32(255.5)).astype(np.uint8)  # as TF casts shares of the range to levels
     return _blend(np.broadcast_to(gray[..., None], image.shape), image, factor)

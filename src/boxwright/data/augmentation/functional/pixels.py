@@ -40,16 +40,16 @@ def as_levels(image: Pixels) -> NDArray[np.uint8]:
     return image if image.dtype == np.uint8 else np.clip(image, 0, 255).astype(np.uint8)
 
 
-def canvas_of(size: tuple[int, int], colour: Any, like_image: Pixels) -> Pixels:
-    """Return an image of one colour, of the channels and type of another.
+def canvas_of(size: tuple[int, int], color: Any, like_image: Pixels) -> Pixels:
+    """Return an image of one color, of the channels and type of another.
 
     Args:
-        colour: A level, or one a channel.
+        color: A level, or one a channel.
 
     Returns:
         [height, width, C].
     """
     canvas = np.empty((*size, like_image.shape[2]), like_image.dtype)
-    canvas[:1] = colour
-    canvas[1:] = canvas[:1]  # whole rows are copied at once, colours pixel by pixel
+    canvas[:1] = color
+    canvas[1:] = canvas[:1]  # whole rows are copied at once, colors pixel by pixel
     return canvas

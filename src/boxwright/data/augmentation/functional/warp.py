@@ -26,7 +26,7 @@ Affine = NDArray[np.float32]
 
 
 def rotation(degrees: float, height: int, width: int) -> Affine:
-    """Return the rotation about the image's centre."""
+    """Return the rotation about the image's center."""
     cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
     x = ((width - 1) - (cos * (width - 1) - sin * (height - 1))) / 2
     y = ((height - 1) - (sin * (width - 1) + cos * (height - 1))) / 2
@@ -65,10 +65,10 @@ def _half_away(places: NDArray[np.float32]) -> NDArray[np.int64]:
 
 
 def rotate(sample: Sample, degrees: float) -> Sample:
-    """Return a sample turned about its centre, clockwise for more than 0."""
+    """Return a sample turned about its center, clockwise for more than 0."""
     height, width = sample.image.shape[:2]
     cos, sin = (np.float32(f(math.radians(degrees))) for f in (math.cos, math.sin))
-    y, x = (_from_centre(sample.boxes[:, axis::2], side) for axis, side in ((1, height), (0, width)))
+    y, x = (_from_center(sample.boxes[:, axis::2], side) for axis, side in ((1, height), (0, width)))
     y = -y
     ys, xs = y[:, [0, 0, 1, 1]], x[:, [0, 1, 0, 1]]
     turned_y, turned_x = np.trunc(cos * ys + sin * xs), np.trunc(-sin * ys + cos * xs)
@@ -79,8 +79,8 @@ def rotate(sample: Sample, degrees: float) -> Sample:
     return _moved(sample, rotation(degrees, height, width), boxes)
 
 
-def _from_centre(edges: NDArray[np.float32], side: int) -> NDArray[np.float32]:
-    """Return pixels from the centre, cut to whole ones, [N, 2]."""
+def _from_center(edges: NDArray[np.float32], side: int) -> NDArray[np.float32]:
+    """Return pixels from the center, cut to whole ones, [N, 2]."""
     return np.asarray(np.trunc(np.float32(side) * (edges / np.float32(side) - np.float32(0.5))), np.float32)
 
 
@@ -125,7 +125,7 @@ def _moved(sample: Sample, where: Affine, boxes: NDArray[np.float32]) -> Sample:
     inverse = np.linalg.inv(np.vstack([where, [0, 0, 1]]))[:2]
 
     def points(old: Array) -> Array:
-        # `where` is of pixels' indices; a point at the centre of a pixel is half a pixel further.
+        # `where` is of pixels' indices; a point at the center of a pixel is half a pixel further.
         placed = (old[..., :2] - 0.5) @ inverse[:, :2].T + inverse[:, 2] + 0.5
         return hide_outside(np.concatenate([placed, old[..., 2:]], -1), height, width)
 
