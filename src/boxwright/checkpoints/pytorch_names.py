@@ -74,7 +74,6 @@ def from_pytorch(
     """Bring a state dictionary to our names and order.
 
     Args:
-        network: The network that it is for.
         path: Where it comes from, for errors.
 
     Returns:

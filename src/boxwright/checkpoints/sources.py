@@ -58,7 +58,6 @@ def read_source(
     """Read a source's weights by our names.
 
     Args:
-        network: The network that they are for.
         source: As `load_weights` takes it.
         use_average: Whether to take moving averages of the weights.
 

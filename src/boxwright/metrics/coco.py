@@ -81,13 +81,7 @@ class CocoMetrics:
         self._best = 0.0
 
     def add(self, sample: Sample, detections: FoundObjects, masks: ImageMasks | None = None) -> None:
-        """Add one image.
-
-        Args:
-            sample: The truth; boxes in pixels of the original image.
-            detections: What was found, in the same frame.
-            masks: Of both, where masks are compared.
-        """
+        """Add one image."""
         truth, found = self.kind.of(sample, detections, masks)
         labels, scores = detections.labels, detections.scores.astype(np.float64)
         self._images += 1

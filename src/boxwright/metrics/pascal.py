@@ -115,13 +115,7 @@ class PascalMetrics:
         self._images = 0
 
     def add(self, sample: Sample, detections: FoundObjects, masks: ImageMasks | None = None) -> None:
-        """Add one image.
-
-        Args:
-            sample: The truth; boxes in pixels of the original image.
-            detections: What was found, in the same frame.
-            masks: Of both, where masks are compared.
-        """
+        """Add one image."""
         truth, found = self.rules.kind.of(sample, detections, masks)
         boxes = detections.boxes.astype(np.float64)
         scores, labels = detections.scores.astype(np.float64), detections.labels

@@ -48,22 +48,13 @@ class WiderFaceMetrics:
     """Gathers truth and detections image by image; scores are spread over 0..1 at the end, so images are kept."""
 
     def __init__(self, categories: Categories) -> None:
-        """Start empty.
-
-        Args:
-            categories: The classes, of which there is one.
-        """
+        """Start empty."""
         self.categories = categories
         self._images: list[_Image] = []
         self._names: tuple[str, ...] | None = None
 
     def add(self, sample: Sample, detections: FoundObjects, masks: ImageMasks | None = None) -> None:
-        """Add one image.
-
-        Args:
-            sample: The truth; boxes in pixels of the original image.
-            detections: What was found, in the same frame.
-        """
+        """Add one image."""
         del masks
         names, subsets = _subsets_of(sample)
         if len(sample.boxes):

@@ -67,7 +67,6 @@ class TensorEntry:
 
     Attributes:
         dtype: Its type's name, as in `DTYPES`.
-        shape: Its shape.
         slices: Where it is stored in slices, the (start, length) of each dimension of each slice; a
             length of -1 is the whole dimension.
         shard: Number of the data file.
@@ -240,9 +239,6 @@ class Bundle(Mapping[str, "NDArray[Any]"]):
 
 def read_index(path: Path) -> tuple[int, dict[bytes, TensorEntry]]:
     """Return how many data files a checkpoint has, and what its index says of each tensor and slice.
-
-    Args:
-        path: The `.index` file.
 
     Returns:
         The number of data files, and the entries by key; keys of slices start with a zero byte.

@@ -36,9 +36,6 @@ def check_sizes(tensors: Iterable[tuple[int, Sequence[int]]]) -> None:
 def array_of(proto: Any, dtype: int, shape: tuple[int, ...]) -> NDArray[Any]:
     """Read a tensor.
 
-    Args:
-        shape: Its shape.
-
     Returns:
         The array; bfloat16 as float32.
 

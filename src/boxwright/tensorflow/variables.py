@@ -157,7 +157,6 @@ def from_tensorflow(
     """Bring a checkpoint's variables to our names and layout.
 
     Args:
-        network: The network that they are for.
         arrays: A bundle, or a mapping from keys; with TF2's keys, which end alike, or TF1's names.
         use_average: Whether to take moving averages of weights.
 

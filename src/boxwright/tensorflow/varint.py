@@ -6,9 +6,6 @@ from __future__ import annotations
 def read_varint(data: bytes, position: int) -> tuple[int, int]:
     """Read a number of seven bits a byte, lowest first.
 
-    Args:
-        data: Bytes.
-
     Returns:
         The number, and where it ends.
 

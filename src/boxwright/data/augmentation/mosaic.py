@@ -16,16 +16,15 @@ from boxwright.types import Sample
 
 @dataclass(frozen=True)
 class Mosaic:
-    """Put an image and three others around a random point, each with a corner on it (YOLOv4, section 3.3).
+    """Place an image and three others around a random point, each with a corner on it (YOLOv4, section 3.3).
 
     Attributes:
-        others: Where the three come from.
-        probability: How often.
+        others: The source of the other three.
         size: (height, width) of the result; None for the image's own.
-        center: (least, most) place of the point, in units of the sides.
-        scales: (least, most) of each image's scale; 1 fits it into the whole result.
-        min_visible: The share of a box that must be seen for it to stay.
-        color: Of what no image covers.
+        center: (min, max) position of the point, in units of the sides.
+        scales: (min, max) of each image's scale; 1 fits it into the whole result.
+        min_visible: The share of a box that must be visible for it to stay.
+        color: The fill between images.
     """
 
     others: Others
@@ -37,14 +36,14 @@ class Mosaic:
     color: tuple[float, ...] = (114.0,)
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
-        """Return four samples as one, or the sample as it was; boxes are clipped to what is seen."""
+        """Return four samples as one, or the sample unchanged; boxes are clipped to their visible part."""
         if rng.random() >= self.probability:
             return sample
         height, width = self.size or (sample.image.shape[0], sample.image.shape[1])
         x, y = int(width * rng.uniform(*self.center)), int(height * rng.uniform(*self.center))
         four = [sample, *(self.others(rng) for _ in range(3))]
         canvas = _canvas(four, (height, width), self.color)
-        # Of each quadrant: its room, and whether it lies before the point, along x and y.
+        # Of each quadrant: its size, and whether it lies before the point, along x and y.
         rooms = [(x, y, 1, 1), (width - x, y, 0, 1), (x, height - y, 1, 0), (width - x, height - y, 0, 0)]
         placed = []
         for one, (wide, tall, left, above) in zip(four, rooms, strict=True):
@@ -63,7 +62,7 @@ class Mosaic:
         far: tuple[int, int],
         rng: np.random.Generator,
     ) -> Sample:
-        """Return what is seen of one image; `far` says where its lower right end is kept, along y and x."""
+        """Return the visible part of one image; `far` says whether its lower right end is kept, along y and x."""
         scale = rng.uniform(*self.scales) * min(
             new / old for new, old in zip(size, sample.image.shape[:2], strict=True)
         )
@@ -76,6 +75,6 @@ class Mosaic:
 
 
 def _canvas(samples: list[Sample], size: tuple[int, int], color: tuple[float, ...]) -> Pixels:
-    """Return a canvas of a color, of a type that holds all images."""
+    """Return a canvas of one color, with a data type for all images."""
     largest = max((sample.image for sample in samples), key=lambda image: image.dtype.itemsize)
     return canvas_of(size, color, largest)

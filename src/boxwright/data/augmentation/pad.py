@@ -1,4 +1,4 @@
-"""Random padding: the image somewhere on a larger canvas, or in its upper left corner."""
+"""Random padding: the image at a random position on a larger canvas, or in its upper left corner."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from boxwright.data.augmentation.functional.geometry import pad
 from boxwright.data.augmentation.functional.pixels import Pixels, canvas_of, like
 from boxwright.types import Sample
 
-# One level a channel; None for the image's own mean.
+# One level per channel; None for the image's own mean.
 Color = tuple[float, ...] | None
 Size = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class RandomPad:
-    """Place the image somewhere on a canvas of random size.
+    """Place the image at a random position on a canvas of random size.
 
     Attributes:
-        min_size: (height, width), the least; None for the image's own.
-        max_size: (height, width), not quite reached; None for twice the image's.
+        min_size: (height, width); None for the image's own.
+        max_size: (height, width), excluded; None for twice the image's.
         color: Of the canvas.
     """
 
@@ -31,7 +31,7 @@ class RandomPad:
     color: Color = None
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
-        """Return the sample, padded; or as it was, where it is as large as the canvas."""
+        """Return the sample, padded; unchanged if the canvas has its size."""
         height, width = sample.image.shape[:2]
         return _on_canvas(
             sample, self.min_size or (height, width), self.max_size or (2 * height, 2 * width), self.color, rng
@@ -40,10 +40,10 @@ class RandomPad:
 
 @dataclass(frozen=True)
 class RandomAbsolutePad:
-    """Place the image somewhere on a canvas that is so many pixels larger.
+    """Place the image at a random position on a canvas that is larger by a random number of pixels.
 
     Attributes:
-        max_padding: (rows, columns) that are not quite reached.
+        max_padding: (rows, columns), excluded.
         color: Of the canvas.
     """
 
@@ -59,12 +59,11 @@ class RandomAbsolutePad:
 
 @dataclass(frozen=True)
 class RandomCropPad:
-    """Crop, then place the crop on a canvas whose size is in units of the image before.
+    """Crop, then place the crop on a canvas whose size is in units of the original image.
 
     Attributes:
-        crop: The crop.
-        min_ratios: Least height and width of the canvas.
-        max_ratios: Largest height and width.
+        min_ratios: Minimum height and width of the canvas.
+        max_ratios: Maximum height and width.
         color: Of the canvas; None for the crop's mean.
     """
 
@@ -85,12 +84,12 @@ class RandomCropPad:
 
 @dataclass(frozen=True)
 class RandomPadToAspectRatio:
-    """Pad with black below and right until the image has a shape; more, at random.
+    """Pad with black at the bottom and right to an aspect ratio, and at random beyond that.
 
     Attributes:
         aspect_ratio: Width over height.
-        min_ratios: Least height and width, in units of the image.
-        max_ratios: Largest height and width; more where the shape needs it.
+        min_ratios: Minimum height and width, in units of the image.
+        max_ratios: Maximum height and width; more if the aspect ratio requires it.
     """
 
     aspect_ratio: float = 1.0
@@ -110,7 +109,7 @@ class RandomPadToAspectRatio:
 
 
 def _on_canvas(sample: Sample, least: Size, most: Size, color: Color, rng: np.random.Generator) -> Sample:
-    """Place an image somewhere on a canvas of random size; no side is shorter than the image's."""
+    """Place an image at random on a canvas of random size; no side is shorter than the image's."""
     sides = sample.image.shape[0], sample.image.shape[1]
     drawn = _draw_each(
         rng,
@@ -124,12 +123,12 @@ def _on_canvas(sample: Sample, least: Size, most: Size, color: Color, rng: np.ra
 
 
 def _draw_each(rng: np.random.Generator, low: list[int], high: list[int]) -> Size:
-    """Draw two integers from `low` to before `high`; `high` where there is none between."""
+    """Draw two integers from `low` to `high`, excluded; `high` if the range is empty."""
     first, second = (int(rng.integers(a, b)) if b > a else b for a, b in zip(low, high, strict=True))
     return first, second
 
 
 def _canvas(image: Pixels, size: Size, color: Color) -> Pixels:
-    """Return a canvas of a color, of the image's type."""
+    """Return a canvas of one color, with the image's data type."""
     levels = image.mean((0, 1)) if color is None else np.asarray(color)
     return canvas_of(size, like(image, levels.astype(np.float32)), image)

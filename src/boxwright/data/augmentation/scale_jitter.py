@@ -14,15 +14,15 @@ from boxwright.types import Sample
 
 @dataclass(frozen=True)
 class LargeScaleJitter:
-    """Scale by a wide range, crop at random what is larger than the result, pad what is smaller (Ghiasi et al., 2021).
+    """Scale by a wide range, crop at random if larger than the result, pad if smaller (Ghiasi et al., 2021).
 
-    TF's `random_scale_crop_and_pad_to_square` is the same for squares, black, and without `min_visible`.
+    TF's `random_scale_crop_and_pad_to_square` is the same for squares, in black, and without `min_visible`.
 
     Attributes:
         size: (height, width) of the result.
-        scales: (least, most); 1 fits the image into the result.
-        min_visible: The share of a box that must be seen for it to stay.
-        color: Of the padding, which is below and right.
+        scales: (min, max); 1 fits the image into the result.
+        min_visible: The share of a box that must be visible for it to stay.
+        color: Of the padding at the bottom and right.
     """
 
     size: tuple[int, int] = (1024, 1024)

@@ -13,12 +13,12 @@ from boxwright.types import Sample
 
 @dataclass(frozen=True)
 class RandomTile:
-    """Crop a tile of fixed size: around the center of some object, or anywhere.
+    """Crop a tile of fixed size, around the center of some object or anywhere.
 
     Attributes:
         size: (height, width); an image that is smaller along a side keeps that side.
-        object_probability: How often the tile has the center of an object, where there is one.
-        min_visible: The share of a box that must be seen for it to stay.
+        object_probability: The probability that the tile contains the center of an object, if there is one.
+        min_visible: The share of a box that must be visible for it to stay.
     """
 
     size: tuple[int, int] = (640, 640)
