@@ -161,7 +161,7 @@ class CheckpointStore:
                 return path, read_checkpoint(path)
             except CheckpointError as error:
                 errors.append(str(error))
-                warnings.warn(f"{error}; using the one before", stacklevel=2)
+                warnings.warn(f"{error}; using the previous one", stacklevel=2)
         if errors:
             raise CheckpointError("no checkpoint is readable:\n" + "\n".join(errors))
         return None
