@@ -185,7 +185,7 @@ def shapes_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_tfrecords(dataset, folder / "train.record", num_shards=2)
     write_tfrecords(ShapesDataset(6, seed=6, size=(64, 80)), folder / "val.record")
     write_coco(dataset, folder / "coco" / "instances.json")
-    with pytest.warns(UserWarning, match="masks are left out"):
+    with pytest.warns(UserWarning, match="masks are dropped"):
         write_voc(dataset, folder / "voc")
     return folder
 

@@ -113,4 +113,4 @@ eval_input_reader {{
     tuned = ("--set", f"train_config.fine_tune_checkpoint={extended}/m", "--set", "train_config.num_steps=1")
     common = ("--config", config, "--model_dir", extended / "t", "--workers", 0, "--no_evaluate", *tuned)
     report = run(extended, "train", *common, "--set", "train_config.fine_tune_checkpoint_type=detection")
-    assert "scope 'detection' leaves out the heads" in report
+    assert "scope 'detection' does not restore the heads" in report

@@ -223,7 +223,7 @@ def test_data_that_changed_since_they_were_split(tmp_path: Path) -> None:
     config = bw.load_config(init_config(data, tmp_path / "a.config", QUICK).config)
     first = sorted((data / "Annotations").iterdir())[0]
     first.unlink()
-    with pytest.raises(bw.DataError, match="split them again by boxwright init"):
+    with pytest.raises(bw.DataError, match="split them again with boxwright init"):
         dataset = build_dataset(config.train_input_reader, "train_input_reader")
         for number in range(len(dataset)):
             dataset[number]

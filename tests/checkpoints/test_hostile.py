@@ -69,7 +69,7 @@ def test_a_run_resumes_from_the_last_that_is_whole(whole: Path) -> None:
     rotten = bytearray(whole.read_bytes())
     rotten[len(rotten) // 2] ^= 1
     (whole.parent / "ckpt-10.pt").write_bytes(rotten)
-    with pytest.warns(UserWarning, match=r"ckpt-10.pt: .*its digest does not hold; taking the one before"):
+    with pytest.warns(UserWarning, match=r"ckpt-10.pt: .*its digest does not hold; using the previous one"):
         found = CheckpointStore(whole.parent).latest()
     assert found is not None
     assert found[0].name == "ckpt-2.pt"
@@ -96,7 +96,7 @@ def test_a_bomb(tmp_path: Path) -> None:
             packed.writestr(name, source.read(name) if not name.endswith("data/0") else b"\0" * 2**28)
     outcome = guarded(lambda: read_checkpoint(tmp_path / "ckpt-1.pt"), memory=2**27)
     assert outcome.kind == "refused", outcome.text
-    assert "is packed, as torch packs nothing" in outcome.text
+    assert "is compressed, which torch never does" in outcome.text
 
 
 class Evil:
@@ -138,7 +138,7 @@ ODD: list[tuple[str, Any]] = [
 ]
 
 
-@pytest.mark.filterwarnings("ignore:.*taking the one before")
+@pytest.mark.filterwarnings("ignore:.*using the previous one")
 @pytest.mark.parametrize(("field", "value"), ODD)
 def test_fields_of_other_types(tmp_path: Path, field: str, value: Any) -> None:
     from tests.fuzz.test_corpus import resume
@@ -237,5 +237,5 @@ def test_torch_reads_what_is_sealed(whole: Path) -> None:
 def test_an_exported_file_is_named_as_what_it_is(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"detector{suffix}"
     path.write_bytes(b"something")
-    with pytest.raises(bw.CheckpointError, match=r"is exported: it detects .* name the run, or its checkpoint"):
+    with pytest.raises(bw.CheckpointError, match=r"is an exported model.* pass the run, or its checkpoint"):
         bw.restore_detector(path)

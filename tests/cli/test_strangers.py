@@ -227,7 +227,7 @@ def records(path: Path, names: list[str], ids: list[int]) -> Path:
 
 def test_names_of_records_that_contradict_each_other(tmp_path: Path) -> None:
     path = records(tmp_path / "a.record", ["cat", "dog"], [1, 1])
-    with pytest.raises(bw.DataError, match="class 1 is named cat and dog; name a label_map"):
+    with pytest.raises(bw.DataError, match="class 1 is named cat and dog; set a label_map"):
         classes_of_records([str(path)])
 
 

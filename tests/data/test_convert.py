@@ -17,7 +17,7 @@ from boxwright.data.tfrecord import TFRecordFile, write_records
 from boxwright.data.voc import VocDataset
 from tests.conftest import extra_folder
 
-pytestmark = pytest.mark.filterwarnings("ignore:masks are left out")
+pytestmark = pytest.mark.filterwarnings("ignore:masks are dropped")
 
 
 def same(first: Dataset, second: Dataset) -> int:
@@ -104,7 +104,7 @@ def test_names_that_clash_in_voc(tmp_path: Path) -> None:
 
 
 def test_what_a_format_cannot_hold_is_said(tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match="masks are left out: VOC has no place for them"):
+    with pytest.warns(UserWarning, match="masks are dropped: VOC cannot represent them"):
         write_voc(ShapesDataset(1, seed=1), tmp_path)
 
 
@@ -124,7 +124,7 @@ def test_records_without_names_need_a_label_map(tmp_path: Path) -> None:
     # The names' feature under another name of the same length.
     record = TFRecordFile(tmp_path / "a.record")[0].replace(b"image/object/class/text", b"image/object/class/tezt")
     write_records(tmp_path / "b.record", [record])
-    with pytest.raises(DataError, match="objects have numbers for classes, and no names; name a label_map"):
+    with pytest.raises(DataError, match="objects have class numbers but no names; set a label_map"):
         open_dataset(tmp_path / "b.record")
 
 

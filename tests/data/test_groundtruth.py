@@ -58,7 +58,7 @@ def test_stored_scores() -> None:
     assert without.class_scores.tolist() == [[0, 0, 1], [1, 0, 0]], "labels, where there are no scores"
     one.class_scores = np.array([[0.2, 0.3, 0.5], [0.1, 0.6, 0.3]], np.float32)
     assert ClassScores(3)(one, RNG) is one
-    with pytest.raises(bw.DataError, match="3 multiclass scores an object, for 4 classes"):
+    with pytest.raises(bw.DataError, match="3 multiclass scores per object, but 4 classes"):
         ClassScores(4)(one, RNG)
 
 

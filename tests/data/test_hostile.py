@@ -288,7 +288,7 @@ def test_bad_samples_are_left_out_whatever_the_source(
         (tmp_path / "c.json").write_text(json.dumps(content))
         reader = f"coco_input_reader {{ annotations: '{tmp_path}/c.json' }}"
     else:
-        with pytest.warns(UserWarning, match="left out"):
+        with pytest.warns(UserWarning, match="dropped"):
             write_voc(shapes, tmp_path / "v")
         bad = sorted((tmp_path / "v" / "Annotations").iterdir())[1]
         bad.write_bytes(b'<?xml version="1.0" encoding="nonsense"?><annotation/>')
@@ -416,8 +416,8 @@ BAD_COCO = [
     (setting(*FIRST, "segmentation", {"size": [60000, 60000], "counts": "0d0"}), "the mask is 60000×60000, the image 24×30"),
     (setting(*FIRST, "segmentation", {"size": [24, 30], "counts": [0, 10**12]}), "do not fill an image"),
     (setting(*FIRST, "segmentation", {"size": [24, 30], "counts": [-5, 725]}), "do not fill an image"),
-    (setting(*FIRST, "segmentation", {"size": [24, 30], "counts": "\x00zz"}), "not run lengths as COCO packs them"),
-    (setting(*FIRST, "segmentation", {"size": [24, 30], "counts": "o" * 5000}), "not run lengths|do not fill|cut off"),
+    (setting(*FIRST, "segmentation", {"size": [24, 30], "counts": "\x00zz"}), "not COCO's compressed run lengths"),
+    (setting(*FIRST, "segmentation", {"size": [24, 30], "counts": "o" * 5000}), "not COCO's compressed run lengths|do not fill|cut off"),
     (setting(*FIRST, "segmentation", {"size": "24", "counts": []}), "expected size"),
     (setting(*FIRST, "segmentation", 5), "expected polygons"),
     (setting("categories", 0, "id", "abc"), "category id 'abc' is not a number"),

@@ -130,7 +130,7 @@ def test_a_full_shared_memory_is_named(small_config: Path, tmp_path: Path) -> No
     command = [*(own if able else []), sys.executable, "-c", script, str(small_config), str(tmp_path / "m")]
     found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert found.returncode == 1
-    assert "TrainingError: shared memory, in which workers hand over batches, is full" in found.stderr, found.stderr[
+    assert "TrainingError: shared memory, through which workers pass batches, is full" in found.stderr, found.stderr[
         -2000:
     ]
     assert "--shm-size" in found.stderr

@@ -93,7 +93,7 @@ def test_class_text_takes_precedence_over_label() -> None:
 
 def test_unknown_classes_are_left_out_with_a_warning() -> None:
     dataset = TFRecordDataset([RECORDS / "shapes.record"], Categories((Category(0, 1, "circle"),)))
-    with pytest.warns(UserWarning, match="is not in the label map; its boxes are left out"):
+    with pytest.warns(UserWarning, match="is not in the label map; its boxes are dropped"):
         sample = dataset[0]
     assert set(sample.labels.tolist()) <= {0}
 

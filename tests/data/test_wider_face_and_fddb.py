@@ -138,7 +138,7 @@ def test_subsets_are_attributes(wider: Path) -> None:
     [
         (
             {"easy": [[3], [], []], "medium": [[], [], []], "hard": [[], [], []]},
-            "face 3 of 2; these lists are of other",
+            "face 3 of 2; these lists belong to other",
         ),
         ({"easy": [[], [], []], "medium": [[], [], []]}, "wider_hard_val.mat: no such file"),
     ],

@@ -79,7 +79,7 @@ def test_outlines_are_masks(shapes_data: Path) -> None:
             np.testing.assert_allclose(found, box, atol=1.01)
     boxes = YoloDataset(yolo_of(shapes_data), load_masks=True)
     full = next(index for index in range(12) if len(YoloDataset(yolo_of(shapes_data))[index].boxes))
-    with pytest.raises(DataError, match="has a box and no outline; masks were asked for"):
+    with pytest.raises(DataError, match="has a box but no outline; masks were requested"):
         boxes[full]
 
 
@@ -301,7 +301,7 @@ def test_roboflow_coco_leaves_out_the_class_above(
     compare(dataset, shapes_data)
     assert [category.id for category in dataset.categories] == [1, 2, 3, 4]
     assert caplog.messages == [
-        f"{folder}/_annotations.coco.json: category 0, 'shapes', is left out: it stands above the others, and no object has it"
+        f"{folder}/_annotations.coco.json: ignoring category 0, 'shapes': it is the supercategory of the others, and no object has it"
     ]
     # One that objects have is a class.
     content["annotations"][0]["category_id"] = 0
@@ -329,7 +329,7 @@ def test_lists_of_one_yolo_add_up(shapes_data: Path, tmp_path: Path) -> None:
     write_yolo(source, target, "val")
     assert [len(YoloDataset(target, split)) for split in ("train", "val")] == [12, 12]
     target.write_text(target.read_text().replace(source.categories.by_label(0).name, "other"))
-    with pytest.raises(DataError, match="is there already and has other classes"):
+    with pytest.raises(DataError, match="already exists and has other classes"):
         write_yolo(source, target, "test")
 
 

@@ -155,7 +155,7 @@ def test_damaged_newest_checkpoint_is_evaluated_once(small_config: Path, tmp_pat
     newest = tmp_path / "m" / "ckpt-6.pt"
     newest.write_bytes(newest.read_bytes()[:3000])
     heard: list[int] = []
-    with pytest.warns(UserWarning, match="taking the one before"):
+    with pytest.warns(UserWarning, match="using the previous one"):
         count = watch(
             bw.load_config(small_config),
             tmp_path / "m",

@@ -45,7 +45,7 @@ class Planted:
         self.folder = folder
         for name, seed in (("train", 5), ("val", 6)):
             shapes = ShapesDataset(24, seed=seed, size=(96, 128))
-            with pytest.warns(UserWarning, match="masks are left out"):
+            with pytest.warns(UserWarning, match="masks are dropped"):
                 write_voc(shapes, folder / name)
         (folder / "map.pbtxt").write_text(
             "\n".join(f'item {{ id: {c.id} name: "{c.name}" }}' for c in shapes.categories)

@@ -232,7 +232,7 @@ def test_a_slim_classifier_starts_a_detector_of_either() -> None:
     report = bw.load_weights(keras, backbone, "classification")
     assert set(report.restored.values()) == set(backbone) - {"MobilenetV2/Logits/Conv2d_1c_1x1/weights"}
     assert list(report.unused.values()) == ["of the image classifier, beyond what the detector computes"]
-    with pytest.raises(bw.CheckpointError, match="no TF1 names are known for a pyramid that hands down smoothed maps"):
+    with pytest.raises(bw.CheckpointError, match="no TF1 names are known for a pyramid that passes down smoothed maps"):
         bw.load_weights(keras, {f"FeatureExtractor/{name}": array for name, array in backbone.items()}, "detection")
 
 

@@ -64,7 +64,7 @@ def test_snappy_blocks(block: bytes, meaning: bytes) -> None:
     ("block", "problem"),
     [
         (b"", "end within"),
-        (b"\x05\x0cabcd", "holds 4 bytes and says 5"),
+        (b"\x05\x0cabcd", "holds 4 bytes but states 5"),
         (b"\x03\x0cabcd", "more than the 3"),
         (b"\x04\x0cab", "cut off"),
         (b"\x08\x0cabcd\x05", "cut off"),

@@ -226,7 +226,7 @@ def test_corrupt_newest_checkpoint_falls_back_and_ends_the_same(small_config: Pa
     bw.train(bw.load_config(small_config, ["train_config.num_steps=4"]), tmp_path / "m", QUIET)
     newest = tmp_path / "m" / "ckpt-4.pt"
     newest.write_bytes(newest.read_bytes()[:-1000])
-    with pytest.warns(UserWarning, match=r"ckpt-4.pt: not a readable checkpoint.*taking the one before"):
+    with pytest.warns(UserWarning, match=r"ckpt-4.pt: not a readable checkpoint.*using the previous one"):
         bw.train(config, tmp_path / "m", QUIET)
     first, second = (read_checkpoint(tmp_path / name / "ckpt-6.pt")["network"] for name in ("whole", "m"))
     assert all(torch.equal(first[name], second[name]) for name in first)

@@ -316,7 +316,7 @@ def test_damaged_newest_checkpoint_falls_back(small_config: Path, tmp_path: Path
     bw.train(config, tmp_path / "m", bw.RunSettings(**QUIET, checkpoint_every_n=3))
     newest = tmp_path / "m" / "ckpt-6.pt"
     newest.write_bytes(newest.read_bytes()[:5000])
-    with pytest.warns(UserWarning, match="taking the one before"):
+    with pytest.warns(UserWarning, match="using the previous one"):
         assert bw.train(config, tmp_path / "m", bw.RunSettings(**QUIET)).step == 6
     assert read_checkpoint(newest)["step"] == 6
 
@@ -452,7 +452,7 @@ def test_store_keeps_the_newest(tmp_path: Path) -> None:
     for path in store.paths():
         path.write_bytes(b"")
     with (
-        pytest.warns(UserWarning, match="taking the one before"),
+        pytest.warns(UserWarning, match="using the previous one"),
         pytest.raises(bw.CheckpointError, match="no checkpoint is readable"),
     ):
         store.latest()

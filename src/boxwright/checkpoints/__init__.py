@@ -1,1 +1,1 @@
-"""Checkpoints: written whole or not at all, read without running code, reported on."""
+"""Checkpoints: written atomically, read without running code, with reports of what was restored."""

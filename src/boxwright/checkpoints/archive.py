@@ -1,8 +1,7 @@
-"""The files that `torch.save` writes: sealed with a digest when written, proved whole before they are read.
+"""Files in the format of `torch.save`, with a digest that is verified before they are read.
 
-torch reads such a file, a zip archive, without looking at its checksums, and so takes rotten weights
-for good ones. Ours carry the SHA-256 of everything else in them as the archive's comment, which
-other readers pass over.
+torch ignores the checksums of these zip archives, and so accepts corrupt weights. Ours store the SHA-256 of the rest of
+the file in the archive's comment, which other readers ignore.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ _CHUNK = 1 << 20
 
 
 def save_archive(content: dict[str, Any], file: BinaryIO) -> None:
-    """Write content as `torch.save` does, with its digest as the archive's comment.
+    """Write content like `torch.save`, with its digest as the archive's comment.
 
     Args:
         file: Empty, open for reading and writing.
     """
     torch.save(content, file)
-    # The last record of an archive ends with its comment's length, 0 as torch writes it.
+    # An archive ends with its comment's length, for which torch writes 0.
     file.seek(-2, os.SEEK_END)
     file.write(struct.pack("<H", _SEAL_SIZE))
     size = file.tell()
@@ -51,40 +50,35 @@ def _digest(file: BinaryIO, size: int) -> bytes:
 
 
 def load_archive(path: str | Path) -> Any:
-    """Read a file of tensors and plain data; no code in it is run.
+    """Return the content of a file of tensors and plain data, without running code from it.
 
-    Args:
-        path: What `torch.save` wrote, with a digest or without.
-
-    Returns:
-        Its content, which the digest has proved whole, or the archive's own checksums where another program wrote
-        it. (Files of torch before 1.6 have neither.)
+    The digest is verified, or the archive's own checksums if another program wrote it. (Files of torch before 1.6 have
+    neither.)
 
     Raises:
-        FileNotFoundError: Where there is none.
-        CheckpointError: Where it cannot be read, is damaged, or holds more than tensors and plain data.
+        FileNotFoundError: If the file does not exist.
+        CheckpointError: If it cannot be read, is damaged, or contains more than tensors and plain data.
     """
     try:
         with Path(path).open("rb") as file:
-            _prove_whole(file)
+            _verify(file)
             file.seek(0)
             return torch.load(file, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise
     except pickle.UnpicklingError:
-        problem = (
-            "it holds more than tensors and plain data, or is damaged; nothing else is read, as that could run code"
-        )
-    except Exception as error:  # noqa: BLE001  # torch.load raises a dozen kinds for files that are none of its own
+        problem = "it holds more than tensors and plain data, which could run code, or is damaged"
+    except Exception as error:  # noqa: BLE001  # torch.load raises a dozen kinds of exceptions for other files
         problem = first_line(error)
     raise CheckpointError(f"{shown(path)}: not a readable checkpoint: {problem}")
 
 
-def _prove_whole(file: BinaryIO) -> None:
-    """Check a file's digest, or where it has none its archive's checksums.
+def _verify(file: BinaryIO) -> None:
+    """Check a file's digest, or if it has none its archive's checksums.
 
     Raises:
-        ValueError: Where they do not hold, or a part is packed: torch packs nothing, but a bomb is.
+        ValueError: If they do not match, or a member is compressed: torch compresses nothing, but a zip bomb is
+            compressed.
     """
     size = file.seek(0, os.SEEK_END)
     file.seek(max(size - _SEAL_SIZE, 0))
@@ -98,6 +92,6 @@ def _prove_whole(file: BinaryIO) -> None:
         with zipfile.ZipFile(file) as archive:
             packed = next((m.filename for m in archive.infolist() if m.compress_type != zipfile.ZIP_STORED), "")
             if packed:
-                raise ValueError(f"{packed[:60]!r} in it is packed, as torch packs nothing")
+                raise ValueError(f"{packed[:60]!r} in it is compressed, which torch never does")
             if damaged := archive.testzip():
                 raise ValueError(f"damaged: the checksum of {damaged[:60]!r} in it does not hold")

@@ -1,6 +1,6 @@
-"""A class predictor for other classes: columns of classes that both have are kept, by name.
+"""Transfer of a class predictor to other classes: columns of shared classes are kept, by name.
 
-Dimensions: A anchors a location, C columns of the class head.
+Dimensions: A anchors per location, C columns of the class head.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from boxwright.types import Categories
 
 
 class ClassSurgery:
-    """Which columns of a class predictor another one's columns become."""
+    """The mapping of a class predictor's columns to those for other classes."""
 
     def __init__(self, source: Categories, target: Categories, num_classes: int) -> None:
-        """Pair classes by name."""
+        """Match classes by name."""
         self.num_classes = num_classes
         self.pairs: list[tuple[int, int]] = []
         self.kept: list[str] = []
@@ -29,14 +29,14 @@ class ClassSurgery:
                 self.pairs.append((category.label, same.label))
 
     def apply(self, old: Tensor, new: Tensor, layer: ClassLayer) -> Tensor | None:
-        """Fill a predictor's kernel or bias.
+        """Return a predictor's kernel or bias, with columns of shared classes from the source.
 
         Args:
-            old: [A · C' · n, …], of the weights.
-            new: [A · C · n, …], of the detector, with fresh values.
+            old: [A · C' · n, …], from the source.
+            new: [A · C · n, …], of the detector, with initial values.
 
         Returns:
-            Like `new`; None where the two differ in more than their classes.
+            Like `new`; None if the two differ in more than their classes.
         """
         background = layer.columns - self.num_classes
         anchors, rest = divmod(len(new), layer.columns * layer.numbers)
@@ -54,13 +54,13 @@ class ClassSurgery:
 
 
 def map_classes(network: Network, values: dict[str, Tensor], surgery: ClassSurgery) -> dict[str, Tensor] | None:
-    """Bring the last layer of each class predictor to the detector's classes.
+    """Return the last layers of the class predictors for the detector's classes, by our names.
 
     Args:
-        network: The network, with fresh values in its class predictor.
+        network: The network, with initial values in its class predictor.
 
     Returns:
-        The changed tensors by our names; None where there is no class predictor of the same make in both.
+        None if source and network do not have the same kind of class predictor.
     """
     state, parts = network.state_dict(), network.parts
     changed: dict[str, Tensor] = {}

@@ -1,4 +1,4 @@
-"""Writing a detector's weights for others: a TF2 checkpoint, or safetensors."""
+"""Exporting a detector's weights: a TF2 checkpoint, or safetensors."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from boxwright.types import Categories
 
 
 def write_tensorflow_checkpoint(detector: Detector, prefix: str | Path, *, step: int = 0) -> Path:
-    """Write a checkpoint as TF2's `tf.train.Checkpoint(model=…, step=…)` would, or, of a network of TF1's, its saver.
+    """Write a checkpoint like TF2's `tf.train.Checkpoint(model=…, step=…)`, or TF1's saver for a network of TF1's.
 
-    TensorFlow restores it, as `load_weights` does; it holds no optimizer.
+    TensorFlow can restore it, as can `load_weights`; it has no optimizer state.
 
     Args:
-        prefix: Where, such as `folder/ckpt-1`.
+        prefix: Such as `folder/ckpt-1`.
 
     Raises:
-        CheckpointError: Where TF has no such network, or the disk is full.
+        CheckpointError: If TF has no such network, or the disk is full.
     """
     arrays, aliases = to_tensorflow(detector.network)
     if aliases is None:
@@ -38,10 +38,7 @@ def write_tensorflow_checkpoint(detector: Detector, prefix: str | Path, *, step:
 
 
 def write_description(folder: str | Path, config: m.TrainEvalPipelineConfig, categories: Categories | None) -> None:
-    """Write what a TF2 checkpoint does not hold beside it: `pipeline.config` and `label_map.pbtxt`.
-
-    Files that are there already stay.
-    """
+    """Write `pipeline.config` and `label_map.pbtxt` beside a TF2 checkpoint, unless they exist."""
     path = Path(folder) / "pipeline.config"
     if not path.exists():
         write_whole(path, dump_message(config))
@@ -51,10 +48,10 @@ def write_description(folder: str | Path, config: m.TrainEvalPipelineConfig, cat
 
 
 def write_safetensors(detector: Detector, path: str | Path) -> Path:
-    """Write the weights under our names.
+    """Write the weights with our names.
 
     Raises:
-        OutputError: Where it cannot be written.
+        OutputError: If the file cannot be written.
     """
     path = Path(path)
     state = detector.network.state_dict()

@@ -1,4 +1,4 @@
-"""Where a checkpoint is that a configuration names, which was written on another machine."""
+"""Locating a checkpoint that a configuration from another machine names."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from boxwright.base.files import is_file
 
 
 def find_source(named: str, folder: str) -> tuple[str, str]:
-    """Find a checkpoint as it is named, else by the last parts of its path below the configuration's folder.
+    """Find a checkpoint at its path, or else by the last parts of the path below the configuration's folder.
 
     Args:
-        named: As the configuration has it; backslashes separate, too.
-        folder: Where the configuration lies; empty where it lies nowhere.
+        named: The path in the configuration; backslashes separate, too.
+        folder: The configuration's folder; empty if it has none.
 
     Returns:
-        Where it is, or, where nothing is found, the name itself; and what to say where it is not where it is named.
+        The path, unchanged if nothing exists; and a message if it differs from `named`.
     """
     if _exists(named):
         return named, ""
     parts = [part for part in re.split(r"[\\/]+", named) if part not in ("", ".", "..")]
     for kept in range(len(parts), 0, -1):
-        # Below the working directory only with all its parts: a name alone may be of anything there.
+        # Below the working directory only with all parts: a bare name could match anything there.
         for root in [*([Path(folder)] if folder else []), *([Path()] if kept == len(parts) else [])]:
             candidate = root.joinpath(*parts[-kept:])
             if _exists(candidate):
-                return str(candidate), f"{named} does not exist; {candidate} is taken for it"
+                return str(candidate), f"{named} does not exist; using {candidate}"
     return named, ""
 
 

@@ -1,4 +1,4 @@
-"""Loading weights from elsewhere, with a report of what was restored, what was not, and why."""
+"""Loading weights from other sources, with a report of what was restored, what was not, and why."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _WIDTH = 50
 
 @dataclass(frozen=True)
 class LoadReport:
-    """What a load did.
+    """The result of loading weights.
 
     Attributes:
-        restored: Our names of the tensors that were restored, each with the source's name.
-        kept: Our names of those that kept their fresh values, each with the reason.
+        restored: Our names of the restored tensors, each with the source's name.
+        kept: Our names of those that kept their initial values, each with the reason.
         unused: Names in the source that were not used, each with the reason.
-        classes: What became of the source's classes, where the detector has others; else empty.
+        classes: How the source's classes were mapped, if the detector has others; else empty.
     """
 
     restored: dict[str, str]
@@ -56,7 +56,7 @@ class LoadReport:
 
 
 def _example(names: list[str]) -> str:
-    """Name the first; a long name is shown by its end, which says most."""
+    """Return the first name; a long one is truncated to its end, which is the most informative part."""
     name = names[0].removesuffix(ATTRIBUTE)
     shown = name if len(name) <= _WIDTH else f"…{name[-_WIDTH:]}"
     return f"{shown}, …" if len(names) > 1 else shown
@@ -81,24 +81,24 @@ def load_weights(
     """Load weights into a detector.
 
     Args:
-        detector: The detector, changed in place, or left as it was where the load fails.
-        source: A TF2 checkpoint (prefix, folder, or SavedModel), a checkpoint of ours (a file, or a
-            run's folder, whose newest is taken), a `.safetensors` file with our names, a `.pth` file of a known
-            layout (`pytorch_names`), or a mapping from TF2 checkpoint keys to arrays in TensorFlow's layout.
-        scope: "full" wants every tensor, and of the same shape. "detection" restores all but the heads, as
-            TensorFlow does; "classification" the backbone alone. "transfer" restores all that fits: a class or box
-            predictor of which a shape differs starts fresh, and where a checkpoint of ours has other classes, those
-            that both have are kept by name.
-        channels: Which colour the source's first convolution takes first, as converted Caffe weights may have it.
-            Ours take red first; the kernel of others is turned.
-        use_average: Whether to take moving averages of the weights, which the source must have.
-        min_share: The share of the tensors that the scope wants which must be restored.
+        detector: The detector, changed in place, or unchanged if loading fails.
+        source: A TF2 checkpoint (prefix, folder, or SavedModel), one of our checkpoints (a file, or a run's folder, of
+            which the newest is used), a `.safetensors` file with our names, a `.pth` file of a known layout
+            (`pytorch_names`), or a mapping from TF2 checkpoint keys to arrays in TensorFlow's layout.
+        scope: "full" requires every tensor, with the same shape. "detection" restores all but the heads, as TensorFlow
+            does; "classification" only the backbone. "transfer" restores all that fits: a class or box predictor in
+            which a shape differs keeps its initial values, and if one of our checkpoints has other classes, shared ones
+            are kept by name.
+        channels: The channel order of the source's first convolution, such as BGR for converted Caffe weights. Ours is
+            RGB; the kernel of others is reversed.
+        use_average: Whether to use moving averages of the weights, which the source must have.
+        min_share: The share of the tensors in the scope that must be restored.
 
     Returns:
         What was restored and what was not; it prints as a table.
 
     Raises:
-        CheckpointError: Where the source cannot be read, or lacks what the scope wants.
+        CheckpointError: If the source cannot be read, or lacks tensors of the scope.
     """
     network = detector.network
     weights = read_source(network, source, use_average=use_average)
@@ -107,7 +107,7 @@ def load_weights(
     classes = ""
     if scope == "transfer":
         weights, classes = _with_our_classes(detector, weights)
-    wanted = _learnt(network)
+    wanted = _learned(network)
     kept = _kept(wanted, weights, scope, network.parts)
     restored = {name: weights.values[name].to(value) for name, value in wanted.items() if name not in kept}
     check_finite(restored, "mapping" if isinstance(source, Mapping) else str(source))
@@ -122,14 +122,14 @@ def load_weights(
 
 
 def check_finite(tensors: Mapping[str, Tensor], source: str) -> None:
-    """Raise where a tensor holds what is no number: a detector with one finds nothing, and says nothing.
+    """Raise if a tensor has values that are not finite, with which a detector silently detects nothing.
 
     Args:
         tensors: By name.
         source: Where they come from, for the error.
 
     Raises:
-        CheckpointError: With the first such tensor.
+        CheckpointError: For the first such tensor.
     """
     for name, value in tensors.items():
         finite = value.isfinite()
@@ -139,7 +139,7 @@ def check_finite(tensors: Mapping[str, Tensor], source: str) -> None:
 
 
 def _red_first(network: nn.Module, weights: SourceWeights) -> SourceWeights:
-    """Turn the first convolution's kernel, which took blue first."""
+    """Reverse the input channels of the first convolution's kernel, which are BGR."""
     first = next(f"{name}.weight" for name, module in network.named_modules() if isinstance(module, nn.Conv2d))
     kernel = weights.values.get(first)
     if kernel is None or kernel.ndim != 4 or kernel.shape[1] != 3:
@@ -149,14 +149,14 @@ def _red_first(network: nn.Module, weights: SourceWeights) -> SourceWeights:
 
 
 def _with_our_classes(detector: Detector, weights: SourceWeights) -> tuple[SourceWeights, str]:
-    """Bring a class predictor of other classes to the detector's; say what became of them."""
+    """Map a class predictor to the detector's classes; also return a description."""
     theirs, ours, parts = weights.categories, detector.categories, detector.network.parts
     if theirs is None or ours is None or [(c.label, c.name) for c in theirs] == [(c.label, c.name) for c in ours]:
         return weights, ""
     surgery = ClassSurgery(theirs, ours, num_classes=detector.num_classes)
     mapped = map_classes(detector.network, weights.values, surgery) if surgery.kept else None
     if mapped is None:
-        # Nothing of the predictor is of use: without it, it is reset whole.
+        # Nothing of the predictor can be used: drop it, so that all of it is reset.
         others = {n: v for n, v in weights.values.items() if not is_within(n, parts.class_outputs)}
         return replace(weights, values=others), "classes: none of the checkpoint's; all start fresh"
     fresh = f"; {', '.join(surgery.fresh)} start fresh" if surgery.fresh else ""
@@ -165,8 +165,8 @@ def _with_our_classes(detector: Detector, weights: SourceWeights) -> tuple[Sourc
     ), f"classes: {', '.join(surgery.kept)} kept by name{fresh}"
 
 
-def _learnt(network: nn.Module) -> dict[str, Tensor]:
-    """List what a source must have: not the gains and biases of normalization that never change."""
+def _learned(network: nn.Module) -> dict[str, Tensor]:
+    """Return the tensors that a source must have: all but fixed gains and biases of normalization."""
     fixed = {
         f"{prefix}.{name}"
         for prefix, module in network.named_modules()
@@ -179,20 +179,20 @@ def _learnt(network: nn.Module) -> dict[str, Tensor]:
 
 
 def _kept(wanted: Mapping[str, Tensor], weights: SourceWeights, scope: Scope, parts: Parts) -> dict[str, str]:
-    """Return the tensors that keep their fresh values, each with the reason."""
+    """Return the tensors that keep their initial values, each with the reason."""
     kept: dict[str, str] = {}
     for name, current in wanted.items():
         if scope == "classification" and not parts.in_classifier(name):
-            kept[name] = "scope 'classification' is about the backbone"
+            kept[name] = "scope 'classification' only restores the backbone"
         elif scope == "detection" and is_within(name, parts.heads):
-            kept[name] = "scope 'detection' leaves out the heads"
+            kept[name] = "scope 'detection' does not restore the heads"
         elif name not in weights.values:
             missing = (reason for module, reason in weights.missing.items() if is_within(name, (module,)))
             kept[name] = next(missing, "not in the source")
         elif weights.values[name].shape != current.shape:
             kept[name] = f"shape {list(weights.values[name].shape)} in the source, {list(current.shape)} here"
     if scope == "transfer":
-        # A predictor is restored whole or not at all: half of one is of no use.
+        # A predictor is restored completely or not at all: half of one is useless.
         for predictor in (parts.class_outputs, parts.box_outputs):
             if any(is_within(name, predictor) for name in kept):
                 rest = {name for name in wanted if is_within(name, predictor)} - set(kept)
@@ -201,7 +201,7 @@ def _kept(wanted: Mapping[str, Tensor], weights: SourceWeights, scope: Scope, pa
 
 
 def _may_start_fresh(name: str, scope: Scope, parts: Parts) -> bool:
-    """Return whether a scope promises nothing of a tensor."""
+    """Return whether a scope does not require a tensor."""
     if scope == "classification":
         return not parts.in_classifier(name)
     fresh: dict[Scope, tuple[str, ...]] = {
@@ -213,7 +213,7 @@ def _may_start_fresh(name: str, scope: Scope, parts: Parts) -> bool:
 
 
 def _check(report: LoadReport, scope: Scope, min_share: float, parts: Parts) -> None:
-    """Refuse a load that left out what the scope promises."""
+    """Raise if a required tensor was not restored."""
     missing = {name: reason for name, reason in report.kept.items() if not _may_start_fresh(name, scope, parts)}
     promised = len(report.restored) + len(missing)
     if not report.restored or len(report.restored) < min_share * promised:

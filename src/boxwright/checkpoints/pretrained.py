@@ -1,6 +1,6 @@
-"""Weights of backbones that timm fetches: from Hugging Face's hub, once, into the cache that `HF_HOME` names.
+"""Pretrained weights of backbones that timm downloads: from the Hugging Face Hub, once, into the cache of `HF_HOME`.
 
-Nothing but a run that starts afresh calls this: what restores, resumes, predicts, evaluates or exports has its weights.
+Only new training runs call this; restoring, resuming, prediction, evaluation and export already have weights.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ Weights = Mapping[str, Tensor]
 
 
 def load_pretrained(network: nn.Module, from_leader: Callable[[Callable[[], Weights]], Weights]) -> str:
-    """Give the backbones of a network timm's weights.
+    """Load timm's weights into the backbones of a network.
 
     Args:
         network: Has at least one `TimmBackbone`.
-        from_leader: Lets one of several processes fetch, and tells the others.
+        from_leader: Lets one of several processes download, and broadcasts the result.
 
     Returns:
-        A line that says what was loaded.
+        A line that describes what was loaded.
 
     Raises:
-        CheckpointError: Where there are none, or they are neither in the cache nor to be fetched.
+        CheckpointError: If there are none, or they can neither be found in the cache nor downloaded.
     """
     backbones = [module for module in network.modules() if isinstance(module, TimmBackbone)]
     for backbone in backbones:
@@ -41,7 +41,7 @@ def _fetch(name: str) -> Weights:
 
     try:
         return timm.create_model(name, pretrained=True, features_only=True).state_dict()
-    except Exception as error:  # three libraries fetch, each with errors of its own
+    except Exception as error:  # three libraries are involved, each with its own exceptions
         cache = os.environ.get("HF_HOME", "~/.cache/huggingface")
         raise CheckpointError(
             f"feature_extractor.pretrained: the weights of timm/{name} could not be fetched ({type(error).__name__}: "

@@ -1,12 +1,11 @@
-"""Weights of public PyTorch ports and of ImageNet, by their names there.
+"""Weights of public PyTorch ports and of ImageNet, mapped from their names.
 
-What a `.pth` file holds is told by its names: a RefineDet port's whole detector, VGG-16 with its classifier
-made convolutions (`vgg16_reducedfc.pth`), torchvision's VGG-16, its Faster or Mask R-CNN on a ResNet-50 with a
-pyramid, SRN's release, or a ResNet by torchvision's names: torchvision's own go into timm's ResNets, converted
-Caffe models, whose blocks stride earlier, into ours. Nothing in a file is run: it is read with PyTorch's restricted
-unpickler.
+The names identify the layout of a `.pth` file: a RefineDet port's whole detector, VGG-16 with its classifier converted
+to convolutions (`vgg16_reducedfc.pth`), torchvision's VGG-16, its Faster or Mask R-CNN on a ResNet-50 with a pyramid,
+SRN's release, or a ResNet with torchvision's names: torchvision's own for timm's ResNets, converted Caffe models, whose
+blocks stride earlier, for ours. Files are read with PyTorch's restricted unpickler, which runs no code.
 
-Dimensions: A anchors a location, C channels.
+Dimensions: A anchors per location, C channels.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from boxwright.models.refinedet import RefineDet
 from boxwright.models.srn import SRN
 
 Names = Iterator[tuple[str, str, Callable[[Tensor], Tensor]]]
-# Places of the convolutions in torchvision's VGG-16, and in the ports' lists of layers.
+# Indices of the convolutions in torchvision's VGG-16, and in the ports' lists of layers.
 _VGG_LAYERS = ((0, 2), (5, 7), (10, 12, 14), (17, 19, 21), (24, 26, 28))
 _REDUCED = (31, 33)
 _LEVELS = 4
@@ -39,16 +38,13 @@ _DEVIATION = (0.229, 0.224, 0.225)  # of torchvision's preprocessing, red, green
 
 
 def read_pth(path: Path) -> dict[str, Tensor]:
-    """Read a file of tensors by names.
+    """Return the tensors in a file by name, without DataParallel's prefix.
 
     Args:
         path: A file that `torch.save` wrote: a state dictionary, or one below `model` or `state_dict`.
 
-    Returns:
-        Name to tensor, without the prefix that DataParallel adds.
-
     Raises:
-        CheckpointError: Where the file is missing, broken, or holds anything else.
+        CheckpointError: If the file is missing, broken, or holds anything else.
     """
     try:
         content = load_archive(path)
@@ -71,18 +67,16 @@ def read_pth(path: Path) -> dict[str, Tensor]:
 def from_pytorch(
     network: nn.Module, state: Mapping[str, Tensor], path: Path
 ) -> tuple[dict[str, Tensor], dict[str, str], dict[str, str]]:
-    """Bring a state dictionary to our names and order.
+    """Map a state dictionary to our names and layout.
 
     Args:
-        network: The network that it is for.
         path: Where it comes from, for errors.
 
     Returns:
-        Our names to tensors, our names to the source's, and the source's names of what is not used, each with
-        the reason.
+        Our names to tensors, our names to the source's, and the source's names of unused tensors, each with the reason.
 
     Raises:
-        CheckpointError: Where the names are of no layout that is known, or of another network.
+        CheckpointError: If the names match no known layout, or belong to another network.
     """
     table = {ours: (theirs, change) for ours, theirs, change in _layout(network, state, path)}
     found = {ours: entry for ours, entry in table.items() if entry[0] in state}
@@ -102,8 +96,8 @@ def _layout(network: nn.Module, state: Mapping[str, Tensor], path: Path) -> Name
     if isinstance(backbone, ResNetV1) and "layer1.0.conv1.weight" in state:
         if not _saw_levels(state):
             raise CheckpointError(
-                f"{path}: its statistics are of pixels near 1, as torchvision's are, whose blocks stride elsewhere "
-                "besides; refinedet_resnet101 takes conversions of Caffe's, which saw 0..255; use timm/resnet101"
+                f"{path}: its statistics are of pixels near 1, as torchvision's are, whose blocks also stride "
+                "elsewhere; refinedet_resnet101 takes conversions of Caffe's, trained on 0..255; use timm/resnet101"
             )
         return _resnet(backbone)
     if is_released_srn(state) and isinstance(network, SRN) and isinstance(backbone, TimmBackbone):
@@ -141,15 +135,15 @@ def _changed(change: Callable[[Tensor], Tensor], value: Tensor, name: str, path:
 
 
 def _for_levels(kernel: Tensor) -> Tensor:
-    """Make a kernel for pixels in 0..1, divided by their deviation, one for levels."""
+    """Convert a kernel for pixels in 0..1, divided by their deviation, to one for 0..255."""
     return kernel / (255 * torch.tensor(_DEVIATION))[:, None, None]
 
 
 def _saw_levels(state: Mapping[str, Tensor]) -> bool:
-    """Tell whether a ResNet was trained on pixels in 0..255 rather than divided by their deviation.
+    """Return whether a ResNet was trained on pixels in 0..255 rather than normalized ones.
 
-    The variance of what the first kernels give, for kernels of length 1, is near that of the pixels: 1, or
-    58² = 3364. The threshold lies between, by as large a factor to either.
+    The output variance of the first kernels, scaled to norm 1, is near that of the pixels: 1, or 58² = 3364. The
+    threshold is their geometric mean.
     """
     kernel, variance = state.get("conv1.weight"), state.get("bn1.running_var")
     if kernel is None or variance is None or kernel.ndim != 4 or len(kernel) != len(variance):
@@ -181,9 +175,9 @@ def _vgg(
 
 
 def _torchvision_vgg() -> Names:
-    """Take every fourth unit of the classifier's layers, and of fc6's 7×7 window every third pixel, as SSD does.
+    """Subsample the classifier as SSD does: every fourth unit, and every third pixel of fc6's 7×7 window.
 
-    The first kernel takes what torchvision's preprocessing divides by, since ours leaves levels in 0..255.
+    The first kernel absorbs torchvision's preprocessing, since ours keeps pixels in 0..255.
     """
     for ours, theirs, change in _stages("features."):
         yield ours, theirs, _for_levels if theirs == "features.0.weight" else change

@@ -32,29 +32,29 @@ def restore_detector(
 ) -> tuple[Detector, m.TrainEvalPipelineConfig, int]:
     """Rebuild a detector from a checkpoint.
 
-    Ours holds configuration, classes and weights. One of TF2 holds weights alone: its configuration
-    is the one given, or `pipeline.config` in its folder or up to two above, as TF exports it; its
-    classes are those of the label map that the configuration names, where that file exists.
+    Ours have configuration, classes and weights. A TF2 checkpoint has only weights: its configuration is the argument,
+    or `pipeline.config` in its folder or up to two above, where TF exports it; its classes are those of the label map
+    in the configuration, if that file exists.
 
     Args:
-        checkpoint: A checkpoint of ours, a run's folder (whose newest is taken), a TF2 checkpoint
-            (prefix or folder), or a SavedModel's folder.
-        config: A configuration whose model is taken instead of the checkpoint's own, to change
-            post-processing, say; its network must be the same.
-        use_average: Whether to take the moving average of the weights; None leaves that to the
-            configuration's `eval_config.use_moving_averages`.
-        categories: The classes, in place of those that the checkpoint has or its configuration's label map names.
+        checkpoint: One of our checkpoints, a run's folder (of which the newest is used), a TF2 checkpoint (prefix or
+            folder), or a SavedModel's folder.
+        config: A configuration whose model replaces the checkpoint's own, to change post-processing, for example; its
+            network must be the same.
+        use_average: Whether to use the moving average of the weights; None for the configuration's
+            `eval_config.use_moving_averages`.
+        categories: Replaces the classes of the checkpoint or its configuration's label map.
 
     Returns:
-        The detector in evaluation mode, its configuration, and the steps it was trained.
+        The detector in evaluation mode, its configuration, and the number of training steps.
 
     Raises:
-        CheckpointError: Where there is no checkpoint, or no average in it.
+        CheckpointError: If there is no checkpoint, or no average in it.
     """
     if Path(checkpoint).suffix in EXPORTS and os.path.isfile(checkpoint):
         raise CheckpointError(
-            f"{shown(checkpoint)} is exported: it detects (boxwright predict, or runtime.exported.open_exported), "
-            "and nothing is restored from it; name the run, or its checkpoint"
+            f"{shown(checkpoint)} is an exported model, for detection (boxwright predict, or "
+            "runtime.exported.open_exported); it cannot be restored; pass the run, or its checkpoint"
         )
     with unpacked(checkpoint) as path:
         return _restore(path, config, use_average=use_average, categories=categories)
@@ -90,17 +90,17 @@ def _restore(
 
 
 def config_of(content: dict[str, Any], path: str | Path) -> m.TrainEvalPipelineConfig:
-    """Read the configuration that a checkpoint of ours was trained with.
+    """Return the configuration in one of our checkpoints.
 
     Args:
         content: Of the checkpoint.
         path: The file, for errors.
 
     Returns:
-        The configuration; where the checkpoint is older than TF1's meaning of names, with TF2's.
+        The configuration; with TF2's meaning of names if the checkpoint predates TF1's.
 
     Raises:
-        ConfigError: Where it cannot be read.
+        ConfigError: If it cannot be read.
     """
     config = parse_message(content["config"], m.TrainEvalPipelineConfig, file=str(path))
     return with_version(config, 2) if content["format"] == 1 else config
@@ -127,16 +127,16 @@ def _restore_tensorflow(
 
 
 def stored_config(checkpoint: str | Path) -> m.TrainEvalPipelineConfig:
-    """Return the configuration that a checkpoint carries, or that lies with it.
+    """Return the configuration in, or next to, a checkpoint.
 
     Args:
-        checkpoint: As `restore_detector` takes it.
+        checkpoint: As for `restore_detector`.
 
     Returns:
         The configuration.
 
     Raises:
-        CheckpointError: Where there is no checkpoint, or no configuration.
+        CheckpointError: If there is no checkpoint, or no configuration.
     """
     with unpacked(checkpoint) as path:
         if (theirs := tensorflow_source(path)) is not None:
@@ -146,7 +146,7 @@ def stored_config(checkpoint: str | Path) -> m.TrainEvalPipelineConfig:
 
 
 def other_meaning(source: str | Path, config: m.TrainEvalPipelineConfig) -> str:
-    """Say that a checkpoint of ours was trained with the other TensorFlow's meaning of its extractor; empty if not."""
+    """Return a warning if one of our checkpoints uses the other TensorFlow's meaning of its extractor; else empty."""
     path = Path(source)
     if is_tensorflow(path) or is_archive(path) or path.suffix in (".pth", ".safetensors") or not os.path.exists(path):
         return ""
@@ -160,7 +160,7 @@ def other_meaning(source: str | Path, config: m.TrainEvalPipelineConfig) -> str:
 
 
 def find_config(checkpoint: str | Path) -> Path:
-    """Find the configuration that lies with a TF2 checkpoint.
+    """Return the configuration next to a TF2 checkpoint.
 
     Args:
         checkpoint: The checkpoint's prefix.
@@ -169,18 +169,18 @@ def find_config(checkpoint: str | Path) -> Path:
         `pipeline.config` beside the checkpoint, or up to two folders above.
 
     Raises:
-        CheckpointError: Where there is none.
+        CheckpointError: If there is none.
     """
     path = Path(checkpoint)
     folders = [path.parent, path.parent.parent, path.parent.parent.parent]
     found = next((folder / "pipeline.config" for folder in folders if is_file(folder / "pipeline.config")), None)
     if found is None:
-        raise CheckpointError(f"{path}: there is no pipeline.config beside or above it; name the configuration")
+        raise CheckpointError(f"{path}: there is no pipeline.config beside or above it; pass the configuration")
     return found
 
 
 def _label_map(config: m.TrainEvalPipelineConfig, folder: Path) -> Categories | None:
-    """Read the classes, for names only: a detector works without."""
+    """Return the classes, which are optional, as they only provide names."""
     readers = [*config.eval_input_reader, *([config.train_input_reader] if config.train_input_reader else [])]
     paths = [Path(as_here(reader.label_map_path)) for reader in readers if reader.label_map_path]
     paths.append(folder / "label_map.pbtxt")

@@ -1,4 +1,4 @@
-"""What other projects' tensors need to become ours: mostly nothing, or another order of a box's four numbers."""
+"""Conversions of other projects' tensors: mostly none, or a reordering of box coordinates."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from torch import Tensor
 
 
 def unchanged(value: Tensor) -> Tensor:
-    """Return a tensor as it is."""
+    """Return the tensor unchanged."""
     return value
 
 
 def vertical_first(value: Tensor) -> Tensor:
-    """Reorder the outputs of a box predictor, x y w h for each anchor, to y x h w."""
+    """Reorder the outputs of a box predictor from x y w h for each anchor to y x h w."""
     return value.reshape(-1, 4, *value.shape[1:])[:, [1, 0, 3, 2]].reshape(value.shape)

@@ -1,6 +1,6 @@
-"""`.safetensors` files: ours carry a digest in their metadata, which is checked when they are read.
+"""`.safetensors` files: ours have a digest in their metadata, which is verified on reading.
 
-The format has no checksum of its own, so a changed bit would be another weight.
+The format has no checksum, so a flipped bit would silently change a weight.
 """
 
 from __future__ import annotations
@@ -23,19 +23,16 @@ _KEY = "boxwright_sha256"
 
 
 def pack_safetensors(tensors: Mapping[str, Tensor]) -> bytes:
-    """Return the file, with a digest of names, types, shapes and values in its metadata."""
+    """Return a file's bytes, with a digest of names, types, shapes and values in its metadata."""
     plain = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     return bytes(save(plain, {_KEY: _digest(plain)}))
 
 
 def read_safetensors(path: str | Path) -> dict[str, Tensor]:
-    """Read a file of tensors.
-
-    Args:
-        path: The file; of ours, or of others, who write no digest.
+    """Return the tensors in a file, with or without our digest.
 
     Raises:
-        CheckpointError: Where it cannot be read, or its digest does not hold.
+        CheckpointError: If it cannot be read, or its digest does not match.
     """
     data = read_file(path, CheckpointError)
     try:

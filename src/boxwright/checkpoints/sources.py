@@ -1,4 +1,4 @@
-"""Where weights come from: our checkpoints, safetensors, TensorFlow's of every kind, `.pth` files, mappings."""
+"""Sources of weights: our checkpoints, safetensors, TensorFlow's formats, `.pth` files, mappings."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from boxwright.types import Categories
 
 @dataclass(frozen=True)
 class SourceWeights:
-    """What a source has for a network.
+    """A source's tensors for a network.
 
     Attributes:
         values: Tensors by our names.
-        names: What the source calls each of them; empty where that is our name.
-        unused: The source's names of what the network has no use for, each with the reason.
-        categories: The classes that it was trained on; None where it does not say.
-        missing: Modules that the source's kind never has, each with the reason.
+        names: Our names to the source's; without those that are the same.
+        unused: The source's names of unused tensors, each with the reason.
+        categories: The classes that it was trained on; None if unknown.
+        missing: Modules that this kind of source never has, each with the reason.
     """
 
     values: dict[str, Tensor]
@@ -41,29 +41,28 @@ class SourceWeights:
 
 
 def tensorflow_source(source: str | Path) -> Path | None:
-    """Return what `find_tensorflow` finds; None, too, for a folder with checkpoints of ours, which counts as ours."""
+    """Return the result of `find_tensorflow`; None for a folder with our checkpoints, which take precedence."""
     path = Path(source)
     ours = is_folder(path) and any(path.glob("ckpt-*.pt"))
     return None if ours else find_tensorflow(path)
 
 
 def is_tensorflow(source: str | Path) -> bool:
-    """Tell whether a path means a checkpoint of TensorFlow."""
+    """Return whether a path is a TensorFlow checkpoint."""
     return tensorflow_source(source) is not None
 
 
 def read_source(
     network: nn.Module, source: str | Path | Mapping[str, NDArray[Any]], *, use_average: bool = False
 ) -> SourceWeights:
-    """Read a source's weights by our names.
+    """Return a source's weights by our names.
 
     Args:
-        network: The network that they are for.
-        source: As `load_weights` takes it.
-        use_average: Whether to take moving averages of the weights.
+        source: As for `load_weights`.
+        use_average: Whether to use moving averages of the weights.
 
     Raises:
-        CheckpointError: Where the source cannot be read, or has no averages.
+        CheckpointError: If the source cannot be read, or has no averages.
     """
     if isinstance(source, Mapping):
         return _theirs(from_tensorflow(network, source, use_average=use_average))
@@ -76,11 +75,11 @@ def _read(network: nn.Module, path: Path, *, use_average: bool) -> SourceWeights
         return _theirs(from_tensorflow(network, open_tensorflow(theirs), use_average=use_average))
     if path.suffix == ".safetensors":
         if use_average:
-            raise CheckpointError(f"{path}: moving averages are asked for, but safetensors files have none")
+            raise CheckpointError(f"{path}: moving averages were requested, but safetensors files have none")
         return SourceWeights(read_safetensors(path))
     if path.suffix == ".pth":
         if use_average:
-            raise CheckpointError(f"{path}: moving averages are asked for, but .pth files have none")
+            raise CheckpointError(f"{path}: moving averages were requested, but .pth files have none")
         return SourceWeights(*from_pytorch(network, read_pth(path), path))
     return _ours(path, use_average=use_average)
 
@@ -92,7 +91,7 @@ def _theirs(found: FoundVariables) -> SourceWeights:
 def _ours(path: Path, *, use_average: bool) -> SourceWeights:
     path, content = find_checkpoint(path)
     if use_average and not content["average"]:
-        raise CheckpointError(f"{path}: moving averages are asked for, but the run kept none")
+        raise CheckpointError(f"{path}: moving averages were requested, but the run kept none")
     values = {name: value for name, value in content["network"].items() if "num_batches_tracked" not in name}
     categories = Categories.from_list(content["categories"]) if content["categories"] else None
     return SourceWeights({**values, **(content["average"] if use_average else {})}, categories=categories)

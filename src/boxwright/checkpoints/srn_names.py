@@ -1,4 +1,4 @@
-"""SRN's released weights, by their names there."""
+"""SRN's released weights, mapped from their names."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _BRANCHES, _LAYERS = 4, 3
 
 
 def is_released_srn(state: Mapping[str, Tensor]) -> bool:
-    """Return whether a state dictionary is of the released graph."""
+    """Return whether a state dictionary is the released model's."""
     return "cls_subnet_pred.weight" in state and "c7_conv.weight" in state
 
 
 def released_srn(backbone: TimmBackbone) -> Iterator[tuple[str, str, Callable[[Tensor], Tensor]]]:
-    """Yield our names, the release's, and what brings a tensor to ours; its backbone is timm's resnet50."""
+    """Yield our names, the release's, and conversions of tensors; the backbone is timm's resnet50."""
     for name in backbone.body.state_dict():
         yield f"backbone.body.{name}", name, unchanged
     places = {

@@ -1,8 +1,7 @@
 """A run's checkpoints on disk: `ckpt-<step>.pt` in the model folder.
 
-A file appears under its name only when all of it is on the disk, so a kill at any moment leaves
-either the old checkpoints or the old ones and a new one. Each carries a digest, which is checked
-before anything of it is used. A run resumes from the newest one that is whole.
+A file appears under its name only when complete, so a kill at any moment leaves the old checkpoints intact. Each has a
+digest, which is verified before use. A run resumes from the newest intact one.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ from boxwright.checkpoints.archive import load_archive, save_archive
 from boxwright.types import Categories
 
 _NAME = re.compile(r"ckpt-([0-9]{1,18})\.pt")
-# 2: a TF1 name of an extractor has TF1's meaning; in files of format 1 it has TF2's.
+# Since format 2, TF1's names of extractors have TF1's meaning; in format 1 they have TF2's.
 FORMAT = 2
 
-# What a run's checkpoint holds: field → its type, and that of a dictionary's or list's values.
+# Fields of a run's checkpoint: name → type, and type of a dictionary's or list's values.
 _FIELDS: dict[str, tuple[type | tuple[type, ...], type | None]] = {
     "step": (int, None),
     "network": (dict, Tensor),
@@ -43,30 +42,27 @@ _FIELDS: dict[str, tuple[type | tuple[type, ...], type | None]] = {
 
 
 def write_checkpoint(content: dict[str, Any], path: Path) -> None:
-    """Write a checkpoint so that it is there whole or not at all.
+    """Write a checkpoint atomically.
 
     Raises:
-        CheckpointError: Where the disk is full or the folder is gone; what was there stays.
+        CheckpointError: If the disk is full or the folder is gone; existing files stay.
     """
     try:
         with open_whole(path) as file:
             save_archive({"format": FORMAT, **content}, file)
     except OutputError as error:
         raise CheckpointError(f"{error}; earlier ones are intact") from None
-    except RuntimeError as error:  # torch's word for a disk that is full
-        if "DataLoader worker" in str(error):  # whose death can be told at any moment
+    except RuntimeError as error:  # torch's error for a full disk
+        if "DataLoader worker" in str(error):  # its SIGCHLD handler can raise anywhere
             raise
         raise CheckpointError(f"{shown(path)}: could not be written: {error}; earlier ones are intact") from None
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
-    """Read a checkpoint of ours; no code in it is run.
-
-    Returns:
-        Its content, each field of its type.
+    """Return the content of one of our checkpoints with validated types, without running code from it.
 
     Raises:
-        CheckpointError: Where it is missing, damaged, or not ours.
+        CheckpointError: If it is missing, damaged, or not ours.
     """
     try:
         content = load_archive(path)
@@ -82,11 +78,7 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
 
 
 def check_content(content: dict[str, Any], path: str | Path) -> None:
-    """Raise where a checkpoint lacks a field, or has one of another type.
-
-    Raises:
-        CheckpointError: With the first such field.
-    """
+    """Raise a `CheckpointError` for the first missing field, or field of a wrong type."""
     for name, (kind, inner) in _FIELDS.items():
         if name not in content:
             raise CheckpointError(f"{shown(path)}: not a whole checkpoint: it has no {name!r}")
@@ -105,30 +97,30 @@ def check_content(content: dict[str, Any], path: str | Path) -> None:
 
 
 class CheckpointStore:
-    """The checkpoints of one model folder."""
+    """The checkpoints in one model folder."""
 
     def __init__(self, model_dir: str | Path, keep: int = 5, keep_every_n_hours: float = 10000.0) -> None:
-        """Remember the folder.
+        """Store the settings.
 
         Args:
             model_dir: The folder; it need not exist.
-            keep: How many of the newest checkpoints stay.
-            keep_every_n_hours: How much later than the last that stays for good another stays for good.
+            keep: How many of the newest checkpoints to keep.
+            keep_every_n_hours: The minimum interval between checkpoints that are kept permanently.
         """
         self.folder, self.keep, self.keep_every_n_hours = Path(model_dir), keep, keep_every_n_hours
 
     def paths(self) -> list[Path]:
-        """List the checkpoints."""
+        """Return the checkpoints by step."""
         found = [
             (int(match[1]), path) for path in self.folder.glob("ckpt-*.pt") if (match := _NAME.fullmatch(path.name))
         ]
         return [path for _, path in sorted(found)]
 
     def save(self, step: int, content: dict[str, Any], began: float = 0.0) -> Path:
-        """Write a checkpoint, then drop the oldest beyond `keep`.
+        """Write a checkpoint, then remove the oldest beyond `keep`.
 
         Args:
-            began: When the run began, in seconds since 1970; hours are counted from there.
+            began: When the run began, in seconds since 1970; `keep_every_n_hours` counts from there.
         """
         path = self.folder / f"ckpt-{step}.pt"
         write_checkpoint({"step": step, **content}, path)
@@ -137,18 +129,18 @@ class CheckpointStore:
         return path
 
     def save_best(self, step: int, content: dict[str, Any]) -> Path:
-        """Write the best checkpoint, in place of the one before."""
+        """Write the best checkpoint, replacing the previous one."""
         path = self.folder / "best.pt"
         write_checkpoint({"step": step, **content}, path)
         return path
 
     def tidy(self) -> None:
-        """Remove what writers that were killed have left; the folder must be this process's alone."""
+        """Remove partial files of killed writers; the folder must belong to this process alone."""
         for left in partial_files(self.folder):
             left.unlink(missing_ok=True)
 
     def _superfluous(self, began: float) -> Iterator[Path]:
-        """List what no longer stays: of those that are not among the newest, all but one every so many hours."""
+        """Yield checkpoints to remove: those beyond the newest, except one every so many hours."""
         kept = began
         for path in self.paths()[: -self.keep]:
             written = path.stat().st_mtime
@@ -158,13 +150,10 @@ class CheckpointStore:
                 yield path
 
     def latest(self) -> tuple[Path, dict[str, Any]] | None:
-        """Read the newest checkpoint that can be read.
-
-        Returns:
-            The file and its content; None where there is no checkpoint at all.
+        """Return the newest readable checkpoint and its content; None if there is no checkpoint at all.
 
         Raises:
-            CheckpointError: Where there are checkpoints, and none can be read.
+            CheckpointError: If there are checkpoints, but none can be read.
         """
         errors = []
         for path in reversed(self.paths()):
@@ -172,20 +161,20 @@ class CheckpointStore:
                 return path, read_checkpoint(path)
             except CheckpointError as error:
                 errors.append(str(error))
-                warnings.warn(f"{error}; taking the one before", stacklevel=2)
+                warnings.warn(f"{error}; using the previous one", stacklevel=2)
         if errors:
             raise CheckpointError("no checkpoint is readable:\n" + "\n".join(errors))
         return None
 
 
 def find_checkpoint(path: str | Path) -> tuple[Path, dict[str, Any]]:
-    """Read the checkpoint of ours that a path means.
+    """Return the file and content of a checkpoint of ours.
 
     Args:
-        path: A checkpoint, or a run's folder, whose newest is taken.
+        path: A checkpoint, or a run's folder, of which the newest is used.
 
     Raises:
-        CheckpointError: Where there is none, or it cannot be read.
+        CheckpointError: If there is none, or it cannot be read.
     """
     path = Path(path)
     if is_folder(path):
@@ -197,13 +186,6 @@ def find_checkpoint(path: str | Path) -> tuple[Path, dict[str, Any]]:
 
 
 def nearby(path: str | Path) -> str:
-    """Say what checkpoints lie where one was looked for.
-
-    Args:
-        path: A path at which there is none.
-
-    Returns:
-        The end of an error's sentence; empty where there are none.
-    """
+    """Return the end of an error message that lists the checkpoints near a missing path; empty if there are none."""
     near = sorted(other.name for other in Path(path).parent.glob("ckpt-*.*"))[:3]
     return f"; there is {', '.join(near)}" if near else ""

@@ -1,9 +1,9 @@
-"""torchvision's Faster and Mask R-CNN, by their names there.
+"""torchvision's Faster and Mask R-CNN, mapped from their names.
 
-Its heads predict a box and a mask for the background too, which ours leave out; one logit of an object, beside which
-ours has a constant one of none; and x before y.
+Unlike ours, its heads predict a box and a mask for the background too, its proposals have one logit for an object
+without one for background, and x comes before y.
 
-Dimensions: A anchors a location, C channels.
+Dimensions: A anchors per location, C channels.
 """
 
 from __future__ import annotations
@@ -27,15 +27,7 @@ def is_torchvision_two_stage(state: Mapping[str, Tensor]) -> bool:
 
 
 def torchvision_two_stage(network: FasterRCNN, backbone: TimmBackbone, state: Mapping[str, Tensor]) -> Names:
-    """List where each tensor comes from.
-
-    Args:
-        network: The network; its backbone is timm's ResNet.
-        state: Name to tensor; older and newer torchvisions call some layers otherwise.
-
-    Yields:
-        Our name, torchvision's, and what changes the tensor.
-    """
+    """Yield our names, torchvision's, and conversions of tensors; layers' names differ between its versions."""
     for name in backbone.body.state_dict():
         yield f"backbone.body.{name}", f"backbone.body.{name}", unchanged
     for part, theirs in (("laterals", "inner_blocks"), ("smooth", "layer_blocks")):
@@ -59,7 +51,7 @@ def torchvision_two_stage(network: FasterRCNN, backbone: TimmBackbone, state: Ma
 
 
 def _both(ours: str, theirs: str, state: Mapping[str, Tensor], change: Callable[[Tensor], Tensor] = unchanged) -> Names:
-    """List kernel and bias; newer versions wrap some convolutions once or twice."""
+    """Yield kernel and bias; newer versions wrap some convolutions once or twice."""
     path = next((path for path in (theirs, f"{theirs}.0", f"{theirs}.0.0") if f"{path}.weight" in state), theirs)
     for kind in ("weight", "bias"):
         yield f"{ours}.{kind}", f"{path}.{kind}", change
@@ -70,7 +62,7 @@ def _as_kernel(value: Tensor) -> Tensor:
 
 
 def _as_window(value: Tensor) -> Tensor:
-    """Bring a dense layer over flattened crops, channel by channel, to a kernel."""
+    """Convert a dense layer over flattened crops, channel by channel, to a kernel."""
     return value.view(len(value), -1, _CROP_SIDE, _CROP_SIDE) if value.ndim == 2 else value
 
 
@@ -79,5 +71,5 @@ def _boxes_of_classes(value: Tensor) -> Tensor:
 
 
 def _beside_nothing(value: Tensor) -> Tensor:
-    """Put a logit of 0 before each anchor's: softmax of both is the sigmoid of the one."""
+    """Prepend a logit of 0 for each anchor: softmax of both equals the sigmoid of the one."""
     return torch.stack([torch.zeros_like(value), value], dim=1).flatten(0, 1)

@@ -1,4 +1,4 @@
-"""Archives as the model zoo has them (`NAME.tar.gz`): unpacked for as long as they are read."""
+"""Archives of the model zoo (`NAME.tar.gz`), unpacked temporarily."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from boxwright.base.limits import ARCHIVE_FILES, CHECKPOINT_BYTES
 from boxwright.base.wrong_file import what_it_is_instead
 
 _ENDINGS = (".tar.gz", ".tgz", ".tar")
-# A read of a member's content is far smaller, and so is any honest header.
+# Reads of members' content are far smaller, as is any honest header.
 _MOST_AT_ONCE = 1 << 24
-# What of an archive is of use.
+# Files to extract from an archive.
 _WANTED = ("*.config", "*.index", "*.data-*", "checkpoint", "*.pb", "*.ckpt", "*.pbtxt", "*.safetensors", "ckpt-*.pt")
 
 
 def is_archive(source: str | Path) -> bool:
-    """Tell whether a path is an archive, by its name."""
+    """Return whether a path is an archive, by its name."""
     return str(source).endswith(_ENDINGS) and is_file(source)
 
 
 class _Bounded:
-    """A file that hands out so many bytes at most, and no more than a header's worth at a time."""
+    """A file with limits on the total size and on the size of each read."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -51,16 +51,16 @@ class _Bounded:
 
 @contextmanager
 def unpacked(source: str | Path) -> Iterator[Path]:
-    """Unpack an archive into a folder that is gone afterwards.
+    """Unpack an archive into a temporary folder.
 
     Args:
-        source: Where weights are; what is no archive is left as it is.
+        source: Where weights are; anything but an archive is yielded unchanged.
 
     Yields:
         The archive's folder, or the source.
 
     Raises:
-        CheckpointError: Where the archive is damaged, names a path outside itself, or exceeds a limit.
+        CheckpointError: If the archive is damaged, names a path outside itself, or exceeds a limit.
     """
     path = Path(source)
     if not is_archive(path):
@@ -111,6 +111,6 @@ def _unpack(path: Path, folder: Path) -> None:
 
 
 def _inner(folder: Path) -> Path:
-    """Return the one folder that all lies in, where there is one."""
+    """Return the only folder in a folder, if there is exactly one entry, else the folder itself."""
     inside = list(folder.iterdir())
     return inside[0] if len(inside) == 1 and inside[0].is_dir() else folder

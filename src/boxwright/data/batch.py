@@ -1,4 +1,4 @@
-"""From samples to batches: resize, put objects into the frame of the input, pad.
+"""Build batches from samples: resize, move objects into the input's frame, pad.
 
 Dimensions: B batch, G boxes (padded), N boxes of one image, C H W image.
 """
@@ -23,7 +23,7 @@ from boxwright.types.sample import OBJECT_FIELDS
 
 _ROUND_TO = 8
 Resizer = Callable[[Tensor], tuple[Tensor, tuple[int, int]]]
-# Fields that a batch always has; others are there where every image has them.
+# Fields that every batch has; the others are present only if every image has them.
 _ALWAYS = {"boxes", "labels", "weights"}
 
 
@@ -32,13 +32,13 @@ class Batch:
     """Images of one size with their targets.
 
     Attributes:
-        images: uint8 [B, C, H, W]; float32 where an augmentation left whole levels.
+        images: uint8 [B, C, H, W]; float32 if an augmentation produced fractional levels.
         true_sizes: int64 [B, 2]; (height, width).
-        targets: The groundtruth, padded.
-        ids: B identities.
-        keys: B times the epoch, and the sample's index in the data.
-        problems: What was wrong with samples that were left out.
-        block: The memory of all tensors, where it is one that a GPU can read while the CPU works; or None.
+        targets: The padded ground truth.
+        ids: B image ids.
+        keys: B pairs of the epoch and the sample's index in the data.
+        problems: Errors of samples that were skipped.
+        block: The single pinned block of memory that backs all tensors; or None.
     """
 
     images: Tensor
@@ -53,22 +53,18 @@ class Batch:
         return len(self.ids)
 
     def to(self, device: torch.device | str) -> Batch:
-        """Move to a device; from pinned memory to a GPU in one copy, for which the program does not wait."""
+        """Move to a device; from pinned memory to a GPU in one asynchronous copy."""
         if self.block is None or torch.device(device).type != "cuda":
             return each_tensor(replace(self, block=None), lambda value: value.to(device))
         return self._in(self.block.to(device, non_blocking=True))
 
     def _in(self, block: Tensor) -> Batch:
-        """Return the batch as views of a block that its tensors were packed into."""
+        """Return the batch as views of a block that holds its packed tensors."""
         views = iter(unpacked(block, tensors_of(replace(self, block=None))))
         return each_tensor(replace(self, block=None), lambda _: next(views))
 
     def split(self, parts: int) -> list[Batch]:
-        """Cut into parts of nearly one size, in order.
-
-        Args:
-            parts: How many; no more than there are images.
-        """
+        """Split into `parts` batches of nearly equal size, in order; at most one part per image."""
         if parts == 1:
             return [self]
         bounds = [len(self) * number // parts for number in range(parts + 1)]
@@ -84,50 +80,44 @@ class Batch:
         ]
 
     def share_memory(self) -> Batch:
-        """Move to memory that processes share.
+        """Move to memory shared between processes.
 
         Raises:
-            RuntimeError: Where there is no room.
+            RuntimeError: If shared memory is full.
         """
         for tensor in (self.images, self.true_sizes, *self.targets.tensors()):
             tensor.share_memory_()  # type: ignore[no-untyped-call]
         return self
 
     def pin_memory(self) -> Batch:
-        """Copy to one block of memory that a GPU can read while the CPU works; PyTorch's loader asks for it."""
+        """Copy to one pinned block; PyTorch's loader calls this."""
         block = packed(tensors_of(replace(self, block=None))).pin_memory()
         return replace(self._in(block), block=block)
 
 
 def to_input(sample: Sample, resizer: Resizer) -> Sample:
-    """Return a sample at the network's size, with the objects that can be learnt from.
+    """Return a sample at the network's input size, with the objects to learn from.
 
-    Pixels of uint8 are rounded after resizing; masks take the nearest.
-
-    Args:
-        resizer: Brings images to the network's size.
-
-    Returns:
-        A sample whose `true_size` is what of its image is not padding.
+    uint8 pixels are rounded after resizing; masks use the nearest pixel. `true_size` is the part of the image that is
+    not padding.
     """
-    # A copy where strides are negative, as those of a flipped image one pixel wide may be: torch refuses them.
+    # torch refuses negative strides, which a flipped image one pixel wide may have.
     image = sample.image.copy() if min(sample.image.strides) < 0 else sample.image
     resized, true_size = resizer(torch.from_numpy(image))
     pixels = resized.contiguous().numpy()
-    if sample.image.dtype == np.uint8:  # rounded to even, as torch does, and clipped, in one pass
+    if sample.image.dtype == np.uint8:  # rounds half to even, as torch does, and clips, in one pass
         pixels = np.asarray(cv2.add(pixels, np.zeros(4), dtype=cv2.CV_8U)).reshape(pixels.shape)
     return learnable(sample, true_size, pixels)
 
 
 def learnable(sample: Sample, true_size: tuple[int, int], image: NDArray[Any] | None = None) -> Sample:
-    """Return the objects of a sample that can be learnt from, in the frame of the network's input.
+    """Return the objects of a sample to learn from, in the frame of the network's input.
 
-    Boxes are clipped to the image; those without area after that (zero-area, outside) and crowds are
-    left out.
+    Boxes are clipped to the image; crowds and boxes without area after clipping are dropped.
 
     Args:
-        true_size: (height, width) of its image in the input.
-        image: The input itself; without, the sample has an image without channels.
+        true_size: (height, width) of the sample's image within the input.
+        image: The input itself; if None, the result has an image without channels.
     """
     height, width = sample.image.shape[:2]
     scale = np.array([true_size[1] / width, true_size[0] / height], np.float32)
@@ -146,24 +136,24 @@ def learnable(sample: Sample, true_size: tuple[int, int], image: NDArray[Any] | 
 
 
 def _scaled_points(points: NDArray[Any], scale: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Scale points [N, P, 3]; x and y become NaN where they are not visible."""
+    """Scale points [N, P, 3]; x and y of invisible ones become NaN."""
     places = points[..., :2] * scale
     hidden = np.where(points[..., 2:] > 0, places, np.nan)
     return np.concatenate([hidden, points[..., 2:]], -1).astype(np.float32)
 
 
 def _nearest(old: int, new: int) -> NDArray[np.int64]:
-    """Return which of `old` pixels each of `new` ones is."""
+    """Return the index among `old` pixels that each of `new` pixels is nearest to."""
     places = np.arange(new, dtype=np.float32) * np.float32(old / new)
     return np.minimum(places.astype(np.int64), old - 1)
 
 
 def _resized_masks(masks: NDArray[Any], true_size: tuple[int, int], size: tuple[int, int]) -> NDArray[np.uint8]:
-    """Bring masks [N, H, W] to a size by the nearest pixel, and pad with 0 below and right."""
+    """Resize masks [N, H, W] by the nearest pixel, then pad with 0 at the bottom and right."""
     padded = np.zeros((len(masks), *size), np.uint8)
     rows, columns = (_nearest(old, new) for old, new in zip(masks.shape[1:], true_size, strict=True))
     for into, mask in zip(padded, masks, strict=True):
-        # Only where the mask is: most of an image is not.
+        # Only the bounding rectangle: most of a mask is empty.
         x, y, wide, tall = cv2.boundingRect(np.ascontiguousarray(mask))
         top, bottom = np.searchsorted(rows, (y, y + tall))
         left, right = np.searchsorted(columns, (x, x + wide))
@@ -173,11 +163,7 @@ def _resized_masks(masks: NDArray[Any], true_size: tuple[int, int], size: tuple[
 
 
 def collate(samples: Sequence[Sample]) -> Batch:
-    """Return a batch of samples at the network's size; images smaller than the largest are padded with black.
-
-    Args:
-        samples: At least one, as `to_input` returns them.
-    """
+    """Return a batch of samples from `to_input`; images smaller than the largest are padded with black."""
     sizes = [sample.true_size or sample.image.shape[:2] for sample in samples]
     images = _stack([sample.image for sample in samples])
     return Batch(
@@ -191,22 +177,21 @@ def collate(samples: Sequence[Sample]) -> Batch:
 
 
 def stack_targets(samples: Sequence[Sample], size: tuple[int, ...] | None = None) -> Targets:
-    """Return the objects of samples, padded.
+    """Return the padded objects of samples in the frame of the network's input.
 
     Args:
-        samples: At least one, in the frame of the network's input.
-        size: (height, width) of the batch's images, to which masks are padded; without, masks are left out.
+        size: (height, width) to which masks are padded; if None, masks are dropped.
 
     Returns:
-        The targets; G is the most objects of an image, rounded up to a multiple of 8.
+        The targets; G is the largest number of objects per image, rounded up to a multiple of 8.
     """
     count = -(-max(len(sample.boxes) for sample in samples) // _ROUND_TO) * _ROUND_TO
-    learnt = {f.name for f in fields(Targets)}
+    learned = {f.name for f in fields(Targets)}
     stacked: dict[str, Tensor] = {}
     masks: InstanceMasks | None = None
     for declared in OBJECT_FIELDS:
         rows = [getattr(sample, declared.name) for sample in samples]
-        wanted = declared.name in learnt and (declared.name in _ALWAYS or _says_something(rows))
+        wanted = declared.name in learned and (declared.name in _ALWAYS or _is_informative(rows))
         if wanted and declared.geometry == "points":
             stacked[declared.name] = _padded([points[..., :2] for points in rows], count, torch.nan)
         elif wanted and declared.geometry == "masks":
@@ -218,8 +203,8 @@ def stack_targets(samples: Sequence[Sample], size: tuple[int, ...] | None = None
     return Targets(**stacked, valid=valid, masks=masks, annotated=None if all(seen) else torch.tensor(seen))
 
 
-def _says_something(rows: Sequence[NDArray[Any] | None]) -> bool:
-    """Tell whether every image has a field, and it is not False throughout."""
+def _is_informative(rows: Sequence[NDArray[Any] | None]) -> bool:
+    """Return whether every image has a field, and its values are not all False."""
     known = [values for values in rows if values is not None]
     return len(known) == len(rows) and not (known[0].dtype == np.bool_ and not any(values.any() for values in known))
 

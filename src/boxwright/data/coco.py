@@ -1,4 +1,4 @@
-"""COCO's JSON: images, annotations with boxes, polygons or RLE masks, sparse category ids."""
+"""COCO JSON: images, annotations with boxes, polygons or RLE masks, sparse category ids."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from boxwright.data.reading import checked_sample, finite_number, inside, readin
 from boxwright.ops.run_lengths import encode_mask
 from boxwright.types import Categories, Category, Sample
 
-# The annotations of a folder of Roboflow's exports, beside its images.
+# Roboflow's exports keep it in the folder of images.
 ROBOFLOW_ANNOTATIONS = "_annotations.coco.json"
 
 _LOG = logging.getLogger("boxwright")
@@ -28,10 +28,10 @@ _DIGITS = re.compile("[0-9]{1,18}")
 
 
 class CocoDataset:
-    """Samples from an annotation file in COCO's form.
+    """Samples from a COCO annotation file.
 
-    Labels follow the label map by class name where one is given; else they number the file's
-    categories in order of id. The sparse ids stay in `categories`.
+    Labels follow the label map by class name if one is given; otherwise they number the file's categories in order of
+    id. `categories` keeps the sparse ids.
     """
 
     def __init__(
@@ -46,13 +46,13 @@ class CocoDataset:
         """Read the annotation file.
 
         Args:
-            image_folder: The folder that `file_name` is relative to; without, the annotation
-                file's own, or `images` beside it.
-            allow_paths_outside: Whether a `file_name` may lead out of the image folder.
+            image_folder: The folder that `file_name` is relative to; by default the annotation file's own, or `images`
+                in it.
+            allow_paths_outside: Whether a `file_name` may point outside the image folder.
 
         Raises:
-            DataError: Where the file is not COCO's JSON, refers to images or categories that it
-                does not have, or has a category that the label map lacks.
+            DataError: If the file is not COCO JSON, refers to missing images or categories, or has a category that is
+                not in the label map.
         """
         self.path, self.name, self.load_masks = Path(annotations), str(annotations), load_masks
         self._allow_outside = allow_paths_outside
@@ -134,17 +134,7 @@ class CocoDataset:
         return whole_number(row["height"], f"{where}: height"), whole_number(row["width"], f"{where}: width")
 
     def __getitem__(self, index: int) -> Sample:
-        """Read one sample.
-
-        Args:
-            index: From 0, in the order of the file.
-
-        Returns:
-            The sample; its id is the image's id in the file.
-
-        Raises:
-            DataError: Where the image cannot be read, a field is of another type, or a mask cannot be decoded.
-        """
+        """Return one sample; its id is the image's id in the file."""
         row = self._images[index]
         where = f"{self.path}: image {str(row['id'])[:60]}"
         with reading(where):
@@ -170,7 +160,7 @@ class CocoDataset:
             return checked_sample(sample, where)
 
     def _attributes(self, rows: list[dict[str, Any]]) -> tuple[NDArray[np.int64] | None, tuple[str, ...]]:
-        """Read the whole numbers of `attributes` that all objects have, int64 [N, T] and T names."""
+        """Return the integer `attributes` that all objects have, int64 [N, T], and their T names."""
         given = [row["attributes"] for row in rows if isinstance(row.get("attributes"), dict)]
         if not rows or len(given) < len(rows):
             return None, ()
@@ -196,7 +186,7 @@ class CocoDataset:
 
 
 def _id(value: object) -> int | None:
-    """Return an id that is a number, or text that reads as one; None for anything else."""
+    """Return an id that is a number, or text that spells one; None otherwise."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     return int(value) if isinstance(value, str) and _DIGITS.fullmatch(value) else None
@@ -205,7 +195,10 @@ def _id(value: object) -> int | None:
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(read_file(path).decode())
-    except (ValueError, RecursionError) as error:  # ValueError: no JSON, not UTF-8, a number of thousands of digits
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # ValueError: not JSON, not UTF-8, or an integer of thousands of digits
         raise DataError(f"{shown(path)}: not JSON: {str(error)[:200]}") from None
     if not isinstance(content, dict):
         raise DataError(
@@ -240,14 +233,16 @@ def _list(content: dict[str, Any], key: str, path: Path) -> list[dict[str, Any]]
 
 
 def _without_superclass(rows: list[dict[str, Any]], annotations: Any, path: Path) -> list[dict[str, Any]]:
-    """Leave out the category 0 that Roboflow's exports begin with: the name of the others together, without objects."""
+    """Drop category 0 of Roboflow's exports: a supercategory of the others that no object has."""
     objects = annotations if isinstance(annotations, list) else []
     used = any(isinstance(one, dict) and one.get("category_id") == 0 for one in objects)
     above = [row.get("supercategory") for row in rows if row.get("id") != 0]
     kept = [row for row in rows if used or row.get("id") != 0 or row.get("name") not in above]
     for row in (row for row in rows if row not in kept):
         _LOG.warning(
-            "%s: category 0, %r, is left out: it stands above the others, and no object has it", path, row["name"]
+            "%s: ignoring category 0, %r: it is the supercategory of the others, and no object has it",
+            path,
+            row["name"],
         )
     return kept
 
@@ -264,16 +259,14 @@ def _categories(rows: list[dict[str, Any]], path: Path) -> Categories:
 
 
 def _is_whole(value: object) -> bool:
-    """Tell whole numbers that 64 bits hold; attributes of other kinds are not read."""
+    """Return whether a value is an integer of at most 64 bits."""
     return isinstance(value, int) and -(2**63) <= value < 2**63
 
 
 def coco_annotation(sample: Sample, number: int, category_id: int) -> dict[str, Any]:
-    """Describe one object as COCO does, without its id. Coordinates are kept to 1/1000 pixel.
+    """Return one object as a COCO annotation without its id, coordinates rounded to 1/1000 pixel.
 
-    Returns:
-        `category_id`, `bbox`, `area`, `iscrowd`; `segmentation` where there is a mask; and, as extensions, `difficult`
-        where it is set and `attributes` where there are any.
+    `segmentation` is present if there is a mask; `difficult` and `attributes` are extensions, present if set.
     """
     x_min, y_min, x_max, y_max = (round(float(value), 3) for value in sample.boxes[number])
     row: dict[str, Any] = {

@@ -1,7 +1,7 @@
-"""COCO's masks: polygons, run lengths as lists, and run lengths packed into text.
+"""COCO masks: polygons, run lengths as lists, and compressed run lengths.
 
-pycocotools draws polygons and packs masks, in C that trusts its input; so what a file says is bounded
-here first, and run lengths are unpacked here, where their sum is known before memory is taken.
+pycocotools draws polygons and packs masks in C code that trusts its input. So limits are checked here first, and run
+lengths are unpacked here, where their sum is known before memory is allocated.
 """
 
 from __future__ import annotations
@@ -20,17 +20,14 @@ from boxwright.data.reading import finite_number, whole_number
 
 
 def decode_mask(segmentation: Any, size: tuple[int, int], where: str) -> NDArray[np.uint8]:
-    """Return the mask that a segmentation describes.
+    """Return the mask of a segmentation, uint8 [H, W] of 0 and 1.
 
     Args:
-        segmentation: As COCO has it: a list of polygons, or `{"size": [h, w], "counts": …}`.
-        size: (height, width) of the image, which run lengths must be of.
-
-    Returns:
-        uint8 [H, W] of 0 and 1.
+        segmentation: A list of polygons, or `{"size": [h, w], "counts": …}`.
+        size: (height, width) of the image, which run lengths must match.
 
     Raises:
-        DataError: Where it is neither, of another size, or beyond the limits.
+        DataError: If it is neither, has another size, or exceeds a limit.
     """
     if isinstance(segmentation, list):
         return _draw(segmentation, size, where)
@@ -61,7 +58,7 @@ def _draw(polygons: list[Any], size: tuple[int, int], where: str) -> NDArray[np.
     if problem := MASK_BOUNDARY.exceeded(round(boundary)):
         raise DataError(f"{where}: {problem}")
     codes = coco_mask.merge(coco_mask.frPyObjects(polygons, *size))
-    return np.asarray(cv2.transpose(coco_mask.decode(codes).T), np.uint8)  # they come column by column
+    return np.asarray(cv2.transpose(coco_mask.decode(codes).T), np.uint8)  # pycocotools returns column-major masks
 
 
 def _runs(counts: Any, where: str) -> list[int]:
@@ -73,13 +70,13 @@ def _runs(counts: Any, where: str) -> list[int]:
 
 
 def _unpacked(text: str, where: str) -> list[int]:
-    """Unpack run lengths: five bits a character, lowest first; from the third on, what differs from two before."""
+    """Unpack run lengths: five bits a character, lowest first; from the third run on, deltas from two runs before."""
     runs: list[int] = []
     value = shift = 0
     for character in text:
         code = ord(character) - 48
         if not 0 <= code < 64 or shift > 60:
-            raise DataError(f"{where}: not run lengths as COCO packs them")
+            raise DataError(f"{where}: not COCO's compressed run lengths")
         value |= (code & 31) << shift
         shift += 5
         if code & 32:
@@ -94,7 +91,7 @@ def _unpacked(text: str, where: str) -> list[int]:
 
 
 def _fill(runs: list[int], size: tuple[int, int], where: str) -> NDArray[np.uint8]:
-    """Lay runs of 0 and 1 in turn down the columns."""
+    """Fill columns with alternating runs of 0 and 1."""
     if min(runs, default=0) < 0 or sum(runs) != size[0] * size[1]:
         raise DataError(f"{where}: segmentation: its run lengths do not fill an image of {size[0]}×{size[1]}")
     flat = np.repeat((np.arange(len(runs)) % 2).astype(np.uint8), runs)
@@ -102,10 +99,6 @@ def _fill(runs: list[int], size: tuple[int, int], where: str) -> NDArray[np.uint
 
 
 def check_mask_memory(count: int, size: tuple[int, int], where: str) -> None:
-    """Raise if the masks of an image are more than memory should be taken for.
-
-    Args:
-        where: File and record, for the message.
-    """
+    """Raise a `DataError` if the masks of an image would take more memory than the limit allows."""
     if problem := MASK_PIXELS.exceeded(count * size[0] * size[1]):
         raise DataError(f"{where}: {count} masks of {size[0]}×{size[1]}: {problem}")

@@ -1,4 +1,4 @@
-"""Conversion to VOC, COCO and TFRecord, from these and others; images are copied, never encoded anew."""
+"""Conversion to VOC, COCO, TFRecord and YOLO from any format; images are copied, never re-encoded."""
 
 from __future__ import annotations
 
@@ -24,27 +24,23 @@ from boxwright.data.yolo_writer import write_yolo_labels, write_yolo_yaml
 from boxwright.types import Categories, Sample
 
 Progress = Callable[[Iterable[int]], Iterable[int]]
-# So that a name with an ending and a number stays below the 255 bytes of common file systems.
+# Keeps a name with suffix and number below the 255 bytes of common file systems.
 _LONGEST_STEM, _LONGEST_SUFFIX = 180, 16
 _LIKE_A_FLAG = re.compile(r"\s-?[01]$")
 
 
-def _all(numbers: Iterable[int]) -> Iterable[int]:
-    return numbers
-
-
 def write_tfrecords(
-    dataset: Dataset, path: str | Path, *, num_shards: int = 1, progress: Progress = _all
+    dataset: Dataset, path: str | Path, *, num_shards: int = 1, progress: Progress = iter
 ) -> list[Path]:
-    """Write a data set as TFRecords, and its label map as `label_map.pbtxt` beside them.
+    """Write a data set as TFRecords, with its label map as `label_map.pbtxt` in the same folder.
 
     Args:
-        path: The file; with several shards, `-00000-of-00003` and so on are appended.
-        progress: Wraps the indices, to show how far it is.
+        path: The file; several shards append -00000-of-00003 and so on.
+        progress: Wraps the indices, for a progress bar.
 
     Raises:
-        DataError: Where a label map of other classes lies there already.
-        OutputError: Where the disk is full or the folder cannot be written; what was there before stays.
+        DataError: If the folder already has a label map of other classes.
+        OutputError: If the disk is full or the folder is not writable; existing files stay.
     """
     path = Path(path)
     make_folder(path.parent)
@@ -63,28 +59,19 @@ def write_tfrecords(
             yield encode_example(dataset[index], dataset.encoded(index)[0], dataset.categories)
 
     bounds = [len(dataset) * shard // num_shards for shard in range(num_shards + 1)]
-    with ExitStack() as whole:  # all shards appear together, so that none stands beside one of an earlier conversion
+    with ExitStack() as whole:  # all shards appear together, so that none mixes with an earlier conversion
         for name, start, stop in zip(names, bounds, bounds[1:], strict=False):
             file = whole.enter_context(open_whole(name))
             write_records_to(file, records(stop - start))
-            file.flush()  # a full disk is met here, before any shard has its name
-        for _ in indices:  # lets a progress bar see the end
+            file.flush()  # a full disk shows here, before any shard has its name
+        for _ in indices:  # lets a progress bar finish
             pass
         _write_label_map(dataset.categories, label_map)
     return names
 
 
-def write_coco(dataset: Dataset, path: str | Path, *, progress: Progress = _all) -> Path:
-    """Write a data set as COCO JSON, with its images in `images` beside it.
-
-    The JSON file comes last, so that what reads it finds all of its images.
-
-    Args:
-        progress: Wraps the indices, to show how far it is.
-
-    Raises:
-        OutputError: Where the disk is full or the folder cannot be written.
-    """
+def write_coco(dataset: Dataset, path: str | Path, *, progress: Progress = iter) -> Path:
+    """Write a data set as COCO JSON, with its images in `images` beside it; the JSON file is written last."""
     path = Path(path)
     folder, taken = make_folder(path.parent / "images"), set[str]()
     images: list[dict[str, Any]] = []
@@ -96,23 +83,15 @@ def write_coco(dataset: Dataset, path: str | Path, *, progress: Progress = _all)
         height, width = sample.image.shape[:2]
         images.append({"id": index + 1, "file_name": name, "height": height, "width": width})
         for number, label in enumerate(sample.labels.tolist()):
-            row = coco_annotation(sample, number, _coco_id(dataset.categories, label))
+            row = coco_annotation(sample, number, dataset.categories.by_label(label).id)
             annotations.append({"id": len(annotations) + 1, "image_id": index + 1, **row})
     categories = [{"id": item.id, "name": item.name} for item in dataset.categories]
     content = {"images": images, "annotations": annotations, "categories": categories}
     return write_whole(path, json.dumps(content))
 
 
-def _coco_id(categories: Categories, label: int) -> int:
-    return categories.by_label(label).id
-
-
-def write_voc(dataset: Dataset, path: str | Path, *, progress: Progress = _all) -> Path:
-    """Write a data set as a VOC folder, with one list of all images, `ImageSets/Main/all.txt`.
-
-    Args:
-        progress: Wraps the indices, to show how far it is.
-    """
+def write_voc(dataset: Dataset, path: str | Path, *, progress: Progress = iter) -> Path:
+    """Write a data set as a VOC folder, with one list of all images, `ImageSets/Main/all.txt`."""
     stems: list[str] = []
     taken: set[str] = set()
     with unfinished(path, "a conversion to VOC") as whole:
@@ -132,22 +111,16 @@ def write_voc(dataset: Dataset, path: str | Path, *, progress: Progress = _all) 
     return Path(path)
 
 
-def write_yolo(dataset: Dataset, path: str | Path, split: str = "train", *, progress: Progress = _all) -> Path:
-    """Write a data set as a list of YOLO's: `images/SPLIT`, `labels/SPLIT`, and `data.yaml`, which names it.
-
-    Lists that a `data.yaml` of the same classes has already stay in it.
+def write_yolo(dataset: Dataset, path: str | Path, split: str = "train", *, progress: Progress = iter) -> Path:
+    """Write a data set as a YOLO split: `images/SPLIT`, `labels/SPLIT`, and `data.yaml`, which is written last.
 
     Args:
-        path: The `data.yaml`.
-        split: The list's name: train, val or test.
-        progress: Wraps the indices, to show how far it is.
-
-    Returns:
-        The `data.yaml`, which is written last.
+        path: The `data.yaml`; other splits in it stay.
+        split: train, val or test.
 
     Raises:
-        DataError: Where a `data.yaml` of other classes lies there already.
-        OutputError: Where the disk is full or the folder cannot be written.
+        DataError: If there is already a `data.yaml` of other classes.
+        OutputError: If the disk is full or the folder is not writable.
     """
     path, taken = Path(path), set[str]()
     images, labels = (make_folder(path.parent / kind / split) for kind in ("images", "labels"))
@@ -169,26 +142,26 @@ def write_yolo(dataset: Dataset, path: str | Path, split: str = "train", *, prog
 
 
 def _warn_of_loss(sample: Sample, kinds: dict[str, bool], target: str) -> None:
-    """Warn of what a format cannot hold; Python shows each text once."""
+    """Warn about information that a format cannot hold; Python shows each text once."""
     kinds |= {"attributes": sample.attributes is not None and target in ("VOC", "YOLO")}
     kinds |= {"weights": bool((sample.weights != 1).any()), "group_of marks": bool(sample.group_of.any())}
     for kind in (kind for kind, present in kinds.items() if present):
-        warnings.warn(f"{kind} are left out: {target} has no place for them", stacklevel=3)
+        warnings.warn(f"{kind} are dropped: {target} cannot represent them", stacklevel=3)
 
 
 def _check_label_map(categories: Categories, path: Path) -> None:
-    """Raise where a label map of other classes lies there: data beside it would change their meaning."""
+    """Raise if there is a label map of other classes: data beside it would change meaning."""
     if not is_file(path):
         return
     there = [(item.id, item.name) for item in load_label_map(path)]
     if there != [(item.label + 1, item.name) for item in categories]:
         raise DataError(
-            f"{path} is there already and has other classes; name it as label_map, or write to another folder"
+            f"{path} already exists and has other classes; pass it as label_map, or write to another folder"
         )
 
 
 def _write_label_map(categories: Categories, path: Path) -> None:
-    """Write a label map, but never over one of other classes."""
+    """Write a label map unless the same one exists."""
     _check_label_map(categories, path)
     if not is_file(path):
         write_label_map(categories, path)
@@ -197,12 +170,10 @@ def _write_label_map(categories: Categories, path: Path) -> None:
 def _write_image(
     folder: Path, name: str, data: bytes, taken: set[str], *, by_stem: bool = False, keep_folder: bool = False
 ) -> str:
-    """Write an image under its own name, or under another where that one is taken or no good as one.
+    """Write an image under its own name, or a numbered one if that is taken or invalid; return the name.
 
-    With `keep_folder` one in a folder of its own, as an event's, stays in it.
-
-    A file of an earlier conversion that has the same bytes stays. With `by_stem`, a.jpg and a.png are taken
-    to be of one name, as they would share an annotation.
+    A file of an earlier conversion with the same bytes is reused. With `by_stem`, a.jpg and a.png count as one name, as
+    they would share an annotation. With `keep_folder`, the image stays in a subfolder named as its parent folder.
     """
     plain, suffix = _plain_stem(Path(name).stem), Path(name).suffix[:_LONGEST_SUFFIX]
     parent = Path(name).parent.name if keep_folder else ""
@@ -223,7 +194,7 @@ def _is_free(path: Path, data: bytes) -> bool:
 
 
 def _plain_stem(stem: str) -> str:
-    """Return a name that files, lists of lines and lists with flags can all hold; mostly the one given."""
+    """Return a stem that is valid as a file name, as a line, and before a flag; usually unchanged."""
     plain = "".join(c if c.isprintable() else "_" for c in stem).strip() or "_"
     plain = plain.encode("utf-8", "replace")[:_LONGEST_STEM].decode("utf-8", "ignore").strip()
     return f"{plain}_" if _LIKE_A_FLAG.search(plain) else plain

@@ -1,4 +1,4 @@
-"""What every source of samples offers."""
+"""The interface of every source of samples."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from boxwright.types import Categories, Sample
 
 
 class Dataset(Protocol):
-    """Samples by index, with their classes. Reading one leaves nothing behind but open files."""
+    """Samples by index, with their classes. Reading a sample has no side effects."""
 
     @property
     def name(self) -> str:
@@ -21,42 +21,32 @@ class Dataset(Protocol):
         ...
 
     def __len__(self) -> int:
-        """Count the samples."""
+        """Return the number of samples."""
         ...
 
     def __getitem__(self, index: int) -> Sample:
-        """Read one sample.
-
-        Args:
-            index: From 0.
+        """Return one sample.
 
         Raises:
-            DataError: Where it cannot be read; with file and place.
+            DataError: If it cannot be read; with file and position.
         """
         ...
 
     def encoded(self, index: int) -> tuple[bytes, str]:
-        """Read one image as it is stored.
-
-        Args:
-            index: From 0.
-
-        Returns:
-            The image file's bytes and its name.
-        """
+        """Return the bytes of one image file as stored, and its name."""
         ...
 
 
 @runtime_checkable
 class SeveralSources(Protocol):
-    """A data set of several sources, such as the paths that a reader names; their samples follow one another."""
+    """A data set that concatenates several sources, such as the paths of a reader."""
 
     @property
     def source_sizes(self) -> tuple[int, ...]:
-        """How many samples each source has."""
+        """The number of samples of each source."""
         ...
 
 
 def source_sizes(dataset: Dataset) -> tuple[int, ...]:
-    """Return how many samples each source of a data set has; most are one source."""
+    """Return the number of samples of each source of a data set."""
     return dataset.source_sizes if isinstance(dataset, SeveralSources) else (len(dataset),)

@@ -1,4 +1,4 @@
-"""The demo's data: shapes as TFRecords, with a label map and a configuration that trains on them."""
+"""The demo's data: shapes as TFRecords, with a label map and a configuration to train on them."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _SIZE = (128, 128)  # the network's input
 def write_demo_data(
     out: Path, train_images: int, val_images: int, progress: Callable[[Iterable[int]], Iterable[int]]
 ) -> Path:
-    """Write the shapes as TFRecords with their label map, a contact sheet, and a configuration.
+    """Write the shapes as TFRecords with label map, contact sheet and configuration; return the configuration.
 
     Args:
-        val_images: Images for evaluation; of another seed, so none is seen in training.
-        progress: Wraps indices, to show how far it is.
+        val_images: Images for evaluation; from another seed, so none appears in training.
+        progress: Wraps indices, for a progress bar.
     """
     data = out / "data"
     training, held_out = (

@@ -1,7 +1,7 @@
-"""FDDB: lists of images and the ellipses around their faces, which are read as the boxes around those.
+"""FDDB: lists of images and the ellipses around their faces, which are read as their bounding boxes.
 
-A list has an image's name without its ending, a count, and a line `half_length half_width angle x y 1` for each face:
-the half axes in pixels, the angle of the longer one to the horizontal in radians, and the centre.
+A list has an image's name without suffix, a count, and a line `half_length half_width angle x y 1` for each face: the
+half axes in pixels, the angle of the major one to the horizontal in radians, and the center.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from boxwright.base.errors import DataError
 from boxwright.base.files import is_file, is_folder, read_file, refuse_unfinished, shown
 from boxwright.data.image_io import read_image
-from boxwright.data.reading import checked_sample, finite_number, inside, reading
+from boxwright.data.reading import checked_sample, finite_number, inside, numbered_lines, reading
 from boxwright.data.wider_face import face_label
 from boxwright.types import Categories, Category, Sample
 
@@ -29,7 +29,7 @@ _FIRST_BYTES = 4096
 
 @dataclass(frozen=True)
 class _Image:
-    """One image's lines: its name, the list and line where it stands, and its ellipses."""
+    """One image: its name, the list and line it comes from, and its ellipses."""
 
     name: str
     where: str
@@ -37,7 +37,7 @@ class _Image:
 
 
 def is_fddb(path: str | Path) -> bool:
-    """Return whether a text file, or the first that a pattern matches, starts as FDDB's lists do."""
+    """Return whether a text file, or the first match of a pattern, starts like FDDB's lists."""
     first = next(iter(_lists(Path(path))), None)
     if first is None or first.suffix != ".txt":
         return False
@@ -48,13 +48,10 @@ def is_fddb(path: str | Path) -> bool:
 
 
 def ellipse_boxes(ellipses: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the smallest upright boxes around ellipses.
+    """Return the smallest upright boxes around ellipses, float64 [N, 4], xyxy.
 
     Args:
-        ellipses: float64 [N, 5] as half length, half width, angle to the horizontal in radians, x and y of the centre.
-
-    Returns:
-        float64 [N, 4], xyxy.
+        ellipses: float64 [N, 5] as half length, half width, angle to the horizontal in radians, x and y of the center.
     """
     long, short, angle, x, y = ellipses.reshape(-1, _ELLIPSE).T
     half_width = np.hypot(long * np.cos(angle), short * np.sin(angle))
@@ -76,13 +73,13 @@ class FddbDataset:
         """Read the lists.
 
         Args:
-            annotations: A list, or a pattern of several, as `FDDB-folds/*ellipseList.txt`.
-            image_folder: The folder that names start from; without, that of the list.
-            categories: The classes; without, one: face. With others, one must be named face, or be the only one.
-            allow_paths_outside: Whether a name may lead out of the folder.
+            annotations: A list, or a pattern for several, such as `FDDB-folds/*ellipseList.txt`.
+            image_folder: The folder that names are relative to; by default the list's.
+            categories: The classes, one of which is named face, or which is the only one; by default just face.
+            allow_paths_outside: Whether a name may point outside the folder.
 
         Raises:
-            DataError: Where a list is missing or no such list, at its line.
+            DataError: If a list is missing or malformed; with its line.
         """
         self.path, self.name, self._allow_outside = Path(annotations), str(annotations), allow_paths_outside
         lists = _lists(self.path)
@@ -98,17 +95,7 @@ class FddbDataset:
         return len(self.images)
 
     def __getitem__(self, index: int) -> Sample:
-        """Read one sample.
-
-        Args:
-            index: From 0.
-
-        Returns:
-            The sample; its id is the image's name in the list.
-
-        Raises:
-            DataError: Where the image cannot be read.
-        """
+        """Return one sample; its id is the image's name in the list."""
         one = self.images[index]
         with reading(one.where):
             sample = Sample(
@@ -133,18 +120,14 @@ class FddbDataset:
 
 
 def _lists(path: Path) -> list[Path]:
-    """Return the lists that a path or a pattern names, in order."""
+    """Return the lists that a path or a pattern matches, sorted."""
     if is_file(path):
         return [path]
     return sorted(path.parent.glob(path.name)) if is_folder(path.parent) and "*" in path.name else []
 
 
 def _images(path: Path) -> Iterator[_Image]:
-    try:
-        text = read_file(path).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{shown(path)}: not UTF-8: {error}") from None
-    lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
+    lines = numbered_lines(path)
     if not lines:
         raise DataError(f"{shown(path)}: no images")
     place = 0
@@ -152,7 +135,7 @@ def _images(path: Path) -> Iterator[_Image]:
         number, name = lines[place]
         where = f"{shown(path)}: line {number}"
         if place + 1 >= len(lines) or not lines[place + 1][1].isdigit():
-            raise DataError(f"{where}: expected an image's name, and a count of faces in the next line")
+            raise DataError(f"{where}: expected an image's name, and a count of faces on the next line")
         count = int(lines[place + 1][1])
         rows = lines[place + 2 : place + 2 + count]
         if len(rows) < count:

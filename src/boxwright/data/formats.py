@@ -1,4 +1,4 @@
-"""What format data are in, told by their names and beginnings; and data of any format, opened."""
+"""Detection of a data set's format by its name and first bytes, and opening data of any format."""
 
 from __future__ import annotations
 
@@ -25,12 +25,11 @@ _BEGINNING = 1 << 20
 
 
 def detect_format(path: str | Path) -> DataFormat:
-    """Guess what kind of data a path names.
+    """Guess the format of the data at a path.
 
-    Returns:
-        YOLO for a .yaml and for a folder with a data.yaml, COCO for .json and for a folder with Roboflow's
-        `_annotations.coco.json`, VOC for any other folder, Open Images for .csv, WIDER FACE and FDDB for a .txt that
-        starts as theirs do, TFRecord for all else.
+    YOLO for a .yaml and for a folder with a data.yaml, COCO for .json and for a folder with Roboflow's
+    `_annotations.coco.json`, VOC for any other folder, Open Images for .csv, WIDER FACE and FDDB for a .txt that starts
+    like theirs, TFRecord otherwise.
     """
     if is_wider_face(path):
         return "wider_face"
@@ -59,14 +58,14 @@ def open_dataset(
     Args:
         path: A VOC folder, a COCO JSON file, YOLO's `data.yaml` or its folder, Open Images' CSV of boxes, WIDER FACE's
             or FDDB's text file, or a TFRecord path, glob or `name@count`.
-        label_map: The classes; without, `label_map.pbtxt` in the VOC folder or beside the TFRecords, else those
-            that the data themselves name.
-        image_set: For VOC, a list in `ImageSets/Main`; for YOLO train (as without), val or test.
-        image_folder: For COCO, Open Images, WIDER FACE and FDDB, where the images are.
+        label_map: The classes; by default `label_map.pbtxt` in the VOC folder or beside the TFRecords, else the classes
+            that the data name.
+        image_set: For VOC, a list in `ImageSets/Main`; for YOLO, train (the default), val or test.
+        image_folder: The folder of images, for COCO, Open Images, WIDER FACE and FDDB.
         allow_paths_outside: Whether annotations may name files outside their folder.
 
     Raises:
-        DataError: Where the data cannot be opened, or nothing names the classes.
+        DataError: If the data cannot be opened, or nothing names the classes.
     """
     kind = detect_format(path)
     if kind == "coco" and is_folder(path):
@@ -96,7 +95,7 @@ def open_dataset(
 
 
 def is_data_file(path: Path) -> bool:
-    """Tell whether a .yaml or .json file holds YOLO's or COCO's data, and is no configuration."""
+    """Return whether a .yaml or .json file holds YOLO or COCO data rather than a configuration."""
     return (
         is_coco_file(path)
         if path.suffix == ".json"
@@ -105,12 +104,12 @@ def is_data_file(path: Path) -> bool:
 
 
 def is_record_file(path: Path) -> bool:
-    """Tell whether a file is TFRecords, by its name."""
+    """Return whether a file is a TFRecord, by its name."""
     return _RECORDS.fullmatch(path.name) is not None
 
 
 def is_coco_file(path: Path) -> bool:
-    """Tell COCO's annotations from other JSON by the first of their lists."""
+    """Return whether a JSON file holds COCO annotations, by its first key."""
     lists = r'\s*\{\s*"(info|licenses|images|annotations|categories|type)"\s*:'
     return re.match(lists, beginning_of(path).lstrip("\ufeff")) is not None
 
@@ -122,5 +121,5 @@ def beginning_of(path: Path) -> str:
 
 
 def has_voc_annotations(path: Path) -> bool:
-    """Tell whether a folder has Pascal VOC's annotations."""
+    """Return whether a folder has Pascal VOC annotations."""
     return any(any((path / name).glob("*.xml")) for name in ("Annotations", "annotations", "."))

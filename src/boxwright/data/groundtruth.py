@@ -1,4 +1,4 @@
-"""What is learnt of a sample's objects, after augmentation: how many, how much each counts, of which classes."""
+"""Ground truth after augmentation: which objects are learned, their weights and class scores."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from boxwright.base.errors import DataError
 from boxwright.types import Sample
 
-# TF tells boxes apart by coordinates in ten thousandths of the image, cut off.
+# TF compares boxes by coordinates truncated to ten thousandths of the image.
 _BINS = 9999
 
 
 def without_class_scores(sample: Sample, rng: np.random.Generator) -> Sample:
-    """Learn labels, whatever scores were read."""
+    """Return the sample without class scores, so that labels are learned."""
     del rng
     return replace(sample, class_scores=None)
 
@@ -28,11 +28,7 @@ def without_masks(sample: Sample, rng: np.random.Generator) -> Sample:
 
 @dataclass(frozen=True)
 class KeepFirst:
-    """Learn from the first objects of an image only (TF's `max_number_of_boxes`).
-
-    Attributes:
-        count: How many.
-    """
+    """Keep only the first `count` objects of an image (TF's `max_number_of_boxes`)."""
 
     count: int
 
@@ -44,7 +40,7 @@ class KeepFirst:
 
 @dataclass(frozen=True)
 class WeighClasses:
-    """Let the objects of some classes count more or less.
+    """Scale the weights of objects by class.
 
     Attributes:
         weights: float32 [K], by label.
@@ -60,19 +56,15 @@ class WeighClasses:
 
 @dataclass(frozen=True)
 class MergeLabels:
-    """Make one object of several with the same box, of all their classes (TF's `merge_multiple_label_boxes`).
+    """Merge objects with the same box into one object of all their classes (TF's `merge_multiple_label_boxes`).
 
-    The first one's box, weight and marks stay. (In TF the weights of the objects after it move up by one,
-    as they are not merged.)
-
-    Attributes:
-        num_classes: K.
+    The first one's box, weight and flags stay. (TF does not merge weights, so there later objects' weights move up.)
     """
 
     num_classes: int
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
-        """Return a sample of as many objects as there are boxes, with `class_scores` of 0 and 1."""
+        """Return a sample with one object per distinct box, with `class_scores` of 0 and 1."""
         del rng
         height, width = sample.image.shape[:2]
         unit = np.array([width, height, width, height], np.float32)
@@ -88,31 +80,25 @@ class MergeLabels:
 
 @dataclass(frozen=True)
 class ClassScores:
-    """Learn the stored score of every class (TF's `use_multiclass_scores`); an image without has its labels.
+    """Learn the stored scores of all classes (TF's `use_multiclass_scores`); without scores, the labels.
 
-    (TF gives an image without scores its labels moved up by one.)
-
-    Attributes:
-        num_classes: K.
+    (TF moves the labels of an image without scores up by one.)
     """
 
     num_classes: int
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
-        """Insist on one score a class.
-
-        Returns:
-            A sample with `class_scores`.
+        """Return a sample with `class_scores`.
 
         Raises:
-            DataError: Where there is another number of scores.
+            DataError: If there is not one score per class.
         """
         del rng
         if sample.class_scores is None:
             return replace(sample, class_scores=np.eye(self.num_classes, dtype=np.float32)[sample.labels])
         if sample.class_scores.shape[1] != self.num_classes:
             raise DataError(
-                f"{sample.id}: {sample.class_scores.shape[1]} multiclass scores an object, "
-                f"for {self.num_classes} classes"
+                f"{sample.id}: {sample.class_scores.shape[1]} multiclass scores per object, "
+                f"but {self.num_classes} classes"
             )
         return sample

@@ -1,10 +1,10 @@
-"""Decoding image files of every kind into RGB.
+"""Decoding image files of all kinds into RGB.
 
 | stored as                       | becomes                                             |
 |---------------------------------|-----------------------------------------------------|
-| grey, 1 bit                     | three equal channels                                |
-| palette                         | its colours; transparency is dropped                |
-| RGBA, LA                        | RGB, grey; the alpha channel is dropped, not blended |
+| gray, 1 bit                     | three equal channels                                |
+| palette                         | its colors; transparency is dropped                |
+| RGBA, LA                        | RGB, gray; the alpha channel is dropped, not blended |
 | CMYK, YCbCr, Lab                | RGB                                                 |
 | 16 bits, 32 bits a channel      | the upper 8 of 16 bits                              |
 | an EXIF orientation             | see `decode_image`                                  |
@@ -29,7 +29,7 @@ from boxwright.base.files import read_file
 from boxwright.base.limits import IMAGE_PIXELS
 from boxwright.data.png import check_png
 
-# Named, as Pillow knows formats that start other programs (EPS) or have had no reader for years. JPEG has MPO with it.
+# An allowlist: some of Pillow's formats start other programs (EPS) or are unmaintained. JPEG includes MPO.
 FORMATS = ("JPEG", "PNG", "BMP", "DIB", "GIF", "TIFF", "WEBP", "PPM")
 SIXTEEN_BITS = ("I;16", "I;16B", "I;16L", "I;16N", "I")
 
@@ -37,23 +37,17 @@ SIXTEEN_BITS = ("I;16", "I;16B", "I;16L", "I;16N", "I")
 def decode_image(
     data: bytes, where: str, *, upright: bool = False, declared: tuple[int, int] | None = None
 ) -> NDArray[np.uint8]:
-    """Decode an image file.
+    """Decode an image file, uint8 [H, W, 3].
 
-    Annotations refer to pixels as stored, as TensorFlow and COCO read them; so an EXIF orientation
-    is not applied unless `upright`, or unless the annotation's own size says that it was drawn on
-    the upright image.
+    Annotations refer to pixels as stored, as TensorFlow and COCO read them. So an EXIF orientation is ignored unless
+    `upright` is set, or the annotation's own size shows that it was drawn on the upright image.
 
     Args:
-        data: The file's bytes.
-        upright: Whether to apply an EXIF orientation.
-        declared: The (height, width) that the annotation states, if it does.
-
-    Returns:
-        uint8 [H, W, 3].
+        declared: The (height, width) that the annotation states, if any.
 
     Raises:
-        DataError: Where the bytes are no image of a format in `FORMATS`, are cut off or damaged, or the image
-            has no pixels, or more than `limits.IMAGE_PIXELS`.
+        DataError: If the bytes are not an image of a format in `FORMATS`, are truncated or damaged, or the image has no
+            pixels, or more than `limits.IMAGE_PIXELS`.
     """
     with _opened(data, where) as image:
         turn = upright or _drawn_upright(image, declared)
@@ -63,21 +57,21 @@ def decode_image(
             check_png(data)
         if pixels is None:
             pixels = to_rgb(image)
-    # A copy: the strides of a side of one pixel can be negative, which torch refuses.
+    # A copy, since torch refuses negative strides.
     return _TURNS[orientation](pixels).copy() if orientation in _TURNS else pixels
 
 
 @contextmanager
 def _opened(data: bytes, where: str) -> Iterator[Image.Image]:
-    """Open an image of an accepted format and size; what goes wrong, here or while it is used, is a DataError."""
+    """Open an image of an accepted format and size; errors here or while it is used become a `DataError`."""
     if not isinstance(data, bytes):
         raise DataError(f"{where}: expected the bytes of an image file, found {type(data).__name__}")
     if not data:
         raise DataError(f"{where}: the image is empty (0 bytes)")
-    _let_pillow_read(IMAGE_PIXELS.value)
+    _raise_pillow_limit(IMAGE_PIXELS.value)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # Pillow's remarks on odd EXIF data
+            warnings.simplefilter("ignore", UserWarning)  # Pillow's warnings about odd EXIF data
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             with Image.open(io.BytesIO(data), formats=FORMATS) as image:
                 _check_size(image, where)
@@ -88,12 +82,12 @@ def _opened(data: bytes, where: str) -> Iterator[Image.Image]:
         raise
     except Image.DecompressionBombError as error:
         raise DataError(f"{where}: {error} {IMAGE_PIXELS.variable} raises that limit too") from None
-    except Exception as error:  # noqa: BLE001  # Pillow's plugins raise whatever their parsing meets
+    except Exception as error:  # noqa: BLE001  # Pillow's plugins raise all kinds of exceptions
         raise DataError(f"{where}: the image cannot be decoded: {error or type(error).__name__}") from None
 
 
-def _let_pillow_read(pixels: int) -> None:
-    """Raise Pillow's own limit where a user has raised ours above it: Pillow's would refuse first."""
+def _raise_pillow_limit(pixels: int) -> None:
+    """Raise Pillow's own limit if a user raised ours above it."""
     if Image.MAX_IMAGE_PIXELS is not None and pixels > Image.MAX_IMAGE_PIXELS and pixels != IMAGE_PIXELS.default:
         Image.MAX_IMAGE_PIXELS = pixels
 
@@ -107,19 +101,12 @@ def _check_size(image: Image.Image, where: str) -> None:
 
 
 def image_size(data: bytes, where: str) -> tuple[int, int]:
-    """Read (height, width) from an image file's header.
-
-    Args:
-        data: The file's bytes.
-
-    Raises:
-        DataError: As `decode_image`.
-    """
+    """Return (height, width) from an image file's header; a `DataError` as for `decode_image`."""
     with _opened(data, where) as image:
         return image.height, image.width
 
 
-# What brings pixels stored with an EXIF orientation upright.
+# EXIF orientation to the transform that makes pixels upright.
 _ORIENTATION = 0x0112
 _TURNS: dict[int, Callable[[NDArray[np.uint8]], NDArray[np.uint8]]] = {
     2: lambda array: array[:, ::-1],
@@ -133,12 +120,12 @@ _TURNS: dict[int, Callable[[NDArray[np.uint8]], NDArray[np.uint8]]] = {
 
 
 def _decode_jpeg(data: bytes) -> NDArray[np.uint8] | None:
-    """Decode as TensorFlow does, with the fast DCT; None for what only Pillow reads (CMYK, slight damage)."""
+    """Decode as TensorFlow does, with the fast DCT; None for files that only Pillow reads (CMYK, slight damage)."""
     try:
-        colours = simplejpeg.decode_jpeg_header(data)[2]
-        if colours in ("Gray", "YCbCr", "RGB"):
+        colors = simplejpeg.decode_jpeg_header(data)[2]
+        if colors in ("Gray", "YCbCr", "RGB"):
             return np.asarray(simplejpeg.decode_jpeg(data, fastdct=True))
-        simplejpeg.decode_jpeg(data, "CMYK")  # whether all of it is there; its colours are Pillow's to convert
+        simplejpeg.decode_jpeg(data, "CMYK")  # checks that the file is complete; Pillow converts the colors
     except ValueError as error:
         if "premature end" in str(error).lower():
             raise ValueError(f"it is cut off ({error})") from None
@@ -146,7 +133,7 @@ def _decode_jpeg(data: bytes) -> NDArray[np.uint8] | None:
 
 
 def _orientation(image: Image.Image) -> int:
-    """Return the EXIF orientation; 1, as it is stored, for what is no orientation."""
+    """Return the EXIF orientation; 1 (as stored) if it is missing or invalid."""
     value = image.getexif().get(_ORIENTATION, 1)
     return next((known for known in _TURNS if value == known), 1)
 
@@ -158,10 +145,10 @@ def _drawn_upright(image: Image.Image, declared: tuple[int, int] | None) -> bool
 
 
 def to_rgb(image: Image.Image) -> NDArray[np.uint8]:
-    """Return an opened image's pixels, uint8 [H, W, 3]; of 16 bits the upper 8."""
+    """Return an opened image's pixels, uint8 [H, W, 3]; the upper 8 of 16 bits."""
     if image.mode in SIXTEEN_BITS:
-        grey = (np.asarray(image).astype(np.int64).clip(0, 65535) >> 8).astype(np.uint8)
-        return np.repeat(grey[..., None], 3, axis=2)
+        gray = (np.asarray(image).astype(np.int64).clip(0, 65535) >> 8).astype(np.uint8)
+        return np.repeat(gray[..., None], 3, axis=2)
     if image.mode in ("P", "PA", "LA", "RGBA", "La", "RGBa"):
         image = image.convert("RGBA")
         return np.ascontiguousarray(np.asarray(image)[..., :3])
@@ -171,30 +158,15 @@ def to_rgb(image: Image.Image) -> NDArray[np.uint8]:
 def read_image(
     path: str | Path, *, upright: bool = False, declared: tuple[int, int] | None = None
 ) -> NDArray[np.uint8]:
-    """Read and decode an image file.
-
-    Args:
-        upright: As for `decode_image`.
-        declared: As for `decode_image`.
-
-    Returns:
-        uint8 [H, W, 3].
-
-    Raises:
-        DataError: Where the file cannot be read or decoded.
-    """
+    """Read and decode an image file, as `decode_image`."""
     return decode_image(read_file(path), str(path), upright=upright, declared=declared)
 
 
 def encode_picture(image: NDArray[np.uint8], suffix: str) -> bytes:
-    """Encode a picture that was drawn, quickly, in the format of a file's name.
+    """Return a drawn picture, uint8 [H, W, 3], encoded for speed in the format of a suffix.
 
     Args:
-        image: uint8 [H, W, 3].
-        suffix: ".png", or ".jpg", which keeps colours at full resolution, as thin lines need them.
-
-    Returns:
-        The file's bytes.
+        suffix: ".png", or ".jpg", which keeps full color resolution, as thin lines need it.
     """
     if suffix.lower() == ".png":
         buffer = io.BytesIO()
@@ -208,39 +180,19 @@ _DRAWN_QUALITY = 92
 
 
 def encode_png(image: NDArray[np.uint8]) -> bytes:
-    """Encode an image without loss.
-
-    Args:
-        image: uint8 [H, W] or [H, W, 3].
-
-    Returns:
-        A PNG file's bytes.
-    """
+    """Return the bytes of a PNG of an image, uint8 [H, W] or [H, W, 3]."""
     buffer = io.BytesIO()
     Image.fromarray(image).save(buffer, format="PNG")
     return buffer.getvalue()
 
 
 def recompress_jpeg(image: NDArray[np.uint8], quality: int) -> NDArray[np.uint8]:
-    """Return an image as it is after compression as JPEG, with TensorFlow's settings.
-
-    Args:
-        image: uint8 [H, W, 3].
-        quality: 0 to 100; 0 counts as 1.
-    """
+    """Return an image, uint8 [H, W, 3], after JPEG compression with TensorFlow's settings; quality 0 counts as 1."""
     return np.asarray(simplejpeg.decode_jpeg(encode_jpeg(image, max(quality, 1)), fastdct=True))
 
 
 def encode_jpeg(image: NDArray[np.uint8], quality: int = 92) -> bytes:
-    """Encode an image as JPEG.
-
-    Args:
-        image: uint8 [H, W, 3].
-        quality: JPEG's quality, 1 to 95.
-
-    Returns:
-        A JPEG file's bytes.
-    """
+    """Return the bytes of a JPEG of an image, uint8 [H, W, 3], at quality 1 to 95."""
     buffer = io.BytesIO()
     Image.fromarray(image).save(buffer, format="JPEG", quality=quality)
     return buffer.getvalue()

@@ -22,8 +22,8 @@ def load_label_map(path: str | Path) -> Categories:
         path: The file; or `preset:voc_label_map.pbtxt`, which comes with Boxwright.
 
     Raises:
-        DataError: For a map without items, an item without name or id, id 0 (which is background),
-            or two items of one id or name; with the item's place.
+        DataError: For a map without items, an item without name or id, id 0 (background), or a repeated id or name;
+            with the item's position.
     """
     try:
         label_map = load_message(packaged(path), StringIntLabelMap)

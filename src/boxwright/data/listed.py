@@ -1,7 +1,7 @@
-"""Some samples of a data set, by a list: how data that come without a split are split and stay so.
+"""A subset of a data set by a list of samples: how data that come without splits are split reproducibly.
 
-A line of the list is a sample's number in the data and its file's name, as `17 raccoon-25.jpg`; lines that start with
-`#` are comments. The names are compared when samples are read, so that data that changed since are not read wrongly.
+Each line of the list is a sample's index and its file name, such as `17 raccoon-25.jpg`; `#` starts a comment line.
+The names are compared as samples are read, which detects data that changed since the split.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from boxwright.data.dataset import Dataset
 from boxwright.types import Categories, Sample
 
 
-def _as_it_is(sample: Sample) -> Sample:
+def _unchanged(sample: Sample) -> Sample:
     return sample
 
 
@@ -27,24 +27,24 @@ class ListedDataset:
         dataset: Dataset,
         rows: Sequence[tuple[int, str]],
         path: str | Path,
-        change: Callable[[Sample], Sample] = _as_it_is,
+        change: Callable[[Sample], Sample] = _unchanged,
     ) -> None:
-        """Take the list.
+        """Keep the list.
 
         Args:
-            rows: Numbers and file names, as `read_sample_list` returns them.
+            rows: Indices and file names, as `read_sample_list` returns them.
             path: Where the list was read from, for messages.
-            change: What becomes of each sample that is read.
+            change: Applied to each sample that is read.
 
         Raises:
-            DataError: Where it names a sample that is not there.
+            DataError: If the list names a sample that does not exist.
         """
         self._dataset, self._rows, self.path, self._change = dataset, list(rows), Path(path), change
         beyond = next((number for number, _ in self._rows if number >= len(dataset)), None)
         if beyond is not None:
             raise DataError(
                 f"{path}: sample {beyond}, but {dataset.name} has {len(dataset)}; the data changed since they were "
-                "split: split them again by boxwright init"
+                "split: split them again with boxwright init"
             )
         self.name = f"{dataset.name} ({self.path.name})"
 
@@ -57,13 +57,10 @@ class ListedDataset:
         return len(self._rows)
 
     def __getitem__(self, index: int) -> Sample:
-        """Read one sample.
-
-        Args:
-            index: From 0.
+        """Return one sample.
 
         Raises:
-            DataError: Where it cannot be read, or is another than the list names.
+            DataError: If it cannot be read, or is not the one that the list names.
         """
         number, name = self._rows[index]
         sample = self._dataset[number]
@@ -81,18 +78,15 @@ class ListedDataset:
         if listed and found and _plain(found) != listed:
             raise DataError(
                 f"{self.path}: sample {number} is {Path(found).name}, and was {listed} when the data were split; "
-                "split them again by boxwright init"
+                "split them again with boxwright init"
             )
 
 
 def read_sample_list(path: str | Path) -> list[tuple[int, str]]:
-    """Read a list of samples.
-
-    Returns:
-        Numbers and names; a name is empty where there was none.
+    """Return the indices and names in a list of samples; a name may be empty.
 
     Raises:
-        DataError: Where a line is not a number and a name, a number comes twice, or there is none.
+        DataError: If a line is malformed, an index is repeated, or the list is empty.
     """
     rows: list[tuple[int, str]] = []
     for place, line in enumerate(read_file(path).decode("utf-8", "replace").splitlines(), start=1):
@@ -116,5 +110,5 @@ def sample_list_text(rows: Sequence[tuple[int, str]], comment: str) -> str:
 
 
 def _plain(name: str) -> str:
-    """Return a file's name as a line can hold it."""
+    """Return a file's name in a form that fits on one line."""
     return "".join(" " if c in "\0" or c.splitlines() != [c] else c for c in Path(name).name).strip()

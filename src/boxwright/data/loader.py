@@ -1,8 +1,8 @@
 """Batches for training: an endless, repeatable stream.
 
-Which sample comes when, and what happens to it, follows from (seed, epoch, sample index) alone;
-so the stream is the same whatever the number of workers and processes, and can begin anywhere.
-Nothing in it waits for ever: whoever takes batches is told each second that none has come.
+Order and augmentation of samples depend only on (seed, epoch, sample index). So the stream is the same for any number
+of workers and processes, and can start anywhere. No wait blocks forever: consumers are notified each second in which
+no batch has arrived.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from boxwright.data.worker_folder import make_worker_folder, remove_worker_folde
 from boxwright.distributed import ALONE, Processes
 from boxwright.types import Sample
 
-# A run of bad samples longer than this is a data set that is not what it should be.
+# More bad samples than this in a row mean that the data set as a whole is bad.
 _MOST_BAD_IN_A_ROW = 100
 _POLL_SECONDS = 1
-_SHARED_MEMORY = "/dev/shm"  # where Linux has it
+_SHARED_MEMORY = "/dev/shm"  # on Linux
 
 
 class TrainingExamples(torch.utils.data.Dataset[Sample | BoxwrightError]):
@@ -53,11 +53,10 @@ class TrainingExamples(torch.utils.data.Dataset[Sample | BoxwrightError]):
     def __init__(
         self, dataset: Dataset, augmentation: Transform, resizer: Resizer, seed: int, *, skip_bad: bool = False
     ) -> None:
-        """Remember the parts.
+        """Store the parts.
 
         Args:
-            resizer: Brings them to the network's size.
-            skip_bad: Whether the sample after one that cannot be read takes its place.
+            skip_bad: Whether a sample that cannot be read is replaced by the next one.
         """
         self.skip_bad = skip_bad
         self.dataset, self.augmentation, self.resizer, self.seed = dataset, augmentation, resizer, seed
@@ -66,7 +65,7 @@ class TrainingExamples(torch.utils.data.Dataset[Sample | BoxwrightError]):
         return len(self.dataset)
 
     def __getitem__(self, key: Key) -> Sample | BoxwrightError:
-        """Return the example, or the error that says why there is none."""
+        """Return the example, or the error that prevented it."""
         epoch, index = key
         problems: list[str] = []
         for further in range(_MOST_BAD_IN_A_ROW if self.skip_bad else 1):
@@ -85,7 +84,7 @@ class TrainingExamples(torch.utils.data.Dataset[Sample | BoxwrightError]):
 
 
 class _Collate:
-    """Makes batches of examples, or of an error among them; counts how many, over all workers."""
+    """Collates examples into batches, or returns an error among them; counts batches over all workers."""
 
     def __init__(self) -> None:
         self.made = multiprocessing.Value("Q", 0)
@@ -104,7 +103,7 @@ class _Collate:
         if get_worker_info() is None:
             return batch
         try:
-            # Here and not, as torch would, in a thread whose errors nobody hears: the batch would never arrive.
+            # torch would do this in a thread that swallows errors: the batch would never arrive.
             return batch.share_memory()
         except (RuntimeError, OSError) as problem:
             return _no_shared_memory(problem)
@@ -116,32 +115,31 @@ def _no_shared_memory(problem: Exception) -> TrainingError:
         usage = shutil.disk_usage(_SHARED_MEMORY)
         room = f": {usage.free / 2**20:.0f} of {usage.total / 2**20:.0f} MiB of {_SHARED_MEMORY} are free"
     return TrainingError(
-        f"shared memory, in which workers hand over batches, is full{room}; give it more (docker run --shm-size=8g), "
+        f"shared memory, through which workers pass batches, is full{room}; enlarge it (docker run --shm-size=8g), "
         f"or use fewer workers, or none ({first_line(problem)})"
     )
 
 
 def _begin_worker(folder: str, _: int) -> None:
-    """Let this worker end when its parent ends it or is gone, and at no signal; its sockets are in a folder.
+    """Make a worker ignore signals and exit with its parent; its sockets are in `folder`.
 
-    Ctrl-C reaches all processes of a terminal, torchrun's SIGTERM all of a group; the parent saves first.
+    Ctrl-C reaches all processes of a terminal, torchrun's SIGTERM a whole process group; the parent saves first.
     """
     tempfile.tempdir = folder
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    # Where a server forks workers, it is that one that ends with the parent.
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
 
 
 def _end_with(parent: int) -> None:
-    # torch's own watch ends in a wait for the queue to be read, for ever where what is in it fills the pipe.
+    # torch's own watchdog then waits for the queue to be drained: forever if its data fill the pipe.
     while os.getppid() == parent:
         time.sleep(_POLL_SECONDS)
     os._exit(1)
 
 
 class _Batches:
-    """The keys as the batch sampler that PyTorch's loader wants: this process's part of each batch."""
+    """The batch sampler for PyTorch's loader: the keys of this process's share of each batch."""
 
     def __init__(
         self,
@@ -151,13 +149,8 @@ class _Batches:
         processes: Processes,
         wide: NDArray[np.bool_] | None,
     ) -> None:
-        self.sizes, self.settings, self.start, self.processes, self.wide = (
-            source_sizes(dataset),
-            settings,
-            start,
-            processes,
-            wide,
-        )
+        self.sizes, self.settings, self.start = source_sizes(dataset), settings, start
+        self.processes, self.wide = processes, wide
 
     def __iter__(self) -> Iterator[list[Key]]:
         keys = sample_keys(self.sizes, self.settings, self.start, self.wide)
@@ -166,13 +159,13 @@ class _Batches:
 
 
 class BatchStream:
-    """Batches as they come, and word of those that do not come."""
+    """Batches as they arrive, with detection of dead and stuck workers."""
 
     def __init__(self, loader: DataLoader[Any], patience: float, run: Path | None = None) -> None:
-        """Remember the parts.
+        """Store the parts.
 
         Args:
-            loader: PyTorch's; one that has workers gives up waiting after a second.
+            loader: PyTorch's; with workers, it times out after a second.
             patience: Seconds without a batch after which the workers count as stuck.
             run: The run's folder, which has the workers' sockets; None for the system's temporary folder.
         """
@@ -181,28 +174,28 @@ class BatchStream:
 
     @property
     def ready(self) -> int:
-        """How many batches workers have made that nobody has taken yet; always 0 without workers."""
+        """How many finished batches are waiting in the workers' queues; always 0 without workers."""
         made = self._loader.collate_fn
         return made.made.value - self._taken if isinstance(made, _Collate) and self._loader.num_workers else 0
 
     @property
     def most_ready(self) -> int:
-        """How many batches workers make ahead; 0 without workers."""
+        """How many batches workers prefetch; 0 without workers."""
         return self._loader.num_workers * (self._loader.prefetch_factor or 0)
 
     def __iter__(self) -> Iterator[Batch | BoxwrightError]:
-        """Yield batches; at the end the error that stopped the workers, if one did. Workers end with the iterator."""
+        """Yield batches, and last the error that stopped the workers, if any. Workers exit with the iterator."""
         return (item for item in self.polled() if item is not None)
 
     def polled(self) -> Generator[Any]:
-        """Yield batches as `__iter__`, and None each second in which none has come."""
+        """Yield batches as `__iter__`, and None for each second without one."""
         before = set(multiprocessing.active_children())
         stream: Iterator[Any] | None = None
         folder = make_worker_folder(self._run) if self._loader.num_workers else None
         self._loader.worker_init_fn = partial(_begin_worker, str(folder))
         workers: list[BaseProcess] = []
         waiting = True
-        # Where nobody closes this, the program's end would wait for workers that heed no signal.
+        # If the generator is never closed, exit would wait for workers that ignore signals.
         at_exit = multiprocessing.util.Finalize(None, _end, (workers, folder, self._run), exitpriority=100)
         try:
             stream = iter(self._loader)
@@ -215,7 +208,7 @@ class BatchStream:
                     waiting = False
                     self._taken += 1
                     yield item
-                    since = time.monotonic()  # what the taker did with it does not count
+                    since = time.monotonic()  # the consumer's own time does not count
                 elif time.monotonic() - since > self._patience:
                     yield _stuck(workers, self._patience)
                     return
@@ -224,11 +217,11 @@ class BatchStream:
         except StopIteration:
             waiting = False
         except (RuntimeError, OSError, EOFError, UnpicklingError) as error:
-            # A worker's end can show as any of these: in its queue, or in the socket that hands over memory.
+            # A worker's death can surface as any of these: in its queue, or in the socket that passes memory.
             yield _lost(workers, error)
         finally:
-            with _deaf_to_dead_workers():
-                if waiting:  # they may be stuck, and torch asks each to end for five seconds
+            with _ignoring_sigchld():
+                if waiting:  # they may be stuck, and torch would wait five seconds for each
                     _kill(workers)
                 del stream
                 _end(workers, folder, self._run)
@@ -236,7 +229,7 @@ class BatchStream:
 
 
 def _next_within_a_second(stream: Iterator[Any]) -> Any:
-    """Return the next item; None where none has come."""
+    """Return the next item; None if none has arrived."""
     try:
         return next(stream)
     except RuntimeError as error:
@@ -246,8 +239,8 @@ def _next_within_a_second(stream: Iterator[Any]) -> Any:
 
 
 @contextmanager
-def _deaf_to_dead_workers() -> Iterator[None]:
-    """Keep torch from raising, wherever the program is, that workers died which are being ended here."""
+def _ignoring_sigchld() -> Iterator[None]:
+    """Keep torch's signal handler from raising about workers that are being terminated here."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -275,16 +268,16 @@ def _stuck(workers: list[BaseProcess], patience: float) -> TrainingError:
     states = ", ".join(f"{worker.pid} {'waits' if worker.is_alive() else 'is dead'}" for worker in workers)
     return TrainingError(
         f"no batch in {patience:g} s: the data workers are stuck (processes {states}); is the disk or network that "
-        "holds the data still there? data_timeout sets how long to wait"
+        "holds the data still available? data_timeout sets how long to wait"
     )
 
 
 def _lost(workers: list[BaseProcess], error: Exception) -> TrainingError:
-    if isinstance(error, OSError) and error.errno == 28:  # no space: its queues need shared memory too
+    if isinstance(error, OSError) and error.errno == 28:  # ENOSPC: queues need shared memory too
         return _no_shared_memory(error)
     dead = [str(worker.pid) for worker in workers if not worker.is_alive()]
     named = f" (process {', '.join(dead)})" if dead else ""
-    return TrainingError(f"a data worker died{named}: {first_line(error)}; was it short of memory?")
+    return TrainingError(f"a data worker died{named}: {first_line(error)}; was it out of memory?")
 
 
 def training_batches(
@@ -295,27 +288,24 @@ def training_batches(
     patience: float = 600.0,
     run: Path | None = None,
 ) -> BatchStream:
-    """Make the stream of batches.
+    """Return the stream of batches, endless unless `num_epochs` is set.
 
     Args:
-        start: How many samples have come before, for resuming after a stop.
-        patience: Seconds without a batch after which the workers count as stuck.
-        run: The run's folder, which has the workers' sockets; None for the system's temporary folder.
-
-    Returns:
-        The stream, without end unless `num_epochs` is set.
+        start: How many samples came before, for resuming.
+        patience: As for `BatchStream`.
+        run: As for `BatchStream`.
 
     Raises:
-        ConfigError: Where there is not one weight a source.
+        ConfigError: If there is not one weight per source.
     """
     wide = _wide_images(examples.dataset) if settings.group else None
-    sample_keys(source_sizes(examples.dataset), settings, start, wide)  # says at once what is wrong with the settings
+    sample_keys(source_sizes(examples.dataset), settings, start, wide)  # validates the settings
     loader: DataLoader[Any] = DataLoader(
         examples,
         batch_sampler=_Batches(examples.dataset, settings, start, processes, wide),
         collate_fn=_Collate(),
         num_workers=settings.workers,
-        # Of its own, so that starting a loader draws nothing from the process's generator.
+        # Its own, so that starting a loader draws nothing from the global generator.
         generator=torch.Generator(),
         pin_memory=torch.cuda.is_available(),
         prefetch_factor=3 if settings.workers else None,
@@ -327,16 +317,10 @@ def training_batches(
 def samples_in_order(
     dataset: Dataset, indices: Sequence[int], workers: int = 0, patience: float = 600.0, run: Path | None = None
 ) -> Generator[Sample]:
-    """Yield samples as they are asked for, read and decoded ahead by workers.
-
-    Args:
-        indices: Which samples, in order.
-        workers: Processes that read; 0 to read here.
-        patience: Seconds without a sample after which the workers count as stuck.
-        run: The run's folder, which has the workers' sockets; None for the system's temporary folder.
+    """Yield samples in the order of `indices`, read and decoded ahead by workers; 0 workers read in this process.
 
     Raises:
-        BoxwrightError: Where a sample cannot be read, or a worker died or is stuck.
+        BoxwrightError: If a sample cannot be read, or a worker died or is stuck.
     """
     with closing(samples_or_errors(dataset, indices, workers, patience, run)) as found:
         for item in found:
@@ -348,16 +332,9 @@ def samples_in_order(
 def samples_or_errors(
     dataset: Dataset, indices: Sequence[int], workers: int = 0, patience: float = 600.0, run: Path | None = None
 ) -> Generator[Sample | BoxwrightError]:
-    """Yield samples, or why they cannot be read, as `samples_in_order` does.
+    """Yield samples as `samples_in_order`, with an error in place of each that cannot be read.
 
-    Args:
-        indices: Which samples, in order.
-        workers: Processes that read; 0 to read here.
-        patience: Seconds without a sample after which the workers count as stuck.
-        run: The run's folder, which has the workers' sockets; None for the system's temporary folder.
-
-    Yields:
-        One sample or error an index; after that of a worker that died or is stuck nothing follows.
+    The error of a worker that died or is stuck is the last item.
     """
     readable = _Readable(dataset)
     if not workers:
@@ -378,7 +355,7 @@ def samples_or_errors(
 
 
 class _Readable(torch.utils.data.Dataset[Sample | BoxwrightError]):
-    """Samples, or why there is none: raised in a worker, an error would arrive wrapped in a traceback."""
+    """Samples, or their errors: raised in a worker, one would arrive wrapped in a traceback."""
 
     def __init__(self, dataset: Dataset) -> None:
         self.dataset = dataset
@@ -396,10 +373,10 @@ def _unchanged(item: Any) -> Any:
 
 
 def _wide_images(dataset: Dataset) -> NDArray[np.bool_]:
-    """Read from each image's header whether it is wider than high; one that cannot be read counts as upright."""
+    """Return which images are wider than high, by their headers; unreadable ones count as upright."""
     wide = np.zeros(len(dataset), np.bool_)
     for index in range(len(dataset)):
-        with suppress(DataError):  # the error is the stream's to raise
+        with suppress(DataError):  # the stream raises it
             height, width = image_size(dataset.encoded(index)[0], dataset.name)
             wide[index] = width > height
     return wide

@@ -1,6 +1,6 @@
-"""Open Images' CSV files: boxes of all images in one, image-level labels and names of classes in others.
+"""Open Images' CSV files: boxes of all images in one, image-level labels and class names in others.
 
-Boxes are in units of the image. A class is named by its code, such as /m/01g317, and shown by its description.
+Boxes are in units of the image. A class is identified by a code such as /m/01g317, and displayed by its description.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from boxwright.base.errors import DataError
 from boxwright.base.files import is_file, is_folder, read_file, refuse_unfinished, shown
 from boxwright.data.image_io import read_image
-from boxwright.data.reading import checked_sample, inside, reading
+from boxwright.data.reading import checked_sample, inside, read_text, reading
 from boxwright.types import Categories, Category, Sample
 
 _DESCRIPTIONS = ("class-descriptions-boxable.csv", "class-descriptions.csv", "oidv7-class-descriptions-boxable.csv")
@@ -25,7 +25,7 @@ _SIDES = ("XMin", "YMin", "XMax", "YMax")
 
 
 class OpenImagesDataset:
-    """Samples from Open Images' annotations; the images are those that have a box or a verified label."""
+    """Samples from Open Images' annotations: the images that have a box or a verified label."""
 
     def __init__(
         self,
@@ -40,23 +40,22 @@ class OpenImagesDataset:
         """Read the tables.
 
         Args:
-            annotations: The CSV of boxes (ImageID, LabelName, XMin, XMax, YMin, YMax, and IsGroupOf if known).
-            image_folder: Where `<ImageID>.jpg` are; without, `images` beside the CSV, or beside it.
-            categories: The classes, by code or by description; without, all that occur. Objects of other classes are
-                left out.
-            descriptions: The CSV of codes and descriptions; without, one of its usual names beside the annotations.
-            image_labels: The CSV of image-level labels (ImageID, LabelName, Confidence); they are the verified ones.
-            allow_paths_outside: Whether an ImageID may lead out of the folder.
+            annotations: The CSV of boxes (ImageID, LabelName, XMin, XMax, YMin, YMax, and optionally IsGroupOf).
+            image_folder: The folder of `<ImageID>.jpg`; by default `images` beside the CSV, or the CSV's folder.
+            categories: The classes, by code or description; by default all that occur; others are dropped.
+            descriptions: The CSV of codes and descriptions; by default one of its usual names beside the annotations.
+            image_labels: The CSV of verified image-level labels (ImageID, LabelName, Confidence).
+            allow_paths_outside: Whether an ImageID may point outside the folder.
 
         Raises:
-            DataError: Where a file is missing or no such CSV.
+            DataError: If a file is missing or malformed.
         """
         self.path, self.name, self._allow_outside = Path(annotations), str(annotations), allow_paths_outside
         refuse_unfinished(self.path.parent)
         beside = self.path.parent / "images"
         self.folder = Path(image_folder) if image_folder else beside if is_folder(beside) else self.path.parent
         shown_names = _descriptions(self.path, descriptions)
-        self._numbers: dict[str, int] = {}  # ImageID to its place
+        self._numbers: dict[str, int] = {}  # ImageID to index
         codes: dict[str, int] = {}
         image_of, code_of, group_of, sides = array("q"), array("q"), array("b"), array("d")
         for where, row in _table(self.path, ("ImageID", "LabelName", *_SIDES)):
@@ -90,17 +89,7 @@ class OpenImagesDataset:
         return len(self.images)
 
     def __getitem__(self, index: int) -> Sample:
-        """Read one sample.
-
-        Args:
-            index: From 0.
-
-        Returns:
-            The sample; its id is the ImageID.
-
-        Raises:
-            DataError: Where the image cannot be read.
-        """
+        """Return one sample; its id is the ImageID."""
         name = self.images[index]
         with reading(f"{self.path}: image {name[:60]}"):
             path = self._image(name)
@@ -108,7 +97,7 @@ class OpenImagesDataset:
             rows = np.arange(self._starts[index], self._starts[index + 1])
             kept = rows[self._labels[rows] >= 0]
             scale = np.array([image.shape[1], image.shape[0]] * 2)
-            with np.errstate(over="ignore"):  # what overflows is infinite, and refused below
+            with np.errstate(over="ignore"):  # overflow gives infinity, which is rejected below
                 boxes = (self._boxes[kept] * scale).astype(np.float32)
             sample = Sample(
                 image=image,
@@ -139,12 +128,8 @@ class OpenImagesDataset:
 
 
 def _table(path: Path, wanted: tuple[str, ...]) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield each row of a CSV with where it stands."""
-    try:
-        text = read_file(path).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8: {error}") from None
-    rows = csv.DictReader(io.StringIO(text))
+    """Yield each row of a CSV with its location."""
+    rows = csv.DictReader(io.StringIO(read_text(path)))
     try:
         missing = [name for name in wanted if name not in (rows.fieldnames or ())]
         if missing:
@@ -168,7 +153,7 @@ def _number(text: str, where: str) -> float:
 
 
 def _descriptions(annotations: Path, named: str | Path | None) -> dict[str, str]:
-    """Read codes and what they stand for; the file has a header or not."""
+    """Return codes and their descriptions; the file may have a header."""
     paths = [Path(named)] if named else [annotations.parent / name for name in _DESCRIPTIONS]
     path = next((path for path in paths if is_file(path)), None)
     if path is None:
@@ -176,8 +161,8 @@ def _descriptions(annotations: Path, named: str | Path | None) -> dict[str, str]
             raise DataError(f"{shown(named)}: no such file")
         return {}
     try:
-        rows = list(csv.reader(io.StringIO(read_file(path).decode("utf-8-sig"))))
-    except (UnicodeDecodeError, csv.Error) as error:
+        rows = list(csv.reader(io.StringIO(read_text(path))))
+    except csv.Error as error:
         raise DataError(f"{path}: not CSV: {error}") from None
     return {row[0]: row[1] for row in rows if len(row) >= 2 and row[0] != "LabelName"}
 

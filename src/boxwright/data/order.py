@@ -1,7 +1,7 @@
-"""Which sample comes when: a function of seed and position alone.
+"""The order of samples: a function of seed and position alone.
 
-A stream of samples resumes where a run stopped, and is the same whatever the number of processes and
-workers, as nothing in it depends on what was drawn before except through counts that can be redone.
+A stream of samples resumes where a run stopped, and is the same for any number of processes and workers, as it depends
+on earlier draws only through counts that can be recomputed.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from boxwright.base.errors import ConfigError
 
-# (epoch, index of the sample): what happens to a sample follows from the two and the seed.
+# (epoch, sample index): with the seed, these determine a sample's augmentation.
 Key = tuple[int, int]
 _BLOCK = 4096
-# Keeps the draws among sources apart from the order of samples.
+# Separates the random draws of sources from those of the order.
 _SOURCES = 0x736F7572
 
 
@@ -27,15 +27,14 @@ class StreamSettings:
     """How samples become a stream.
 
     Attributes:
-        batch_size: Samples a batch, over all processes.
-        seed: Decides order and augmentation.
-        shuffle: Whether each epoch has an order of its own.
+        batch_size: Samples per batch, over all processes.
+        seed: Determines order and augmentation.
+        shuffle: Whether each epoch has its own random order.
         every_nth: Only every nth sample is used.
-        num_epochs: How often the data is gone through; 0 for without end.
-        workers: Processes that prepare samples; 0 for none beside this one.
-        source_weights: How often each source is drawn from, relative to the others; empty to go through
-            all sources as one.
-        group: Whether batches are of upright or of wide images, as far as an epoch allows.
+        num_epochs: How many epochs the stream has; 0 for an endless stream.
+        workers: Processes that prepare samples; 0 to prepare them in this one.
+        source_weights: Relative rates at which sources are sampled; empty to concatenate the sources.
+        group: Whether to batch upright and wide images separately, as far as an epoch allows.
         skip_bad: Whether a sample that cannot be read is replaced by the next one.
     """
 
@@ -53,18 +52,15 @@ class StreamSettings:
 def sample_keys(
     sizes: Sequence[int], settings: StreamSettings, start: int = 0, wide: NDArray[np.bool_] | None = None
 ) -> Iterator[Key]:
-    """Yield which sample comes when.
+    """Return an iterator of (epoch, index), endless unless `num_epochs` is set.
 
     Args:
-        sizes: How many samples each source has; their indices follow one another.
-        start: How many samples have come before.
-        wide: bool [samples]: which images are wider than high; needed to group.
-
-    Returns:
-        An iterator of (epoch, index); without end, unless `num_epochs` is set.
+        sizes: The number of samples of each source; indices count through the sources.
+        start: How many samples came before.
+        wide: bool [samples]: which images are wider than high; required to group.
 
     Raises:
-        ConfigError: Where there is not one weight a source.
+        ConfigError: If there is not one weight per source.
     """
     if not settings.source_weights:
         indices = np.arange(0, sum(sizes), settings.every_nth)
@@ -79,7 +75,7 @@ def sample_keys(
 def _one_source(
     indices: NDArray[np.int64], settings: StreamSettings, start: int, first: int, wide: NDArray[np.bool_] | None
 ) -> Iterator[Key]:
-    """Go through indices epoch after epoch; `first` is where they begin among all sources."""
+    """Yield the keys of one source, epoch after epoch; `first` is its offset among all sources."""
     begin, skip = divmod(start, len(indices))
     for epoch in count(begin):
         if settings.num_epochs and epoch >= settings.num_epochs:
@@ -96,14 +92,14 @@ def _one_source(
 
 
 def _grouped(order: NDArray[np.int64], wide: NDArray[np.bool_], size: int, offset: int) -> NDArray[np.int64]:
-    """Bring an epoch's samples into batches of one kind, as they come.
+    """Return an epoch's samples reordered into batches of one orientation, by completion of each batch.
 
-    The first `offset` belong to the batch that the epoch before began, and stay as they are. What is
-    left over of both kinds at the end stands together.
+    The first `offset` samples complete the previous epoch's last batch and keep their place. The leftovers of both
+    orientations come last.
     """
     head, order, wide = order[:offset], order[offset:], wide[offset:]
     kinds = [order[wide], order[~wide]]
-    # A batch is due when its last sample comes.
+    # A batch is due when its last sample is.
     places = [np.flatnonzero(wide), np.flatnonzero(~wide)]
     due = [
         (int(place[end - 1]), kind[end - size : end])
@@ -117,7 +113,7 @@ def _grouped(order: NDArray[np.int64], wide: NDArray[np.bool_], size: int, offse
 def _mixed(sizes: Sequence[int], settings: StreamSettings, start: int) -> Iterator[Key]:
     """Draw a source for each position, and take the next sample of that source's own stream.
 
-    A source that is at its end is passed over, as in TF; a stream that ends is gone through from its start.
+    A source that is exhausted is skipped, as in TF.
     """
     weights = np.asarray(settings.source_weights, np.float64)
     weights = weights / weights.sum()

@@ -1,4 +1,4 @@
-"""Pictures of samples."""
+"""Drawings of samples."""
 
 from __future__ import annotations
 

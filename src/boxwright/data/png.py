@@ -1,7 +1,7 @@
-"""Whether a PNG file is whole: its checksums hold, and every row is there.
+"""Integrity check of PNG files: checksums match, and every row is present.
 
-Pillow checks neither for the pixels: rows that are missing come out black, and bits that have changed
-as other pixels. (PNG specification, sections 5, 7 and 8.)
+Pillow checks neither for pixels: missing rows decode as black, and flipped bits as other pixels. (PNG specification,
+sections 5, 7 and 8.)
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _STEP = 1 << 20
 
 
 def check_png(data: bytes) -> None:
-    """Raise if a PNG is damaged or rows are missing."""
+    """Raise a `ValueError` if a PNG is damaged or rows are missing."""
     missing = -1
     unpacker = zlib.decompressobj()
     for kind, body in _chunks(data):
@@ -31,7 +31,7 @@ def check_png(data: bytes) -> None:
 
 
 def _chunks(data: bytes) -> Iterator[tuple[bytes, memoryview]]:
-    """Yield the chunks that pixels depend on, up to the last IDAT; their checksums hold."""
+    """Yield the chunks that pixels depend on, up to the last IDAT, with verified checksums."""
     position, begun, view = len(_SIGNATURE), False, memoryview(data)
     while position + 12 <= len(data):
         (length,) = struct.unpack_from(">I", data, position)
@@ -51,11 +51,11 @@ def _chunks(data: bytes) -> Iterator[tuple[bytes, memoryview]]:
 
 
 def _raw_size(header: memoryview) -> int:
-    """Return how many bytes the rows have once unpacked, each with its filter's byte."""
-    width, height, depth, colour, _, _, interlace = struct.unpack(">IIBBBBB", header)
-    if colour not in _CHANNELS:
-        raise ValueError(f"it is damaged: colour type {colour}")
-    bits = depth * _CHANNELS[colour]
+    """Return the size of the unpacked rows in bytes, each with its filter byte."""
+    width, height, depth, color, _, _, interlace = struct.unpack(">IIBBBBB", header)
+    if color not in _CHANNELS:
+        raise ValueError(f"it is damaged: color type {color}")
+    bits = depth * _CHANNELS[color]
     sizes = [(width, height)]
     if interlace:
         sizes = [(-(-(width - x) // dx), -(-(height - y) // dy)) for x, y, dx, dy in _PASSES]
@@ -63,7 +63,7 @@ def _raw_size(header: memoryview) -> int:
 
 
 def _unpacked(unpacker: zlib._Decompress, body: memoryview, wanted: int) -> int:
-    """Unpack a piece of the rows, in steps so that nothing large is held; return how many bytes came out."""
+    """Decompress a piece of the rows in steps that bound memory; return the number of bytes."""
     count, rest = 0, bytes(body)
     try:
         while rest and not unpacker.eof and count <= wanted:

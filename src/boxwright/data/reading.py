@@ -1,6 +1,6 @@
-"""Reading a sample: whatever goes wrong is a DataError that names the place and the cause.
+"""Reading samples and the text files that describe them: every failure is a `DataError` with place and cause.
 
-Every data set reads its samples through here, so that leaving out bad ones works for all of them.
+All data sets read through here, so that skipping bad samples works for all of them.
 """
 
 from __future__ import annotations
@@ -15,22 +15,19 @@ from typing import Any
 import numpy as np
 
 from boxwright.base.errors import BoxwrightError, DataError
-from boxwright.base.files import cause, shown
+from boxwright.base.files import cause, read_file, shown
 from boxwright.base.limits import COORDINATE
-from boxwright.types import Sample
+from boxwright.types import Categories, Sample
 
 _MOST_SHOWN = 60
 
 
 @contextmanager
 def reading(where: str) -> Iterator[None]:
-    """Turn what goes wrong inside into a DataError; those of Boxwright pass as they are.
+    """Turn exceptions raised inside into a `DataError`; Boxwright's own errors pass through.
 
     Args:
         where: File and record, for the message.
-
-    Raises:
-        DataError: With the place and the cause.
     """
     try:
         yield
@@ -40,18 +37,15 @@ def reading(where: str) -> Iterator[None]:
         raise DataError(f"{where}: not enough memory") from error
     except OSError as error:
         raise DataError(f"{where}: {cause(error)}") from error
-    except Exception as error:  # a file can hold anything, and libraries raise whatever they meet in it
+    except Exception as error:  # libraries raise all kinds of exceptions for malformed files
         raise DataError(f"{where}: {type(error).__name__}: {str(error)[:_MOST_SHOWN]}") from error
 
 
 def checked_sample(sample: Sample, where: str) -> Sample:
-    """Return a sample as it is, or raise where a number in it would spoil what follows.
-
-    Args:
-        where: File and record, for the message.
+    """Return the sample unchanged.
 
     Raises:
-        DataError: For boxes, weights, areas or class scores that are not finite, and boxes far beyond any image.
+        DataError: For boxes, weights, areas or class scores that are not finite, and boxes far outside any image.
     """
     for name in ("boxes", "weights", "areas", "class_scores"):
         values = getattr(sample, name)
@@ -66,13 +60,10 @@ def checked_sample(sample: Sample, where: str) -> Sample:
 
 
 def finite_number(value: Any, where: str) -> float:
-    """Return a number that a file states.
-
-    Args:
-        where: File, record and field, for the message.
+    """Return a number from a file.
 
     Raises:
-        DataError: Where it is no number, or not a finite one.
+        DataError: If it is not a finite number.
     """
     if isinstance(value, bool | int | float):
         try:
@@ -86,13 +77,10 @@ def finite_number(value: Any, where: str) -> float:
 
 
 def whole_number(value: Any, where: str) -> int:
-    """Return a whole number that a file states; 3.0 is one.
-
-    Args:
-        where: File, record and field, for the message.
+    """Return an integer from a file; 3.0 is one.
 
     Raises:
-        DataError: Where it is no number, or has a fraction.
+        DataError: If it is not an integer.
     """
     number = finite_number(value, where)
     if number != int(number):
@@ -100,27 +88,55 @@ def whole_number(value: Any, where: str) -> int:
     return int(value)
 
 
+def read_text(path: Path) -> str:
+    """Return the text of a UTF-8 file.
+
+    Raises:
+        DataError: If it cannot be read, or is not UTF-8.
+    """
+    try:
+        return read_file(path).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{shown(path)}: not UTF-8: {error}") from None
+
+
+def numbered_lines(path: Path) -> list[tuple[int, str]]:
+    """Return the number, from 1, and the stripped text of each line of a file that is not blank."""
+    return [(number, line.strip()) for number, line in enumerate(read_text(path).splitlines(), start=1) if line.strip()]
+
+
+def label_of(name: str, categories: Categories, where: object) -> int:
+    """Return the label of a class.
+
+    Raises:
+        DataError: If the label map does not have it.
+    """
+    category = categories.by_name(name)
+    if category is None:
+        known = ", ".join(item.name for item in categories)
+        raise DataError(f"{where}: class {name!r} is not in the label map ({known})")
+    return category.label
+
+
 def inside(folder: Path, name: str, where: str, *, allow_outside: bool) -> Path:
     """Return the path of a file that an annotation names, below its folder.
 
-    Links inside the folder are followed, wherever they lead: whoever made them has the folder.
+    Symbolic links inside the folder are followed, wherever they point: they belong to the folder's owner.
 
     Args:
-        folder: The folder that names are relative to.
-        where: File and record, for the message.
-        allow_outside: Whether absolute names, and `..` beyond the folder, are meant so.
+        allow_outside: Whether absolute names, and `..` beyond the folder, are accepted.
 
     Raises:
-        DataError: For a name that leads out of the folder, or that no file can have.
+        DataError: For a name that points outside the folder, or is not a valid file name.
     """
     if "\0" in name:
-        raise DataError(f"{where}: {shown(name)!r} is no file's name: it has a null byte")
+        raise DataError(f"{where}: {shown(name)!r} is not a file name: it has a null byte")
     path = folder / name
     if not allow_outside:
         beyond = os.path.relpath(os.path.abspath(path), os.path.abspath(folder)).split(os.sep)[0] == os.pardir
         if beyond:
             raise DataError(
-                f"{where}: {shown(name)!r} lies outside {folder}; where that is meant, set allow_paths_outside "
-                "in the reader, or allow_paths_outside when it is opened"
+                f"{where}: {shown(name)!r} lies outside {folder}; if that is intended, set "
+                "allow_paths_outside in the reader, or pass it when opening the data"
             )
     return path

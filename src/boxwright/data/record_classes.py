@@ -1,4 +1,4 @@
-"""Classes as TFRecords themselves name them, where there is no label map."""
+"""Classes as TFRecords themselves name them, without a label map."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from boxwright.types import Categories, Category
 
 
 def classes_of_records(paths: Sequence[str]) -> Categories:
-    """Read the class of every object's text and label.
+    """Return the classes in the text and label of every object, ordered by id.
+
+    Texts without labels are numbered from 1 in alphabetical order.
 
     Args:
         paths: Paths, globs, or `name@count`.
 
-    Returns:
-        The classes, by id; texts without labels are numbered from 1, in the order of the alphabet.
-
     Raises:
-        DataError: Where objects have no texts, or a label stands for two of them.
+        DataError: If objects have no texts, or a label stands for two of them.
     """
     ids: dict[str, int] = {}
     bare = 0
@@ -33,31 +32,28 @@ def classes_of_records(paths: Sequence[str]) -> Categories:
     if not ids:
         raise DataError(
             f"{', '.join(paths)}: "
-            + (f"{bare} objects have numbers for classes, and no names" if bare else "there are no objects")
-            + "; name a label_map"
+            + (f"{bare} objects have class numbers but no names" if bare else "there are no objects")
+            + "; set a label_map"
         )
     free = [number for number in range(1, len(ids) + 1) if number not in ids.values()]
     numbered = {text: ids[text] or free.pop(0) for text in sorted(ids)}
     double = next((n for n in numbered.values() if list(numbered.values()).count(n) > 1), None)
     if double is not None:
         same = sorted(text for text, number in numbered.items() if number == double)
-        raise DataError(f"{', '.join(paths)}: class {double} is named {' and '.join(same)}; name a label_map")
+        raise DataError(f"{', '.join(paths)}: class {double} is named {' and '.join(same)}; set a label_map")
     rows = sorted(numbered.items(), key=lambda row: row[1])
     return Categories(tuple(Category(label, number, text) for label, (text, number) in enumerate(rows)))
 
 
-def labelled_texts(paths: Sequence[str], most: int = 0) -> Counter[tuple[str, int]]:
-    """Count the classes of objects that have a text, each with its label.
+def labeled_texts(paths: Sequence[str], most: int = 0) -> Counter[tuple[str, int]]:
+    """Return the number of objects of each (text, label); the label is 0 if objects have none.
 
     Args:
         paths: Paths, globs, or `name@count`.
-        most: Records of each file that are read, from its beginning; 0 for all.
-
-    Returns:
-        (text, label) to objects; the label is 0 where there is none.
+        most: How many records to read from the beginning of each file; 0 for all.
 
     Raises:
-        DataError: Where a record cannot be read.
+        DataError: If a record cannot be read.
     """
     found: Counter[tuple[str, int]] = Counter()
     for texts, labels in _texts_and_labels(paths, most):
@@ -66,7 +62,7 @@ def labelled_texts(paths: Sequence[str], most: int = 0) -> Counter[tuple[str, in
 
 
 def _texts_and_labels(paths: Sequence[str], most: int = 0) -> Iterator[tuple[list[str], list[int]]]:
-    """Yield the class texts and labels of each record, of at most so many of a file; either list may be empty."""
+    """Yield the class texts and labels of each record; either list may be empty."""
     for path in expand_paths(list(paths)):
         file = TFRecordFile(path)
         for number in range(min(len(file), most or len(file))):

@@ -1,8 +1,7 @@
-"""Made-up pictures: coloured shapes that overlap, on textured backgrounds, with boxes and masks.
+"""Synthetic images: colored shapes that overlap on textured backgrounds, with boxes and masks.
 
-Small enough to learn in minutes, hard enough to tell a detector that works from one that does not:
-classes differ by outline alone, colours and sizes vary, shapes hide each other, textures distract.
-Everything follows from the seed and the image's index.
+Small enough to learn in minutes, hard enough to tell whether a detector works: classes differ by outline alone, colors
+and sizes vary, shapes occlude each other, textures distract. An image depends only on seed and index.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _Drawing = tuple[NDArray[np.uint8], NDArray[np.bool_], tuple[int, ...]]
 
 
 class ShapesDataset:
-    """Any number of made-up samples, computed when asked for."""
+    """Any number of synthetic samples, computed on demand."""
 
     def __init__(
         self,
@@ -39,9 +38,9 @@ class ShapesDataset:
         """Describe the data set.
 
         Args:
-            seed: Two seeds give two unrelated data sets.
-            max_objects: The most shapes drawn in an image; about one image in fifteen has none.
-            radii: The least and the largest of a shape, in units of the image's shorter side.
+            seed: Different seeds give unrelated data sets.
+            max_objects: The maximum number of shapes per image; about one image in fifteen has none.
+            radii: The minimum and maximum radius of a shape, in units of the image's shorter side.
         """
         self.count, self.seed, self.size, self.max_objects = count, seed, size, max_objects
         self.radii = radii
@@ -52,14 +51,9 @@ class ShapesDataset:
         return self.count
 
     def __getitem__(self, index: int) -> Sample:
-        """Draw one sample.
+        """Return one sample; boxes and masks cover the visible part of each shape.
 
-        Args:
-            index: From 0.
-
-        Returns:
-            The sample; boxes and masks are of what can be seen of each shape. A shape of which
-            less than two fifths can be seen is not annotated, and is not drawn.
+        Shapes of which less than two fifths would be visible are not drawn.
         """
         image, masks, labels = self._drawing(index)
         return Sample(
@@ -86,9 +80,9 @@ def _filename(index: int) -> str:
     return f"shapes-{index:06d}.jpg"
 
 
-@lru_cache(maxsize=1)  # who writes records asks for a picture and for its file
+@lru_cache(maxsize=1)  # writers of records ask for an image and then for its file
 def _drawn(seed: int, index: int, size: tuple[int, int], max_objects: int, radii: tuple[float, float]) -> _Drawing:
-    """Return a picture, masks [N, H, W] and labels; none of them is to be changed."""
+    """Return an image, masks [N, H, W] and labels, which must not be modified."""
     rng = np.random.default_rng([seed, index])
     image = _background(rng, size)
     wanted = int(rng.integers(0, max_objects + 1)) or int(rng.integers(0, 2))
@@ -109,7 +103,7 @@ def _drawn(seed: int, index: int, size: tuple[int, int], max_objects: int, radii
 
 
 def _background(rng: np.random.Generator, size: tuple[int, int]) -> NDArray[np.float32]:
-    """Blend two colours by a smooth random field, add stripes and grain."""
+    """Blend two colors by a smooth random field, add stripes and grain."""
     height, width = size
     coarse = rng.random((int(rng.integers(3, 9)), int(rng.integers(3, 9)))).astype(np.float32)
     field = np.asarray(Image.fromarray(coarse, mode="F").resize((width, height), Image.Resampling.BICUBIC))
@@ -125,12 +119,12 @@ def _background(rng: np.random.Generator, size: tuple[int, int]) -> NDArray[np.f
 def _outline(
     rng: np.random.Generator, label: int, size: tuple[int, int], radii: tuple[float, float]
 ) -> NDArray[np.bool_]:
-    """Draw one shape's mask, turned and placed at random; it may cross the border."""
+    """Return the mask of one shape at random place and rotation; it may cross the border."""
     height, width = size
     radius = float(np.exp(rng.uniform(np.log(radii[0]), np.log(radii[1])))) * min(size)
-    centre = rng.uniform(0.3 * radius, [width - 0.3 * radius, height - 0.3 * radius])
+    center = rng.uniform(0.3 * radius, [width - 0.3 * radius, height - 0.3 * radius])
     angle, stretch = rng.uniform(0, 2 * np.pi), rng.uniform(0.8, 1.25)
-    points = _points(SHAPES[label], angle) * radius * np.array([stretch, 1 / stretch]) + centre
+    points = _points(SHAPES[label], angle) * radius * np.array([stretch, 1 / stretch]) + center
     canvas = Image.new("1", (width * _OVERSAMPLE, height * _OVERSAMPLE))
     ImageDraw.Draw(canvas).polygon([(float(x), float(y)) for x, y in points * _OVERSAMPLE], fill=1)
     fine = np.asarray(canvas).astype(np.uint8)
@@ -146,14 +140,14 @@ def _points(shape: str, angle: float) -> NDArray[np.float64]:
 
 
 def _paint(rng: np.random.Generator, image: NDArray[np.float32], mask: NDArray[np.bool_]) -> None:
-    """Fill a mask with a shaded colour that differs from what is beneath it."""
+    """Fill a mask with a shaded color that differs from what is beneath it."""
     beneath = image[mask].mean(0)
-    colour = rng.uniform(0, 255, 3)
-    while np.abs(colour - beneath).max() < 60:
-        colour = rng.uniform(0, 255, 3)
+    color = rng.uniform(0, 255, 3)
+    while np.abs(color - beneath).max() < 60:
+        color = rng.uniform(0, 255, 3)
     y, x = np.nonzero(mask)
     shade = rng.uniform(-0.6, 0.6, 2) @ np.stack([x - x.mean(), y - y.mean()])
-    image[mask] = colour + shade[:, None] + rng.normal(0, 4, (len(x), 1))
+    image[mask] = color + shade[:, None] + rng.normal(0, 4, (len(x), 1))
 
 
 def _box(mask: NDArray[np.bool_]) -> tuple[int, int, int, int]:

@@ -18,19 +18,19 @@ _SMALL, _LARGE = 32.0**2, 96.0**2
 
 @dataclass
 class Survey:
-    """What was seen.
+    """The counts of a survey.
 
     Attributes:
         images: Images read.
-        empty: Images without any object.
-        sizes: (height, width) to how many images have it.
-        boxes: Class name to its boxes.
-        images_with: Class name to the images that have it.
-        areas: "small", "medium", "large" (COCO's bounds) to boxes.
-        left_out: Boxes of classes that the label map lacks, which no other count has.
+        empty: Images without objects.
+        sizes: (height, width) to the number of images.
+        boxes: Class name to the number of its boxes.
+        images_with: Class name to the number of images with it.
+        areas: "small", "medium", "large" (COCO's bounds) to the number of boxes.
+        left_out: Boxes of classes that are not in the label map; not counted elsewhere.
         difficult: Boxes marked difficult.
         crowds: Boxes that stand for many objects.
-        suspicious: One line for each box that can hardly be meant.
+        suspicious: One line for each box that looks like a mistake.
         unreadable: One line for each sample that could not be read.
     """
 
@@ -76,7 +76,7 @@ def _suspicious(sample: Sample, names: list[str]) -> list[str]:
 
 
 def suspicion(box: list[float], height: int, width: int) -> str:
-    """Return why a box (xyxy in pixels) can hardly be meant in an image of a size; empty where it can."""
+    """Return why a box (xyxy in pixels) looks like a mistake in an image of a size; empty if it does not."""
     x_min, y_min, x_max, y_max = box
     if x_max < x_min or y_max < y_min:
         return "turned inside out"
@@ -93,20 +93,16 @@ def suspicion(box: list[float], height: int, width: int) -> str:
     return ""
 
 
-def _all(indices: Iterable[int]) -> Iterable[int]:
-    return indices
-
-
 def survey_dataset(
-    dataset: Dataset, *, num_pictures: int = 30, progress: Callable[[Iterable[int]], Iterable[int]] = _all
+    dataset: Dataset, *, num_pictures: int = 30, progress: Callable[[Iterable[int]], Iterable[int]] = iter
 ) -> tuple[Survey, list[Sample]]:
-    """Read a whole data set and count.
+    """Read a whole data set and return its counts, and samples for a contact sheet.
 
-    A sample that cannot be read is counted and named, and the rest is read.
+    Samples that cannot be read are counted and listed.
 
     Args:
-        num_pictures: How many samples to return for a contact sheet, spread evenly.
-        progress: Wraps the indices, to show how far it is.
+        num_pictures: How many samples to return, evenly spaced.
+        progress: Wraps the indices, for a progress bar.
     """
     survey, shown = Survey(), []
     wanted: NDArray[np.int64] = np.unique(np.linspace(0, len(dataset) - 1, num_pictures).astype(np.int64))

@@ -1,7 +1,7 @@
-"""`tf.train.Example`: between the records of the TF Object Detection API and `Sample`.
+"""`tf.train.Example`: conversion between records of the TF Object Detection API and `Sample`.
 
-Keys are those of the API's own converters: `image/encoded`, `image/object/bbox/ymin`, … Boxes are
-stored normalised to 0..1, class ids start at 1.
+Keys are those of the API's own converters: `image/encoded`, `image/object/bbox/ymin`, … Boxes are stored normalized to
+0..1, class ids start at 1.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MaskEncoding = Literal["none", "png", "numerical"]
 
 
 def _example_class() -> Any:
-    """Declare tf.train.Example to protobuf: three lists, a oneof of them, a map of those."""
+    """Return the protobuf class of tf.train.Example: a map to oneofs of three lists."""
     file = descriptor_pb2.FileDescriptorProto(name="boxwright/example.proto", package="boxwright.tf", syntax="proto3")
     kinds = descriptor_pb2.FieldDescriptorProto
 
@@ -65,13 +65,10 @@ _Example = _example_class()
 
 
 def read_features(record: bytes, where: str) -> Features:
-    """Parse a record.
-
-    Returns:
-        Key to its list of bytes, floats or integers.
+    """Return the features of a record: key to its list of bytes, floats or integers.
 
     Raises:
-        DataError: Where the bytes are no Example.
+        DataError: If the bytes are not an Example.
     """
     example = _Example()
     try:
@@ -94,24 +91,19 @@ def decode_example(
     multiclass_scores: bool = False,
     unknown: dict[str, str] | None = None,
 ) -> Sample:
-    """Turn the features of a record into a sample.
+    """Return the sample of a record's features, with boxes in pixels.
 
-    Where an object has a class text, that decides its class (by name, then by display name), and
-    the class label only where there is no text at all. Objects of a class that the label map does
-    not have are left out, and reported in `unknown`.
+    The class text of an object decides its class (by name, then by display name); the class label is used only if there
+    are no texts. Objects of classes that are not in the label map are dropped, and reported in `unknown`.
 
     Args:
-        features: What `read_features` returned.
-        masks: How instance masks are stored, if they are to be read.
-        num_keypoints: Keypoints an object, if they are to be read.
-        multiclass_scores: Whether scores of all classes are to be read.
-        unknown: Gets class names that the label map lacks, each with where it was first met.
-
-    Returns:
-        The sample; boxes in pixels.
+        masks: How instance masks are stored; "none" to skip them.
+        num_keypoints: Keypoints per object; 0 to skip them.
+        multiclass_scores: Whether to read the scores of all classes.
+        unknown: Receives the class names that are not in the label map, each with its first location.
 
     Raises:
-        DataError: Where a feature is missing, of another length than the boxes, or not decodable.
+        DataError: If a feature is missing, malformed, or does not have one value per box.
     """
     encoded, declared = encoded_image(features, where), _declared_size(features, where)
     image = decode_image(encoded, f"{where}: image/encoded", declared=declared)
@@ -147,11 +139,8 @@ def decode_example(
 def encoded_image(features: Features, where: str) -> bytes:
     """Return the image file of a record.
 
-    Args:
-        features: What `read_features` returned.
-
     Raises:
-        DataError: Where there is none.
+        DataError: If the record has none.
     """
     values = _bytes(features, "image/encoded", where)
     if not values:
@@ -160,13 +149,7 @@ def encoded_image(features: Features, where: str) -> bytes:
 
 
 def text_feature(features: Features, key: str, where: str) -> str:
-    """Return a feature that is one text.
-
-    Args:
-        features: What `read_features` returned.
-
-    Returns:
-        The text; empty where there is none. A number, as some writers store ids, is written out.
+    """Return a feature that is one text, or empty; an integer, as some writers store ids, is formatted.
 
     Raises:
         DataError: For a number with a fraction.
@@ -178,7 +161,7 @@ def text_feature(features: Features, key: str, where: str) -> str:
 
 
 def _bytes(features: Features, key: str, where: str) -> Sequence[bytes]:
-    """Read a list of texts or files."""
+    """Return a list of texts or files."""
     values = features.get(key, ())
     if len(values) and not isinstance(values[0], bytes):
         raise DataError(f"{where}: {key}: expected bytes, found the number {values[0]}")
@@ -186,7 +169,7 @@ def _bytes(features: Features, key: str, where: str) -> Sequence[bytes]:
 
 
 def _numbers(features: Features, key: str, where: str) -> Sequence[Any]:
-    """Read a list of numbers."""
+    """Return a list of numbers."""
     values = features.get(key, ())
     if len(values) and isinstance(values[0], bytes):
         raise DataError(f"{where}: {key}: expected numbers, found the text {values[0][:40]!r}")
@@ -202,7 +185,7 @@ def _wholes(features: Features, key: str, where: str) -> list[int]:
 
 
 def _class_scores(features: Features, count: int, where: str) -> NDArray[np.float32] | None:
-    """Read the scores [N, K] of all classes; None where the record has none."""
+    """Return the scores [N, K] of all classes; None if the record has none."""
     scores = _floats(features, "image/object/class/multiclass_scores", where)
     if not len(scores):
         return None
@@ -224,16 +207,16 @@ def _per_object(features: Features, key: str, count: int, where: str, dtype: typ
 
 
 def _boxes(features: Features, size: tuple[int, int], where: str) -> NDArray[np.float32]:
-    """Read boxes float32 [N, 4], xyxy in pixels of an image of (height, width)."""
+    """Return boxes float32 [N, 4], xyxy in pixels of an image of (height, width)."""
     corners = [_floats(features, f"image/object/bbox/{side}", where) for side in ("xmin", "ymin", "xmax", "ymax")]
     if len({len(side) for side in corners}) > 1:
         raise DataError(f"{where}: xmin, ymin, xmax, ymax have {[len(side) for side in corners]} values")
-    with np.errstate(over="ignore"):  # what overflows is infinite, and refused as that
+    with np.errstate(over="ignore"):  # overflow gives infinity, which is rejected later
         return np.stack(corners, axis=1) * np.array([size[1], size[0], size[1], size[0]], np.float32)
 
 
 def _attributes(features: Features, count: int, where: str) -> tuple[NDArray[np.int64] | None, tuple[str, ...]]:
-    """Read whatever else a record says of each object, int64 [N, T] and T names."""
+    """Return the further attributes of objects, int64 [N, T], and T names."""
     keys = sorted(key for key in features if key.startswith(_ATTRIBUTE))
     columns = [np.array(_wholes(features, key, where), np.int64) for key in keys]
     for key, column in zip(keys, columns, strict=True):
@@ -265,7 +248,7 @@ def _labels(
 
 
 def _verified(features: Features, categories: Categories, where: str) -> NDArray[np.int64]:
-    """Read the classes that were verified for the whole image; others than the label map's are of no use."""
+    """Return the classes that were verified for the whole image, without unknown ones."""
     found = (categories.by_id(number) for number in _wholes(features, "image/class/label", where))
     return np.array([category.label for category in found if category is not None], np.int64)
 
@@ -320,17 +303,17 @@ def _keypoints(
         visible = (~np.isnan(x)).astype(np.float32)
     points = np.stack([x * size[1], y * size[0], visible], axis=1)
     if not np.isfinite(points[points[:, 2] > 0]).all():
-        raise DataError(f"{where}: image/object/keypoint: the place of a visible keypoint is not finite")
+        raise DataError(f"{where}: image/object/keypoint: the position of a visible keypoint is not finite")
     return points.reshape(count, num_keypoints, 3).astype(np.float32)
 
 
 def encode_example(sample: Sample, image: bytes, categories: Categories) -> bytes:
-    """Write a sample as a serialized tf.train.Example.
+    """Return a sample as a serialized tf.train.Example; ids are labels plus 1.
+
+    Masks (as PNG) and keypoints are written if present.
 
     Args:
-        sample: The sample; masks (as PNG) and keypoints are written where there are any.
         image: The image file's bytes.
-        categories: The classes; ids are labels plus 1.
     """
     height, width = sample.image.shape[:2]
     example = _Example()

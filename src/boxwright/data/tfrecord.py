@@ -1,9 +1,8 @@
-"""TFRecord files without TensorFlow: random access, checked, whatever the file's size.
+"""TFRecord files without TensorFlow: random access with checksums, for files of any size.
 
-A record is its length (uint64), a masked CRC32C of the length, the bytes, and a masked CRC32C of
-the bytes, all little-endian. A file is scanned once for the offsets of its records; they are kept
-in an index file beside it, or in a cache folder where that is not writable. A compressed file is
-unpacked once into the cache folder, for random access.
+A record is its length (uint64), a masked CRC32C of the length, the bytes, and a masked CRC32C of the bytes, all
+little-endian. A file is scanned once for the offsets of its records, which are stored in an index file beside it, or in
+a cache folder if that is not writable. A compressed file is decompressed once into the cache folder.
 """
 
 from __future__ import annotations
@@ -35,27 +34,24 @@ _SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})(.*)")
 _WILD_INDEX = re.compile(r"-[?*\[][^/]*$")
 _WBITS = {"gzip": 31, "zlib": 15}
 _CHUNK = 1 << 20
-# An index of records: this mark, the file's size and time and the offsets as int64, a SHA-256 of all before it.
+# An index file: this mark; the records' size, time and offsets as int64; a SHA-256 of all before it.
 _INDEX_MARK = b"boxwright record index 2\n"
 _INDEX_DIGEST = 32
 
 
 def cache_folder() -> Path:
-    """Return the folder, which need not exist."""
+    """Return the cache folder, which may not exist yet."""
     return Path(os.environ.get("BOXWRIGHT_CACHE") or Path.home() / ".cache" / "boxwright")
 
 
 def expand_paths(patterns: Sequence[str]) -> list[Path]:
-    """Find the files that patterns name.
+    """Return the files that patterns match, sorted within each pattern.
 
     Args:
         patterns: Paths, globs (`data-?????-of-00010`), or `data@10` for ten shards.
 
-    Returns:
-        The files, sorted within each pattern.
-
     Raises:
-        DataError: Where a pattern names nothing, or a shard of a set is missing.
+        DataError: If a pattern matches nothing, or a shard of a set is missing.
     """
     files: list[Path] = []
     for pattern in patterns:
@@ -74,8 +70,8 @@ def expand_paths(patterns: Sequence[str]) -> list[Path]:
 def _matching(pattern: str) -> list[Path]:
     try:
         found = sorted(Path(path) for path in glob.glob(pattern) if not path.endswith(".partial"))
-    except (OSError, ValueError, re.error) as error:  # a null byte, a range turned around
-        raise DataError(f"{shown(pattern)!r} is no path: {error}") from None
+    except (OSError, ValueError, re.error) as error:  # a null byte, a reversed range
+        raise DataError(f"{shown(pattern)!r} is not a path: {error}") from None
     return found or [path for path in [Path(pattern)] if is_file(path)]
 
 
@@ -95,20 +91,17 @@ def _check_shards(files: list[Path], pattern: str) -> None:
 
 
 class TFRecordFile:
-    """One TFRecord file, readable at any record.
+    """One TFRecord file with random access to its records.
 
-    It is opened for each read, which costs nothing beside decoding an image, so that nothing is left
-    open and a reader can be handed to workers.
+    It is reopened for each read, which costs little compared to decoding an image, so that it can be pickled and no
+    file stays open.
     """
 
     def __init__(self, path: str | Path, compression: Compression = "auto") -> None:
-        """Open a file and find its records.
-
-        Args:
-            compression: How it is packed; "auto" looks at its first bytes.
+        """Scan a file for its records, or load their index.
 
         Raises:
-            DataError: Where the file cannot be read, is not a TFRecord of that packing, or is cut off.
+            DataError: If the file cannot be read, is not a TFRecord of that compression, or is cut off.
         """
         self.path = Path(path)
         try:
@@ -122,16 +115,10 @@ class TFRecordFile:
         return len(self._offsets)
 
     def __getitem__(self, index: int) -> bytes:
-        """Read one record.
-
-        Args:
-            index: From 0.
-
-        Returns:
-            Its bytes.
+        """Return one record's bytes.
 
         Raises:
-            DataError: Where its checksum does not match.
+            DataError: If its checksum does not match.
         """
         if not 0 <= index < len(self):
             raise IndexError(index)
@@ -149,7 +136,7 @@ class TFRecordFile:
 
 
 def _read_record(file: BinaryIO, at: str) -> tuple[bytes, bytes]:
-    """Read a record and its checksum; its length is checked first, as memory is taken by it."""
+    """Return a record and its checksum; the length is checked before memory is allocated."""
     header = file.read(_HEADER.size)
     if len(header) < _HEADER.size:
         raise DataError(f"{at}: the file has become shorter while in use")
@@ -183,7 +170,7 @@ def _stamp(path: Path) -> tuple[int, int]:
 
 
 def _unpack(path: Path, kind: str) -> Path:
-    """Unpack a compressed file into the cache, once."""
+    """Return the decompressed copy of a file in the cache; write it if needed."""
     digest = hashlib.sha256(f"{path.resolve()} {_stamp(path)} {kind}".encode()).hexdigest()[:24]
     target = cache_folder() / f"{path.name}.{digest}.record"
     if target.exists():
@@ -193,7 +180,7 @@ def _unpack(path: Path, kind: str) -> Path:
         with path.open("rb") as source, open_whole(target) as plain:
             _unpack_into(source, plain, path, kind)
     except OutputError as error:
-        raise DataError(f"{path}: cannot be unpacked: {error}; BOXWRIGHT_CACHE names another folder") from None
+        raise DataError(f"{path}: cannot be unpacked: {error}; set BOXWRIGHT_CACHE to another folder") from None
     return target
 
 
@@ -202,7 +189,7 @@ def _unpack_into(source: BinaryIO, plain: BinaryIO, path: Path, kind: str) -> No
     try:
         while chunk := source.read(_CHUNK):
             while chunk:
-                if unpacker.eof:  # streams may follow each other in one file
+                if unpacker.eof:  # one file may hold several streams
                     unpacker = zlib.decompressobj(wbits=_WBITS[kind])
                 plain.write(unpacker.decompress(chunk, _CHUNK))
                 chunk = unpacker.unconsumed_tail or unpacker.unused_data
@@ -216,9 +203,9 @@ def _unpack_into(source: BinaryIO, plain: BinaryIO, path: Path, kind: str) -> No
 
 
 def _load_index(plain: Path, path: Path) -> NDArray[np.int64]:
-    """Return the records' offsets, from the index file where it is whole and of this very file."""
+    """Return the records' offsets, from the index file if it is intact and up to date."""
     size, mtime = _stamp(plain)
-    # Hidden, so that no glob over the records finds it.
+    # Hidden, so that globs over the records skip it.
     beside = plain.with_name(f".{plain.name}.index")
     digest = hashlib.sha256(os.fsencode(plain.resolve())).hexdigest()[:24]
     places = (beside, cache_folder() / f"{digest}.index")
@@ -230,7 +217,7 @@ def _load_index(plain: Path, path: Path) -> NDArray[np.int64]:
     numbers = np.concatenate([np.array([size, mtime], np.int64), offsets])
     body = _INDEX_MARK + numbers.astype("<i8").tobytes()
     for place in places:
-        with suppress(OSError, OutputError):  # a read-only folder: the index can live in the cache, or be made again
+        with suppress(OSError, OutputError):  # a read-only folder: use the cache, or scan again next time
             place.parent.mkdir(parents=True, exist_ok=True)
             write_whole(place, body + hashlib.sha256(body).digest())
             break
@@ -238,7 +225,7 @@ def _load_index(plain: Path, path: Path) -> NDArray[np.int64]:
 
 
 def _stored_index(place: Path, size: int, mtime: int) -> NDArray[np.int64] | None:
-    """Read an index; None where there is none, it is damaged, or it is of another file than the records now are."""
+    """Return the offsets in an index file; None if it is missing, damaged, or outdated."""
     try:
         content = place.read_bytes()
     except OSError:
@@ -281,7 +268,7 @@ def _scan(plain: Path, path: Path, size: int) -> NDArray[np.int64]:
 def write_records(
     path: str | Path, records: Iterable[bytes], compression: Literal["none", "gzip", "zlib"] = "none"
 ) -> int:
-    """Return how many records were written."""
+    """Write records to a file; return their number."""
     with open_whole(path) as file:
         return write_records_to(file, records, compression)
 
@@ -289,7 +276,7 @@ def write_records(
 def write_records_to(
     file: BinaryIO, records: Iterable[bytes], compression: Literal["none", "gzip", "zlib"] = "none"
 ) -> int:
-    """Return how many records were written."""
+    """Write records to an open file; return their number."""
     packer = None if compression == "none" else zlib.compressobj(wbits=_WBITS[compression])
     count = 0
     for record in records:

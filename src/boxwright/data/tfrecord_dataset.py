@@ -16,7 +16,7 @@ from boxwright.types import Categories, Sample
 
 
 class TFRecordDataset:
-    """Samples from one or many TFRecord files, in the order of the files and their records."""
+    """Samples from one or more TFRecord files, in the order of the files and their records."""
 
     def __init__(
         self,
@@ -32,13 +32,12 @@ class TFRecordDataset:
 
         Args:
             paths: Paths, globs, or `name@count`.
-            masks: How masks are stored, if they are to be read.
-            num_keypoints: Keypoints an object, if they are to be read.
-            multiclass_scores: Whether scores of all classes are to be read.
-            compression: How the files are packed; "auto" looks at their first bytes.
+            masks: How masks are stored; "none" to skip them.
+            num_keypoints: Keypoints per object; 0 to skip them.
+            multiclass_scores: Whether to read the scores of all classes.
 
         Raises:
-            DataError: Where a file is missing or damaged, or there is no record in any.
+            DataError: If a file is missing or damaged, or all are empty.
         """
         self.name = ", ".join(str(path) for path in paths)
         self.categories = categories
@@ -56,7 +55,7 @@ class TFRecordDataset:
 
     @property
     def source_sizes(self) -> tuple[int, ...]:
-        """How many samples each source has; they follow one another."""
+        """The number of samples of each source."""
         return self._source_sizes
 
     def __len__(self) -> int:
@@ -69,13 +68,10 @@ class TFRecordDataset:
         return self.files[number], index - int(self._ends[number - 1] if number else 0)
 
     def __getitem__(self, index: int) -> Sample:
-        """Read one sample.
-
-        Args:
-            index: From 0.
+        """Return one sample.
 
         Raises:
-            DataError: Where the record is damaged or is not an annotated image.
+            DataError: If the record is damaged, or is not an annotated image.
         """
         file, record = self._locate(index)
         where = f"{file.path}: record {record}"
@@ -91,22 +87,16 @@ class TFRecordDataset:
                 unknown=self._unknown,
             )
         for name, place in list(self._unknown.items())[known:]:
-            warnings.warn(f"{place}: class {name!r} is not in the label map; its boxes are left out", stacklevel=2)
+            warnings.warn(f"{place}: class {name!r} is not in the label map; its boxes are dropped", stacklevel=2)
         if not sample.id:
             sample.id = f"{file.path.name}:{record}"
         return sample
 
     def encoded(self, index: int) -> tuple[bytes, str]:
-        """Read one image as it is stored.
-
-        Args:
-            index: From 0.
-
-        Returns:
-            The image file's bytes and its name.
+        """Return the image file's bytes and its name.
 
         Raises:
-            DataError: Where the record is damaged, or has no image.
+            DataError: If the record is damaged, or has no image.
         """
         file, record = self._locate(index)
         where = f"{file.path}: record {record}"

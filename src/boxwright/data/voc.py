@@ -1,7 +1,7 @@
-"""Pascal VOC: one XML file an image, lists of images in `ImageSets/Main`.
+"""Pascal VOC: one XML file per image, lists of images in `ImageSets/Main`.
 
-Coordinates are taken as they stand, as continuous ones (the TF Object Detection API's converter does
-so too): `xmin 10` to `xmax 20` is ten pixels wide.
+Coordinates are read as continuous, as by the TF Object Detection API's converter: `xmin 10` to `xmax 20` is ten pixels
+wide.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ import numpy as np
 from boxwright.base.errors import DataError, OutputError
 from boxwright.base.files import is_file, is_folder, read_file, refuse_unfinished, shown, write_whole
 from boxwright.data.image_io import read_image
-from boxwright.data.reading import checked_sample, inside, reading
+from boxwright.data.reading import checked_sample, inside, label_of, numbered_lines, reading
 from boxwright.types import Categories, Category, Sample
 
 _IMAGE_FOLDERS = ("JPEGImages", "images", "Images", ".")
 _ANNOTATION_FOLDERS = ("Annotations", "annotations", ".")
 _SUFFIXES = (".jpg", ".jpeg", ".png", ".JPG", ".JPEG", ".PNG", ".bmp")
-# The second column of VOC's lists of one class: not there, there, or there but difficult.
+# The second column of VOC's lists of one class: absent, present, or difficult.
 _FLAG = re.compile(r"\s+(?:-1|0|1)$")
 _ENCODING = re.compile(rb"<\?xml[^>]*?\bencoding\s*=\s*[\"']([A-Za-z0-9._-]+)[\"']")
 _PRESERVED = "{http://www.w3.org/XML/1998/namespace}space"
-# What XML 1.0 can hold, but for the carriage return, which its readers turn into a line feed.
+# Characters outside XML 1.0, and the carriage return, which XML readers turn into a line feed.
 _NOT_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -54,12 +54,12 @@ class VocDataset:
 
         Args:
             root: The folder that holds `Annotations` and `JPEGImages` (or `annotations` and `images`).
-            image_set: A list in `ImageSets/Main`, without its ending; empty for every annotation.
-            categories: The classes; without, all that occur, in alphabetical order.
-            allow_paths_outside: Whether a list may name annotations outside the folder, as `../other/a`.
+            image_set: A list in `ImageSets/Main`, without suffix; empty for all annotations.
+            categories: The classes; by default all that occur, in alphabetical order.
+            allow_paths_outside: Whether a list may name annotations outside the folder, such as `../other/a`.
 
         Raises:
-            DataError: Where a folder or list is missing, or names what is not there.
+            DataError: If a folder, list or listed file is missing.
         """
         self.root, self._allow_outside = Path(root), allow_paths_outside
         self.name = f"{root}" + (f" ({image_set})" if image_set else "")
@@ -78,11 +78,7 @@ class VocDataset:
         if not is_file(path):
             known = sorted(file.stem for file in folder.glob("*.txt")) if is_folder(folder) else []
             raise DataError(f"{shown(path)}: no such list; there are: {', '.join(known) or 'none'}")
-        try:
-            lines = read_file(path).decode("utf-8-sig").splitlines()
-        except UnicodeDecodeError as error:
-            raise DataError(f"{path}: not UTF-8: {error}") from None
-        stems = [self._stem(line.strip(), path, number) for number, line in enumerate(lines, start=1) if line.strip()]
+        stems = [self._stem(line, path, number) for number, line in numbered_lines(path)]
         missing = [stem for stem in stems if not is_file(self._annotation(stem))]
         if missing:
             raise DataError(
@@ -93,7 +89,7 @@ class VocDataset:
         return stems
 
     def _stem(self, line: str, path: Path, number: int) -> str:
-        """Take a line's name, which may have spaces, without the flag that lists of one class have behind it."""
+        """Return the name on a line, which may contain spaces, without the flag in lists of one class."""
         where = f"{path}: line {number}"
         inside(self._annotations, f"{line}.xml", where, allow_outside=self._allow_outside)
         without = _FLAG.sub("", line)
@@ -112,7 +108,7 @@ class VocDataset:
         for stem in self.stems:
             try:
                 names |= {item.name for item in self._parse(stem)[2]}
-            except DataError as error:  # raised again when the sample is read, where it can be left out
+            except DataError as error:  # raised again when the sample is read, where it can be skipped
                 problems.append(error)
         if not names and problems:
             raise problems[0]
@@ -121,7 +117,7 @@ class VocDataset:
         return Categories(tuple(Category(label, label + 1, name) for label, name in enumerate(sorted(names))))
 
     def _parse(self, stem: str) -> tuple[str, tuple[int, int] | None, list[_Object]]:
-        """Read one annotation: the image's file name, its declared (height, width), the objects."""
+        """Return one annotation's image file name, declared (height, width), and objects."""
         path = self._annotation(stem)
         root = _read_xml(path)
         size = root.find("size")
@@ -144,37 +140,21 @@ class VocDataset:
         raise DataError(f"{self._annotation(stem)}: no image {shown(candidates[0].name)} in {self._images}")
 
     def __getitem__(self, index: int) -> Sample:
-        """Read one sample.
-
-        Args:
-            index: From 0.
-
-        Returns:
-            The sample; its id is the annotation's name.
-
-        Raises:
-            DataError: Where the annotation or image cannot be read, or has a class that is not known.
-        """
+        """Return one sample; its id is the annotation's name."""
         stem = self.stems[index]
-        with reading(str(self._annotation(stem))):
+        where = str(self._annotation(stem))
+        with reading(where):
             filename, declared, objects = self._parse(stem)
             path = self._image_path(stem, filename)
             sample = Sample(
                 image=read_image(path, declared=declared),
                 boxes=np.array([item.box for item in objects], np.float64).reshape(-1, 4).astype(np.float32),
-                labels=np.array([self._label(item.name, stem) for item in objects], np.int64),
+                labels=np.array([label_of(item.name, self.categories, where) for item in objects], np.int64),
                 difficult=np.array([item.difficult for item in objects], np.bool_),
                 id=stem,
                 filename=path.name,
             )
-            return checked_sample(sample, str(self._annotation(stem)))
-
-    def _label(self, name: str, stem: str) -> int:
-        category = self.categories.by_name(name)
-        if category is None:
-            known = ", ".join(item.name for item in self.categories)
-            raise DataError(f"{self._annotation(stem)}: class {name!r} is not in the label map ({known})")
-        return category.label
+            return checked_sample(sample, where)
 
     def encoded(self, index: int) -> tuple[bytes, str]:
         """Return the image file's bytes and its name."""
@@ -196,7 +176,7 @@ def _read_xml(path: Path) -> ET.Element:
     try:
         try:
             return ET.fromstring(data)
-        except (ValueError, LookupError):  # an encoding that the parser lacks, but Python may have, such as gb2312
+        except (ValueError, LookupError):  # an encoding that only Python supports, such as gb2312
             declared = _ENCODING.match(data)
             if declared is None:
                 raise
@@ -230,10 +210,10 @@ def _parse_object(element: ET.Element, path: Path) -> _Object:
 
 
 def write_voc_annotation(sample: Sample, filename: str, categories: Categories, path: str | Path) -> None:
-    """Write one annotation. Coordinates are written as integers where they are, else to 1/1000 pixel.
+    """Write one annotation; coordinates are rounded to 1/1000 pixel.
 
     Raises:
-        OutputError: For a name that XML cannot hold; where the file cannot be written.
+        OutputError: For a name that XML cannot represent; if the file cannot be written.
     """
     height, width = sample.image.shape[:2]
     root = ET.Element("annotation")
@@ -253,9 +233,9 @@ def write_voc_annotation(sample: Sample, filename: str, categories: Categories, 
 
 
 def _add_text(parent: ET.Element, tag: str, text: str) -> None:
-    """Add an element; XML is told to keep the spaces around a name, which readers of VOC cut off otherwise."""
+    """Add an element; `xml:space` preserves spaces around a name, which readers of VOC strip otherwise."""
     if bad := _NOT_XML.search(text):
-        raise OutputError(f"{text[:60]!r} cannot be written to VOC's XML, which has no place for {bad[0]!r}")
+        raise OutputError(f"{text[:60]!r} cannot be written to VOC's XML, which cannot represent {bad[0]!r}")
     element = ET.SubElement(parent, tag)
     element.text = text
     if text != text.strip():

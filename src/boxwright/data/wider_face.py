@@ -1,9 +1,9 @@
-"""WIDER FACE: one text file of all images and their faces, and the evaluation's lists of easy, medium and hard ones.
+"""WIDER FACE: one text file of all images and faces, and the evaluation's lists of easy, medium and hard faces.
 
-Two layouts are read. The benchmark's has an image's path, a count, and a line `x y w h blur expression illumination
-invalid occlusion pose` for each face; an image without faces has a count of 0 and one line of zeros. That of the
-labels published with RetinaFace has `# path`, then lines `x y w h`, five landmarks as `x y flag` (-1 where not known),
-and more that is not read. Paths start with the folder of their event.
+Two layouts are supported. The benchmark's has an image's path, a count, and a line `x y w h blur expression
+illumination invalid occlusion pose` for each face; an image without faces has a count of 0 and one line of zeros. The
+labels published with RetinaFace have `# path`, then lines `x y w h`, five landmarks as `x y flag` (-1 if unknown), and
+values that are ignored. Paths start with the folder of their event.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from boxwright.base.errors import DataError
 from boxwright.base.files import is_file, is_folder, read_file, refuse_unfinished, shown
 from boxwright.data.image_io import read_image
-from boxwright.data.reading import checked_sample, finite_number, inside, reading
+from boxwright.data.reading import checked_sample, finite_number, inside, numbered_lines, reading
 from boxwright.types import Categories, Category, Sample
 
 FACE_LANDMARKS = ("left_eye", "right_eye", "nose", "left_mouth", "right_mouth")
@@ -34,11 +34,11 @@ _FIRST_BYTES = 4096
 
 @dataclass
 class _Image:
-    """One image's lines.
+    """One image's annotations.
 
     Attributes:
-        path: Below the folder of images, with the event's folder.
-        line: Where it starts.
+        path: Relative to the folder of images, starting with the event's folder.
+        line: Its first line.
         boxes: x, y, w, h of each face.
         attributes: Of each face, in the order of `_ATTRIBUTES`; empty in RetinaFace's labels.
         landmarks: Five times x, y, visibility of each face; empty in the benchmark's.
@@ -52,7 +52,7 @@ class _Image:
 
 
 def is_wider_face(path: str | Path) -> bool:
-    """Return whether a text file starts as one of the two layouts does."""
+    """Return whether a text file starts like one of the two layouts."""
     if Path(path).suffix != ".txt" or not is_file(path):
         return False
     with Path(path).open("rb") as file:
@@ -63,13 +63,10 @@ def is_wider_face(path: str | Path) -> bool:
 
 
 def face_label(categories: Categories, path: Path) -> int:
-    """Return the label of faces.
-
-    Args:
-        categories: The classes, of which one is named face, or there is only one.
+    """Return the label of the class named face, or of the only class.
 
     Raises:
-        DataError: Where that is not so.
+        DataError: If there are several classes, and none is named face.
     """
     named = categories.by_name("face")
     if named is None and len(categories) > 1:
@@ -93,15 +90,15 @@ class WiderFaceDataset:
 
         Args:
             annotations: Such as `wider_face_split/wider_face_val_bbx_gt.txt`, or a `label.txt` with landmarks.
-            image_folder: Holds the events' folders; without, `WIDER_train/images` or `WIDER_val/images` beside the
-                annotations' folder, or `images` beside the annotations.
-            categories: The classes; without, one: face. With others, one must be named face, or be the only one.
-            subsets: The folder of the evaluation tool's `wider_easy_val.mat` and so on: samples then say which subset a
-                face is in, as the metric needs.
-            allow_paths_outside: Whether a path may lead out of the folder.
+            image_folder: The folder of the events' folders; by default `WIDER_train/images` or `WIDER_val/images`
+                beside the annotations' folder, or `images` beside the annotations.
+            categories: The classes, one of which is named face, or which is the only one; by default just face.
+            subsets: The folder of the evaluation tool's `wider_easy_val.mat` and so on; samples then state the subsets
+                of each face, which the metric needs.
+            allow_paths_outside: Whether a path may point outside the folder.
 
         Raises:
-            DataError: Where the file is missing or no such file, at its line; or where the subsets are of other data.
+            DataError: If the file is missing or malformed, with its line; or if the subsets belong to other data.
         """
         self.path, self.name, self._allow_outside = Path(annotations), str(annotations), allow_paths_outside
         refuse_unfinished(self.path.parent)
@@ -122,18 +119,10 @@ class WiderFaceDataset:
         return len(self.images)
 
     def __getitem__(self, index: int) -> Sample:
-        """Read one sample.
+        """Return one sample; its id and file name are the path with the event's folder.
 
-        Args:
-            index: From 0.
-
-        Returns:
-            The sample. Its id and file name are the path with the event's folder. Faces marked invalid are crowds: they
-            are left out of training, and nothing is wrong for finding them. Attributes are the six of the
-            benchmark, and whether the face is in each subset where those are known.
-
-        Raises:
-            DataError: Where the image cannot be read.
+        Faces marked invalid are crowds: they are not trained on, and detecting them is not an error. Attributes are the
+        six of the benchmark, and the membership in each subset if known.
         """
         one = self.images[index]
         with reading(f"{self.path}: line {one.line}"):
@@ -178,11 +167,7 @@ def _images(path: Path) -> Iterator[_Image]:
     """Yield the images of a file of either layout."""
     if not is_file(path):
         raise DataError(f"{shown(path)}: no such file")
-    try:
-        text = read_file(path).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{shown(path)}: not UTF-8: {error}") from None
-    lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
+    lines = numbered_lines(path)
     if lines and lines[0][1].startswith("#"):
         yield from _with_landmarks(path, lines)
     else:
@@ -196,7 +181,7 @@ def _benchmark(path: Path, lines: list[tuple[int, str]]) -> Iterator[_Image]:
         if not _is_path(line):
             raise DataError(f"{shown(path)}: line {number}: expected the path of an image, found {line[:60]!r}")
         if place + 1 >= len(lines) or not lines[place + 1][1].isdigit():
-            raise DataError(f"{shown(path)}: line {number}: expected a count of faces in the next line")
+            raise DataError(f"{shown(path)}: line {number}: expected a count of faces on the next line")
         image, count = _Image(line, number), int(lines[place + 1][1])
         rows = lines[place + 2 : place + 2 + count]
         if len(rows) < count:
@@ -208,7 +193,7 @@ def _benchmark(path: Path, lines: list[tuple[int, str]]) -> Iterator[_Image]:
             image.boxes.append(values[:_BOX])
             image.attributes.append([int(value) for value in values[_BOX : _BOX + len(_ATTRIBUTES)]])
         place += 2 + count
-        # The benchmark has a line of zeros where there is no face.
+        # The benchmark has a line of zeros for an image without faces.
         if count == 0 and place < len(lines) and not _is_path(lines[place][1]) and not set(lines[place][1]) - set("0 "):
             place += 1
         yield image
@@ -223,7 +208,7 @@ def _with_landmarks(path: Path, lines: list[tuple[int, str]]) -> Iterator[_Image
                 yield image
             image = _Image(line.lstrip("#").strip(), number)
             continue
-        if image is None:  # the first line is a path: `_images` looked
+        if image is None:  # cannot happen: `_images` checked the first line
             continue
         width = len(line.split())
         values = _numbers(line, f"{shown(path)}: line {number}", _BOX if width < least else least)
@@ -252,7 +237,7 @@ def _numbers(line: str, where: str, least: int) -> list[float]:
 
 
 def _read_subsets(folder: Path, images: list[_Image]) -> list[NDArray[np.int64]]:
-    """Return for each image which of its faces are in each subset, int64 [N, 3] of 0 and 1."""
+    """Return the subsets of the faces of each image, int64 [N, 3] of 0 and 1."""
     numbers_of: dict[str, list[int]] = {}
     for number, image in enumerate(images):  # an image may be listed twice
         numbers_of.setdefault(_stem(image.path), []).append(number)
@@ -273,7 +258,7 @@ def _read_subsets(folder: Path, images: list[_Image]) -> list[NDArray[np.int64]]
                         if len(rows) and not 0 <= rows.min() <= rows.max() < len(mine):
                             raise DataError(
                                 f"{shown(path)}: image {stem}: face {int(rows.max()) + 1} of {len(mine)}; these lists "
-                                "are of other annotations"
+                                "belong to other annotations"
                             )
                         mine[rows, column] = 1
         except (KeyError, TypeError, ValueError, IndexError) as error:
@@ -296,6 +281,6 @@ def _matlab(path: Path) -> dict[str, Any]:
 
 
 def _stem(path: str) -> str:
-    """Return an image's event and name, without its ending."""
+    """Return an image's event and name, without suffix."""
     parts = Path(path).with_suffix("").parts
     return "/".join(parts[-2:])

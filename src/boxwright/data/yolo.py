@@ -1,6 +1,6 @@
-"""YOLO's text labels: a `data.yaml`, folders of images, and beside each `images` folder one of `labels`.
+"""YOLO's text labels: a `data.yaml`, folders of images, and a `labels` folder beside each `images` folder.
 
-A line of a label file is an object: its class, from 0, then the centre, width and height of its box, or the points of
+Each line of a label file is an object: its class, from 0, then center, width and height of its box, or the points of
 its outline, all in units of the image. An image without a label file has no objects.
 """
 
@@ -17,28 +17,28 @@ from boxwright.base.errors import DataError, first_line
 from boxwright.base.files import is_file, is_folder, read_file, shown, size_of
 from boxwright.data.coco_masks import check_mask_memory, decode_mask
 from boxwright.data.image_io import read_image
-from boxwright.data.reading import checked_sample, inside, reading
+from boxwright.data.reading import checked_sample, inside, label_of, read_text, reading
 from boxwright.types import Categories, Category, Sample
 
 _SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff"})
 _LARGEST = 2**20  # bytes of a data.yaml
 _BOX = 4
-# Two names of one list.
+# Two names for the same split.
 _VALIDATION = {"val": "valid", "valid": "val"}
 _FARTHEST = 1e6  # units of the image
 
 
 def find_yolo(path: str | Path) -> Path | None:
-    """Return the `data.yaml` that a path is, or that lies in a folder; None where there is none."""
+    """Return the `data.yaml` that a path is, or that a folder holds; None otherwise."""
     path = Path(path)
     candidates = [path] if path.suffix in (".yaml", ".yml") else [path / "data.yaml", path / "data.yml"]
     return next((candidate for candidate in candidates if is_file(candidate)), None)
 
 
 def yolo_splits(data: Path) -> dict[str, list[str]]:
-    """Return what each of train, val, valid and test names in a `data.yaml`, where there is anything.
+    """Return the paths that train, val, valid and test list in a `data.yaml`.
 
-    A list other than train whose folders are missing is none: exports name lists that they do not have.
+    Splits other than train whose folders are missing are skipped: exports list splits that they do not have.
     """
     content = _read_yaml(data)
     root = data.parent / str(content.get("path") or ".")
@@ -68,13 +68,13 @@ class YoloDataset:
 
         Args:
             data: A `data.yaml`, or the folder that holds it.
-            split: Which of its lists: train, val (or valid) or test.
-            categories: The classes, by name; without, those of `data.yaml`, with ids from 1.
-            load_masks: Whether outlines become masks; boxes alone have none.
+            split: train, val (or valid) or test.
+            categories: The classes, matched by name; by default those of `data.yaml`, with ids from 1.
+            load_masks: Whether to draw outlines as masks; plain boxes are then an error.
             allow_paths_outside: Whether `data.yaml` may name folders outside its own.
 
         Raises:
-            DataError: Where a file or folder is missing, or the classes are not named.
+            DataError: If a file or folder is missing, or the classes are not named.
         """
         found = find_yolo(data)
         if found is None:
@@ -89,7 +89,7 @@ class YoloDataset:
             raise DataError(f"{found}: kpt_shape: YOLO's keypoints are not read; convert them to TFRecords")
         own = Categories(tuple(Category(label, label + 1, name) for label, name in enumerate(names)))
         self.categories = categories or own
-        self._labels = [self._label(name) for name in names]
+        self._labels = [label_of(name, self.categories, found) for name in names]
         split = _VALIDATION.get(split, split) if split not in content else split
         if split not in content:
             given = ", ".join(name for name in ("train", "val", "valid", "test") if name in content)
@@ -102,42 +102,25 @@ class YoloDataset:
         if not self.images:
             raise DataError(f"{found}: {split}: no images in {', '.join(map(str, listed))[:200]}")
 
-    def _label(self, name: str) -> int:
-        category = self.categories.by_name(name)
-        if category is None:
-            known = ", ".join(item.name for item in self.categories)
-            raise DataError(f"{self.path}: class {name!r} is not in the label map ({known})")
-        return category.label
-
     def _below(self, folder: Path, name: str, *, allow_outside: bool) -> Path:
         return inside(folder, name, str(self.path), allow_outside=allow_outside)
 
     def _listed(self, root: Path, item: Any, *, allow_outside: bool) -> list[Path]:
-        """Return the images of a folder, or of a text file that lists them."""
+        """Return the images in a folder, or in a text file that lists them."""
         name = _within_export(root, str(item))
         path = self._below(root, name, allow_outside=allow_outside)
         if is_folder(path):
             return sorted(image for image in path.rglob("*") if image.suffix.lower() in _SUFFIXES)
         if not is_file(path):
             raise DataError(f"{self.path}: no such folder or list: {shown(path)}")
-        lines = _text(path).splitlines()
+        lines = read_text(path).splitlines()
         return [self._below(root, line.strip(), allow_outside=allow_outside) for line in lines if line.strip()]
 
     def __len__(self) -> int:
         return len(self.images)
 
     def __getitem__(self, index: int) -> Sample:
-        """Read one sample.
-
-        Args:
-            index: From 0.
-
-        Returns:
-            The sample; its id is the image's name without its ending.
-
-        Raises:
-            DataError: Where the image or its labels cannot be read.
-        """
+        """Return one sample; its id is the image's name without suffix."""
         image_path = self.images[index]
         path = _label_path(image_path)
         with reading(str(path)):
@@ -168,7 +151,7 @@ class YoloDataset:
 
 
 def _within_export(root: Path, name: str) -> str:
-    """Return a name as Roboflow's exports mean it: `../train/images` is the export's own `train/images`."""
+    """Resolve a path of Roboflow's exports: `../train/images` may be the export's own `train/images`."""
     own = name
     while own.startswith("../"):
         own = own.removeprefix("../")
@@ -176,7 +159,7 @@ def _within_export(root: Path, name: str) -> str:
 
 
 def _label_path(image: Path) -> Path:
-    """Return where an image's labels are: `images` in its path, the last one, becomes `labels`."""
+    """Return the path of an image's labels: the last `images` in its path becomes `labels`."""
     parts = list(image.parts[:-1])
     for place in range(len(parts) - 1, -1, -1):
         if parts[place] == "images":
@@ -187,9 +170,9 @@ def _label_path(image: Path) -> Path:
 
 def _read_yaml(path: Path) -> dict[str, Any]:
     if size_of(path) > _LARGEST:
-        raise DataError(f"{path}: more than {_LARGEST} bytes: no data.yaml of YOLO's")
+        raise DataError(f"{path}: more than {_LARGEST} bytes: not a data.yaml of YOLO's")
     try:
-        content = yaml.safe_load(_text(path))
+        content = yaml.safe_load(read_text(path))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise DataError(f"{path}: not YAML: {first_line(error)}") from None
     if not isinstance(content, dict):
@@ -198,7 +181,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 
 def _names(given: Any, path: Path) -> list[str]:
-    """Return the names of classes 0, 1, …, listed or numbered."""
+    """Return the names of classes 0, 1, …, given as list or mapping."""
     if isinstance(given, dict) and sorted(given, key=str) == sorted(range(len(given)), key=str):
         given = [given[number] for number in range(len(given))]
     if (
@@ -210,17 +193,10 @@ def _names(given: Any, path: Path) -> list[str]:
     return [str(name) for name in given]
 
 
-def _text(path: Path) -> str:
-    try:
-        return read_file(path).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8: {error}") from None
-
-
 def _rows(path: Path) -> list[tuple[int, list[float]]]:
     """Return the class and the numbers of each object."""
     rows = []
-    for line_number, line in enumerate(_text(path).splitlines(), start=1):
+    for line_number, line in enumerate(read_text(path).splitlines(), start=1):
         words = line.split()
         if not words:
             continue
@@ -254,12 +230,12 @@ def _box(values: list[float]) -> Any:
 
 
 def _masks(rows: list[list[float]], size: tuple[int, int], path: Path) -> Any:
-    """Draw outlines [N, H, W]; an object that has only a box is refused."""
+    """Draw outlines as masks [N, H, W]; an object with only a box is an error."""
     check_mask_memory(len(rows), size, str(path))
     drawn = []
     for number, values in enumerate(rows):
         if len(values) == _BOX:
-            raise DataError(f"{path}: object {number} has a box and no outline; masks were asked for")
+            raise DataError(f"{path}: object {number} has a box but no outline; masks were requested")
         scaled = (np.array(values).reshape(-1, 2) * [size[1], size[0]]).reshape(-1).tolist()
         drawn.append(decode_mask([scaled], size, f"{path}: object {number}"))
     return np.array(drawn, np.uint8).reshape(-1, *size)

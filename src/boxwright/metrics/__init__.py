@@ -1,1 +1,1 @@
-"""Metrics of detection: one matching core, and what each benchmark makes of it."""
+"""Metrics of detection: one matching core, and each benchmark's rules."""

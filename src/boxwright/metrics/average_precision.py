@@ -1,4 +1,4 @@
-"""Average precision: the area under the curve of precision over recall, as each benchmark takes it.
+"""Average precision: the area under the curve of precision over recall, by each benchmark's definition.
 
 Dimensions: N detections of all images, best first.
 """
@@ -12,34 +12,29 @@ Floats = NDArray[np.float64]
 
 
 def precision_and_recall(gains: Floats, losses: Floats, count: float) -> tuple[Floats, Floats]:
-    """Compute both after each detection.
+    """Return precision and recall after each detection, float64 […, N] each.
 
     Args:
-        gains: float64 […, N]; what each detection adds to those that are right.
-        losses: float64 […, N]; what each adds to those that are wrong.
-
-    Returns:
-        Precision and recall, float64 […, N] each.
+        gains: float64 […, N]; each detection's contribution to true positives.
+        losses: float64 […, N]; each detection's contribution to false positives.
     """
     right, wrong = np.cumsum(gains, axis=-1), np.cumsum(losses, axis=-1)
     return right / np.maximum(right + wrong, np.spacing(1)), right / count
 
 
 def _envelope(precision: Floats) -> Floats:
-    """Raise each point to the best precision at any higher recall."""
+    """Raise each precision to the maximum at any higher recall."""
     return np.asarray(np.maximum.accumulate(precision[::-1])[::-1])
 
 
 def all_points(precision: Floats, recall: Floats, low: float = 0.0, high: float = 1.0) -> float:
-    """Integrate the envelope exactly (PASCAL VOC from 2010 on).
+    """Return the exact integral of the envelope (PASCAL VOC from 2010 on); 0 without points.
 
     Args:
         precision: float64 [N].
-        recall: float64 [N], rising.
-        low: Only points of at least this recall are taken.
-
-    Returns:
-        The area; 0 without any point.
+        recall: float64 [N], ascending.
+        low: The minimum recall of the points that are used.
+        high: The maximum recall.
     """
     inside = (recall >= low) & (recall <= high)
     if not inside.any():
@@ -50,25 +45,17 @@ def all_points(precision: Floats, recall: Floats, low: float = 0.0, high: float 
 
 
 def eleven_points(precision: Floats, recall: Floats) -> float:
-    """Average the envelope at recalls 0, 0.1, … 1 (PASCAL VOC 2007; Everingham et al., 2010, section 4.2).
-
-    Args:
-        precision: float64 [N].
-        recall: float64 [N], rising.
-    """
+    """Return the mean of the envelope at recalls 0, 0.1, … 1 (PASCAL VOC 2007; Everingham et al., 2010, 4.2)."""
     return float(sampled(precision, recall, np.arange(11) / 10).mean())
 
 
 def sampled(precision: Floats, recall: Floats, points: Floats) -> Floats:
-    """Read the envelope at some recalls (COCO's 101 points).
+    """Return the envelope at some recalls (COCO's 101 points), float64 [P]; 0 beyond the last recall.
 
     Args:
         precision: float64 [N].
-        recall: float64 [N], rising.
+        recall: float64 [N], ascending.
         points: float64 [P].
-
-    Returns:
-        float64 [P]; 0 beyond the last recall.
     """
     heights = np.concatenate([_envelope(precision), [0.0]])
     return np.asarray(heights[np.searchsorted(recall, points, side="left")])

@@ -1,4 +1,4 @@
-"""COCO's detection metrics, under the names that TensorFlow gives them.
+"""COCO's detection metrics, with TensorFlow's names.
 
 Dimensions: T overlap thresholds, S ranges of size, R = S × T, D detections of a class in an image.
 """
@@ -20,7 +20,7 @@ from boxwright.types import Categories, FoundObjects, Sample
 
 _THRESHOLDS = np.linspace(0.5, 0.95, 10)
 _RECALLS = np.linspace(0.0, 1.0, 101)
-# Squares of sides in pixels: all, small, medium, large.
+# Areas in pixels: all, small, medium, large.
 _RANGES = ((0.0, 1e10), (0.0, 32.0**2), (32.0**2, 96.0**2), (96.0**2, 1e10))
 _SIZES = ("", " (small)", " (medium)", " (large)")
 _LIMITS = (1, 10, 100)
@@ -28,17 +28,17 @@ _LIMITS = (1, 10, 100)
 
 @dataclass(frozen=True)
 class _Judged:
-    """Detections under every rule: those of an image, class by class and best first, or of many images.
+    """Matched detections under every rule, of one image (by class, best first) or of many.
 
     Attributes:
         labels: int64 [D].
-        ranks: int64 [D]; how many of its class in its image are better.
+        ranks: int64 [D]; the number of better detections of its class in its image.
         scores: float64 [D].
-        right: bool [S, T, D]; whether each found an object that counts.
-        ignored: bool [S, T, D]; whether each counts neither way.
-        images: int64 [D]; which image, in the order in which they were added.
-        detections: int64 [D]; which of the image's detections each is.
-        objects: int32 [T, D]; which of the image's objects each found where all sizes count; -1 for none.
+        right: bool [S, T, D]; whether each is matched with an object that counts.
+        ignored: bool [S, T, D]; whether each is ignored.
+        images: int64 [D]; the index of the image, in the order of `add`.
+        detections: int64 [D]; the index among the image's detections.
+        objects: int32 [T, D]; the index of the matched object for the range of all sizes; -1 for none.
     """
 
     labels: NDArray[np.int64]
@@ -56,20 +56,20 @@ class _Judged:
 
     @staticmethod
     def join(parts: Sequence[_Judged]) -> _Judged:
-        """Return those of several images, one after another."""
+        """Return the concatenation of several images' detections."""
         names = [f.name for f in fields(_Judged)]
         return _Judged(**{name: np.concatenate([getattr(one, name) for one in parts], axis=-1) for name in names})
 
 
 class CocoMetrics:
-    """Gathers truth and detections image by image, then computes the twelve numbers (and each class's)."""
+    """Accumulates ground truth and detections by image, then computes COCO's twelve metrics, optionally per class."""
 
     def __init__(self, categories: Categories, *, per_category: bool = False, kind: Kind = BOXES) -> None:
-        """Start empty.
+        """Start without images.
 
         Args:
             per_category: Whether to add `DetectionBoxes_PerformanceByCategory/mAP/NAME`.
-            kind: What is compared: boxes or masks.
+            kind: Whether boxes or masks are compared.
         """
         self.categories, self.per_category, self.kind = categories, per_category, kind
         self._prefix = f"Detection{kind.name}"
@@ -81,30 +81,24 @@ class CocoMetrics:
         self._best = 0.0
 
     def add(self, sample: Sample, detections: FoundObjects, masks: ImageMasks | None = None) -> None:
-        """Add one image.
-
-        Args:
-            sample: The truth; boxes in pixels of the original image.
-            detections: What was found, in the same frame.
-            masks: Of both, where masks are compared.
-        """
+        """Add one image."""
         truth, found = self.kind.of(sample, detections, masks)
         labels, scores = detections.labels, detections.scores.astype(np.float64)
         self._images += 1
         self._truths += len(sample.labels)
         self._found += len(labels)
         self._best = max(self._best, float(scores.max(initial=0.0)))
-        # Class by class, best first; of equals the first is the better.
+        # By class, best first; ties keep their order.
         order = np.lexsort((-scores, labels))
         ranks = np.arange(len(order)) - np.searchsorted(labels[order], labels[order])
         counted = (ranks < _LIMITS[-1]) & np.isin(labels[order], self._known)
         order, ranks = order[counted], ranks[counted]
-        judged = self._nothing_found(labels[order], ranks, scores[order], order, found[order].areas)
+        judged = self._unmatched(labels[order], ranks, scores[order], order, found[order].areas)
         for label in np.intersect1d(sample.labels, self._known).tolist():
             self._judge(label, judged, found, truth, sample)
         self._judged.append(judged)
 
-    def _nothing_found(
+    def _unmatched(
         self,
         labels: NDArray[np.int64],
         ranks: NDArray[np.int64],
@@ -112,7 +106,7 @@ class CocoMetrics:
         detections: NDArray[np.int64],
         areas: NDArray[np.float64],
     ) -> _Judged:
-        """Return an image's detections as they are where none finds anything: those outside a range count not."""
+        """Return an image's detections without matches: those outside a range of size are ignored."""
         shape = (len(_RANGES), len(_THRESHOLDS), len(labels))
         return _Judged(
             labels,
@@ -126,7 +120,7 @@ class CocoMetrics:
         )
 
     def _judge(self, label: int, judged: _Judged, found: Regions, objects: Regions, sample: Sample) -> None:
-        """Let the detections of a class claim its objects; what they find is written to `judged`."""
+        """Match the detections of a class with its objects; update `judged`."""
         chosen = np.flatnonzero(sample.labels == label)
         truth, crowd = objects[chosen], sample.is_crowd[chosen]
         ignored = crowd | _outside(sample.areas[chosen].astype(np.float64))
@@ -148,7 +142,7 @@ class CocoMetrics:
         judged.objects[:, own] = np.append(chosen, NOBODY)[claims[0]]
 
     def compute(self) -> MetricResult:
-        """Return the metrics; -1 where there is no truth that the metric is about."""
+        """Return the metrics; -1 for a metric without ground truth."""
         judged = self._by_class()
         curves = {label: self._sampled(label, own) for label, own in judged.items()}
         precision = [curve[0] for curve in curves.values()]
@@ -172,14 +166,14 @@ class CocoMetrics:
         return MetricResult(values, drawn, self._notes(values))
 
     def _by_class(self) -> dict[int, _Judged]:
-        """Return the detections of each class that has objects, image by image."""
+        """Return the detections of each class that has objects, by image."""
         if not self._judged:
             return {}
         every = _Judged.join(self._judged)
         return {label: every.select(np.flatnonzero(every.labels == label)) for label in sorted(self._objects)}
 
     def _drawn(self, label: int, name: str, judged: _Judged) -> list[Curve]:
-        """Return the curves of a class at every overlap, for objects of all sizes; none where it has no object."""
+        """Return the curves of a class at every overlap, for objects of all sizes; none if it has no objects."""
         objects = float(self._objects[label][0])
         if not objects:
             return []
@@ -194,7 +188,7 @@ class CocoMetrics:
         return found
 
     def _sampled(self, label: int, judged: _Judged) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return precision [S, T, 101] and the last recall [S, T] of a class; -1 where it has no object."""
+        """Return precision [S, T, 101] and the final recall [S, T] of a class; -1 if it has no objects."""
         precision = np.full((len(_RANGES), len(_THRESHOLDS), len(_RECALLS)), -1.0)
         best = judged.select(np.argsort(-judged.scores, kind="stable"))
         for size in np.flatnonzero(self._objects[label]):
@@ -207,13 +201,13 @@ class CocoMetrics:
         return precision, self._recall(label, judged, _LIMITS[-1])
 
     def _recall(self, label: int, judged: _Judged, limit: int) -> NDArray[np.float64]:
-        """Return what share [S, T] of a class's objects was found by the best of each image; -1 where it has none."""
+        """Return the recall [S, T] of the best `limit` detections of each image; -1 if the class has no objects."""
         counts = self._objects[label][:, None]
         found = (judged.right & ~judged.ignored & (judged.ranks < limit)).sum(-1)
         return np.where(counts > 0, found / np.maximum(counts, 1), -1.0)
 
     def _notes(self, metrics: dict[str, float]) -> list[str]:
-        """Say why a metric is 0 or -1."""
+        """Return explanations of metrics that are 0 or -1."""
         if not self._truths:
             return [f"AP is -1: none of the {self._images} images has an object"]
         if not self._found:
@@ -227,13 +221,13 @@ class CocoMetrics:
 
 
 def _outside(areas: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Return where areas [N] are not in each range of size, [S, N]."""
+    """Return whether areas [N] are outside each range of size, [S, N]."""
     low, high = np.array(_RANGES).T
     return np.asarray((areas < low[:, None]) | (areas > high[:, None]))
 
 
 def _mean(values: Iterable[NDArray[np.float64]]) -> float:
-    """Average what is known (not -1); -1 where nothing is."""
+    """Return the mean of the values other than -1; -1 if there are none."""
     rows = [np.asarray(value, np.float64).ravel() for value in values]
     known = np.concatenate(rows) if rows else np.zeros(0)
     known = known[known > -1]

@@ -1,7 +1,7 @@
-"""The matching core of all metrics: which detection of an image found which object.
+"""The matching core of all metrics: which detection of an image is matched with which object.
 
-Dimensions: D detections of one class in one image, best first; G objects; R rules at once (thresholds,
-ranges of area).
+Dimensions: D detections of one class in one image, best first; G objects; R simultaneous rules (thresholds, ranges of
+area).
 """
 
 from __future__ import annotations
@@ -27,14 +27,11 @@ def _areas(boxes: Floats) -> Floats:
 
 
 def overlaps(detections: Floats, objects: Floats) -> Floats:
-    """Intersection over union of all pairs.
+    """Return the intersection over union of all pairs, float64 [D, G]; 0 for disjoint boxes.
 
     Args:
         detections: float64 [D, 4], xyxy in any unit.
         objects: float64 [G, 4].
-
-    Returns:
-        float64 [D, G]; 0 where the boxes do not meet.
     """
     shared = _intersections(detections, objects)
     union = _areas(detections)[:, None] + _areas(objects)[None, :] - shared
@@ -42,28 +39,25 @@ def overlaps(detections: Floats, objects: Floats) -> Floats:
 
 
 def overlaps_of_crowds(detections: Floats, objects: Floats) -> Floats:
-    """Intersection over the detection's own area, for objects that stand for many.
+    """Return the intersection over the detection's own area, float64 [D, G], for objects that stand for many.
 
     Args:
         detections: float64 [D, 4], xyxy in any unit.
         objects: float64 [G, 4].
-
-    Returns:
-        float64 [D, G]; 0 where the boxes do not meet.
     """
     shared = _intersections(detections, objects)
     return np.divide(shared, _areas(detections)[:, None], out=np.zeros_like(shared), where=shared > 0)
 
 
 def claim_best(overlap: Floats, threshold: float) -> Indices:
-    """Let each detection claim the object that it overlaps most, taken or not (PASCAL's rule).
+    """Match each detection with the object that it overlaps most, matched or not (PASCAL's rule).
 
     Args:
         overlap: float64 [D, G].
-        threshold: The least overlap of a claim.
+        threshold: The minimum overlap.
 
     Returns:
-        int64 [D]: the object, or NOBODY. Of objects overlapped alike the first is claimed.
+        int64 [D]: the object, or NOBODY; the first of ties.
     """
     if overlap.shape[1] == 0:
         return np.full(len(overlap), NOBODY, np.int64)
@@ -72,24 +66,24 @@ def claim_best(overlap: Floats, threshold: float) -> Indices:
 
 
 def claim_best_free(overlap: Floats, thresholds: Floats, ignored: Bools, shared: Bools) -> Indices:
-    """Let each detection, best first, claim the object that it overlaps most of those still free (COCO's rule).
+    """Match each detection, best first, with the unmatched object that it overlaps most (COCO's rule).
 
-    An object that counts is preferred to any that is ignored.
+    Objects that count are preferred to ignored ones.
 
     Args:
         overlap: float64 [D, G].
-        thresholds: float64 [R]; the least overlap of a claim under each rule.
+        thresholds: float64 [R]; the minimum overlap under each rule.
         ignored: bool [R, G]; objects that do not count under each rule.
-        shared: bool [G]; objects that any number of detections may claim (crowds).
+        shared: bool [G]; objects that any number of detections may match (crowds).
 
     Returns:
-        int64 [R, D]: the object, or NOBODY. Of objects overlapped alike the last is claimed.
+        int64 [R, D]: the object, or NOBODY; the last of ties.
     """
     rules, count = len(thresholds), overlap.shape[1]
     claims = np.full((rules, len(overlap)), NOBODY, np.int64)
     if count == 0:
         return claims
-    # COCO's order: objects that count first, each rule in its own; the last of equals wins.
+    # COCO's order under each rule: objects that count first; the last of ties wins.
     order = np.argsort(ignored, axis=1, kind="stable")
     ranked_ignored = np.take_along_axis(ignored, order, axis=1)
     free = np.ones((rules, count), np.bool_)

@@ -1,4 +1,4 @@
-"""What every metric offers: gather images, then compute numbers under TF's names."""
+"""The interface of metrics: add images, then compute values with TF's names."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from boxwright.types import FoundObjects, Sample
 
 @dataclass(frozen=True)
 class Matches:
-    """Which detection of which image found which object.
+    """Which detection of which image is matched with which object.
 
     Attributes:
-        images: int64 [D]; which image, in the order in which they were added.
-        detections: int64 [D]; which of that image's detections.
-        objects: int64 [D]; which of that image's objects it found; -1 where it found none.
+        images: int64 [D]; the index of the image, in the order of `add`.
+        detections: int64 [D]; the index among that image's detections.
+        objects: int64 [D]; the index of the matched object; -1 for none.
     """
 
     images: NDArray[np.int64]
@@ -34,7 +34,7 @@ class Matches:
 
     @staticmethod
     def join(parts: Sequence[Matches]) -> Matches:
-        """Return one table of several."""
+        """Return the concatenation of several tables."""
         none = np.zeros(0, np.int64)
         return Matches(
             np.concatenate([none, *(part.images for part in parts)]),
@@ -45,17 +45,17 @@ class Matches:
 
 @dataclass(frozen=True)
 class Curve:
-    """The detections of one class at one overlap, best first, and what they make of precision and recall.
+    """The precision-recall curve of one class at one overlap; detections come best first.
 
     Attributes:
         category: The class's name; empty for all classes pooled.
-        iou_threshold: The least overlap of a detection with its object.
+        iou_threshold: The minimum overlap of a detection with its object.
         scores: float64 [D].
-        gains: float64 [D]; what each found: 1 an object, 0 nothing (or what a group counts).
-        objects: How many were to be found.
+        gains: float64 [D]; 1 for a true positive, 0 for a false one (or the weight of a group).
+        objects: The number of objects.
         precision: float64 [D]; after each detection.
         recall: float64 [D]; after each detection.
-        matches: Where each detection is, and what it found.
+        matches: The position and match of each detection.
     """
 
     category: str
@@ -70,12 +70,12 @@ class Curve:
 
 @dataclass(frozen=True)
 class MetricResult:
-    """What a metric set found.
+    """The result of a set of metrics.
 
     Attributes:
         values: TF's metric names to values.
-        curves: Of each class that has objects, at each overlap that is looked at.
-        notes: Why a value is 0, -1 or NaN, where one is.
+        curves: Of each class that has objects, at each overlap that is evaluated.
+        notes: Explanations of values that are 0, -1 or NaN.
     """
 
     values: dict[str, float]
@@ -84,20 +84,20 @@ class MetricResult:
 
 
 class Metrics(Protocol):
-    """Gathers truth and detections image by image."""
+    """Accumulates ground truth and detections by image."""
 
     def add(self, sample: Sample, detections: FoundObjects, masks: ImageMasks | None = None) -> None:
         """Add one image.
 
         Args:
-            sample: The truth; boxes in pixels of the original image.
-            detections: What was found, in the same frame.
-            masks: Of both, where they are known.
+            sample: The ground truth; boxes in pixels of the original image.
+            detections: The detections, in the same frame.
+            masks: Of both, if known.
         """
         ...
 
     def compute(self) -> MetricResult:
-        """Return what was found in all images."""
+        """Return the metrics of all images."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""PASCAL VOC's and Open Images' detection metrics, under the names that TensorFlow gives them.
+"""PASCAL VOC's and Open Images' detection metrics, with TensorFlow's names.
 
 Dimensions: D detections of a class in an image, G objects.
 """
@@ -24,20 +24,20 @@ Area = Callable[[NDArray[np.float64], NDArray[np.float64]], float]
 
 @dataclass(frozen=True)
 class PascalRules:
-    """How a benchmark counts.
+    """The rules of a benchmark.
 
     Attributes:
-        prefix: What its metrics' names start with.
-        suffix: What the name of the mean ends with.
-        area: Precision and recall to average precision.
-        threshold: The least overlap of a detection with its object.
-        excuses_difficult: Whether difficult objects need not be found.
-        has_groups: Whether boxes that stand for groups take any number of detections.
-        group_weight: What a found group counts, and what a group to be found.
-        verified_only: Whether only classes that were verified for an image count in it.
+        prefix: The prefix of its metrics' names.
+        suffix: The suffix of the mean's name.
+        area: Computes average precision from precision and recall.
+        threshold: The minimum overlap of a detection with its object.
+        excuses_difficult: Whether difficult objects are ignored.
+        has_groups: Whether boxes that stand for groups match any number of detections.
+        group_weight: The weight of a detected group, and of a group in the number of objects.
+        verified_only: Whether only the verified classes of an image count in it.
         pooled: Whether the mean is over all detections rather than over classes.
-        kind: What is compared: boxes or masks. Objects whose masks are empty are then compared by their boxes, and
-            detections that find them do not count.
+        kind: Whether boxes or masks are compared. Objects with empty masks are compared by their boxes, and detections
+            that match them do not count.
     """
 
     prefix: str
@@ -77,14 +77,14 @@ OPEN_IMAGES_CHALLENGE_MASKS = PascalRules(
 
 
 def precision_at_recall(low: float, high: float) -> PascalRules:
-    """Take only the part of the curve between two recalls."""
+    """Return rules that only use the part of the curve between two recalls."""
     suffix = f"@[{low:.1f},{high:.1f}]Recall" if low > 0 or high < 1 else ""
     return PascalRules("PrecisionAtRecallBoxes", suffix, partial(all_points, low=low, high=high))
 
 
 @dataclass(frozen=True)
 class _Overlaps:
-    """Of each detection with each object, float64 [D, G]: over the union, and over the detection's own area."""
+    """Overlaps of detections with objects, float64 [D, G]: over the union, and over the detection's own area."""
 
     union: NDArray[np.float64]
     own: NDArray[np.float64]
@@ -94,7 +94,7 @@ class _Overlaps:
         return cls(found.overlaps(objects), found.overlaps_of_crowds(objects))
 
     def without(self, objects: NDArray[np.bool_]) -> _Overlaps:
-        """Let some objects overlap nothing."""
+        """Set the overlaps of some objects to 0."""
         return _Overlaps(np.where(objects, 0.0, self.union), np.where(objects, 0.0, self.own))
 
     def rows(self, detections: NDArray[np.bool_]) -> _Overlaps:
@@ -102,12 +102,12 @@ class _Overlaps:
 
 
 class PascalMetrics:
-    """Gathers truth and detections image by image, then computes each class's average precision."""
+    """Accumulates ground truth and detections by image, then computes each class's average precision."""
 
     def __init__(self, categories: Categories, rules: PascalRules = PASCAL_VOC) -> None:
-        """Start empty."""
+        """Start without images."""
         self.categories, self.rules = categories, rules
-        # Label → scores, gains and matches of its detections, image by image; and objects to be found.
+        # Label → scores, gains and matches of its detections, by image; and its number of objects.
         self._scores: dict[int, list[NDArray[np.float64]]] = defaultdict(list)
         self._gains: dict[int, list[NDArray[np.float64]]] = defaultdict(list)
         self._matches: dict[int, list[Matches]] = defaultdict(list)
@@ -115,13 +115,7 @@ class PascalMetrics:
         self._images = 0
 
     def add(self, sample: Sample, detections: FoundObjects, masks: ImageMasks | None = None) -> None:
-        """Add one image.
-
-        Args:
-            sample: The truth; boxes in pixels of the original image.
-            detections: What was found, in the same frame.
-            masks: Of both, where masks are compared.
-        """
+        """Add one image."""
         truth, found = self.rules.kind.of(sample, detections, masks)
         boxes = detections.boxes.astype(np.float64)
         scores, labels = detections.scores.astype(np.float64), detections.labels
@@ -166,7 +160,7 @@ class PascalMetrics:
         self._record(label, scores[kept], right[kept].astype(np.float64), detections[kept], objects[kept])
         if weight > 0:
             found = np.array(sorted(set(groups[groups != NOBODY].tolist())), np.int64)
-            # Detections come best first, so the first of a group is its best.
+            # Detections are sorted best first, so the first of a group is its best.
             best = np.array([int(np.argmax(groups == number)) for number in found], np.int64)
             gains = np.full(len(best), weight)
             self._record(label, scores[best], gains, detections[best], chosen[np.flatnonzero(group)[found]])
@@ -174,7 +168,7 @@ class PascalMetrics:
     def _claims(
         self, overlap: _Overlaps, difficult: NDArray[np.bool_], group: NDArray[np.bool_]
     ) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.int64], NDArray[np.int64]]:
-        """Return which detections are right, which do not count, the group that each found, and the single object."""
+        """Return which detections are right, which are ignored, and each one's matched group and single object."""
         single = np.flatnonzero(~group)
         claims = claim_best(overlap.union[:, single], self.rules.threshold)
         right, dropped = _first_claims(claims, difficult[single])
@@ -193,7 +187,7 @@ class PascalMetrics:
         sample: Sample,
         chosen: NDArray[np.int64],
     ) -> NDArray[np.bool_]:
-        """Return which detections found no object by its mask, but one without a mask by its box; bool [D]."""
+        """Return which detections match no object by mask, but one without a mask by box; bool [D]."""
         difficult = sample.difficult[chosen] & self.rules.excuses_difficult
         group = sample.group_of[chosen] & self.rules.has_groups
         right, dropped, _, _ = self._claims(by_mask, difficult, group)
@@ -216,7 +210,7 @@ class PascalMetrics:
         self._matches[label].append(Matches(np.full(len(detections), self._images), detections, objects))
 
     def compute(self) -> MetricResult:
-        """Return the metrics; NaN for a class without objects, and for the mean where no class has any."""
+        """Return the metrics; NaN for a class without objects, and for the mean if no class has any."""
         rules = self.rules
         curves = {c.label: self._curve([c.label], c.name) for c in self.categories if self._objects[c.label] > 0}
         each = {
@@ -247,7 +241,7 @@ class PascalMetrics:
         return Curve(name, self.rules.threshold, scores[order], gains[order], count, precision, recall, matches)
 
     def _notes(self, values: dict[str, float]) -> list[str]:
-        """Say why a metric is 0 or NaN."""
+        """Return explanations of metrics that are 0 or NaN."""
         name, mean = next(iter(values.items()))
         if np.isnan(mean):
             return [f"{name} is NaN: no image has an object that counts"]
@@ -259,14 +253,11 @@ class PascalMetrics:
 def _first_claims(
     claims: NDArray[np.int64], difficult: NDArray[np.bool_]
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Tell which detections found an object, and which found a difficult one and do not count.
+    """Return which detections match an object first, and which match a difficult one and are ignored; bool [D] each.
 
     Args:
-        claims: int64 [D]; the object that each claims, best detection first.
+        claims: int64 [D]; each one's matched object, best detection first.
         difficult: bool [G].
-
-    Returns:
-        bool [D] each.
     """
     excused = (claims != NOBODY) & np.append(difficult, False)[claims]
     first = np.zeros(len(claims), np.bool_)

@@ -1,4 +1,4 @@
-"""What metrics compare: boxes, or masks.
+"""The regions that metrics compare: boxes, or masks.
 
 Dimensions: D detections, G objects, N of either.
 """
@@ -24,7 +24,7 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class ImageMasks:
-    """The masks of an image, of its objects and of what was found; as run lengths, so that they can be kept.
+    """The masks of an image's objects and detections, as run lengths to save memory.
 
     Attributes:
         truth: G masks.
@@ -104,7 +104,7 @@ class Masks:
         if 0 in shape:
             return np.zeros(shape)
         found = coco_mask.iou(_packed(self.codes), _packed(objects.codes), [crowds] * shape[1])
-        # Two empty masks overlap by 0 over 0.
+        # Two empty masks give 0 over 0.
         return np.nan_to_num(np.asarray(found, np.float64).reshape(shape))
 
 
@@ -113,15 +113,15 @@ def _packed(codes: Sequence[RunLengths]) -> list[RunLengths]:
 
 
 class Kind(Protocol):
-    """What is compared, and what it is called."""
+    """The kind of regions that are compared, and its name."""
 
     @property
     def name(self) -> str:
-        """As TF's metrics have it: Boxes or Masks."""
+        """Boxes or Masks, as in TF's metrics."""
         ...
 
     def of(self, sample: Sample, found: FoundObjects, masks: ImageMasks | None) -> tuple[Regions, Regions]:
-        """Return the regions of an image's objects, and of what was found."""
+        """Return the regions of an image's objects, and of its detections."""
         ...
 
 
@@ -141,11 +141,11 @@ class _OfMasks:
     def of(self, sample: Sample, found: FoundObjects, masks: ImageMasks | None) -> tuple[Regions, Regions]:
         if masks is None or len(masks.truth) != len(sample.boxes):
             raise DataError(
-                f"{sample.id or 'an image'}: metrics of masks are asked for, but its objects have none; set "
+                f"{sample.id or 'an image'}: mask metrics were requested, but its objects have no masks; set "
                 "load_instance_masks and mask_type in the reader, or another metrics_set"
             )
         if len(masks.found) != len(found):
-            raise DataError("metrics of masks are asked for, but the detector predicts none; set number_of_stages: 3")
+            raise DataError("mask metrics were requested, but the detector predicts no masks; set number_of_stages: 3")
         return Masks(masks.truth), Masks(masks.found)
 
 

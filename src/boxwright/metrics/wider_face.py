@@ -1,8 +1,8 @@
 """WIDER FACE's evaluation: average precision on easy, medium and hard faces, as its tool computes it.
 
-Which faces are in a subset is the source's to say (`easy`, `medium` and `hard` among a sample's attributes). Faces of
-an image that are not in it are ignored, with the detections that overlap them most. As in the tool, boxes are a pixel
-wider and higher when they are compared, and an image without any face counts nothing.
+The source defines the subsets (`easy`, `medium` and `hard` among a sample's attributes). Faces outside a subset are
+ignored, with the detections that overlap them most. As in the tool, boxes are enlarged by a pixel for comparison, and
+an image without faces counts nothing.
 
 Dimensions: D detections of an image, G faces, T thresholds.
 """
@@ -45,29 +45,20 @@ class _Image:
 
 
 class WiderFaceMetrics:
-    """Gathers truth and detections image by image; scores are spread over 0..1 at the end, so images are kept."""
+    """Accumulates ground truth and detections by image; all are kept, as scores are rescaled to 0..1 at the end."""
 
     def __init__(self, categories: Categories) -> None:
-        """Start empty.
-
-        Args:
-            categories: The classes, of which there is one.
-        """
+        """Start without images."""
         self.categories = categories
         self._images: list[_Image] = []
         self._names: tuple[str, ...] | None = None
 
     def add(self, sample: Sample, detections: FoundObjects, masks: ImageMasks | None = None) -> None:
-        """Add one image.
-
-        Args:
-            sample: The truth; boxes in pixels of the original image.
-            detections: What was found, in the same frame.
-        """
+        """Add one image."""
         del masks
         names, subsets = _subsets_of(sample)
         if len(sample.boxes):
-            # Where some images know subsets and others do not, only all faces together mean something.
+            # If only some images state subsets, only the metric of all faces is meaningful.
             known = names if self._names is None else tuple(name for name in self._names if name in names)
             self._names = known or (_EVERY,)
         boxes = detections.boxes.astype(np.float64)
@@ -78,7 +69,7 @@ class WiderFaceMetrics:
         self._images.append(_Image(scores[order], np.asarray(overlaps), subsets))
 
     def compute(self) -> MetricResult:
-        """Return AP of each subset; NaN for one without faces. Without subsets, of all faces that are not invalid."""
+        """Return AP of each subset; NaN for one without faces. Without subsets, AP of all valid faces."""
         names = self._names or (_EVERY,)
         every = np.concatenate([np.zeros(0), *(image.scores for image in self._images)])
         low, high = (float(every.min()), float(every.max())) if len(every) else (0.0, 1.0)
@@ -110,7 +101,7 @@ class WiderFaceMetrics:
             if not len(image.scores) or not len(wanted):
                 continue
             found, counts = _found(image.overlaps, wanted)
-            # Where all scores are the same nothing is spread: each is then as good as can be.
+            # If all scores are equal, each counts as 1.
             scores = (image.scores - low) / span if span > 0 else np.ones_like(image.scores)
             reached = np.searchsorted(-scores, -thresholds, side="right")
             seen = reached > 0
@@ -124,7 +115,7 @@ class WiderFaceMetrics:
 
 
 def _subsets_of(sample: Sample) -> tuple[tuple[str, ...], NDArray[np.bool_]]:
-    """Return which subsets the source knows, and who is in each, bool [G, 4]; the last has all that are valid."""
+    """Return the names of known subsets, and the members of each, bool [G, 4]; the last column has all valid faces."""
     known = dict(zip(sample.attribute_names, () if sample.attributes is None else sample.attributes.T, strict=False))
     count = len(sample.boxes)
     valid = ~(sample.is_crowd | (known.get(_INVALID, np.zeros(count, np.int64)) == 1))
@@ -133,10 +124,10 @@ def _subsets_of(sample: Sample) -> tuple[tuple[str, ...], NDArray[np.bool_]]:
 
 
 def _found(overlaps: Floats, wanted: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return which detections find a wanted face first, and which count at all, bool [D] each; best detections first.
+    """Return which detections match a wanted face first, and which count at all, bool [D] each; best detections first.
 
-    A detection belongs to the face that it overlaps most, if by half. If that one is not wanted, neither counts; if
-    another detection found it before, this one counts as wrong.
+    A detection belongs to the face that it overlaps most, if by at least half. If that face is not wanted, neither
+    counts; if a better detection matched it already, this one is a false positive.
     """
     best = overlaps.argmax(1)
     near = overlaps.max(1) >= _THRESHOLD

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from boxwright.data.record_classes import labelled_texts
+from boxwright.data.record_classes import labeled_texts
 from boxwright.preflight.finding import Finding, some
 from boxwright.preflight.records import Record
 from boxwright.types import Categories
@@ -45,7 +45,7 @@ def check_label_map(records: Sequence[Record], categories: Categories, num_class
 def check_record_texts(paths: Sequence[str], categories: Categories, most: int) -> Iterable[Finding]:
     """Yield where TFRecords name a class differently from the label map; the text decides, as in TensorFlow."""
     wrong: Counter[str] = Counter()
-    for (text, label), count in labelled_texts(paths, most).items():
+    for (text, label), count in labeled_texts(paths, most).items():
         category = categories.by_name(text)
         if category is not None and label and category.id != label:
             wrong[f"{text!r} has id {category.id} in the label map and {label} in the records"] += count

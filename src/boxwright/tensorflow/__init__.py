@@ -1,1 +1,1 @@
-"""What TensorFlow wrote, read without TensorFlow."""
+"""Readers and writers of TensorFlow's files, without TensorFlow."""

@@ -1,7 +1,7 @@
 """TensorFlow's checkpoint bundles, read without TensorFlow.
 
-A bundle is `PREFIX.index`, a table of what there is, and `PREFIX.data-00000-of-00001` and so on, the
-bytes. A SavedModel's `variables/variables` is one too.
+A bundle is `PREFIX.index`, a table of contents, and the data in `PREFIX.data-00000-of-00001` and so on. A SavedModel's
+`variables/variables` is a bundle too.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from boxwright.tensorflow.protos import BundleEntry, BundleHeader, ObjectGraphPr
 from boxwright.tensorflow.sstable import read_table
 from boxwright.tensorflow.varint import read_varint
 
-# Numbers of types.proto; bfloat16 has no NumPy type, and is read as float32 without loss.
+# Type numbers of types.proto; bfloat16 has no NumPy type, and is read as float32 without loss.
 DTYPES: dict[int, str] = {
     1: "float32",
     2: "float64",
@@ -55,7 +55,7 @@ DTYPES: dict[int, str] = {
     23: "uint64",
 }
 _MOST_SHARDS = 100_000
-# Smaller files may be what a server or Git LFS left in the place of data.
+# Smaller files may be error pages or Git LFS pointers.
 _SMALLEST = 100_000
 _VARIABLES = Path("variables", "variables.index")  # of a SavedModel
 _STATE = re.compile(r'^\s*model_checkpoint_path:\s*"(.*)"', re.MULTILINE)
@@ -63,15 +63,14 @@ _STATE = re.compile(r'^\s*model_checkpoint_path:\s*"(.*)"', re.MULTILINE)
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """What the index says of one tensor.
+    """The index entry of one tensor.
 
     Attributes:
-        dtype: Its type's name, as in `DTYPES`.
-        shape: Its shape.
-        slices: Where it is stored in slices, the (start, length) of each dimension of each slice; a
-            length of -1 is the whole dimension.
-        shard: Number of the data file.
-        offset: Its first byte in there.
+        dtype: A value of `DTYPES`.
+        slices: If it is stored in slices, the (start, length) of each dimension of each slice; a length of -1 is the
+            whole dimension.
+        shard: The number of the data file.
+        offset: Its first byte in that file.
         size: Its bytes.
         crc: Masked CRC-32C of the bytes.
     """
@@ -86,19 +85,19 @@ class TensorEntry:
 
 
 class Bundle(Mapping[str, "NDArray[Any]"]):
-    """A checkpoint on disk; each tensor is read, and its checksum checked, when it is asked for.
+    """A checkpoint on disk; each tensor is read on access, and its checksum verified.
 
-    As a mapping its keys are those of all numeric tensors, in order.
+    Keys are those of all numeric tensors, in order.
     """
 
     def __init__(self, path: str | Path) -> None:
         """Read the index.
 
         Args:
-            path: As `find_bundle` takes it.
+            path: As for `find_bundle`.
 
         Raises:
-            CheckpointError: Where there is no bundle, its index is damaged, or a data file is missing.
+            CheckpointError: If there is no bundle, its index is damaged, or a data file is missing.
         """
         self.prefix = find_bundle(path)
         index = self.prefix.with_name(f"{self.prefix.name}.index")
@@ -149,14 +148,14 @@ class Bundle(Mapping[str, "NDArray[Any]"]):
 
     @property
     def is_object_based(self) -> bool:
-        """Whether TF2 wrote it; TF1's checkpoints have no graph of objects."""
+        """Whether TF2 wrote it; TF1's checkpoints have no object graph."""
         return GRAPH_KEY in self.entries
 
     def graph(self) -> ObjectGraph:
-        """Read the graph of objects.
+        """Return the object graph.
 
         Raises:
-            CheckpointError: Where there is none, as in TF1's, or it is damaged.
+            CheckpointError: If there is none, as in TF1's checkpoints, or it is damaged.
         """
         if not self.is_object_based:
             raise CheckpointError(f"{self.prefix}: has no graph of objects")
@@ -168,17 +167,17 @@ class Bundle(Mapping[str, "NDArray[Any]"]):
             raise CheckpointError(f"{self.prefix}: its graph of objects is damaged") from None
 
     def strings(self, key: str) -> list[bytes]:
-        """Read a tensor of strings.
+        """Return a tensor of strings.
 
         Raises:
-            CheckpointError: Where the bytes are damaged.
+            CheckpointError: If the bytes are damaged.
         """
         entry = self.entries[key]
         data = self._bytes(key, entry)
         try:
             lengths, position, crc = [], 0, 0
             count = math.prod(entry.shape)
-            if not 0 <= count <= len(data):  # each has its length, of a byte at least
+            if not 0 <= count <= len(data):  # each takes at least a byte for its length
                 raise ValueError(f"{count} strings in {len(data)} bytes")
             for _ in range(count):
                 length, position = read_varint(data, position)
@@ -196,7 +195,7 @@ class Bundle(Mapping[str, "NDArray[Any]"]):
         return [body[start:end] for start, end in pairwise(ends)]
 
     def verify(self) -> list[str]:
-        """Return what is wrong; nothing where all is well."""
+        """Return the errors of all tensors; empty for an intact checkpoint."""
         problems = []
         for key, entry in self.entries.items():
             try:
@@ -239,16 +238,10 @@ class Bundle(Mapping[str, "NDArray[Any]"]):
 
 
 def read_index(path: Path) -> tuple[int, dict[bytes, TensorEntry]]:
-    """Return how many data files a checkpoint has, and what its index says of each tensor and slice.
-
-    Args:
-        path: The `.index` file.
-
-    Returns:
-        The number of data files, and the entries by key; keys of slices start with a zero byte.
+    """Return the number of data files, and the index entries by key; keys of slices start with a zero byte.
 
     Raises:
-        CheckpointError: Where the index is damaged, or not as TensorFlow writes it.
+        CheckpointError: If the index is damaged or malformed.
     """
     table = read_table(read_file(path, CheckpointError), str(path))
     try:
@@ -259,7 +252,7 @@ def read_index(path: Path) -> tuple[int, dict[bytes, TensorEntry]]:
     if not 1 <= header.num_shards <= _MOST_SHARDS:
         raise CheckpointError(f"{path}: not the index of a checkpoint: its header names {header.num_shards} data files")
     if header.endianness != 0:
-        # Nothing proves the mark: a damaged one would turn every number around.
+        # The flag has no checksum: a damaged one would swap the bytes of every number.
         raise CheckpointError(f"{path}: says it was written on a big-endian machine, whose files are not read")
     return header.num_shards, entries
 
@@ -282,7 +275,7 @@ def _entry(data: bytes) -> TensorEntry:
 
 
 def slice_key(name: str, extent: tuple[tuple[int, int], ...]) -> bytes:
-    """Return the key under which a slice of a tensor is stored (TensorFlow's ordered code).
+    """Return the key of a stored slice of a tensor (TensorFlow's ordered code).
 
     Args:
         extent: (start, length) of each dimension; -1 is the whole dimension.
@@ -299,10 +292,10 @@ def _ordered_unsigned(value: int) -> bytes:
 
 
 def _ordered_signed(value: int) -> bytes:
-    """Write a number so that bytes sort as numbers do: its length in leading ones, then its bits."""
+    """Encode a number so that bytes sort as numbers do: its length in leading ones, then its bits."""
     magnitude = value if value >= 0 else ~value
     length = magnitude.bit_length() // 7 + 1
-    # The first `length` bits tell the length, and one more the sign.
+    # The first `length` bits encode the length, and the next one the sign.
     header = ((1 << length) - 1) << (8 * length - length)
     positive = header | magnitude
     code = positive if value >= 0 else positive ^ ((1 << (8 * length)) - 1)
@@ -310,15 +303,15 @@ def _ordered_signed(value: int) -> bytes:
 
 
 def find_bundle(path: str | Path) -> Path:
-    """Find the checkpoint that a path means.
+    """Return the prefix of the checkpoint at a path.
 
     Args:
-        path: A prefix (`…/ckpt-0`), its `.index` file, a folder with checkpoints (the one that its
-            `checkpoint` file names, else the newest), a SavedModel's folder, or the folder of an exported
-            model, which holds both.
+        path: A prefix (`…/ckpt-0`), its `.index` file, a folder of checkpoints (from which the one in its `checkpoint`
+            file, or else the newest, is selected), a SavedModel's folder, or the folder of an exported model, which
+            holds both.
 
     Raises:
-        CheckpointError: Where there is none, with what was found instead.
+        CheckpointError: If there is none; with nearby files.
     """
     path = Path(path)
     if path.name.endswith(".index"):
@@ -333,12 +326,12 @@ def find_bundle(path: str | Path) -> Path:
 
 
 def has_bundle(folder: Path) -> bool:
-    """Return whether `find_bundle` has something to look at there."""
+    """Return whether a folder holds something that `find_bundle` accepts."""
     return any(folder.glob("*.index")) or is_file(folder / _VARIABLES) or _exported(folder) is not None
 
 
 def _exported(folder: Path) -> Path | None:
-    """Return the folder with the weights of an exported model: its checkpoint, else its SavedModel."""
+    """Return the folder of an exported model's weights: its checkpoint, or else its SavedModel."""
     return next(
         (
             inner
@@ -361,14 +354,10 @@ def _in_folder(folder: Path) -> Path:
 
 
 def newest_of(folder: Path, checkpoints: Sequence[Path]) -> Path:
-    """Return the checkpoint that the folder's `checkpoint` file names, else the one with the largest numbers.
-
-    Args:
-        checkpoints: Those in it, at least one.
-    """
+    """Return which checkpoint of a folder its `checkpoint` file names, or else the one of the largest step."""
     state = folder / "checkpoint"
     named = _STATE.search(read_file(state, CheckpointError).decode(errors="replace")) if is_file(state) else None
-    # A folder that was moved may name an absolute path that is gone; its last part still holds.
+    # In a folder that was moved, only the last part of an absolute path is still valid.
     for candidate in (folder / named[1], folder / Path(named[1]).name) if named else ():
         if candidate in checkpoints:
             return candidate

@@ -1,4 +1,4 @@
-"""Writing checkpoints that TensorFlow 2 restores."""
+"""Writing checkpoints that TensorFlow 2 can restore."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ _STRING = 7
 def write_bundle(prefix: str | Path, tensors: Mapping[str, NDArray[Any]], aliases: Mapping[str, str] | None) -> Path:
     """Write a checkpoint of one shard, and the `checkpoint` file that names it.
 
-    Files appear under their names only when they are whole; the index last.
+    Files appear under their names only when complete; the index is written last.
 
     Args:
-        prefix: Where, such as `folder/ckpt-1`.
+        prefix: Such as `folder/ckpt-1`.
         tensors: Keys to arrays; TF2's end in `/.ATTRIBUTES/VARIABLE_VALUE`, TF1's are names.
-        aliases: Path of an object that is reached another way, to the path where it is; None for a checkpoint of
-            TF1, which has no graph of objects.
+        aliases: Additional paths of objects to their primary paths; None for a TF1 checkpoint, which has no object
+            graph.
 
     Raises:
-        CheckpointError: Where a key or a type cannot be written.
-        OutputError: Where the disk is full or the folder cannot be written.
+        CheckpointError: If a key or a type cannot be written.
+        OutputError: If the disk is full or the folder is not writable.
     """
     prefix = Path(prefix)
     wrong = next((key for key in tensors if not key.endswith(ATTRIBUTE)), None)
     if aliases is not None and wrong is not None:
-        raise CheckpointError(f"{prefix}: {wrong} is no key of a variable")
+        raise CheckpointError(f"{prefix}: {wrong} is not the key of a variable")
     data = bytearray()
     table = {b"": _header()}
     numbers = {

@@ -1,4 +1,4 @@
-"""TensorFlow's checkpoints of every kind: where they are, and what is in them."""
+"""TensorFlow's checkpoints of all formats."""
 
 from __future__ import annotations
 
@@ -20,14 +20,11 @@ _COUNTERS = (f"step{ATTRIBUTE}", f"global_step{ATTRIBUTE}", "global_step")
 
 
 def find_tensorflow(source: str | Path) -> Path | None:
-    """Find what a path means of TensorFlow's.
+    """Return the bundle's prefix or the file at a path; None if it is not TensorFlow's.
 
     Args:
         source: A prefix (`…/ckpt-0`), its `.index`, a file of the first format (`…/model.ckpt`), a frozen graph
-            (`….pb`), or a folder with one of them; of several a bundle is taken, then a file of the first format.
-
-    Returns:
-        A bundle's prefix, or the file; None where there is nothing of TensorFlow's.
+            (`….pb`), or a folder with one of them; a bundle takes precedence, then a file of the first format.
     """
     path = Path(source)
     if is_folder(path):
@@ -42,28 +39,20 @@ def find_tensorflow(source: str | Path) -> Path | None:
 
 
 def find_training(folder: str | Path) -> Path | None:
-    """Find the newest checkpoint of a run of TensorFlow's: its folder has a `checkpoint` file that names it.
-
-    Returns:
-        As `find_tensorflow`; None where no run of TensorFlow's is in the folder itself.
-    """
+    """Return the newest checkpoint of a TensorFlow run, which its folder's `checkpoint` file names; else None."""
     folder = Path(folder)
     found = find_tensorflow(folder) if is_file(folder / "checkpoint") else None
     return found if found is not None and found.parent == folder and found.suffix != ".pb" else None
 
 
 def open_tensorflow(path: Path) -> Mapping[str, NDArray[Any]]:
-    """Open what `find_tensorflow` found.
-
-    Args:
-        path: A bundle's prefix, or a file.
-    """
+    """Open the result of `find_tensorflow`."""
     if is_file(f"{path}.index"):
         return Bundle(path)
     return FrozenGraph(path) if path.suffix == ".pb" else SavedSlices(path)
 
 
 def step_of(arrays: Mapping[str, NDArray[Any]]) -> int:
-    """Return how many steps a checkpoint was trained; 0 where it does not say."""
+    """Return the number of training steps in a checkpoint; 0 if unknown."""
     counters = (arrays[key] for key in _COUNTERS if key in arrays)
     return next((int(counter) for counter in counters if counter.ndim == 0 and counter.dtype.kind in "iu"), 0)

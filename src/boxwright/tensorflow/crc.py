@@ -1,4 +1,4 @@
-"""TensorFlow's checksums: CRC-32C, masked so that data which holds checksums can be checked itself."""
+"""TensorFlow's checksums: CRC-32C, masked so that data that contains checksums can itself be checked."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import google_crc32c
 
 
 def mask_crc(crc: int) -> int:
-    """Rotate and shift a checksum."""
+    """Return a masked checksum."""
     return ((((crc >> 15) | (crc << 17)) & 0xFFFFFFFF) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def masked_crc(data: bytes) -> int:
-    """Compute the checksum of bytes as TensorFlow writes it."""
+    """Return the masked checksum of bytes."""
     return mask_crc(int(google_crc32c.value(data)))

@@ -1,6 +1,6 @@
-"""Frozen graphs (`frozen_inference_graph.pb`): a detector's weights, as constants of TensorFlow's graph.
+"""Frozen graphs (`frozen_inference_graph.pb`): a detector's weights, as constants of a TensorFlow graph.
 
-Nothing of the graph is run: constants that are named as variables of a detector are read, all else is left.
+The graph is not run: only constants named like a detector's variables are read.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ _SCOPES = (
 
 
 class FrozenGraph(Mapping[str, "NDArray[Any]"]):
-    """The weights in a graph, by TF1's names of variables."""
+    """The weights in a graph, by TF1's variable names."""
 
     def __init__(self, path: str | Path) -> None:
         """Read the file.
 
         Raises:
-            CheckpointError: Where it is none, is damaged, or holds no detector's weights.
+            CheckpointError: If it is not a graph, is damaged, or has no detector's weights.
         """
         self.path = Path(path)
         where = shown(path)

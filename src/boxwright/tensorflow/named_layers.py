@@ -1,4 +1,4 @@
-"""A layer and where TensorFlow keeps it."""
+"""Layers and their variables in TensorFlow."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-# Layers of a part, each with the path or scope that TensorFlow has it under.
+# Layers of a part, each with its path or scope in TensorFlow.
 Named = Iterator[tuple[nn.Module, str]]
 # Our names of a normalization's tensors → TensorFlow's.
 NORM = {"weight": "gamma", "bias": "beta", "running_mean": "moving_mean", "running_var": "moving_variance"}
@@ -19,18 +19,18 @@ DEPTHWISE_AXES = (2, 3, 0, 1)  # [h, w, in, multiplier] → [in, multiplier, h, 
 
 
 class UnnamedPartError(Exception):
-    """A version of TensorFlow has no such part of a network; the text says what it is."""
+    """A version of TensorFlow has no equivalent of a part of a network; the text describes the part."""
 
 
 @dataclass(frozen=True)
 class TfVariable:
-    """A variable of TensorFlow's.
+    """A TensorFlow variable.
 
     Attributes:
         key: Its key in a checkpoint.
-        axes: The transposition that brings it to our layout; empty for none.
-        multiplier: Of a depthwise kernel: channels out for each channel in.
-        side: Of a dense layer's kernel, which TF keeps as [h · w · in, out]: height and width of what it sees; else 0.
+        axes: The transposition to our layout; empty for none.
+        multiplier: Of a depthwise kernel: output channels per input channel.
+        side: Height and width of the input of a dense layer, whose kernel is [h · w · in, out] in TF; else 0.
     """
 
     key: str
@@ -39,7 +39,7 @@ class TfVariable:
     side: int = 0
 
     def to_ours(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Return the array in our layout; one of another rank as it is."""
+        """Return the array in our layout; unchanged if its rank differs."""
         if self.side and array.ndim == 2 and array.shape[0] % self.side**2 == 0:
             array = array.reshape(self.side, self.side, -1, array.shape[1])
         if not self.axes or array.ndim != len(self.axes):
@@ -49,13 +49,13 @@ class TfVariable:
         return ours.reshape(-1, 1, *ours.shape[2:]) if self.axes == DEPTHWISE_AXES else ours
 
     def to_theirs(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Return an array of ours in TensorFlow's layout."""
+        """Return one of our arrays in TensorFlow's layout."""
         if self.multiplier > 1:
             array = array.reshape(-1, self.multiplier, *array.shape[2:])
         theirs = array.transpose(np.argsort(self.axes)) if self.axes else array
         return theirs.reshape(-1, theirs.shape[-1]) if self.side else theirs
 
 
-def learnt_names(norm: nn.Module) -> list[str]:
-    """Return our names of what a normalization has in TensorFlow: all statistics; gain and bias where they learn."""
+def learned_names(norm: nn.Module) -> list[str]:
+    """Return our names of a normalization's variables in TensorFlow: statistics, and gain and bias if trainable."""
     return [name for name in NORM if "running" in name or getattr(norm, name).requires_grad]

@@ -1,7 +1,7 @@
-"""TF2's object graph: which variable of a checkpoint is reached by which path of attributes.
+"""TF2's object graph: the variable at each path of attributes in a checkpoint.
 
-One variable may be reached by several paths (EfficientDet's backbone is an attribute twice) and is
-stored once, so a path is looked up by walking the graph.
+A variable with several paths (EfficientDet's backbone is an attribute twice) is stored once, so a path is looked up by
+walking the graph.
 """
 
 from __future__ import annotations
@@ -23,11 +23,7 @@ class ObjectGraph:
     """A parsed graph."""
 
     def __init__(self, proto: Any) -> None:
-        """Index the children of every node.
-
-        Args:
-            proto: An `ObjectGraphProto`.
-        """
+        """Index the children of every node of an `ObjectGraphProto`."""
         self._children = [{_escape(child.local_name): child.node_id for child in node.children} for node in proto.nodes]
         self._keys = [
             next((a.checkpoint_key for a in node.attributes if a.name == "VARIABLE_VALUE"), None)
@@ -40,15 +36,11 @@ class ObjectGraph:
         }
 
     def resolve(self, path: str, slot: str = "") -> str | None:
-        """Find the key of a variable.
+        """Return the checkpoint's key of a variable; None if there is none.
 
         Args:
-            path: Names of attributes from the root, with slashes between.
-            slot: The name of an optimizer's slot of that variable, such as "average"; empty for
-                the variable itself.
-
-        Returns:
-            The key under which the checkpoint has it; None where there is none.
+            path: Attribute names from the root, separated by slashes.
+            slot: The name of an optimizer's slot of that variable, such as "average"; empty for the variable itself.
         """
         if not self._children:
             return None
@@ -67,14 +59,11 @@ class ObjectGraph:
 
 
 def build_graph(keys: Iterable[str], aliases: Mapping[str, str]) -> Any:
-    """Write the graph of a checkpoint: a tree of its keys' paths, with second ways to some nodes.
+    """Return the `ObjectGraphProto` of a checkpoint: a tree of its keys' paths, with aliases of some nodes.
 
     Args:
         keys: Keys of variables, each ending in `ATTRIBUTE`.
-        aliases: Path of a node that is reached another way, to the path where it is.
-
-    Returns:
-        An `ObjectGraphProto`.
+        aliases: Additional paths of nodes to their primary paths.
     """
     graph = ObjectGraphProto()
     graph.nodes.add()

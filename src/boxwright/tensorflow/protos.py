@@ -1,6 +1,6 @@
-"""The protocol buffers inside TensorFlow's checkpoints and graphs, declared to protobuf without TensorFlow.
+"""The protocol buffers in TensorFlow's checkpoints and graphs, declared without TensorFlow.
 
-Only the fields that are read or written here are declared; others are passed over.
+Only the fields that are used here are declared; others are ignored.
 """
 
 from __future__ import annotations

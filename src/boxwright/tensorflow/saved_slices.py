@@ -1,6 +1,6 @@
-"""TensorFlow's first format of checkpoints: one file, a table of slices of tensors by name (`model.ckpt`).
+"""TensorFlow's first checkpoint format: one file, a table of tensor slices by name (`model.ckpt`).
 
-TF-Slim's classifiers come in it.
+TF-Slim's classifiers use it.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _NUMERIC = (1, 2, 3, 9, 14, 19)
 
 
 class SavedSlices(Mapping[str, "NDArray[Any]"]):
-    """A checkpoint; as a mapping its keys are the names of all numeric tensors."""
+    """A checkpoint; keys are the names of all numeric tensors."""
 
     def __init__(self, path: str | Path) -> None:
         """Read the file.
 
         Raises:
-            CheckpointError: Where it is no such file, or is damaged.
+            CheckpointError: If it has another format, or is damaged.
         """
         self.path = Path(path)
         where = shown(path)
@@ -84,7 +84,7 @@ def _is_whole(part: Any) -> bool:
 
 
 def _joined(parts: list[Any], dtype: int, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Put slices together; a ValueError says that they do not fill the shape."""
+    """Join slices; a ValueError says that they do not fill the shape."""
     whole: NDArray[Any] | None = None
     filled = np.zeros(shape, np.bool_) if min(shape, default=0) >= 0 else np.zeros(0, np.bool_)
     for part in parts:
@@ -92,7 +92,7 @@ def _joined(parts: list[Any], dtype: int, shape: tuple[int, ...]) -> NDArray[Any
         inside = (start >= 0 and start + length <= side for (start, length), side in zip(extents, shape, strict=False))
         if len(extents) != len(shape) or not all(inside):
             raise ValueError(f"a slice lies outside shape {list(shape)}")
-        # A length that is absent is the whole side.
+        # A missing length is the whole side.
         sides = tuple(length or side for (_, length), side in zip(extents, shape, strict=True))
         values = array_of(part.data, dtype, sides)
         if whole is None:

@@ -1,7 +1,6 @@
 """Snappy's block format, in which TensorFlow compresses the index of a checkpoint.
 
-A length, then elements: bytes to copy from the input, or bytes to repeat from what was written before.
-(google/snappy, format_description.txt.)
+A length, then elements: literal bytes, or references to earlier output. (google/snappy, format_description.txt.)
 """
 
 from __future__ import annotations
@@ -10,15 +9,15 @@ from boxwright.base.limits import INDEX_BYTES
 from boxwright.tensorflow.varint import read_varint
 
 _LITERAL, _COPY_1 = 0, 1
-# A literal of up to this length has it in its tag; the tag of a longer one says how many bytes the length has.
+# The tag of a literal encodes its length up to this one, and else the number of bytes of the length.
 _SHORT_LITERAL = 60
 
 
 def decompress(data: bytes) -> bytes:
-    """Return the bytes that a block of Snappy's holds.
+    """Return the decompressed bytes of a block.
 
     Raises:
-        ValueError: Where the block is cut off, refers to bytes before its start, or holds more or less than it says.
+        ValueError: If the block is cut off, refers to bytes before its start, or has another length than it states.
     """
     size, position = read_varint(data, 0)
     if problem := INDEX_BYTES.exceeded(size):
@@ -37,13 +36,13 @@ def decompress(data: bytes) -> bytes:
             length, offset, position = _copy(data, tag, position)
             if not 0 < offset <= len(out):
                 raise ValueError("a compressed block refers to bytes before its start")
-            # The source may reach into what is being written: then it repeats.
+            # The source may overlap the output: then it repeats.
             pattern = bytes(out[-offset:][:length])
             out += (pattern * (length // len(pattern) + 1))[:length]
         if len(out) > size:
-            raise ValueError(f"a compressed block holds more than the {size} bytes that it says")
+            raise ValueError(f"a compressed block holds more than the {size} bytes that it states")
     if len(out) != size:
-        raise ValueError(f"a compressed block holds {len(out)} bytes and says {size}")
+        raise ValueError(f"a compressed block holds {len(out)} bytes but states {size}")
     return bytes(out)
 
 
@@ -56,7 +55,7 @@ def _literal_length(data: bytes, code: int, position: int) -> tuple[int, int]:
 
 
 def _copy(data: bytes, tag: int, position: int) -> tuple[int, int, int]:
-    """Return how many bytes are repeated, from how far back, and where the next element starts."""
+    """Return the length of a reference, its distance, and where the next element starts."""
     if tag & 3 == _COPY_1:
         return (tag >> 2 & 7) + 4, (tag >> 5) << 8 | _little_endian(data, position, position + 1), position + 1
     end = position + 2 * (tag & 3) - 2

@@ -1,8 +1,8 @@
-"""TensorFlow's sorted string tables: the `.index` file of a checkpoint, or a whole checkpoint of the first format.
+"""TensorFlow's sorted string tables: a checkpoint's `.index` file, or a whole checkpoint of the first format.
 
-A table is blocks of sorted (key, value) pairs, each followed by a byte for its compression and a masked
-CRC, then an index block that has each block's place, then a footer. Within a block a key states only what differs
-from the key before. (The format is LevelDB's, with TensorFlow's checksums.)
+A table is blocks of sorted (key, value) pairs, each followed by a compression byte and a masked CRC, then an index
+block with each block's position, then a footer. Keys share prefixes with the previous key of their block. (The format
+is LevelDB's, with TensorFlow's checksums.)
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _RESTART_EVERY = 16
 
 
 def is_table(path: str | Path) -> bool:
-    """Tell whether a file ends as a table does."""
+    """Return whether a file ends like a table."""
     try:
         with Path(path).open("rb") as file:
             file.seek(-8, os.SEEK_END)
@@ -38,16 +38,13 @@ def is_table(path: str | Path) -> bool:
 
 
 def read_table(data: bytes, where: str, most: Limit = INDEX_BYTES) -> dict[bytes, bytes]:
-    """Read a whole table.
+    """Return a whole table, key to value, in order.
 
     Args:
-        most: How many bytes keys and values may have together.
-
-    Returns:
-        Key to value, in order.
+        most: The limit of the total size of keys and values.
 
     Raises:
-        CheckpointError: Where the bytes are no table, or are damaged, with the byte.
+        CheckpointError: If the bytes are not a table, or are damaged; with the position.
     """
     if instead := what_it_is_instead(data):
         raise CheckpointError(f"{where}: {instead}")
@@ -115,11 +112,7 @@ def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def write_table(items: Mapping[bytes, bytes]) -> bytes:
-    """Write a table.
-
-    Args:
-        items: Key to value, in any order.
-    """
+    """Return the bytes of a table; the items may be in any order."""
     out = bytearray()
     index: list[tuple[bytes, bytes]] = []
     pending: list[tuple[bytes, bytes]] = []

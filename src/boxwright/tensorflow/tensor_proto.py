@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from boxwright.base.limits import CHECKPOINT_BYTES
 
-# Number of a type in types.proto → NumPy's name, and the field that has its values where they are listed.
+# Number of a type in types.proto → NumPy's name, and the field of its values.
 _TYPES = {
     1: ("float32", "floats"),
     2: ("float64", "doubles"),
@@ -23,9 +23,9 @@ _TYPES = {
 
 
 def check_sizes(tensors: Iterable[tuple[int, Sequence[int]]]) -> None:
-    """Raise a ValueError where tensors, by number of type and shape, take more memory together than is allowed.
+    """Raise a ValueError if tensors, by type number and shape, exceed the memory limit.
 
-    A few bytes may stand for a large tensor of equal values.
+    A few bytes may stand for a large constant tensor.
     """
     shapes = [shape for dtype, shape in tensors if dtype in _TYPES and min(shape, default=0) >= 0]
     total = sum(8 * math.prod(shape) for shape in shapes)
@@ -34,19 +34,13 @@ def check_sizes(tensors: Iterable[tuple[int, Sequence[int]]]) -> None:
 
 
 def array_of(proto: Any, dtype: int, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Read a tensor.
-
-    Args:
-        shape: Its shape.
-
-    Returns:
-        The array; bfloat16 as float32.
+    """Return a tensor as an array; bfloat16 as float32.
 
     Raises:
-        ValueError: Where type, shape and values do not fit each other, or a limit is exceeded.
+        ValueError: If type, shape and values are inconsistent, or a limit is exceeded.
     """
     if dtype not in _TYPES:
-        raise ValueError(f"tensors of type {dtype} are not read")
+        raise ValueError(f"tensors of type {dtype} are not supported")
     name, field = _TYPES[dtype]
     stored = np.dtype("uint16") if field == "halves" else np.dtype(name)
     if min(shape, default=0) < 0:
@@ -60,7 +54,7 @@ def array_of(proto: Any, dtype: int, shape: tuple[int, ...]) -> NDArray[Any]:
         values = np.frombuffer(proto.content, stored.newbyteorder("<"))
     else:
         listed = getattr(proto, field)
-        # As TensorFlow writes a tensor of equal values: the last of the list stands for all that are not in it.
+        # TensorFlow truncates repeated values: the last one stands for all that are missing.
         if len(listed) > count or (count and not listed):
             raise ValueError(f"{len(listed)} values do not fit shape {list(shape)}")
         values = np.array(listed, np.uint32).astype(np.uint16) if field == "halves" else np.array(listed, stored)

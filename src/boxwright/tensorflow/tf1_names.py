@@ -1,7 +1,7 @@
-"""Where TF1 keeps the layers of an SSD's parts.
+"""TF1's variable names of the layers of an SSD's parts.
 
-TF1 names a variable by the scopes that it was made in, as TF-Slim and the predictors open them. What stands behind
-"#" is the kernel that a separable layer keeps there.
+TF1 names a variable by the scopes in which TF-Slim and the predictors create it. "#" precedes the name of a kernel of a
+separable layer.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from boxwright.tensorflow.named_layers import (
     Named,
     TfVariable,
     UnnamedPartError,
-    learnt_names,
+    learned_names,
 )
 
 _EXTRACTOR = "FeatureExtractor"
-# Scopes of what follows the backbones whose modules are not named by them.
+# Scopes of the feature maps after backbones whose modules do not name them.
 _SCOPES: dict[type[nn.Module], str] = {
     MobileNetV1: "MobilenetV1",
     MobileNetV2: "MobilenetV2",
@@ -46,14 +46,11 @@ _SCOPES: dict[type[nn.Module], str] = {
 
 
 def variables_of(layer: nn.Module, path: str) -> dict[str, TfVariable]:
-    """List the variables of a layer.
+    """Return the variables of a layer, by the names of its tensors.
 
     Args:
         layer: A convolution or a normalization.
-        path: Its scope; behind "#", the kernel that a separable layer keeps of this one.
-
-    Returns:
-        The tensor's name within the layer to the variable.
+        path: Its scope; after "#", the name of a separable layer's kernel.
     """
     path, _, part = path.partition("#")
     if isinstance(layer, Dense):
@@ -65,7 +62,7 @@ def variables_of(layer: nn.Module, path: str) -> dict[str, TfVariable]:
         axes = DEPTHWISE_AXES if depthwise else CONV_AXES
         found = {"weight": TfVariable(f"{path}/{kernel}", axes, layer.out_channels // layer.groups if depthwise else 1)}
         return found if layer.bias is None else found | {"bias": TfVariable(f"{path}/biases")}
-    return {name: TfVariable(f"{path}/{NORM[name]}") for name in learnt_names(layer)}
+    return {name: TfVariable(f"{path}/{NORM[name]}") for name in learned_names(layer)}
 
 
 def slim_layer(module: nn.Module, scope: str) -> Named:
@@ -100,7 +97,7 @@ def _mobilenet_v2(backbone: MobileNetV2, _: SSD) -> Named:
 
 
 def units(module: nn.Module) -> list[nn.Sequential]:
-    """Cut a part into convolutions, each with the normalization behind it."""
+    """Split a part into convolutions, each with its following normalization."""
     units: list[list[nn.Module]] = []
     for part in module.modules():
         if isinstance(part, nn.Conv2d):
@@ -116,7 +113,7 @@ def _conv(unit: nn.Sequential) -> nn.Conv2d:
 
 
 def by_module(part: nn.Module, scope: str) -> Named:
-    """Name the layers of a part whose modules are named by TF-Slim's scopes; numbers only hold layers together."""
+    """Name the layers of a part whose modules are named by TF-Slim's scopes, ignoring numeric names."""
     units: dict[str, list[nn.Module]] = {}
     for name, module in part.named_modules():
         if isinstance(module, nn.Conv2d | nn.BatchNorm2d):
@@ -134,7 +131,7 @@ def _slim_backbone(backbone: _SlimBackbone, _: SSD) -> Named:
 
 
 def _pnasnet(backbone: PnasNet, _: SSD) -> Named:
-    """Name layers by their modules; normalization is a layer of its own there."""
+    """Name layers by their modules; normalization is a separate layer there."""
     for layer, path in by_module(backbone, _EXTRACTOR):
         yield layer, path.removesuffix("/BatchNorm")
 
@@ -147,7 +144,7 @@ def _scope(backbone: nn.Module) -> str:
 
 
 def _last_layer(backbone: nn.Module) -> str:
-    """Return TF's name of the layer that a backbone ends with."""
+    """Return TF's name of a backbone's last layer."""
     if isinstance(backbone, MobileNetV3):  # layers are counted from the stem's 1
         last = backbone.taps[-1]
         return f"layer_{len(backbone.blocks) + 2 if last == 'last' else int(last) + 2}"
@@ -171,7 +168,7 @@ def _extra_maps(neck: MultiResolutionFeatureMaps, network: SSD) -> Named:
         yield from slim_layer(spread, name)
 
 
-# What the first map behind the backbone's is called: the layer, and its number.
+# Name and number of the first layer after the backbone.
 _BOTTOM_UP: dict[type[nn.Module], tuple[str, int]] = {
     MobileNetV1: ("Conv2d_", 14),
     MobileNetV2: ("Conv2d_", 20),
@@ -181,7 +178,7 @@ _BOTTOM_UP: dict[type[nn.Module], tuple[str, int]] = {
 
 def _pyramid(neck: FeaturePyramid, network: SSD) -> Named:
     if neck.hand_down is not unsmoothed:
-        raise UnnamedPartError("a pyramid that hands down smoothed maps")
+        raise UnnamedPartError("a pyramid that passes down smoothed maps")
     scope = f"{_scope(network.backbone)}/fpn"
     for number, lateral in enumerate(neck.laterals, start=1):
         yield from slim_layer(lateral, f"{scope}/projection_{number}")
@@ -235,7 +232,7 @@ def _tower(tower: Tower, scope: str) -> Named:
             yield norm, f"{scope}/conv2d_{number}/BatchNorm/feature_{level}"
 
 
-# Type of a part → what names its layers, given the part and its network.
+# Type of a part → names its layers, given the part and its network.
 SSD_PARTS: dict[type[nn.Module], Callable[[Any, Any], Named]] = {
     MobileNetV1: _mobilenet_v1,
     MobileNetV2: _mobilenet_v2,

@@ -1,4 +1,4 @@
-"""Where TF1 keeps the layers of a two-stage detector's parts: by the scopes of `faster_rcnn_meta_arch`."""
+"""TF1's variable names of the layers of a two-stage detector's parts, by the scopes of `faster_rcnn_meta_arch`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _second_half(half: LastMap, network: FasterRCNN) -> Named:
     del network
     if not isinstance(half.body, Inception):
         raise UnnamedPartError(f"a {type(half.body).__name__} behind crops")
-    # Blocks behind the cut are named anew there.
+    # TF renames blocks of the second half.
     renamed = {"Repeat_2": "Repeat"}
     for part, path in by_module(half.body, f"{_SECOND}/{half.body.slim_scope}"):
         scope, _, rest = path.removeprefix(f"{_SECOND}/{half.body.slim_scope}/").partition("/")
@@ -68,7 +68,7 @@ def _position_sensitive(head: PositionSensitiveHead, _: FasterRCNN) -> Named:
     yield from slim_layer(head.classes, f"{_HEADS}/class_predictions")
 
 
-# Type of a part → what names its layers, given the part and its network.
+# Type of a part → names its layers, given the part and its network.
 FASTER_RCNN_PARTS: dict[type[nn.Module], Callable[[Any, Any], Named]] = {
     Inception: _first_half,
     ResNetV1Slim: _first_half,

@@ -1,8 +1,8 @@
-"""Where TF2 keeps the layers of an SSD's parts.
+"""TF2's variable paths of the layers of an SSD's parts.
 
-TF2 names a variable by the path of attributes that leads to it. The paths below are those of
-`ssd_meta_arch.SSDMetaArch` built from Keras layers; within a list, layers without variables
-(activations) count too. What stands behind "#" is the kernel that a separable layer keeps there.
+TF2 names a variable by its path of attributes. The paths are those of `ssd_meta_arch.SSDMetaArch` built from Keras
+layers; within a list, layers without variables (activations) count too. "#" precedes the name of a kernel of a
+separable layer.
 """
 
 from __future__ import annotations
@@ -31,25 +31,22 @@ from boxwright.tensorflow.named_layers import (
     Named,
     TfVariable,
     UnnamedPartError,
-    learnt_names,
+    learned_names,
 )
 from boxwright.tensorflow.object_graph import ATTRIBUTE
 
-# Paths under which TF keeps the same layers once more.
+# Additional paths of the same layers in TF.
 SHARED_LAYERS = {"_feature_extractor/_efficientnet/": "_feature_extractor/classification_backbone/"}
-# What the attribute with SSD's extra maps is called, where it is called otherwise.
+# Exceptions to the name of the attribute with SSD's extra maps.
 _MAP_GENERATORS: dict[type[nn.Module], str] = {MobileNetV1: "_feature_map_generator"}
 
 
 def variables_of(layer: nn.Module, path: str) -> dict[str, TfVariable]:
-    """List the variables of a layer.
+    """Return the variables of a layer, by the names of its tensors.
 
     Args:
         layer: A convolution, a normalization, or the weights of a BiFPN's node.
-        path: Its path of attributes; behind "#", the kernel that a separable layer keeps of this one.
-
-    Returns:
-        The tensor's name within the layer to the variable.
+        path: Its path of attributes; after "#", the name of a separable layer's kernel.
     """
     path, _, part = path.partition("#")
     if isinstance(layer, Dense):
@@ -62,7 +59,7 @@ def variables_of(layer: nn.Module, path: str) -> dict[str, TfVariable]:
         return found if layer.bias is None else found | {"bias": _variable(path, "bias")}
     if isinstance(layer, BiFpnNode):
         return {} if layer.weights is None else {"weights": TfVariable(f"model/{path}{ATTRIBUTE}")}
-    return {name: _variable(path, NORM[name]) for name in learnt_names(layer)}
+    return {name: _variable(path, NORM[name]) for name in learned_names(layer)}
 
 
 def _variable(path: str, name: str, axes: tuple[int, ...] = ()) -> TfVariable:
@@ -78,7 +75,7 @@ def _numbered(backbone: nn.Module, model: str) -> Named:
 
 
 def numbered(layers: Iterable[nn.Module], path: str) -> Named:
-    """Number the layers of a Keras model as they are listed."""
+    """Number the layers of a Keras model in order."""
     with_weights = (layer for layer in layers if isinstance(layer, nn.Conv2d | nn.BatchNorm2d))
     for number, layer in enumerate(with_weights):
         yield layer, f"{path}/layer_with_weights-{number}"
@@ -93,7 +90,7 @@ def _resnet(backbone: ResNetV1, _: SSD) -> Named:
 
 
 def resnet_layers(part: nn.Module) -> list[nn.Module]:
-    """List the layers of a part of Keras's ResNet, which sorts those of a projecting block by their depth."""
+    """Return the layers of a part of Keras's ResNet, which sorts those of a projecting block by depth."""
     layers = list(part.stem) if isinstance(part, ResNetV1) else []
     for block in (module for module in part.modules() if isinstance(module, Bottleneck)):
         layers += [*block.reduce, *block.convolve]
@@ -113,7 +110,7 @@ def _extra_maps(neck: MultiResolutionFeatureMaps, network: SSD) -> Named:
 
 def _pyramid(neck: FeaturePyramid, _: SSD) -> Named:
     if neck.hand_down is not smoothed:
-        raise UnnamedPartError("a pyramid that hands down sums")
+        raise UnnamedPartError("a pyramid that passes down sums")
     top, *laterals = reversed(list(neck.laterals))
     path = "_feature_extractor/_fpn_features_generator"
     yield top, f"{path}/top_layers/0"
@@ -168,7 +165,7 @@ def _tower(tower: Tower, scope: str, head: str) -> Named:
 
 _BOXES = "_box_predictor/_prediction_heads/box_encodings"
 _CLASSES = "_box_predictor/_prediction_heads/class_predictions_with_background"
-# Type of a part → what names its layers, given the part and its network.
+# Type of a part → names its layers, given the part and its network.
 SSD_PARTS: dict[type[nn.Module], Callable[[Any, Any], Named]] = {
     MobileNetV1: _in_order,
     MobileNetV2: _in_order,
@@ -185,7 +182,7 @@ SSD_PARTS: dict[type[nn.Module], Callable[[Any, Any], Named]] = {
 def sequence(module: nn.Module, path: str) -> Named:
     """Number the layers of a sequence as Keras would.
 
-    A separable convolution is one layer; explicit padding is one of its own, before the convolution.
+    A separable convolution is one layer; explicit padding is a separate layer before the convolution.
     """
     number = 0
     for layer in _flat(module):

@@ -1,7 +1,7 @@
-"""Where TF2 keeps the layers of a two-stage detector's parts.
+"""TF2's variable paths of the layers of a two-stage detector's parts.
 
-The paths are those of `faster_rcnn_meta_arch.FasterRCNNMetaArch` built from Keras layers. Both halves of a backbone are
-numbered from 0.
+The paths are those of `faster_rcnn_meta_arch.FasterRCNNMetaArch` built from Keras layers. The layers of each half of a
+backbone are numbered from 0.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def _inception_half(half: LastMap, _: FasterRCNN) -> Named:
 
 
 def inception_layers(part: nn.Module) -> Iterator[nn.Module]:
-    """List the layers of a part of Keras's Inception, which sorts those of parallel branches by their depth.
+    """Yield the layers of a part of Keras's Inception, which sorts those of parallel branches by depth.
 
-    Layers of equal distance from the end of their block come in the order of branches, the farthest first.
+    Layers farthest from the end of their block come first; those of equal distance in the order of branches.
     """
     for module in part.children():
         if isinstance(module, ScaledResidual):
@@ -66,14 +66,14 @@ def _by_depth(branches: list[nn.Module]) -> list[nn.Module]:
     distances: list[tuple[int, int, nn.Module]] = []
     for number, branch in enumerate(branches):
         layers = [layer for layer in branch.modules() if not list(layer.children())]
-        # A convolution, its normalization and its activation are a layer each; a pool is one, too.
+        # A convolution, its normalization and its activation are one layer each, as is a pool.
         distances += [(position - len(layers), number, layer) for position, layer in enumerate(layers)]
     return [layer for _, _, layer in sorted(distances, key=lambda item: item[:2])]
 
 
 def _pyramid(neck: FeaturePyramid, _: FasterRCNN) -> Named:
     if neck.hand_down is not smoothed:
-        raise UnnamedPartError("a pyramid that hands down sums")
+        raise UnnamedPartError("a pyramid that passes down sums")
     top, *laterals = reversed(list(neck.laterals))
     path = f"{_FIRST}/fpn_features_generator"
     yield top, f"{path}/top_layers/0"
@@ -113,7 +113,7 @@ def _mask_head(head: MaskHead, _: FasterRCNN) -> Named:
     if any(isinstance(layer, nn.ConvTranspose2d) for layer in head.layers.modules()):
         raise UnnamedPartError("a mask head with a deconvolution")
     path = f"{_HEADS}/_third_stage_heads/mask_predictions/_mask_predictor_layers"
-    # A resize counts as no layer, a repetition of pixels as one.
+    # A resize does not count as a layer, but pixel repetition does.
     number = 0
     for layer in (*head.layers, head.predict):
         if isinstance(layer, nn.Sequential):
@@ -127,7 +127,7 @@ def _mask_head(head: MaskHead, _: FasterRCNN) -> Named:
             number += 1
 
 
-# Type of a part → what names its layers, given the part and its network.
+# Type of a part → names its layers, given the part and its network.
 FASTER_RCNN_PARTS: dict[type[nn.Module], Callable[[Any, Any], Named]] = {
     ResNetV1: _resnet,
     ResNetV1Stage5: _resnet_stage,

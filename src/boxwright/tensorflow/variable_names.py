@@ -1,7 +1,7 @@
-"""Which variable of TensorFlow is which of a network's tensors.
+"""The TensorFlow variables of a network's tensors.
 
-Each family of networks has two tables, from the type of a part (a backbone, a neck, a head) to the function
-that names its layers: one for TF2's names, one for TF1's.
+Each family of networks has two tables, one for TF2's names and one for TF1's, from the type of a part (a backbone, a
+neck, a head) to the function that names its layers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Namers = Mapping[type[nn.Module], Callable[[Any, Any], Named]]
 
 @dataclass(frozen=True)
 class _Family:
-    """How the parts of a family are named; a part that a version of TensorFlow never had is not in its table."""
+    """The tables of a family; parts that a version of TensorFlow never had are missing."""
 
     tf1: Namers
     tf2: Namers
@@ -37,11 +37,11 @@ _FAMILIES: dict[type[Network], _Family] = {
 
 @dataclass(frozen=True)
 class Variables:
-    """What a version of TensorFlow calls a network's tensors.
+    """The variables of a network in a version of TensorFlow.
 
     Attributes:
         named: Our name (as in `network.state_dict()`) to the variable.
-        unnamed: Parts of the network that it does not have, each with the reason.
+        unnamed: Parts of the network without an equivalent, each with the reason.
     """
 
     named: dict[str, TfVariable]

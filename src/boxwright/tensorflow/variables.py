@@ -1,8 +1,8 @@
-"""A checkpoint of TensorFlow seen as variables of a detector, wherever it keeps them.
+"""TensorFlow checkpoints as variables of a detector, with all their layouts.
 
-In TF2's, the same variable is under `model/…` in a checkpoint of training, under `_model/…` in a SavedModel, and
-a backbone's under `feature_extractor/…` in a checkpoint of classification. In TF1's, a backbone's lies below
-`FeatureExtractor/` in a checkpoint of detection, and at the root in one of TF-Slim's classifiers.
+In TF2, the same variable is below `model/…` in a training checkpoint, below `_model/…` in a SavedModel, and a
+backbone's below `feature_extractor/…` in a classification checkpoint. In TF1, a backbone's is below `FeatureExtractor/`
+in a detection checkpoint, and at the root in TF-Slim's classifiers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CLASSIFIER = "model/_feature_extractor/classification_backbone/"
 _SLOT = "/.OPTIMIZER_SLOT/optimizer/"
 _TF1_SCOPE = "FeatureExtractor/"
 _TF1_AVERAGE = "ExponentialMovingAverage"
-# A part of a key → why a detector has no use for it.
+# A part of a key → why a detector does not use it.
 _UNUSED_TF2 = (
     (".OPTIMIZER_SLOT", "state of the optimizer"),
     ("optimizer/", "state of the optimizer"),
@@ -41,7 +41,7 @@ _UNUSED_TF2 = (
     ("_feature_extractor/classification_backbone/", "of the image classifier, beyond what the detector computes"),
 )
 _UNUSED_TF1 = (
-    (_TF1_AVERAGE, "a moving average, which is not asked for"),
+    (_TF1_AVERAGE, "a moving average, which was not requested"),
     ("/Momentum", "state of the optimizer"),
     ("/RMSProp", "state of the optimizer"),
     ("/Adam", "state of the optimizer"),
@@ -54,14 +54,14 @@ _UNUSED_TF1 = (
 
 @dataclass(frozen=True)
 class _Source:
-    """What a checkpoint has for a network.
+    """The view of a checkpoint for a network.
 
     Attributes:
-        variables: What TensorFlow calls the network's tensors.
-        find: From a variable's key, and the name of a slot of it or nothing, to the source's own key; None where it
-            has none.
+        variables: The network's variables in TensorFlow.
+        find: Maps a variable's key, and the name of one of its slots or "", to the checkpoint's own key; None if
+            missing.
         average: The slot of moving averages.
-        unused: A part of a key, and why a detector has no use for it.
+        unused: Parts of keys, and why a detector does not use them.
     """
 
     variables: Variables
@@ -89,9 +89,9 @@ def _source(network: nn.Module, arrays: Mapping[str, NDArray[Any]]) -> _Source:
         averaged = f"{bare}/{_TF1_AVERAGE}"
         if slot:
             names = [f"{key}/{slot}", f"{bare}/{slot}"]
-        elif of_averages:  # as TF takes PNASNet's classifier
+        elif of_averages:  # as TF restores PNASNet's classifier
             names = [key, averaged, bare]
-        else:  # of some classifiers there are averages alone
+        else:  # some classifiers only have averages
             names = [key, bare, averaged]
         return next((name for name in names if name in arrays), None)
 
@@ -101,14 +101,14 @@ def _source(network: nn.Module, arrays: Mapping[str, NDArray[Any]]) -> _Source:
 
 
 def written_by(arrays: Mapping[str, NDArray[Any]]) -> int:
-    """Return which TensorFlow's keys a checkpoint has, 1 or 2; nothing counts as 2."""
+    """Return the TensorFlow version, 1 or 2, of a checkpoint's keys; 2 if it is empty."""
     if isinstance(arrays, Bundle) and arrays.is_object_based:
         return 2
     return 2 if not arrays or any(key.endswith(ATTRIBUTE) for key in arrays) else 1
 
 
 def _paths(path: str) -> Iterator[str]:
-    """List the paths under which a variable may be found, the likeliest first."""
+    """Yield the possible paths of a variable, likeliest first."""
     spellings = [path]
     spellings += [path.replace(own, other) for own, other in SHARED_LAYERS.items() if own in path]
     for spelling in spellings:
@@ -119,11 +119,11 @@ def _paths(path: str) -> Iterator[str]:
 
 
 def names_of(network: Network) -> dict[str, tuple[str, ...]]:
-    """List all names of every parameter, for patterns that users write.
+    """Return all names of every parameter, for patterns that users write.
 
     Returns:
-        Our name to: our name; where TF2 has such a variable, its key in a checkpoint without the attribute's end;
-        where TF1 has, its name; and our name below TF1's scope, `FeatureExtractor/` or `BoxPredictor/`.
+        Our name to: our name; the TF2 key without the attribute's suffix, if any; the TF1 name, if any; and our name
+        below TF1's scope, `FeatureExtractor/` or `BoxPredictor/`.
     """
     tables = [tf2_variables(network).named, tf1_variables(network).named]
     names: dict[str, tuple[str, ...]] = {}
@@ -136,13 +136,13 @@ def names_of(network: Network) -> dict[str, tuple[str, ...]]:
 
 @dataclass(frozen=True)
 class FoundVariables:
-    """What a checkpoint has for a network.
+    """A checkpoint's tensors for a network.
 
     Attributes:
         values: Tensors by our names.
         keys: Our names to the checkpoint's keys.
-        unused: Keys that no name has, each with the reason.
-        unnamed: Parts of the network that the checkpoint's TensorFlow does not have, each with the reason.
+        unused: Unused keys, each with the reason.
+        unnamed: Parts of the network that the checkpoint's TensorFlow version does not have, each with the reason.
     """
 
     values: dict[str, Tensor]
@@ -154,16 +154,14 @@ class FoundVariables:
 def from_tensorflow(
     network: nn.Module, arrays: Mapping[str, NDArray[Any]], *, use_average: bool = False
 ) -> FoundVariables:
-    """Bring a checkpoint's variables to our names and layout.
+    """Return a checkpoint's variables with our names and layout.
 
     Args:
-        network: The network that they are for.
-        arrays: A bundle, or a mapping from keys; with TF2's keys, which end alike, or TF1's names.
-        use_average: Whether to take moving averages of weights.
+        arrays: A bundle, or a mapping with TF2's keys or TF1's names.
+        use_average: Whether to use moving averages of weights.
 
     Raises:
-        CheckpointError: Where TensorFlow has no such network, averages are wanted and a weight has none, or a
-            weight is of whole numbers.
+        CheckpointError: If TensorFlow has no such network, a requested average is missing, or weights are integers.
     """
     source = _source(network, arrays)
     if not source.variables.named:
@@ -171,10 +169,10 @@ def from_tensorflow(
     values: dict[str, Tensor] = {}
     keys: dict[str, str] = {}
     plain: list[str] = []
-    learnt = {name for name, parameter in network.named_parameters() if parameter.requires_grad}
+    learned = {name for name, parameter in network.named_parameters() if parameter.requires_grad}
     for name, variable in source.variables.named.items():
         key = source.find(variable.key, "")
-        if use_average and name in learnt:
+        if use_average and name in learned:
             average = source.find(variable.key, source.average)
             plain += [name] if average is None else []
             key = average or key
@@ -185,7 +183,7 @@ def from_tensorflow(
             values[name], keys[name] = _tensor(variable, array), key
     if plain:
         raise CheckpointError(
-            f"moving averages are asked for, but the checkpoint has none of {len(plain)} of {len(learnt)} weights; "
+            f"moving averages were requested, but the checkpoint has none of {len(plain)} of {len(learned)} weights; "
             f"the first is {plain[0]}"
         )
     taken = set(keys.values())
@@ -198,14 +196,11 @@ def _tensor(variable: TfVariable, array: NDArray[Any]) -> Tensor:
 
 
 def slots_of(network: nn.Module, arrays: Mapping[str, NDArray[Any]], slot: str) -> dict[str, Tensor]:
-    """Bring what an optimizer kept of a network's variables to our names and layout.
+    """Return an optimizer's slots of a network's variables with our names and layout.
 
     Args:
-        arrays: As `from_tensorflow` takes them.
-        slot: TensorFlow's name of what is kept, such as "momentum"; "average" for moving averages.
-
-    Returns:
-        Our names to tensors, of the variables that have the slot.
+        arrays: As for `from_tensorflow`.
+        slot: TensorFlow's name of the slot, such as "momentum"; "average" for moving averages.
     """
     source = _source(network, arrays)
     slot = source.average if slot == "average" else slot
@@ -215,7 +210,7 @@ def slots_of(network: nn.Module, arrays: Mapping[str, NDArray[Any]], slot: str) 
 
 
 def updates_of(arrays: Mapping[str, NDArray[Any]], step: int) -> int:
-    """Return how many updates an optimizer of Keras's counted; the step where none did."""
+    """Return the number of updates that a Keras optimizer counted; the step if unknown."""
     key = f"optimizer/iter{ATTRIBUTE}"
     return int(arrays[key]) if key in arrays else step
 
@@ -225,10 +220,9 @@ def _reason(key: str, unused: tuple[tuple[str, str], ...]) -> str:
 
 
 def to_tensorflow(network: nn.Module) -> tuple[dict[str, NDArray[np.float32]], dict[str, str] | None]:
-    """Return keys to arrays, and the second paths to some objects, as `write_bundle` takes them.
+    """Return keys to arrays, and aliases of some objects, as for `write_bundle`.
 
-    Returns:
-        TF2's keys and paths; where only TF1 has the network, TF1's names and None.
+    If only TF1 has the network, the keys are TF1's names, and the aliases None.
     """
     variables = tf2_variables(network)
     if variables.unnamed:

@@ -1,19 +1,13 @@
-"""Numbers of seven bits a byte, as protobuf, LevelDB's tables and Snappy write lengths."""
+"""Variable-length integers of seven bits per byte, as in protobuf, LevelDB's tables and Snappy."""
 
 from __future__ import annotations
 
 
 def read_varint(data: bytes, position: int) -> tuple[int, int]:
-    """Read a number of seven bits a byte, lowest first.
-
-    Args:
-        data: Bytes.
-
-    Returns:
-        The number, and where it ends.
+    """Return the integer at a position, and where it ends.
 
     Raises:
-        ValueError: Where the bytes end within the number, or it is over 64 bits.
+        ValueError: If the bytes end within the integer, or it exceeds 64 bits.
     """
     value = 0
     for shift in range(0, 70, 7):
@@ -28,7 +22,7 @@ def read_varint(data: bytes, position: int) -> tuple[int, int]:
 
 
 def write_varint(value: int) -> bytes:
-    """Return its bytes."""
+    """Return the bytes of an integer."""
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)

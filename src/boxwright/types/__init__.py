@@ -1,9 +1,8 @@
-"""The values that pass between the rooms.
+"""The data types shared by all packages.
 
-Conventions, everywhere inside Boxwright: boxes are `x_min, y_min, x_max, y_max` in pixels, float32,
-with continuous coordinates (a box that covers a whole 4×3 image is `0, 0, 4, 3`); labels are
-0-based indices of foreground classes; a class's id, as its label map or COCO file has it, lives in
-`Categories` alone.
+Conventions throughout Boxwright: boxes are `x_min, y_min, x_max, y_max` in pixels, float32, with continuous coordinates
+(a box that covers a whole 4×3 image is `0, 0, 4, 3`); labels are 0-based indices of foreground classes; class ids, as
+in label maps or COCO files, exist only in `Categories`.
 """
 
 from importlib import import_module
@@ -45,8 +44,7 @@ __all__ = [
     "TwoStagePredictions",
 ]
 
-# Where each name lives. A name is imported when it is first asked for: some are PyTorch's tensors, which what runs an
-# exported detector does without.
+# Module of each name. Names are imported lazily: some need PyTorch, which the runtime of exported detectors avoids.
 _HOMES = {
     "boxwright.types.categories": ("Categories", "Category"),
     "boxwright.types.detections": ("Detections", "PaddedDetections"),

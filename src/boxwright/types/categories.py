@@ -1,4 +1,4 @@
-"""Classes of objects: their labels, ids and names."""
+"""Classes of objects: labels, ids and names."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Category:
     Attributes:
         label: The 0-based index inside Boxwright.
         id: The id in the source (1-based in label maps, sparse in COCO).
-        name: The name that annotations use.
-        display_name: The name that pictures show.
+        name: The name in annotations.
+        display_name: The name for display; may be empty.
         keypoints: Names of the keypoints, in order; may be empty.
     """
 
@@ -31,22 +31,22 @@ class Category:
 
     @property
     def title(self) -> str:
-        """The name to show: the display name, or the name where there is none."""
+        """The display name, or else the name."""
         return self.display_name or self.name
 
 
 @dataclass(frozen=True)
 class Categories:
-    """The classes of a data set, in the order of their labels.
+    """The classes of a data set, ordered by label.
 
-    Labels may have gaps (a label map with ids 1, 2, 5 has labels 0, 1, 4), as TensorFlow's heads
-    have a slot for every id up to the largest.
+    Labels may have gaps (a label map with ids 1, 2, 5 has labels 0, 1, 4), as TensorFlow's heads have an output for
+    every id up to the largest.
 
     Attributes:
         items: The classes, ordered by label.
 
     Raises:
-        DataError: For two classes of the same label, id or name, or none at all.
+        DataError: For two classes of the same label, id or name, or no classes.
     """
 
     items: tuple[Category, ...]
@@ -81,7 +81,7 @@ class Categories:
 
     @property
     def num_slots(self) -> int:
-        """How many classes a head needs: the largest label plus one."""
+        """The number of classes that a head needs: the largest label plus one."""
         return self.items[-1].label + 1
 
     def by_label(self, label: int) -> Category:
@@ -89,11 +89,11 @@ class Categories:
         return self._by_label.get(label) or Category(label, label + 1, f"class {label + 1}")
 
     def by_name(self, name: str) -> Category | None:
-        """Return the class of a name."""
+        """Return the class of a name, or None."""
         return self._by_name.get(name)
 
     def by_id(self, id: int) -> Category | None:
-        """Return the class of an id."""
+        """Return the class of an id, or None."""
         return self._by_id.get(id)
 
     def to_list(self) -> list[dict[str, Any]]:
@@ -105,17 +105,7 @@ class Categories:
 
     @classmethod
     def from_list(cls, items: list[dict[str, Any]]) -> Categories:
-        """Invert `to_list`.
-
-        Args:
-            items: What `to_list` returned.
-
-        Returns:
-            The categories.
-
-        Raises:
-            DataError: Where it is not what `to_list` returns.
-        """
+        """Return the categories that `to_list` converted; a `DataError` if the items are malformed."""
         kinds: dict[str, Any] = {"label": int, "id": int, "name": str, "display_name": str, "keypoints": list | tuple}
         for number, item in enumerate(items):
             wrong = next(
@@ -127,7 +117,7 @@ class Categories:
 
 
 def ids(categories: Categories | None, labels: Sequence[int]) -> list[int]:
-    """Return the class id of each label; counted from 1 where there are no categories."""
+    """Return the class id of each label; without categories, labels plus 1."""
     if categories is None:
         return [label + 1 for label in labels]
     return [categories.by_label(label).id for label in labels]

@@ -1,4 +1,4 @@
-"""What was found in images.
+"""Detections in images.
 
 Dimensions: B batch, D detections (padded in a batch), P keypoints, C columns of the class head.
 """
@@ -19,22 +19,22 @@ from boxwright.types.packing import fetched
 
 @dataclass(frozen=True)
 class PaddedDetections:
-    """What was found in a batch, best first; 0 where padded.
+    """The detections in a batch, best first, padded with 0.
 
     Attributes:
         boxes: float32 [B, D, 4], xyxy in pixels of the network's input.
         scores: float32 [B, D].
         labels: int64 [B, D], 0-based.
-        anchors: int64 [B, D]; which anchor each came from.
-        valid: bool [B, D]; False where padded. What is valid comes first.
-        complete: bool [B]; False where more could have been found: a graph of fixed shapes looks at the best
-            candidates alone. None where nothing was left out.
-        multiclass_scores: float32 [B, D, C]; all scores of each one's anchor, background first where there is one; or
-            None where not known, as what follows.
+        anchors: int64 [B, D]; the index of the anchor of each.
+        valid: bool [B, D]; False for padding, which comes last.
+        complete: bool [B]; False if detections may be missing, as a graph of fixed shapes only considers the best
+            candidates. None if all are complete.
+        multiclass_scores: float32 [B, D, C]; all scores of each one's anchor, background first if there is one. This
+            and the following fields are None if unknown.
         keypoints: float32 [B, D, P, 2], x and y in pixels of the network's input.
         masks: float32 [B, D, h, w] in 0..1; as in `Detections`.
-        features: float [B, D, C, H, W]; as there.
-        rpn_features: float [B, D, C, H, W]; as there.
+        features: float [B, D, C, H, W]; as in `Detections`.
+        rpn_features: float [B, D, C, H, W]; as in `Detections`.
     """
 
     boxes: Tensor
@@ -50,24 +50,24 @@ class PaddedDetections:
     rpn_features: Tensor | None = None
 
     def image(self, number: int) -> PaddedDetections:
-        """Return what was found in one image, [D, …] without padding."""
+        """Return the detections in one image, [D, …] without padding."""
         count = int(self.valid[number].sum())
         found = replace(self, complete=None)
         known = {name: value[number, :count] for name, value in vars(found).items() if value is not None}
         return PaddedDetections(**known)
 
     def on_cpu(self, *others: Tensor) -> tuple[PaddedDetections, list[Tensor]]:
-        """Return the same on the CPU, and other tensors; from a GPU in one copy, for which the program waits once."""
+        """Return these and other tensors on the CPU, with one synchronized copy from a GPU."""
         known = {name: value for name, value in vars(self).items() if value is not None}
         values = fetched([*known.values(), *others])
         return PaddedDetections(**dict(zip(known, values, strict=False))), values[len(known) :]
 
     def to_list(self, image_sizes: Tensor, categories: Categories | None = None) -> list[Detections]:
-        """Return what was found in each image, without padding; on a GPU each image is waited for.
+        """Return the detections in each image, without padding; on a GPU this synchronizes once per image.
 
         Args:
             image_sizes: int64 [B, 2]; the (height, width) of each image, in the pixels that boxes are in.
-            categories: The classes that the labels name.
+            categories: The classes of the labels.
 
         Returns:
             B detections.
@@ -95,21 +95,21 @@ class PaddedDetections:
 
 @dataclass(frozen=True)
 class Detections:
-    """What was found in one image, best first.
+    """The detections in one image, best first.
 
     Attributes:
-        boxes: float32 [D, 4], xyxy in pixels of the image as it was given.
+        boxes: float32 [D, 4], xyxy in pixels of the original image.
         scores: float32 [D].
         labels: int64 [D], 0-based.
         image_size: (height, width) of that image.
-        categories: The classes that the labels name.
-        anchor_indices: int64 [D]; the anchor that each detection came from.
-        multiclass_scores: float32 [D, C]; all scores of that anchor, background first where there is one.
-        keypoints: float32 [D, P, 2], x and y in pixels of the image as it was given.
-        masks: float32 [D, h, w] in 0..1; how likely each part of a detection's box belongs to the object, from corner
-            to corner. `boxwright.instance_masks` brings them to the image.
-        features: float [D, C, H, W]; what the second stage sees at the box (TF's `detection_features`).
-        rpn_features: float [D, C, H, W]; the crops of the first stage's map there (TF's `cropped_rpn_box_features`).
+        categories: The classes of the labels.
+        anchor_indices: int64 [D]; the index of the anchor of each.
+        multiclass_scores: float32 [D, C]; all scores of that anchor, background first if there is one.
+        keypoints: float32 [D, P, 2], x and y in pixels of the original image.
+        masks: float32 [D, h, w] in 0..1; the probability that each part of the box, from corner to corner, belongs to
+            the object. `boxwright.instance_masks` resizes them to the image.
+        features: float [D, C, H, W]; the second stage's features of the box (TF's `detection_features`).
+        rpn_features: float [D, C, H, W]; crops of the first stage's feature map (TF's `cropped_rpn_box_features`).
     """
 
     boxes: Tensor
@@ -128,15 +128,15 @@ class Detections:
         return len(self.boxes)
 
     def above(self, score: float) -> Detections:
-        """Keep the detections of at least a score."""
+        """Return the detections of at least a score."""
         return chosen(self, self.scores >= score)
 
     def first(self, count: int) -> Detections:
-        """Keep the best detections."""
+        """Return the best `count` detections."""
         return chosen(self, slice(count))
 
     def arrays(self) -> FoundObjects:
-        """Return the same as arrays, which metrics, pictures and files read."""
+        """Return the same as arrays, for metrics, drawings and files."""
 
         def array(value: Tensor | None) -> Any:
             return None if value is None else value.detach().cpu().numpy()
@@ -158,13 +158,13 @@ class Detections:
         return titles(self.categories, self.labels.tolist())
 
     def to_tf(self) -> dict[str, NDArray[Any]]:
-        """Return what TensorFlow's exported detectors return for one image, without the batch.
+        """Return the outputs of TensorFlow's exported detectors for one image, without the batch dimension.
 
         Returns:
-            `detection_boxes` float32 [D, 4] as ymin, xmin, ymax, xmax in 0..1 of the image,
-            `detection_scores` float32 [D], `detection_classes` float32 [D] (1-based), and
-            `num_detections` float32 []; with `detection_multiclass_scores`, `detection_keypoints` (y, x
-            in 0..1), `detection_masks` and `detection_anchor_indices` where they are known.
+            `detection_boxes` float32 [D, 4] as ymin, xmin, ymax, xmax in 0..1 of the image, `detection_scores` float32
+            [D], `detection_classes` float32 [D] (1-based), and `num_detections` float32 []; with
+            `detection_multiclass_scores`, `detection_keypoints` (y, x in 0..1), `detection_masks` and
+            `detection_anchor_indices` if known.
         """
         height, width = self.image_size
         boxes = self.boxes.cpu().numpy()[:, [1, 0, 3, 2]] / np.array([height, width, height, width], np.float32)

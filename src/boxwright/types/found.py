@@ -1,4 +1,4 @@
-"""What was found in one image, as arrays: what exported detectors return, and what metrics and pictures read.
+"""Detections in one image as arrays: the output of exported detectors, and the input of metrics and drawings.
 
 Dimensions: D detections, P keypoints, C columns of the class head, h w mask.
 """
@@ -17,26 +17,26 @@ from boxwright.types.categories import Categories, titles
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-# Fields that are of the whole image, not of each detection.
+# Fields of the whole image rather than of each detection.
 _OF_IMAGE = ("image_size", "categories")
 F = TypeVar("F", bound="DataclassInstance")
 
 
 @dataclass(frozen=True, eq=False)
 class FoundObjects:
-    """What was found in one image, best first.
+    """The detections in one image, best first.
 
     Attributes:
-        boxes: float32 [D, 4], xyxy in pixels of the image as it was given.
+        boxes: float32 [D, 4], xyxy in pixels of the original image.
         scores: float32 [D].
         labels: int64 [D], 0-based.
         image_size: (height, width) of that image.
-        categories: The classes that the labels name.
-        anchor_indices: int64 [D]; the anchor that each detection came from; None where not known, as what follows.
-        multiclass_scores: float32 [D, C]; all scores of that anchor, background first where there is one.
-        keypoints: float32 [D, P, 2], x and y in pixels of the image as it was given.
-        masks: float32 [D, h, w] in 0..1; how likely each part of a detection's box belongs to the object.
-        tracks: int64 [D]; the number that an object keeps from picture to picture of a video.
+        categories: The classes of the labels.
+        anchor_indices: int64 [D]; the index of the anchor of each. This and the following fields are None if unknown.
+        multiclass_scores: float32 [D, C]; all scores of that anchor, background first if there is one.
+        keypoints: float32 [D, P, 2], x and y in pixels of the original image.
+        masks: float32 [D, h, w] in 0..1; the probability that each part of the box belongs to the object.
+        tracks: int64 [D]; the id that an object keeps from frame to frame of a video.
     """
 
     boxes: NDArray[np.float32]
@@ -54,11 +54,11 @@ class FoundObjects:
         return len(self.boxes)
 
     def above(self, score: float) -> FoundObjects:
-        """Keep the detections of at least a score."""
+        """Return the detections of at least a score."""
         return chosen(self, self.scores >= score)
 
     def first(self, count: int) -> FoundObjects:
-        """Keep the best detections."""
+        """Return the best `count` detections."""
         return chosen(self, slice(count))
 
     def names(self) -> list[str]:
@@ -66,11 +66,11 @@ class FoundObjects:
         return titles(self.categories, self.labels.tolist())
 
 
-# Finds objects in pictures, each uint8 [H, W, 3].
+# Detects objects in images, each uint8 [H, W, 3].
 Finder = Callable[[Sequence[NDArray[np.uint8]]], list[FoundObjects]]
 
 
 def chosen(found: F, rows: Any) -> F:
-    """Return some rows of what was found in an image, of arrays or of tensors."""
+    """Return some rows of the detections in an image, of arrays or of tensors."""
     known = {name: value[rows] for name, value in vars(found).items() if name not in _OF_IMAGE and value is not None}
     return replace(found, **known)

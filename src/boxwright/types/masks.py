@@ -1,4 +1,4 @@
-"""The instance masks of a batch, without the emptiness around them.
+"""The instance masks of a batch, cropped to their bounding rectangles.
 
 Dimensions: B batch, G objects (padded), H W input.
 """
@@ -18,11 +18,11 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class InstanceMasks:
-    """Each mask as the tight window around it: a picture of a hundred objects would else be a hundred pictures large.
+    """Each mask as its bounding rectangle: dense masks would take an image's memory for each object.
 
     Attributes:
-        values: uint8 [n] of 0 and 1; the windows, row by row, one after the other.
-        windows: int64 [B, G, 4]: first row, first column, height and width; 0 where there is no mask.
+        values: uint8 [n] of 0 and 1; the concatenated windows, row by row.
+        windows: int64 [B, G, 4]: first row, first column, height and width; 0 for padding.
         starts: int64 [B, G]; where in `values` each window starts.
         size: (H, W).
     """
@@ -37,7 +37,7 @@ class InstanceMasks:
         """Store the masks of a batch.
 
         Args:
-            images: For each image uint8 [N, h, w] of 0 and 1; padded with 0 below and right.
+            images: For each image uint8 [N, h, w] of 0 and 1; padded with 0 at the bottom and right.
             count: G.
             size: (H, W).
 
@@ -60,15 +60,15 @@ class InstanceMasks:
         return cls(torch.from_numpy(flat), torch.from_numpy(windows), torch.from_numpy(starts), size)
 
     def each(self, change: Callable[[Tensor], Tensor]) -> InstanceMasks:
-        """Return the masks with every tensor changed."""
+        """Return the masks with a function applied to every tensor."""
         return replace(self, values=change(self.values), windows=change(self.windows), starts=change(self.starts))
 
     def rows(self, start: int, stop: int) -> InstanceMasks:
-        """Return the masks of some images, from `start` to before `stop`; the values are shared."""
+        """Return the masks of images `start` to `stop`, excluded; the values are shared."""
         return replace(self, windows=self.windows[start:stop], starts=self.starts[start:stop])
 
     def tensors(self) -> list[Tensor]:
-        """Return what they are stored in."""
+        """Return the tensors of the masks."""
         return [self.values, self.windows, self.starts]
 
     def dense(self, image: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Many tensors at once: changed together, and brought to the CPU by one copy."""
+"""Many tensors at once: transformed together, or copied to the CPU as one block."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ T = TypeVar("T")
 
 
 def fetched(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Return tensors on the CPU; those of a GPU in one copy, for which the program waits once."""
+    """Return tensors on the CPU; those of a GPU with one synchronized copy."""
     if all(one.device.type == "cpu" for one in tensors):
         return list(tensors)
     return unpacked(packed(tensors).cpu(), tensors)
 
 
 def packed(tensors: Sequence[Tensor]) -> Tensor:
-    """Return the bytes of tensors of one device, one after the other: uint8 [N]."""
+    """Return the concatenated bytes of tensors of one device: uint8 [N]."""
     as_they_lie = (tensors[number].permute(_places(tensors[number])) for number in _order(tensors))
     return torch.cat([one.reshape(-1).view(torch.uint8) for one in as_they_lie])
 
 
 def unpacked(block: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    """Return what was packed, of the shapes and types of other tensors; views of the block."""
+    """Return views of a packed block, with the shapes and types of other tensors."""
     order = _order(like)
     parts = torch.split(block, [like[number].numel() * like[number].element_size() for number in order])
     found: dict[int, Tensor] = {}
@@ -38,17 +38,17 @@ def unpacked(block: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _places(tensor: Tensor) -> list[int]:
-    """Return a tensor's dimensions in the order in which its numbers lie in memory, so that none have to move."""
+    """Return a tensor's dimensions in memory order, so that packing does not transpose."""
     return sorted(range(tensor.ndim), key=tensor.stride, reverse=True)
 
 
 def _order(tensors: Sequence[Tensor]) -> list[int]:
-    """Return the numbers of tensors, wide types first: each then begins where a number of its type may begin."""
+    """Return the indices of tensors, wide types first, which keeps all of them aligned."""
     return sorted(range(len(tensors)), key=lambda number: tensors[number].element_size(), reverse=True)
 
 
 def tensors_of(value: object) -> list[Tensor]:
-    """Return every tensor in a value, in the order in which `each_tensor` changes them."""
+    """Return every tensor in a value, in the order of `each_tensor`."""
     found: list[Tensor] = []
 
     def seen(one: Tensor) -> Tensor:
@@ -60,7 +60,7 @@ def tensors_of(value: object) -> list[Tensor]:
 
 
 def each_tensor(value: T, change: Callable[[Tensor], Tensor]) -> T:
-    """Return a value with every tensor in it changed: in tuples, lists and dataclasses, however deep."""
+    """Return a value with a function applied to every tensor, in nested tuples, lists and dataclasses."""
     if isinstance(value, Tensor):
         return change(value)  # type: ignore[return-value]
     if isinstance(value, tuple | list):

@@ -1,6 +1,6 @@
-"""What networks say of a batch before any decoding: one dataclass a family of detectors.
+"""Raw predictions of networks for a batch: one dataclass per family of detectors.
 
-Only a family's criterion and postprocessor read the fields; everything else passes them through.
+Only a family's criterion and postprocessor read the fields; all other code just passes them through.
 
 Dimensions: B batch, A anchors, R regions of an image, D detections (padded), C columns of the class head, K foreground
 classes, H W grid, h w instance mask.
@@ -20,16 +20,16 @@ from boxwright.types.detections import PaddedDetections
 
 @dataclass(frozen=True)
 class AnchorPredictions:
-    """Predictions for anchors laid over feature maps (SSD, RetinaNet, EfficientDet).
+    """Predictions for anchors on feature maps (SSD, RetinaNet, EfficientDet).
 
     Attributes:
-        box_codes: float [B, A, code size]; offsets from the anchors, as the box coder has them.
-        class_logits: float [B, A, C]; C is K, or K + 1 where column 0 is background.
-        anchors: float32 [A, 4], xyxy in pixels of the network's input; or [B, A, 4] where each image has its own.
-        feature_maps: The maps that the heads saw, finest first, each [B, C, H, W].
+        box_codes: float [B, A, code size]; boxes relative to the anchors, encoded by the box coder.
+        class_logits: float [B, A, C]; C is K, or K + 1 if column 0 is background.
+        anchors: float32 [A, 4], xyxy in pixels of the network's input; or [B, A, 4] if each image has its own.
+        feature_maps: The inputs of the heads, finest first, each [B, C, H, W].
         input_size: (height, width) of the network's input, the unit in which boxes are coded.
-        level_sizes: How many of the anchors belong to each feature map, in order; empty where not known.
-        masks: float [B, A, h, w] or [B, A, K, h, w], where a head predicts them; or None.
+        level_sizes: The number of anchors of each feature map, in order; empty if unknown.
+        masks: float [B, A, h, w] or [B, A, K, h, w], if a head predicts them; or None.
         filtered: bool [B, A]; anchors that are neither detected nor negatives; or None.
     """
 
@@ -43,17 +43,17 @@ class AnchorPredictions:
     filtered: Tensor | None = None
 
     def on_levels(self, levels: Sequence[int]) -> Tensor:
-        """Return bool [A]: which anchors belong to some of the feature maps, by number from the finest."""
+        """Return bool [A]: which anchors belong to the given feature maps, numbered from the finest."""
         if not self.level_sizes:
-            raise ValueError("which feature map each anchor belongs to is not known")
+            raise ValueError("the feature map of each anchor is unknown")
         device = self.anchors.device
         parts = [torch.full((size,), n in levels, device=device) for n, size in enumerate(self.level_sizes)]
         return torch.cat(parts)
 
     def rows_of_levels(self, levels: Sequence[int]) -> list[slice]:
-        """Return the anchors of one or more of the feature maps, by number from the finest, in ascending order.
+        """Return slices of the anchors of feature maps, numbered from the finest, in ascending order.
 
-        Neighbouring maps are one slice, of which a tensor has a view.
+        Adjacent maps are merged into one slice, for which indexing a tensor returns a view.
         """
         ends = [0, *accumulate(self.level_sizes)]
         found: list[slice] = []
@@ -67,35 +67,35 @@ class AnchorPredictions:
 
 @dataclass(frozen=True)
 class CascadePredictions:
-    """Predictions of a detector that looks several times (RefineDet, SRN, AlignDet).
+    """Predictions of a detector with several steps (RefineDet, SRN, AlignDet).
 
     Attributes:
-        steps: What each step says. The anchors of the first are as they were laid; those of a later one are the boxes
-            that it starts from, at which the step before arrived.
+        steps: The predictions of each step. The anchors of the first are the original ones; those of later steps are
+            the boxes that the previous step predicted.
     """
 
     steps: tuple[AnchorPredictions, ...]
 
     @property
     def refinement(self) -> AnchorPredictions:
-        """What the first step says."""
+        """The first step's predictions."""
         return self.steps[0]
 
     @property
     def detection(self) -> AnchorPredictions:
-        """What the last step says."""
+        """The last step's predictions."""
         return self.steps[-1]
 
 
 @dataclass(frozen=True)
 class Proposals:
-    """Regions that may hold an object, best first; what is valid comes first.
+    """Regions that may contain an object, best first, padding last.
 
     Attributes:
-        boxes: float32 [B, R, 4], xyxy in pixels of the network's input; zeros where padded.
-        scores: float32 [B, R]; how likely each holds an object; 0 where padded.
-        valid: bool [B, R]; False where padded.
-        positive: bool [B, R]; which were sampled for the object that they hold; None where nothing was sampled.
+        boxes: float32 [B, R, 4], xyxy in pixels of the network's input; 0 for padding.
+        scores: float32 [B, R]; the probability that each contains an object; 0 for padding.
+        valid: bool [B, R]; False for padding.
+        positive: bool [B, R]; which were sampled for the object that they contain; None without sampling.
         complete: As for `PaddedDetections`.
     """
 
@@ -108,13 +108,13 @@ class Proposals:
 
 @dataclass(frozen=True)
 class RegionPredictions:
-    """What a second stage says of each proposal.
+    """The second stage's predictions for each proposal.
 
     Attributes:
-        box_codes: float [B, R, K, 4]; offsets from the proposals, for each class or, with [B, R, 1, 4], for all alike.
+        box_codes: float [B, R, K, 4]; boxes relative to the proposals, per class, or [B, R, 1, 4] for all classes.
         class_logits: float [B, R, C]; column 0 is background.
-        features: What the heads saw, float [B · R, channels, H, W]; or [B, channels, H, W] where the second stage looks
-            at whole maps.
+        features: The heads' input, float [B · R, channels, H, W]; or [B, channels, H, W] if the second stage uses whole
+            maps.
     """
 
     box_codes: Tensor
@@ -124,13 +124,13 @@ class RegionPredictions:
 
 @dataclass(frozen=True)
 class InstancePredictions:
-    """The masks that a third stage predicts.
+    """The third stage's masks.
 
     Attributes:
-        boxes: float32 [B, D, 4], xyxy in pixels of the network's input; what each mask spans.
+        boxes: float32 [B, D, 4], xyxy in pixels of the network's input; the extent of each mask.
         valid: bool [B, D].
-        logits: float [B, D, K, h, w], for each class or, with [B, D, 1, h, w], for all alike.
-        detections: The detections that the masks are of; None in training, where they are of sampled proposals.
+        logits: float [B, D, K, h, w], per class, or [B, D, 1, h, w] for all classes.
+        detections: The detections that the masks belong to; None in training, when they belong to sampled proposals.
     """
 
     boxes: Tensor
@@ -141,12 +141,12 @@ class InstancePredictions:
 
 @dataclass(frozen=True)
 class FinalFeatures:
-    """What a network sees at the boxes that it found.
+    """A network's features of its own detections.
 
     Attributes:
-        detections: The detections that they are of.
-        second: What the second stage sees, float [B, D, C, H, W]; None where not asked for.
-        first: The crops that it looks at, float [B, D, C, H, W]; None where not asked for.
+        detections: The detections that they belong to.
+        second: The second stage's features, float [B, D, C, H, W]; None if not requested.
+        first: The second stage's input crops, float [B, D, C, H, W]; None if not requested.
     """
 
     detections: PaddedDetections
@@ -159,11 +159,11 @@ class TwoStagePredictions:
     """Predictions of Faster and Mask R-CNN.
 
     Attributes:
-        first: The region proposal network's; its columns are no object, object. Its anchors are those that count.
-        proposals: The regions that the second stage looked at.
-        regions: What it said of them; None where there is no second stage.
-        instances: The third stage's masks; None where there is none.
-        final: Features of the detections; None where not asked for, and in training.
+        first: The region proposal network's, with the columns background and object, for the anchors that count.
+        proposals: The second stage's input regions.
+        regions: The second stage's predictions; None without a second stage.
+        instances: The third stage's masks; None without a third stage.
+        final: Features of the detections; None if not requested, and in training.
     """
 
     first: AnchorPredictions
@@ -175,13 +175,13 @@ class TwoStagePredictions:
 
 @dataclass(frozen=True)
 class RawDetections:
-    """Every anchor of a batch decoded, before anything is dropped (TF's `raw_detection_…`).
+    """Every decoded anchor of a batch, before any filtering (TF's `raw_detection_…`).
 
     Attributes:
-        boxes: float32 [B, A, 4], xyxy in pixels of the network's input, not clipped; of regions [B, A, K, 4], a box a
-            class.
-        scores: float32 [B, A, C]; background first where there is one.
-        valid: bool [B, A]; False where padded; None where nothing is.
+        boxes: float32 [B, A, 4], xyxy in pixels of the network's input, not clipped; for regions [B, A, K, 4], a box
+            per class.
+        scores: float32 [B, A, C]; background first if there is one.
+        valid: bool [B, A]; False for padding; None without padding.
     """
 
     boxes: Tensor
@@ -190,5 +190,5 @@ class RawDetections:
 
     @property
     def of_regions(self) -> bool:
-        """Whether these are of regions of interest, each with a box for every class, and not of anchors."""
+        """Whether these are regions of interest, each with a box per class, rather than anchors."""
         return self.boxes.ndim > self.scores.ndim

@@ -1,7 +1,7 @@
-"""An image with what is known about its objects: one object from the reader through augmentation to the batch.
+"""An image with annotations: one type from the reader through augmentation to the batch.
 
-What is known of each object is declared once, in `Sample`'s fields. Choosing objects, moving them with the image and
-padding them in a batch go by the declarations: a new field is one line here, and one in `Targets` if it is learnt.
+Per-object fields are declared once, in `Sample`. Selecting objects, moving them with the image and padding them in a
+batch follow the declarations: a new field is one line here, and one in `Targets` if it is learned.
 
 Dimensions: N objects, P keypoints, K classes, H W image.
 """
@@ -18,18 +18,18 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 # How a field moves with the image: boxes xyxy, points (x, y, visibility), masks [N, H, W], areas; or not at all.
 Geometry = Literal["none", "boxes", "points", "masks", "areas"]
-_DERIVED: Any = None  # filled in when the sample is made
+_DERIVED: Any = None  # computed in __post_init__
 
 
 @dataclass(frozen=True)
 class ObjectField:
-    """What `Sample` declares of a field that has a row an object.
+    """The declaration of a per-object field of `Sample`.
 
     Attributes:
         name: The field.
         dtype: Its type.
         geometry: How it moves with the image.
-        missing: Every object's value where the field is not given; None where the field is then None.
+        missing: The default value of every object; if None, the whole field defaults to None.
     """
 
     name: str
@@ -39,39 +39,38 @@ class ObjectField:
 
 
 def _row(dtype: Any, *, geometry: Geometry = "none", missing: float | None = None) -> dict[str, Any]:
-    """Declare a field that has a row an object; without `missing` it is None where it is not given."""
+    """Return the metadata of a per-object field; without `missing` it defaults to None."""
     return {"dtype": dtype, "geometry": geometry, "missing": missing}
 
 
 @dataclass
 class Sample:
-    """One image with what is known about its objects.
+    """One image with annotations.
 
     Attributes:
-        image: [H, W, C], RGB (or one channel), upright; uint8, or float32 once an augmentation left whole levels.
+        image: [H, W, C], RGB (or one channel), upright; uint8, or float32 once an augmentation gives fractional levels.
         boxes: float32 [N, 4], xyxy in pixels of `image`, as annotated (they may cross the border).
         labels: int64 [N], 0-based.
-        weights: float32 [N]; how much each object counts in training.
-        difficult: bool [N]; excused in VOC evaluation.
+        weights: float32 [N]; the weight of each object in the loss.
+        difficult: bool [N]; ignored in VOC evaluation.
         is_crowd: bool [N]; the box stands for many objects: ignored in training and evaluation.
-        group_of: bool [N]; Open Images' mark of groups.
-        areas: float32 [N] in pixels; of the mask where the source knows it, else of the box.
+        group_of: bool [N]; Open Images' flag for groups.
+        areas: float32 [N] in pixels; of the mask if the source knows it, else of the box.
         masks: uint8 [N, H, W] of 0 and 1, or None.
         keypoints: float32 [N, P, 3] as x, y in pixels and visibility (0 or 1), or None.
-        class_scores: float32 [N, K]; what the class logits of each object should say, where that is not its
-            label alone; or None.
-        confidences: float32 [N, K]; how sure it is that an object is (above 0) or is not (below 0) of a class; or None.
-        track_ids: int64 [N]; which objects of several images are the same; or None.
-        attributes: int64 [N, T]; what else the source says of each object, such as how blurred it is; or None.
-        attribute_names: What each of the T columns says.
-        verified_labels: int64 [V]; classes that somebody looked for in the image, found or not (Open Images).
-        left_out: Objects of the source that are not here, as the label map lacks their classes.
-        annotated: Whether somebody looked at the image at all; if not, no loss counts it.
-        id: What identifies the image in its source.
-        filename: The image's file name, as the source has it; may be empty.
-        true_size: (height, width) of what is image and not padding; None for all of it.
+        class_scores: float32 [N, K]; targets of each object's class logits, if not just its label; or None.
+        confidences: float32 [N, K]; the confidence that an object is (above 0) or is not (below 0) of a class; or None.
+        track_ids: int64 [N]; identifies the same object in several images; or None.
+        attributes: int64 [N, T]; further attributes of each object, such as its degree of blur; or None.
+        attribute_names: The names of the T columns.
+        verified_labels: int64 [V]; classes whose presence or absence in the image was verified (Open Images).
+        left_out: The number of objects that were dropped because their classes are not in the label map.
+        annotated: Whether the image was annotated at all; unannotated images do not count in losses.
+        id: The image's id in its source.
+        filename: The image's file name in its source; may be empty.
+        true_size: (height, width) of the part that is not padding; None for the whole image.
         key: The epoch, and the sample's index in the data.
-        problems: What was wrong with the samples in whose place this one came.
+        problems: Errors of the samples that this one replaces.
     """
 
     image: NDArray[Any]
@@ -104,7 +103,7 @@ class Sample:
         self.labels = np.asarray(self.labels, np.int64).reshape(count)
         if self.areas is None or len(self.areas) != count:
             sides = np.maximum(self.boxes[:, 2:] - self.boxes[:, :2], 0)
-            with np.errstate(over="ignore"):  # what overflows is infinite
+            with np.errstate(over="ignore"):  # overflow gives infinity
                 self.areas = sides[:, 0] * sides[:, 1]
         for declared in OBJECT_FIELDS:
             value = getattr(self, declared.name)
@@ -112,33 +111,17 @@ class Sample:
                 setattr(self, declared.name, np.full(count, declared.missing, declared.dtype))
 
     def keep(self, index: Array) -> Sample:
-        """Return the sample with some of its objects; it shares the image.
-
-        Args:
-            index: A boolean mask [N] or integer indices of the objects that stay.
-
-        Returns:
-            A sample.
-        """
+        """Return the sample with the objects that a mask [N] or integer indices select; it shares the image."""
         chosen: dict[str, Any] = {name: value[index] for name, value in self.of_objects().items()}
         return replace(self, **chosen)
 
     def of_objects(self) -> dict[str, Array]:
-        """Return what is known of each object: field to rows."""
+        """Return the per-object fields that are not None."""
         known = {declared.name: getattr(self, declared.name) for declared in OBJECT_FIELDS}
         return {name: value for name, value in known.items() if value is not None}
 
     def moved(self, image: NDArray[Any], **change: Callable[[Array], Array]) -> Sample:
-        """Return the sample with another image, and what has a place in it moved there.
-
-        Args:
-            image: [H', W', C].
-            **change: For each of "boxes", "points", "masks" and "areas" what becomes of such fields; without, they
-                stay.
-
-        Returns:
-            A sample.
-        """
+        """Return the sample with another image, and its fields changed by the function of their geometry, if any."""
         moving = {d.name: change[d.geometry] for d in OBJECT_FIELDS if d.geometry in change}
         known = self.of_objects()
         changed: dict[str, Any] = {

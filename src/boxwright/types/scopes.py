@@ -1,4 +1,4 @@
-"""What of a source of weights is restored, and how its first convolution takes colours."""
+"""Options for restoring weights: which parts, and the color order of the first convolution."""
 
 from __future__ import annotations
 

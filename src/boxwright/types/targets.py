@@ -1,6 +1,6 @@
-"""The groundtruth of a batch.
+"""The ground truth of a batch.
 
-Dimensions: B batch, G groundtruth boxes (padded), P keypoints, K classes, H W network's input.
+Dimensions: B batch, G ground-truth boxes (padded), P keypoints, K classes, H W network's input.
 """
 
 from __future__ import annotations
@@ -17,22 +17,20 @@ from boxwright.types.masks import InstanceMasks
 
 @dataclass(frozen=True)
 class Targets:
-    """The groundtruth of a batch, padded to G boxes an image.
+    """The ground truth of a batch, padded to G boxes per image.
 
-    What has a row an object has the name that it has in `Sample`, and is padded with 0.
+    Per-object fields have the same names as in `Sample`, and are padded with 0.
 
     Attributes:
-        boxes: float32 [B, G, 4], xyxy in pixels of the network's input; zeros where padded.
-        labels: int64 [B, G], 0-based; 0 where padded.
-        weights: float32 [B, G]; 0 where padded.
-        valid: bool [B, G]; False where padded.
-        keypoints: float32 [B, G, P, 2], x and y in pixels of the network's input, NaN where not known;
-            or None.
-        confidences: float32 [B, G, K]; how sure it is that an object is (above 0) or is not (below 0) of
-            a class, 0 where nothing is said; or None.
-        class_scores: float32 [B, G, K]; what the class logits of each object should say, where that is not its
-            label alone; or None.
-        annotated: bool [B]; False for images that nobody looked at, which no loss counts; or None for all.
+        boxes: float32 [B, G, 4], xyxy in pixels of the network's input; 0 for padding.
+        labels: int64 [B, G], 0-based; 0 for padding.
+        weights: float32 [B, G]; 0 for padding.
+        valid: bool [B, G]; False for padding.
+        keypoints: float32 [B, G, P, 2], x and y in pixels of the network's input, NaN if unknown; or None.
+        confidences: float32 [B, G, K]; the confidence that an object is (above 0) or is not (below 0) of a class, 0 if
+            unknown; or None.
+        class_scores: float32 [B, G, K]; targets of each object's class logits, if not just its label; or None.
+        annotated: bool [B]; False for unannotated images, which do not count in losses; or None for all.
         masks: In the frame of the network's input; or None.
         areas: float32 [B, G] in pixels of the network's input; or None.
         group_of: bool [B, G]; or None.
@@ -54,16 +52,16 @@ class Targets:
 
     def to(self, device: torch.device | str) -> Targets:
         """Return the targets on a device."""
-        wait_not = torch.device(device).type == "cuda"
-        return self._each(lambda value: value.to(device, non_blocking=wait_not))
+        is_cuda = torch.device(device).type == "cuda"
+        return self._each(lambda value: value.to(device, non_blocking=is_cuda))
 
     def rows(self, start: int, stop: int) -> Targets:
-        """Return the targets of some images, from `start` to before `stop`."""
+        """Return the targets of images `start` to `stop`, excluded."""
         part = replace(self, masks=None)._each(lambda value: value[start:stop])
         return part if self.masks is None else replace(part, masks=self.masks.rows(start, stop))
 
     def padded_to(self, count: int) -> Targets:
-        """Return the targets with room for so many objects an image; masks stay behind."""
+        """Return the targets padded to `count` objects per image; masks are dropped."""
         more = count - self.boxes.shape[1]
         if more == 0 and self.masks is None:
             return self
@@ -75,11 +73,11 @@ class Targets:
         return Targets(**padded)
 
     def pin_memory(self) -> Targets:
-        """Return a copy in memory from which a GPU can read while the CPU works."""
+        """Return a copy in pinned memory."""
         return self._each(Tensor.pin_memory)
 
     def tensors(self) -> list[Tensor]:
-        """Return what there is: the tensors that are not None."""
+        """Return the tensors that are not None."""
         found = [value for f in fields(self) if isinstance(value := getattr(self, f.name), Tensor)]
         return found if self.masks is None else found + self.masks.tensors()
 

@@ -180,7 +180,7 @@ def test_a_function_of_ones_own() -> None:
 
 @pytest.mark.parametrize("name", ["to_float", "albumentations_float"])
 def test_pixels_stay_levels(name: str) -> None:
-    with pytest.raises(DataError, match=r"images became float32; leave them uint8, of 0 to 255"):
+    with pytest.raises(DataError, match=r"images became float32; they must stay uint8, 0 to 255"):
         build(f"{HERE}:{name}")(with_points(0), np.random.default_rng(0))
 
 

@@ -1,1 +1,1 @@
-"""Data augmentation: transforms of a sample, each fully decided by the generator it is given."""
+"""Data augmentation: transforms of samples, deterministic given the random generator."""

@@ -1,4 +1,4 @@
-"""A transform of Albumentations as one of ours; the library is not needed for anything else.
+"""Adapter for transforms of Albumentations, which is an optional dependency.
 
 Dimensions: N objects, P keypoints.
 """
@@ -18,13 +18,13 @@ from boxwright.data.augmentation.functional.pixels import as_levels
 from boxwright.data.augmentation.global_random import seeded
 from boxwright.types import Sample
 
-# What a pipeline's BboxParams say about which boxes stay.
+# Settings of a pipeline's BboxParams that decide which boxes stay.
 _FILTERS = ("min_area", "min_visibility", "min_width", "min_height", "max_accept_ratio")
 
 
 def is_of_albumentations(transform: object) -> bool:
-    """Return whether something is a transform or a pipeline of Albumentations."""
-    library = sys.modules.get("albumentations")  # who has one has imported it
+    """Return whether an object is a transform or a pipeline of Albumentations."""
+    library = sys.modules.get("albumentations")  # a transform implies that it is imported
     return library is not None and isinstance(transform, library.BasicTransform | library.BaseCompose)
 
 
@@ -32,20 +32,20 @@ def is_of_albumentations(transform: object) -> bool:
 class AlbumentationsTransform:
     """Apply a transform of Albumentations to image, boxes, masks and keypoints together.
 
-    Which boxes stay is as the pipeline's own `BboxParams` say; their format and fields are set here. Boxes are clipped
-    to the image, those without area are dropped, keypoints outside are hidden. Pixels become uint8.
+    The pipeline's own `BboxParams` decide which boxes stay; their format and fields are set here. Boxes are clipped to
+    the image, those without area are dropped, keypoints outside are hidden. Pixels become uint8.
 
     Attributes:
-        pipeline: As `albumentations_transform` makes it; it is seeded by the sample's generator.
+        pipeline: From `albumentations_transform`; seeded by the sample's generator.
     """
 
     pipeline: Any
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
-        """Return a new sample; a `DataError` where its image is no longer one of 0..255."""
+        """Return a new sample; a `DataError` if its image is no longer uint8."""
         height, width = sample.image.shape[:2]
         clipped = np.clip(sample.boxes, 0, [width, height, width, height])
-        # The library refuses boxes without area; training leaves them out.
+        # The library rejects boxes without area; training drops them anyway.
         sample = sample.keep(np.flatnonzero((clipped[:, 2:] > clipped[:, :2]).all(1)))
         given: dict[str, Any] = {
             "image": as_levels(sample.image),
@@ -64,13 +64,13 @@ class AlbumentationsTransform:
 
 
 def albumentations_transform(transform: Any) -> AlbumentationsTransform:
-    """Return a transform of ours that does what one of theirs does to boxes, masks and keypoints too."""
+    """Return a transform that applies one of Albumentations, including to boxes, masks and keypoints."""
     import albumentations  # type: ignore[import-untyped]  # it has no py.typed
 
     own = getattr(transform, "processors", {}).get("bboxes")
     filters = {name: getattr(own.params, name) for name in _FILTERS if own is not None and hasattr(own.params, name)}
     whole = isinstance(transform, albumentations.Compose)
-    with warnings.catch_warnings():  # that a pipeline leaves boxes where they are is no mistake
+    with warnings.catch_warnings():  # a pipeline may leave boxes alone
         warnings.filterwarnings("ignore", message="Got processor for")
         pipeline = albumentations.Compose(
             transform.transforms if whole else [transform],
@@ -85,8 +85,8 @@ def _sample(before: Sample, done: dict[str, Any]) -> Sample:
     image = np.ascontiguousarray(done["image"])
     if image.dtype != np.uint8:
         raise DataError(
-            f"user_augmentation: images became {image.dtype}; leave them uint8, of 0 to 255 (no ToFloat, no Normalize: "
-            "the network's own scaling follows)"
+            f"user_augmentation: images became {image.dtype}; they must stay uint8, 0 to 255 (no ToFloat, no "
+            "Normalize: the network scales its input itself)"
         )
     rows = np.asarray(done["rows"], np.int64)
     boxes = np.asarray(done["bboxes"], np.float32).reshape(-1, 4)

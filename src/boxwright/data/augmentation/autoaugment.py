@@ -1,7 +1,7 @@
-"""AutoAugment for detection: policies that were learnt (Zoph et al., 2019), as TF has them.
+"""AutoAugment for detection: learned policies (Zoph et al., 2019), as in TF.
 
-A policy is several sub-policies, of which one is taken for each image: its operations follow one another, each
-with its probability and its strength, 0 to 10.
+A policy is a list of sub-policies, one of which is drawn for each image: a sequence of operations, each with a
+probability and a strength of 0 to 10.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from boxwright.data.augmentation.functional.pixels import as_levels
 from boxwright.types import Sample
 
 _STRONGEST = 10
-# How TF's policies scale strengths (`distort_image_with_autoaugment`).
+# Scales of strengths in TF's policies (`distort_image_with_autoaugment`).
 _CUTOUT, _BOX_CUTOUT, _BOX_CUTOUT_SHARE = 100, 50, 0.75
 _SHIFT, _BOX_SHIFT = 250, 120
 _DEGREES, _SHEAR = 30.0, 0.3
-# Boxes near each other would be changed too often: their own operations come a third as often.
+# TF divides the probability of operations on boxes by three.
 _RARER = 3
 Levels = NDArray[np.uint8]
 Change = Callable[[Sample, float, np.random.Generator], Sample]
@@ -31,13 +31,13 @@ Patch = Callable[[Levels, float, np.random.Generator], Levels]
 
 @dataclass(frozen=True)
 class Kind:
-    """An operation that policies name.
+    """An operation that policies name; either `image` or `patch` is set.
 
     Attributes:
-        argument: What a strength of 0 to 1 stands for.
+        argument: Maps a strength of 0 to 1 to the operation's argument.
         signed: Whether the argument is negated half of the time.
-        image: What it does to a sample; or
-        patch: what it does to the pixels in each box, which is decided for each.
+        image: Changes a sample.
+        patch: Changes the pixels in each box, drawn for each box.
     """
 
     argument: Callable[[float], float]
@@ -48,13 +48,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Operation:
-    """An operation in a sub-policy.
-
-    Attributes:
-        name: One of `OPERATIONS`.
-        probability: How often.
-        level: How strongly, 0 to 10.
-    """
+    """An operation in a sub-policy; `name` is a key of `OPERATIONS`, `level` its strength from 0 to 10."""
 
     name: str
     probability: float
@@ -63,11 +57,7 @@ class Operation:
 
 @dataclass(frozen=True)
 class AutoAugment:
-    """Apply one of several sub-policies.
-
-    Attributes:
-        policy: The sub-policies.
-    """
+    """Apply one of several sub-policies."""
 
     policy: Sequence[Sequence[Operation]]
 
@@ -118,29 +108,29 @@ def cutout(image: Levels, half: float, rng: np.random.Generator) -> Levels:
 def _cut_out(
     image: Levels, window: tuple[int, int, int, int], half: tuple[int, int], fill: Any, rng: np.random.Generator
 ) -> Levels:
-    """Fill a rectangle whose centre lies in a window (y_min, x_min, y_max, x_max)."""
-    centre = [int(rng.integers(low, high)) for low, high in zip(window[:2], window[2:], strict=True)]
-    rows, columns = (slice(max(c - h, 0), max(c + h, 0)) for c, h in zip(centre, half, strict=True))
+    """Fill a rectangle whose center lies in a window (y_min, x_min, y_max, x_max)."""
+    center = [int(rng.integers(low, high)) for low, high in zip(window[:2], window[2:], strict=True)]
+    rows, columns = (slice(max(c - h, 0), max(c + h, 0)) for c, h in zip(center, half, strict=True))
     image = image.copy()
     image[rows, columns] = fill
     return image
 
 
 def gray_fill(content: Levels) -> int:
-    """Return what all of TF's policies fill rectangles with."""
+    """Return the fill of all of TF's policies."""
     del content
     return warp.FILL
 
 
 def mean_fill(content: Levels) -> Levels:
-    """Return the mean of what a rectangle hides, fractions cut off."""
+    """Return the mean of the pixels that a rectangle hides, truncated."""
     return np.asarray(content.mean((0, 1)), np.uint8)
 
 
 def cutout_in_a_box(
     sample: Sample, share: float, rng: np.random.Generator, fill: Callable[[Levels], Any] = gray_fill
 ) -> Sample:
-    """Return a sample with a rectangle filled in one of its boxes, of a share of the box's sides."""
+    """Return a sample with a rectangle filled in one of its boxes, its sides a share of the box's."""
     if not len(sample.boxes):
         return sample
     box = np.trunc(sample.boxes[int(rng.integers(0, len(sample.boxes)))]).astype(np.int64).tolist()
@@ -172,7 +162,7 @@ def _blending(share: float) -> float:
 
 
 def _pixels(change: Callable[[Levels, float], Levels]) -> Change:
-    """Make a change of pixels one of a sample."""
+    """Turn a change of pixels into one of a sample."""
     return lambda sample, argument, _: replace(sample, image=change(sample.image, argument))
 
 
@@ -224,7 +214,7 @@ OPERATIONS: dict[str, Kind] = {
 
 
 def _parse(text: str) -> tuple[tuple[Operation, ...], ...]:
-    """Read a policy: a line a sub-policy, operations as name, probability, level."""
+    """Parse a policy: one sub-policy per line, operations as name, probability, level."""
     lines = [line.split() for line in text.strip().splitlines()]
     return tuple(
         tuple(Operation(line[i], float(line[i + 1]), float(line[i + 2])) for i in range(0, len(line), 3))

@@ -1,7 +1,7 @@
 """The augmentation of Caffe's SSD and RefineDet, step by step (SSD, section 3.2 and its released code).
 
-In order: `CaffeDistort`, `RandomExpand`, `OverlapCrop`, `RandomInterpolationResize`, a horizontal flip. Pixels are
-8 bits between all changes, as there; OpenCV computes them, as there.
+In order: `CaffeDistort`, `RandomExpand`, `OverlapCrop`, `RandomInterpolationResize`, a horizontal flip. As in Caffe,
+OpenCV computes all steps, and pixels are rounded to 8 bits between them.
 
 Dimensions: H W image, N boxes.
 """
@@ -28,14 +28,14 @@ _Pixels = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class CaffeDistort:
-    """Change brightness, contrast, saturation and hue, each perhaps; contrast comes second or last.
+    """Change brightness, contrast, saturation and hue, each at random; contrast comes second or last.
 
     Attributes:
-        probability: How often each of the four is changed.
-        brightness: The most that is added to or taken from every level.
-        contrast: (least, most) factor of every level.
-        saturation: (least, most) factor of the saturation, in 8 bits.
-        hue: The most that is added to or taken from the hue, in half degrees; below 0 it stays 0.
+        probability: The probability of each of the four.
+        brightness: The maximum that is added to or subtracted from every level.
+        contrast: (min, max) factor of every level.
+        saturation: (min, max) factor of the saturation, in 8 bits.
+        hue: The maximum that is added to or subtracted from the hue, in units of 2°; the result is clipped at 0.
     """
 
     probability: float = 0.5
@@ -71,40 +71,39 @@ class CaffeDistort:
 
 @dataclass(frozen=True)
 class RandomExpand:
-    """Place the image somewhere on a larger canvas of one colour, perhaps: objects become small.
+    """Place the image at random on a larger canvas of one color, which makes objects smaller.
 
     Attributes:
-        probability: How often.
-        max_ratio: The most by which both sides grow.
-        colour: Of the canvas, red, green and blue in 0..255.
+        max_ratio: The maximum factor of both sides.
+        color: Of the canvas, red, green and blue in 0..255.
     """
 
     probability: float = 0.5
     max_ratio: float = 4.0
-    colour: tuple[int, int, int] = (123, 117, 104)
+    color: tuple[int, int, int] = (123, 117, 104)
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
-        """Return the sample, expanded or as it was."""
+        """Return the sample, expanded or unchanged."""
         if rng.random() >= self.probability or self.max_ratio - 1 < 0.01:
             return sample
         ratio = rng.uniform(1, self.max_ratio)
         height, width = sample.image.shape[:2]
         tall, wide = int(height * ratio), int(width * ratio)
         top, left = math.floor(rng.uniform(0, tall - height)), math.floor(rng.uniform(0, wide - width))
-        return pad(sample, canvas_of((tall, wide), self.colour, sample.image), (left, top))
+        return pad(sample, canvas_of((tall, wide), self.color, sample.image), (left, top))
 
 
 @dataclass(frozen=True)
 class OverlapCrop:
     """Crop to one of several windows, each of which overlaps some object enough.
 
-    One window is sought for each overlap, in 50 trials; the whole image is one more. Each of those
-    found is as likely. Objects stay whose centre lies inside; they are cut at its border.
+    One window is searched for each overlap, in 50 trials; the whole image is one more. One of the windows is drawn
+    uniformly. Objects whose center lies inside stay, clipped to it.
 
     Attributes:
-        min_overlaps: Least intersections over union with some object, one a window; 0 asks for nothing.
-        scales: (least, most) of the window, in units of the image.
-        aspect_ratios: (least, most) width over height in those units.
+        min_overlaps: Minimum intersection over union with some object, one per window; 0 for any window.
+        scales: (min, max) scale of the window, in units of the image.
+        aspect_ratios: (min, max) width over height in those units.
     """
 
     min_overlaps: tuple[float, ...] = (0.1, 0.3, 0.5, 0.7, 0.9, 0.0)
@@ -112,7 +111,7 @@ class OverlapCrop:
     aspect_ratios: tuple[float, float] = (0.5, 2.0)
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
-        """Return the sample, cropped or whole; whole where it has no objects."""
+        """Return the sample, cropped or whole; whole if it has no objects."""
         if not len(sample.boxes):
             return sample
         height, width = sample.image.shape[:2]
@@ -135,7 +134,7 @@ class OverlapCrop:
 
 
 def _overlaps(boxes: NDArray[np.float32], windows: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Compute the intersection over union of windows [..., 4] with each box [N, 4], [..., N]."""
+    """Return the intersection over union of windows [..., 4] with each box [N, 4], [..., N]."""
     windows = windows[..., None, :]
     sides = np.minimum(boxes[:, 2:], windows[..., 2:]) - np.maximum(boxes[:, :2], windows[..., :2])
     inside = np.clip(sides, 0, None).prod(-1)
@@ -144,15 +143,15 @@ def _overlaps(boxes: NDArray[np.float32], windows: NDArray[np.float32]) -> NDArr
 
 
 def _cut(sample: Sample, boxes: NDArray[np.float32], window: NDArray[np.float32]) -> Sample:
-    """Cut a window out, both in units of the image; its pixels are whole ones, its boxes are not moved for that."""
+    """Crop to a window in units of the image; its pixels are rounded to whole ones, its boxes are not."""
     height, width = sample.image.shape[:2]
     x, y = int(window[0] * width), int(window[1] * height)
     columns = max(int((window[2] - window[0]) * width), 1)
     rows = max(int((window[3] - window[1]) * height), 1)
-    centres = (boxes[:, :2] + boxes[:, 2:]) / 2
-    kept = sample.keep(np.asarray(((centres >= window[:2]) & (centres <= window[2:])).all(1)))
+    centers = (boxes[:, :2] + boxes[:, 2:]) / 2
+    kept = sample.keep(np.asarray(((centers >= window[:2]) & (centers <= window[2:])).all(1)))
     image = np.ascontiguousarray(sample.image[y : y + rows, x : x + columns])
-    # From pixels of the image to units of the window, to pixels of what was cut out.
+    # From pixels of the image to units of the window, to pixels of the crop.
     scale = np.array([columns, rows], np.float32) / ((window[2:] - window[:2]) * [width, height])
     moved = place(
         kept,
@@ -168,11 +167,7 @@ def _cut(sample: Sample, boxes: NDArray[np.float32], window: NDArray[np.float32]
 
 @dataclass(frozen=True)
 class RandomInterpolationResize:
-    """Bring the image to size by one of five interpolations: linear, area, nearest, cubic, Lanczos over 8×8.
-
-    Attributes:
-        size: (height, width) to bring it to; the aspect ratio is not kept.
-    """
+    """Resize to (height, width) with a random interpolation: linear, area, nearest, cubic, or Lanczos over 8×8."""
 
     size: tuple[int, int]
 

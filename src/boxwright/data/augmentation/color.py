@@ -1,4 +1,4 @@
-"""Changes of colour."""
+"""Color transforms."""
 
 from __future__ import annotations
 
@@ -25,11 +25,7 @@ from boxwright.types import Sample
 
 @dataclass(frozen=True)
 class RandomBrightness:
-    """Add the same amount to every pixel.
-
-    Attributes:
-        max_delta: The most, in shares of the full range.
-    """
+    """Add the same random amount, at most `max_delta` of the full range, to every pixel."""
 
     max_delta: float = 0.2
 
@@ -41,12 +37,7 @@ class RandomBrightness:
 
 @dataclass(frozen=True)
 class RandomContrast:
-    """Stretch each channel about its mean.
-
-    Attributes:
-        low: The least factor.
-        high: The largest factor.
-    """
+    """Scale each channel about its mean by a random factor."""
 
     low: float = 0.8
     high: float = 1.25
@@ -58,12 +49,7 @@ class RandomContrast:
 
 @dataclass(frozen=True)
 class RandomSaturation:
-    """Multiply the saturation of HSV.
-
-    Attributes:
-        low: The least factor.
-        high: The largest factor.
-    """
+    """Multiply the saturation of HSV by a random factor."""
 
     low: float = 0.8
     high: float = 1.25
@@ -75,11 +61,7 @@ class RandomSaturation:
 
 @dataclass(frozen=True)
 class RandomHue:
-    """Turn the hue of HSV.
-
-    Attributes:
-        max_delta: The most, in shares of the full circle.
-    """
+    """Rotate the hue of HSV by at most `max_delta` of the full circle."""
 
     max_delta: float = 0.02
 
@@ -90,7 +72,7 @@ class RandomHue:
 
 @dataclass(frozen=True)
 class DistortColor:
-    """Brightness, saturation, hue and contrast, in one of two orders (TF's `random_distort_color`).
+    """Change brightness, saturation, hue and contrast, in one of two orders (TF's `random_distort_color`).
 
     Attributes:
         ordering: 0 for brightness, saturation, hue, contrast; 1 for brightness, contrast, saturation, hue.
@@ -103,7 +85,7 @@ class DistortColor:
         brightness, saturation = RandomBrightness(32 / 255), RandomSaturation(0.5, 1.5)
         hue, contrast = RandomHue(0.2), RandomContrast(0.5, 1.5)
         orders = ((brightness, saturation, hue, contrast), (brightness, contrast, saturation, hue))
-        # Rounded after each, levels would end up to three from TF's.
+        # With rounding after each step, levels would differ from TF's by up to three.
         changed = replace(sample, image=as_float(sample.image))
         for transform in orders[self.ordering]:
             changed = transform(changed, rng)
@@ -112,7 +94,7 @@ class DistortColor:
 
 @dataclass(frozen=True)
 class Gray:
-    """Make the image gray; it keeps three channels."""
+    """Convert the image to gray with three channels."""
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
         """Return a new sample."""
@@ -122,11 +104,7 @@ class Gray:
 
 @dataclass(frozen=True)
 class RandomGray:
-    """Make the image gray, sometimes.
-
-    Attributes:
-        probability: How often.
-    """
+    """Convert the image to gray with a probability."""
 
     probability: float = 0.1
 
@@ -137,12 +115,7 @@ class RandomGray:
 
 @dataclass(frozen=True)
 class RandomPixelScale:
-    """Multiply each value of each pixel with a factor of its own.
-
-    Attributes:
-        low: The least factor.
-        high: The largest factor.
-    """
+    """Multiply each value of each pixel by its own random factor."""
 
     low: float = 0.9
     high: float = 1.1
@@ -155,12 +128,7 @@ class RandomPixelScale:
 
 @dataclass(frozen=True)
 class AdjustGamma:
-    """Correct the gamma of every image alike.
-
-    Attributes:
-        gamma: The exponent.
-        gain: What the result is multiplied with.
-    """
+    """Apply gamma correction with a fixed exponent; `gain` multiplies the result."""
 
     gamma: float = 1.0
     gain: float = 1.0
@@ -173,12 +141,7 @@ class AdjustGamma:
 
 @dataclass(frozen=True)
 class MapRange:
-    """Map levels from one range to another (TF's `normalize_image`).
-
-    Attributes:
-        source: (least, most) that becomes
-        target: (least, most).
-    """
+    """Map levels linearly so that range `source` becomes `target` (TF's `normalize_image`)."""
 
     source: tuple[float, float]
     target: tuple[float, float]
@@ -191,22 +154,15 @@ class MapRange:
 
 @dataclass(frozen=True)
 class SubtractChannelMean:
-    """Subtract a number from each channel.
-
-    Attributes:
-        means: One a channel.
-    """
+    """Subtract one mean from each channel."""
 
     means: Sequence[float]
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
-        """Subtract.
-
-        Returns:
-            A new sample, whose pixels are float32.
+        """Return a new sample, whose pixels are float32.
 
         Raises:
-            DataError: Where the image has another number of channels.
+            DataError: If the image has another number of channels.
         """
         del rng
         if sample.image.shape[2] != len(self.means):

@@ -21,15 +21,14 @@ from boxwright.types import Sample
 
 @dataclass(frozen=True)
 class CopyPaste:
-    """Paste some objects of another image where they were in it (Ghiasi et al., 2021).
+    """Paste some objects of another image at their original positions (Ghiasi et al., 2021).
 
-    By their masks, and what lies under them loses that part of its own mask and box; where the data have no masks, by
-    their boxes. What the paper does before it, to both images, are the steps that stand before this one.
+    Objects are pasted by their masks, and objects below lose the hidden part of mask and box; data without masks are
+    pasted by boxes. The paper's transforms of both images are separate steps before this one.
 
     Attributes:
-        others: Where the other image comes from.
-        probability: How often.
-        max_objects: The most that are pasted; 0 for all there are.
+        others: The source of the other image.
+        max_objects: The maximum number of pasted objects; 0 for no limit.
         min_visible: The share of an object that must stay visible for it to stay.
     """
 
@@ -39,7 +38,7 @@ class CopyPaste:
     min_visible: float = 0.2
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
-        """Return the sample with objects of another, or as it was."""
+        """Return the sample with pasted objects, or unchanged."""
         if rng.random() >= self.probability:
             return sample
         pasted = self._objects(self.others(rng), sample, rng)
@@ -62,7 +61,7 @@ class CopyPaste:
         return pad(picked, np.zeros((height, width, other.image.shape[2]), other.image.dtype), (0, 0))
 
     def _behind(self, sample: Sample, hidden: NDArray[np.bool_]) -> Sample:
-        """Return the objects of a sample, part of which is hidden."""
+        """Return the sample's objects after parts of them were hidden."""
         if not len(sample.boxes):
             return sample
         changed: dict[str, Any] = {}
@@ -73,7 +72,7 @@ class CopyPaste:
             masks = sample.masks * ~hidden
             after = masks.sum((1, 2), dtype=np.int64)
             visible = np.divide(after, before, out=np.zeros(len(before)), where=before > 0)
-            # Where nothing is hidden the box stays as it was annotated, which need not be its mask's.
+            # Unhidden objects keep their annotated box, which may differ from the mask's.
             boxes = np.where((visible < 1)[:, None], mask_boxes(masks), sample.boxes)
             changed = {"masks": masks, "boxes": boxes, "areas": (sample.areas * visible).astype(np.float32)}
         if sample.keypoints is not None:
@@ -83,7 +82,7 @@ class CopyPaste:
 
 
 def _fitted(seen: Sample, whole: Sample) -> Sample:
-    """Return the objects of a crop of which a mask is seen; where the crop cut it, boxes and areas are the mask's."""
+    """Return a crop's objects with visible masks; those that were cut get boxes and areas of their masks."""
     if seen.masks is None or whole.masks is None:
         return seen
     after, before = (masks.sum((1, 2), dtype=np.int64) for masks in (seen.masks, whole.masks))
@@ -94,7 +93,7 @@ def _fitted(seen: Sample, whole: Sample) -> Sample:
 
 
 def _hide(points: NDArray[np.float32], hidden: NDArray[np.bool_]) -> NDArray[np.float32]:
-    """Return points [N, P, 3] of which those that are covered are not visible."""
+    """Return points [N, P, 3] with the covered ones invisible."""
     height, width = hidden.shape
     known = np.nan_to_num(points[..., :2])
     columns = np.clip(known[..., 0], 0, width - 1).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Damage to pixels: black patches, noise, compression."""
+"""Pixel corruption: black patches, noise, compression."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from boxwright.types import Sample
 
 @dataclass(frozen=True)
 class RandomBlackPatches:
-    """Blacken squares.
+    """Blacken random squares.
 
     Attributes:
-        tries: How many squares there can be.
-        probability: How often each is there.
-        side: Of a square, in units of the shorter side of the image.
+        tries: The maximum number of squares.
+        probability: The probability of each.
+        side: Side of a square, in units of the shorter side of the image.
     """
 
     tries: int = 10
@@ -43,9 +43,9 @@ class RandomPatchGaussian:
     """Add noise to a square of the image (Lopes et al., 2019, "Patch Gaussian").
 
     Attributes:
-        sides: (least, most) side of the square in pixels; the most is not quite reached.
-        deviations: (least, most) standard deviation, in units of the full range.
-        keep_probability: How often the image stays as it is.
+        sides: (min, max) side of the square in pixels, max excluded.
+        deviations: (min, max) standard deviation, in units of the full range.
+        keep_probability: The probability that the image stays unchanged.
     """
 
     sides: tuple[int, int] = (1, 250)
@@ -72,8 +72,8 @@ class RandomJpegQuality:
     """Compress the image as JPEG, and decompress it.
 
     Attributes:
-        qualities: (least, most) in 0..100; the most is not quite reached.
-        keep_probability: How often the image stays as it is.
+        qualities: (min, max) in 0..100, max excluded.
+        keep_probability: The probability that the image stays unchanged.
     """
 
     qualities: tuple[int, int] = (0, 100)

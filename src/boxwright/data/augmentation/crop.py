@@ -15,7 +15,7 @@ from boxwright.data.augmentation.functional.geometry import Window, cut, pad
 from boxwright.types import Sample
 
 _ATTEMPTS = 100
-# Of the sampler that TF crops with: windows are one pixel wider than they may be only by rounding.
+# From TF's sampler of crops, where it absorbs rounding errors of window sizes.
 _EPSILON = 1e-7
 
 
@@ -23,17 +23,16 @@ _EPSILON = 1e-7
 class RandomCrop:
     """Crop a window of random size and shape (TF's `random_crop_image`).
 
-    Up to 100 windows are drawn; the first that covers `min_object_covered` of at least one box is
-    taken, else the whole image. Boxes that lie outside, or of which less than `overlap_threshold`
-    lies inside, are dropped.
+    Up to 100 windows are drawn; the first that covers `min_object_covered` of at least one box is used, otherwise the
+    whole image. Boxes outside, or of which less than `overlap_threshold` lies inside, are dropped.
 
     Attributes:
         min_object_covered: The share of some box that must lie inside.
-        aspect_ratios: (least, most) width over height.
-        areas: (least, most) share of the image's area.
+        aspect_ratios: (min, max) width over height.
+        areas: (min, max) share of the image's area.
         overlap_threshold: The share of a box that must lie inside for it to stay.
         clip_boxes: Whether the boxes that stay are clipped to the window.
-        keep_probability: How often the image stays whole.
+        keep_probability: The probability that the image stays whole.
     """
 
     min_object_covered: float = 1.0
@@ -50,7 +49,7 @@ class RandomCrop:
         height, width = sample.image.shape[:2]
         whole = (0, 0, width, height)
         objects = np.clip(sample.boxes, 0, whole[2:] * 2).astype(np.int64)
-        if not len(objects):  # TF then takes the whole image as the one object
+        if not len(objects):  # TF then treats the whole image as an object
             objects = np.array([whole])
         for _ in range(_ATTEMPTS):
             window = self._draw(height, width, rng)
@@ -63,7 +62,7 @@ class RandomCrop:
         )
 
     def _draw(self, height: int, width: int, rng: np.random.Generator) -> Window | None:
-        """Draw a window as TF's `sample_distorted_bounding_box` does: it never quite reaches the lower right."""
+        """Draw a window as TF's `sample_distorted_bounding_box`: it never reaches the lower right border."""
         ratio = rng.uniform(*self.aspect_ratios)
         least, most = (share * height * width for share in self.areas)
         shortest, tallest = round(math.sqrt(least / ratio)), round(math.sqrt(most / ratio))
@@ -86,7 +85,7 @@ class RandomCrop:
         return x, y, x + wide, y + tall
 
     def _covers(self, window: Window, objects: NDArray[np.int64]) -> bool:
-        """Tell whether a window covers enough of some object of at least a pixel."""
+        """Return whether a window covers enough of some object of at least a pixel."""
         low, high = np.maximum(objects[:, :2], window[:2]), np.minimum(objects[:, 2:], window[2:])
         inside = np.clip(high - low, 0, None).prod(1)
         areas = np.clip(objects[:, 2:] - objects[:, :2], 0, None).prod(1)
@@ -94,7 +93,7 @@ class RandomCrop:
         return bool((shares >= np.float32(self.min_object_covered)).any())
 
 
-# SSD's own crops (SSD, section 2.2, "Data augmentation"), as TF has them when none are listed.
+# SSD's own crops (SSD, section 2.2, "Data augmentation"), which are TF's default.
 SSD_CROPS = tuple(
     RandomCrop(share, (0.5, 2.0), (0.1, 1.0), share, clip_boxes=True, keep_probability=0.15)
     for share in (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
@@ -103,7 +102,7 @@ SSD_CROPS = tuple(
 
 @dataclass(frozen=True)
 class RandomCropToAspectRatio:
-    """Crop the largest window of a shape, somewhere.
+    """Crop the largest window of an aspect ratio, at a random position.
 
     Attributes:
         aspect_ratio: Width over height.
@@ -130,12 +129,12 @@ class RandomCropToAspectRatio:
 
 @dataclass(frozen=True)
 class RandomSquareCrop:
-    """Crop a square about a random centre, padded with black where it leaves the image (CenterNet's).
+    """Crop a square about a random center, padded with black outside the image (CenterNet's).
 
     Attributes:
-        max_border: How far from the image's border centres stay; halved until it fits.
-        scales: (least, most) side in units of the longer side of the image.
-        count: How many scales there are, evenly spaced.
+        max_border: The distance of centers from the image's border; halved until it fits.
+        scales: (min, max) side in units of the longer side of the image.
+        count: The number of evenly spaced scales.
     """
 
     max_border: int = 128
@@ -143,14 +142,14 @@ class RandomSquareCrop:
     count: int = 8
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
-        """Return the sample, cropped; boxes are clipped, those wholly outside are dropped."""
+        """Return the cropped sample; boxes are clipped, those entirely outside are dropped."""
         height, width = sample.image.shape[:2]
         least, most = (np.float32(scale) for scale in self.scales)
-        # In float32, as sides are cut to whole pixels.
+        # In float32 like TF, as sides are truncated to whole pixels.
         scale = least + (most - least) / np.float32(max(self.count - 1, 1)) * np.float32(rng.integers(0, self.count))
         side = max(int(scale * np.float32(max(height, width))), 2)
-        top, left = (self._centre(length, rng) - side // 2 for length in (height, width))
-        # TF leaves out the last row and column of the image, and of an odd square.
+        top, left = (self._center(length, rng) - side // 2 for length in (height, width))
+        # TF drops the last row and column of the image, and of an odd square.
         right, bottom = min(left + side // 2 * 2, width - 1), min(top + side // 2 * 2, height - 1)
         window = (max(left, 0), max(top, 0), max(right, left, 0), max(bottom, top, 0))
         frame = (left, top, left + side, top + side)
@@ -159,14 +158,14 @@ class RandomSquareCrop:
         placed = pad(inside, canvas, (window[0] - left, window[1] - top))
         return replace(placed, boxes=np.clip(placed.boxes, 0, np.float32(side)))
 
-    def _centre(self, side: int, rng: np.random.Generator) -> int:
+    def _center(self, side: int, rng: np.random.Generator) -> int:
         halvings = math.ceil(math.log2(max(2 * self.max_border / side, 1)))
         border = self.max_border >> halvings
         return int(rng.integers(border, side - border + 1))
 
 
 def crop(sample: Sample, window: Window, kept: NDArray[np.bool_], *, clip_boxes: bool) -> Sample:
-    """Cut a window out of a sample.
+    """Return a window of a sample.
 
     Args:
         window: x_min, y_min, x_max, y_max in pixels, inside the image.
@@ -182,18 +181,18 @@ def crop(sample: Sample, window: Window, kept: NDArray[np.bool_], *, clip_boxes:
 
 
 def touching(boxes: NDArray[np.float32], window: Window) -> NDArray[np.bool_]:
-    """Return which boxes [N, 4] are not wholly outside a window."""
+    """Return which boxes [N, 4] are not entirely outside a window."""
     return np.asarray(((boxes[:, :2] < window[2:]) & (boxes[:, 2:] > window[:2])).all(1))
 
 
 def overlapping(boxes: NDArray[np.float32], window: Window, threshold: float) -> NDArray[np.bool_]:
-    """Return which boxes [N, 4] lie in a window with more than nothing, and at least a share of their area."""
+    """Return which boxes [N, 4] have a positive share of at least `threshold` of their area in a window."""
     share = _share_inside(boxes, window)
     return np.asarray((share > 0) & (share >= np.float32(threshold)))
 
 
 def _share_inside(boxes: NDArray[np.float32], window: Window) -> NDArray[np.float32]:
-    """Compute the share of each box's area that lies in a window; 0 for a box without area."""
+    """Return the share of each box's area that lies in a window; 0 for a box without area."""
     edges = np.array(window, np.float32)
     low, high = np.maximum(boxes[:, :2], edges[:2]), np.minimum(boxes[:, 2:], edges[2:])
     inside = np.clip(high - low, 0, None).prod(1)

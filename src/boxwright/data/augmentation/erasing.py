@@ -1,4 +1,4 @@
-"""Random erasing: noise over a part of each object."""
+"""Random erasing: noise over part of each object."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from boxwright.types import Sample
 
 @dataclass(frozen=True)
 class RandomErasing:
-    """Fill a rectangle in each object with noise, sometimes (Zhong et al., 2020, section 3.3, "object-aware").
+    """Fill a rectangle in each object with noise, at random (Zhong et al., 2020, section 3.3, "object-aware").
 
-    A rectangle that is longer than the box is cut at its sides; the paper draws again until one fits. Boxes and masks
-    stay: the object is there, only hidden.
+    A rectangle that is longer than the box is clipped to it; the paper draws again until one fits. Boxes and masks
+    stay: the object is still there, only occluded.
 
     Attributes:
-        probability: How often, for each object.
-        areas: (least, most) area, as a share of the box's.
-        min_aspect_ratio: Least height over width; the largest is its inverse.
+        probability: The probability for each object.
+        areas: (min, max) area, as a share of the box's.
+        min_aspect_ratio: Minimum height over width; the maximum is its inverse.
     """
 
     probability: float = 0.5

@@ -19,8 +19,7 @@ class RandomHorizontalFlip:
     """Mirror left and right.
 
     Attributes:
-        probability: How often.
-        keypoint_permutation: Which keypoint each becomes (left eye ↔ right eye); empty for none.
+        keypoint_permutation: The new index of each keypoint (left eye ↔ right eye); empty for none.
     """
 
     probability: float = 0.5
@@ -33,12 +32,7 @@ class RandomHorizontalFlip:
 
 @dataclass(frozen=True)
 class RandomVerticalFlip:
-    """Mirror up and down.
-
-    Attributes:
-        probability: How often.
-        keypoint_permutation: Which keypoint each becomes; empty for none.
-    """
+    """Mirror up and down; `keypoint_permutation` as for `RandomHorizontalFlip`."""
 
     probability: float = 0.5
     keypoint_permutation: Sequence[int] = ()
@@ -50,16 +44,11 @@ class RandomVerticalFlip:
 
 @dataclass(frozen=True)
 class RandomRotation90:
-    """Turn a quarter, counter-clockwise.
-
-    Attributes:
-        probability: How often.
-        keypoint_permutation: Which keypoint each becomes; empty for none.
-    """
+    """Rotate by 90° counterclockwise; `keypoint_permutation` as for `RandomHorizontalFlip`."""
 
     probability: float = 0.5
     keypoint_permutation: Sequence[int] = ()
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
-        """Return the sample, turned or not."""
+        """Return the sample, rotated or not."""
         return quarter_turn(sample, self.keypoint_permutation) if rng.random() < self.probability else sample

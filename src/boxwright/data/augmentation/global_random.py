@@ -1,4 +1,4 @@
-"""Libraries that draw from generators of the whole process, made repeatable."""
+"""Reproducibility for libraries that draw from global generators."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import torch
 
 @contextmanager
 def seeded(rng: np.random.Generator) -> Iterator[int]:
-    """Seed the generators of Python, NumPy and PyTorch (on the CPU) for a while.
+    """Seed the global generators of Python, NumPy and PyTorch (on the CPU), and restore them at the end.
 
     Yields:
-        The seed, for generators of the library's own; afterwards all three are as they were.
+        The seed, for generators of the library's own.
     """
     seed = int(rng.integers(0, 2**32))
     before = random.getstate(), np.random.get_state(), torch.get_rng_state()

@@ -1,4 +1,4 @@
-"""Changes of what is known of objects: boxes that wander, classes that are merged or left out.
+"""Changes to annotations: boxes that jitter, classes that are merged or dropped.
 
 Dimensions: N objects.
 """
@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from boxwright.types import Sample
 
-# How far each edge moves outward, as y_min, x_min, y_max, x_max, in units of the box's own height and width, given
-# how far each can: [N, 4].
+# Given the room around each box, returns how far each edge moves outward: [N, 4] as y_min, x_min, y_max, x_max in units
+# of the box's own height and width.
 Jitter = Callable[[np.random.Generator, NDArray[Any], float], NDArray[Any]]
 
 
@@ -41,7 +41,7 @@ def _shrink_symmetric(rng: np.random.Generator, room: NDArray[Any], ratio: float
 
 
 def _grow_alike(rng: np.random.Generator, room: NDArray[Any], ratio: float) -> NDArray[Any]:
-    drawn = rng.uniform(0, ratio, (len(room), 2))[:, 0] / 2  # the second is drawn in vain
+    drawn = rng.uniform(0, ratio, (len(room), 2))[:, 0] / 2  # TF draws the second but does not use it
     return np.repeat(np.minimum(drawn, room.min(1))[:, None], 4, axis=1)
 
 
@@ -67,8 +67,8 @@ class JitterBoxes:
     """Move the edges of each box; boxes stay in the image.
 
     Attributes:
-        jitter: How, one of `JITTERS`.
-        ratio: The largest share of its sides that a box gains or loses.
+        jitter: One of `JITTERS`.
+        ratio: The maximum share of its sides that a box gains or loses.
     """
 
     jitter: Jitter = _free
@@ -88,12 +88,7 @@ class JitterBoxes:
 
 @dataclass(frozen=True)
 class DropLabel:
-    """Forget objects of a class, each with a probability.
-
-    Attributes:
-        label: The class.
-        probability: How often.
-    """
+    """Drop objects of a class, each with a probability."""
 
     label: int
     probability: float = 1.0
@@ -106,12 +101,7 @@ class DropLabel:
 
 @dataclass(frozen=True)
 class RemapLabels:
-    """Count objects of some classes as of another.
-
-    Attributes:
-        originals: The classes.
-        label: What they become.
-    """
+    """Change the label of objects of some classes."""
 
     originals: tuple[int, ...]
     label: int
@@ -125,16 +115,12 @@ class RemapLabels:
 
 @dataclass(frozen=True)
 class ScoresFromLogits:
-    """Turn stored class logits into scores by a softmax.
-
-    Attributes:
-        temperature: What logits are divided by first.
-    """
+    """Turn stored class logits, divided by `temperature`, into scores by a softmax."""
 
     temperature: float = 1.0
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
-        """Return a sample with other class scores; the same where it has none."""
+        """Return the sample with scores; unchanged if it has no logits."""
         del rng
         if sample.class_scores is None or not sample.class_scores.size:
             return sample
@@ -144,6 +130,6 @@ class ScoresFromLogits:
 
 
 def as_it_is(sample: Sample, rng: np.random.Generator) -> Sample:
-    """Return the sample: boxes are in pixels always (TF's `scale_boxes_to_pixel_coordinates`)."""
+    """Return the sample: boxes are always in pixels (TF's `scale_boxes_to_pixel_coordinates`)."""
     del rng
     return sample

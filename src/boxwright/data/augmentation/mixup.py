@@ -15,14 +15,13 @@ from boxwright.types import Sample
 
 @dataclass(frozen=True)
 class MixUp:
-    """Blend another image in, upper left corner on upper left corner (Zhang et al., 2019, section 3.1).
+    """Blend in another image, aligned at the upper left corners (Zhang et al., 2019, section 3.1).
 
-    Neither image is resized: the result has the larger height and width. Objects of both stay; each counts in the
-    loss by its image's share.
+    Neither image is resized: the result has the larger height and width. Objects of both stay, weighted by their
+    image's share.
 
     Attributes:
-        others: Where the other image comes from.
-        probability: How often.
+        others: The source of the other image.
         alpha: The image's share is drawn from Beta(alpha, alpha).
     """
 
@@ -31,7 +30,7 @@ class MixUp:
     alpha: float = 1.5
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
-        """Return two samples as one, or the sample as it was."""
+        """Return the blend of two samples, or the sample unchanged."""
         if rng.random() >= self.probability:
             return sample
         share, other = float(rng.beta(self.alpha, self.alpha)), self.others(rng)

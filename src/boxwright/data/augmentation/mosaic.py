@@ -16,35 +16,34 @@ from boxwright.types import Sample
 
 @dataclass(frozen=True)
 class Mosaic:
-    """Put an image and three others around a random point, each with a corner on it (YOLOv4, section 3.3).
+    """Place an image and three others around a random point, each with a corner on it (YOLOv4, section 3.3).
 
     Attributes:
-        others: Where the three come from.
-        probability: How often.
+        others: The source of the other three.
         size: (height, width) of the result; None for the image's own.
-        centre: (least, most) place of the point, in units of the sides.
-        scales: (least, most) of each image's scale; 1 fits it into the whole result.
-        min_visible: The share of a box that must be seen for it to stay.
-        colour: Of what no image covers.
+        center: (min, max) position of the point, in units of the sides.
+        scales: (min, max) of each image's scale; 1 fits it into the whole result.
+        min_visible: The share of a box that must be visible for it to stay.
+        color: The fill between images.
     """
 
     others: Others
     probability: float = 1.0
     size: tuple[int, int] | None = None
-    centre: tuple[float, float] = (0.25, 0.75)
+    center: tuple[float, float] = (0.25, 0.75)
     scales: tuple[float, float] = (0.5, 1.0)
     min_visible: float = 0.2
-    colour: tuple[float, ...] = (114.0,)
+    color: tuple[float, ...] = (114.0,)
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
-        """Return four samples as one, or the sample as it was; boxes are clipped to what is seen."""
+        """Return four samples as one, or the sample unchanged; boxes are clipped to their visible part."""
         if rng.random() >= self.probability:
             return sample
         height, width = self.size or (sample.image.shape[0], sample.image.shape[1])
-        x, y = int(width * rng.uniform(*self.centre)), int(height * rng.uniform(*self.centre))
+        x, y = int(width * rng.uniform(*self.center)), int(height * rng.uniform(*self.center))
         four = [sample, *(self.others(rng) for _ in range(3))]
-        canvas = _canvas(four, (height, width), self.colour)
-        # Of each quadrant: its room, and whether it lies before the point, along x and y.
+        canvas = _canvas(four, (height, width), self.color)
+        # Of each quadrant: its size, and whether it lies before the point, along x and y.
         rooms = [(x, y, 1, 1), (width - x, y, 0, 1), (x, height - y, 1, 0), (width - x, height - y, 0, 0)]
         placed = []
         for one, (wide, tall, left, above) in zip(four, rooms, strict=True):
@@ -63,7 +62,7 @@ class Mosaic:
         far: tuple[int, int],
         rng: np.random.Generator,
     ) -> Sample:
-        """Return what is seen of one image; `far` says where its lower right end is kept, along y and x."""
+        """Return the visible part of one image; `far` says whether its lower right end is kept, along y and x."""
         scale = rng.uniform(*self.scales) * min(
             new / old for new, old in zip(size, sample.image.shape[:2], strict=True)
         )
@@ -75,7 +74,7 @@ class Mosaic:
         return crop(scaled, window, overlapping(scaled.boxes, window, self.min_visible), clip_boxes=True)
 
 
-def _canvas(samples: list[Sample], size: tuple[int, int], colour: tuple[float, ...]) -> Pixels:
-    """Return a canvas of a colour, of a type that holds all images."""
+def _canvas(samples: list[Sample], size: tuple[int, int], color: tuple[float, ...]) -> Pixels:
+    """Return a canvas of one color, with a data type for all images."""
     largest = max((sample.image for sample in samples), key=lambda image: image.dtype.itemsize)
-    return canvas_of(size, colour, largest)
+    return canvas_of(size, color, largest)

@@ -1,4 +1,4 @@
-"""Other samples of the same data, for the steps that mix several."""
+"""Other samples of the same data, for transforms that mix several."""
 
 from __future__ import annotations
 
@@ -23,24 +23,23 @@ class Others(Protocol):
 
 @dataclass(frozen=True)
 class DrawnOthers:
-    """Any sample of a data set, each as likely.
+    """Samples of a data set, drawn uniformly.
 
     Attributes:
-        dataset: The data.
-        before: What happens to a sample before it is mixed with another.
+        before: Applied to a sample before it is mixed.
     """
 
     dataset: Dataset
     before: Transform
 
     def __call__(self, rng: np.random.Generator) -> Sample:
-        """Return a sample; a `DataError` where it cannot be read, as for any other."""
+        """Return a sample; a `DataError` if it cannot be read."""
         return self.before(self.dataset[int(rng.integers(0, len(self.dataset)))], rng)
 
 
 @dataclass(frozen=True)
 class NoOthers:
-    """What a chain has that was built without the data, to be checked only."""
+    """The placeholder in chains that are built without data, for validation only."""
 
     def __call__(self, rng: np.random.Generator) -> Sample:
         """Raise a `ConfigError`."""

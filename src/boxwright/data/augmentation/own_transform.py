@@ -1,4 +1,4 @@
-"""A transform that a user wrote as one of ours."""
+"""Adapter for a transform that a user wrote."""
 
 from __future__ import annotations
 
@@ -14,16 +14,12 @@ from boxwright.types import Sample
 
 @dataclass(frozen=True)
 class OwnTransform:
-    """Apply a user's transform, whatever generator it draws from.
-
-    Attributes:
-        transform: The user's.
-    """
+    """Apply a user's transform, with the global generators seeded."""
 
     transform: Transform
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
-        """Return what it returned; a `DataError` where that is no sample."""
+        """Return its result; a `DataError` if that is not a sample."""
         with seeded(rng):
             found = self.transform(sample, rng)
         if not isinstance(found, Sample):

@@ -1,4 +1,4 @@
-"""Random padding: the image somewhere on a larger canvas, or in its upper left corner."""
+"""Random padding: the image at a random position on a larger canvas, or in its upper left corner."""
 
 from __future__ import annotations
 
@@ -11,67 +11,66 @@ from boxwright.data.augmentation.functional.geometry import pad
 from boxwright.data.augmentation.functional.pixels import Pixels, canvas_of, like
 from boxwright.types import Sample
 
-# One level a channel; None for the image's own mean.
-Colour = tuple[float, ...] | None
+# One level per channel; None for the image's own mean.
+Color = tuple[float, ...] | None
 Size = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class RandomPad:
-    """Place the image somewhere on a canvas of random size.
+    """Place the image at a random position on a canvas of random size.
 
     Attributes:
-        min_size: (height, width), the least; None for the image's own.
-        max_size: (height, width), not quite reached; None for twice the image's.
-        colour: Of the canvas.
+        min_size: (height, width); None for the image's own.
+        max_size: (height, width), excluded; None for twice the image's.
+        color: Of the canvas.
     """
 
     min_size: Size | None = None
     max_size: Size | None = None
-    colour: Colour = None
+    color: Color = None
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
-        """Return the sample, padded; or as it was, where it is as large as the canvas."""
+        """Return the sample, padded; unchanged if the canvas has its size."""
         height, width = sample.image.shape[:2]
         return _on_canvas(
-            sample, self.min_size or (height, width), self.max_size or (2 * height, 2 * width), self.colour, rng
+            sample, self.min_size or (height, width), self.max_size or (2 * height, 2 * width), self.color, rng
         )
 
 
 @dataclass(frozen=True)
 class RandomAbsolutePad:
-    """Place the image somewhere on a canvas that is so many pixels larger.
+    """Place the image at a random position on a canvas that is larger by a random number of pixels.
 
     Attributes:
-        max_padding: (rows, columns) that are not quite reached.
-        colour: Of the canvas.
+        max_padding: (rows, columns), excluded.
+        color: Of the canvas.
     """
 
     max_padding: tuple[int, int]
-    colour: Colour = None
+    color: Color = None
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
         """Return the sample, padded."""
         height, width = sample.image.shape[:2]
         rows, columns = (max(most, 1) for most in self.max_padding)
-        return _on_canvas(sample, (height, width), (height + rows, width + columns), self.colour, rng)
+        return _on_canvas(sample, (height, width), (height + rows, width + columns), self.color, rng)
 
 
 @dataclass(frozen=True)
 class RandomCropPad:
-    """Crop, then place the crop on a canvas whose size is in units of the image before.
+    """Crop, then place the crop on a canvas whose size is in units of the original image.
 
     Attributes:
-        crop: The crop.
-        min_ratios: Least height and width of the canvas.
-        max_ratios: Largest height and width.
-        colour: Of the canvas; None for the crop's mean.
+        min_ratios: Minimum height and width of the canvas.
+        max_ratios: Maximum height and width.
+        color: Of the canvas; None for the crop's mean.
     """
 
     crop: RandomCrop
     min_ratios: tuple[float, float] = (1.0, 1.0)
     max_ratios: tuple[float, float] = (2.0, 2.0)
-    colour: Colour = None
+    color: Color = None
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
         """Return the sample, cropped and padded."""
@@ -80,17 +79,17 @@ class RandomCropPad:
             (int(np.float32(height) * np.float32(tall)), int(np.float32(width) * np.float32(wide)))
             for tall, wide in (self.min_ratios, self.max_ratios)
         )
-        return _on_canvas(self.crop(sample, rng), least, most, self.colour, rng)
+        return _on_canvas(self.crop(sample, rng), least, most, self.color, rng)
 
 
 @dataclass(frozen=True)
 class RandomPadToAspectRatio:
-    """Pad with black below and right until the image has a shape; more, at random.
+    """Pad with black at the bottom and right to an aspect ratio, and at random beyond that.
 
     Attributes:
         aspect_ratio: Width over height.
-        min_ratios: Least height and width, in units of the image.
-        max_ratios: Largest height and width; more where the shape needs it.
+        min_ratios: Minimum height and width, in units of the image.
+        max_ratios: Maximum height and width; more if the aspect ratio requires it.
     """
 
     aspect_ratio: float = 1.0
@@ -109,8 +108,8 @@ class RandomPadToAspectRatio:
         return pad(sample, _canvas(sample.image, size, (0.0,)), (0, 0))
 
 
-def _on_canvas(sample: Sample, least: Size, most: Size, colour: Colour, rng: np.random.Generator) -> Sample:
-    """Place an image somewhere on a canvas of random size; no side is shorter than the image's."""
+def _on_canvas(sample: Sample, least: Size, most: Size, color: Color, rng: np.random.Generator) -> Sample:
+    """Place an image at random on a canvas of random size; no side is shorter than the image's."""
     sides = sample.image.shape[0], sample.image.shape[1]
     drawn = _draw_each(
         rng,
@@ -120,16 +119,16 @@ def _on_canvas(sample: Sample, least: Size, most: Size, colour: Colour, rng: np.
     top, left = _draw_each(rng, [0, 0], [size - side for size, side in zip(drawn, sides, strict=True)])
     if drawn == sides:
         return sample
-    return pad(sample, _canvas(sample.image, drawn, colour), (left, top))
+    return pad(sample, _canvas(sample.image, drawn, color), (left, top))
 
 
 def _draw_each(rng: np.random.Generator, low: list[int], high: list[int]) -> Size:
-    """Draw two integers from `low` to before `high`; `high` where there is none between."""
+    """Draw two integers from `low` to `high`, excluded; `high` if the range is empty."""
     first, second = (int(rng.integers(a, b)) if b > a else b for a, b in zip(low, high, strict=True))
     return first, second
 
 
-def _canvas(image: Pixels, size: Size, colour: Colour) -> Pixels:
-    """Return a canvas of a colour, of the image's type."""
-    levels = image.mean((0, 1)) if colour is None else np.asarray(colour)
+def _canvas(image: Pixels, size: Size, color: Color) -> Pixels:
+    """Return a canvas of one color, with the image's data type."""
+    levels = image.mean((0, 1)) if color is None else np.asarray(color)
     return canvas_of(size, like(image, levels.astype(np.float32)), image)

@@ -1,4 +1,4 @@
-"""What a chain of steps drew, and what it did: for people to look at."""
+"""A record of what a chain of transforms drew and changed, for display."""
 
 from __future__ import annotations
 
@@ -15,18 +15,14 @@ _MOST_SHOWN = 5
 
 
 class RecordedGenerator(np.random.Generator):
-    """A generator that keeps what it has drawn.
+    """A generator that records what it draws.
 
     Attributes:
-        drawn: One text a draw, in order.
+        drawn: One text per draw, in order.
     """
 
     def __init__(self, rng: np.random.Generator) -> None:
-        """Share the state of a generator.
-
-        Args:
-            rng: Is advanced by what this one draws.
-        """
+        """Share the state of a generator, which advances with this one."""
         super().__init__(rng.bit_generator)
         self.drawn: list[str] = []
 
@@ -52,14 +48,10 @@ def _shown(value: Any) -> str:
 def apply_recorded(
     steps: Sequence[tuple[str, Transform]], sample: Sample, rng: np.random.Generator
 ) -> tuple[Sample, list[str]]:
-    """Apply steps, and say of each what it drew and did.
-
-    Args:
-        steps: Names and transforms, in order.
-        rng: The source of all randomness; without recording the result were the same.
+    """Apply named transforms in order, with the same result as without recording.
 
     Returns:
-        The sample, and a line a step: "random_crop_image: 640×480 → 300×300, 5 → 3 objects (0.31, 12)".
+        The sample, and a line per transform: "random_crop_image: 640×480 → 300×300, 5 → 3 objects (0.31, 12)".
     """
     lines = []
     for name, step in steps:

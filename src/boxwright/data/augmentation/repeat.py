@@ -13,18 +13,18 @@ from boxwright.types import Sample
 
 @dataclass(frozen=True)
 class RandomSelfConcat:
-    """Place a second copy of the image below, then one of that beside it, each sometimes.
+    """Append a copy of the image below, then a copy of the result to the right, each at random.
 
     Attributes:
-        vertical: How often below.
-        horizontal: How often beside.
+        vertical: The probability of the copy below.
+        horizontal: The probability of the copy to the right.
     """
 
     vertical: float = 0.1
     horizontal: float = 0.1
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
-        """Return the sample, twice or four times or as it was."""
+        """Return the sample two or four times as large, or unchanged."""
         below, beside = rng.random() < self.vertical, rng.random() < self.horizontal
         for doubled, rows, columns in ((below, 2, 1), (beside, 1, 2)):
             if doubled:

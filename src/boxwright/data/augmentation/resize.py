@@ -18,12 +18,7 @@ _METHODS: tuple[Resize, ...] = (resize_bilinear, resize_nearest, resize_bicubic,
 
 @dataclass(frozen=True)
 class ResizeTo:
-    """Bring the image to a size; the aspect ratio is not kept.
-
-    Attributes:
-        size: (height, width).
-        method: How.
-    """
+    """Resize the image to (height, width), ignoring its aspect ratio."""
 
     size: tuple[int, int]
     method: Resize = resize_bilinear
@@ -36,11 +31,7 @@ class ResizeTo:
 
 @dataclass(frozen=True)
 class RandomResizeMethod:
-    """Bring the image to a size by bilinear, nearest, bicubic or area interpolation.
-
-    Attributes:
-        size: (height, width).
-    """
+    """Resize the image to (height, width) by bilinear, nearest, bicubic or area interpolation."""
 
     size: tuple[int, int]
 
@@ -51,11 +42,7 @@ class RandomResizeMethod:
 
 @dataclass(frozen=True)
 class RandomScale:
-    """Resize by a random factor (TF's `random_image_scale`).
-
-    Attributes:
-        factors: (least, most).
-    """
+    """Resize by a random factor between (min, max) (TF's `random_image_scale`)."""
 
     factors: tuple[float, float] = (0.5, 2.0)
 
@@ -68,18 +55,18 @@ class RandomScale:
 
 @dataclass(frozen=True)
 class RandomDownscale:
-    """Shrink an image that has more pixels than are drawn.
+    """Shrink the image to a random number of pixels if it has more.
 
     Attributes:
-        pixels: (least, most) that are drawn; the most is not quite reached.
-        keep_probability: How often the image stays as it is.
+        pixels: (min, max), max excluded.
+        keep_probability: The probability that the image stays unchanged.
     """
 
     pixels: tuple[int, int] = (300_000, 800_000)
     keep_probability: float = 0.0
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
-        """Return the sample, smaller or as it was."""
+        """Return the sample, smaller or unchanged."""
         kept, target = rng.random() <= self.keep_probability, int(rng.integers(*self.pixels))
         height, width = sample.image.shape[:2]
         if kept or height * width <= target:
@@ -90,18 +77,18 @@ class RandomDownscale:
 
 @dataclass(frozen=True)
 class RandomScaleCropPad:
-    """Scale at random, crop to a square at random where that is larger, else pad it (EfficientDet, section 5.1).
+    """Scale at random, then crop to a square at random if larger, and pad if smaller (EfficientDet, section 5.1).
 
     Attributes:
         side: Of the square, in pixels.
-        scales: (least, most) of the longer side, in units of the square's.
+        scales: (min, max) of the longer side, in units of the square's.
     """
 
     side: int = 512
     scales: tuple[float, float] = (0.1, 2.0)
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
-        """Return a sample of that size; boxes are clipped, those wholly outside are dropped."""
+        """Return a sample of that size; boxes are clipped, those entirely outside are dropped."""
         height, width = sample.image.shape[:2]
         scale, longest = np.float32(rng.uniform(*self.scales)) * np.float32(self.side), np.float32(max(height, width))
         tall, wide = (max(int(scale * (np.float32(side) / longest)), 1) for side in (height, width))

@@ -14,21 +14,21 @@ from boxwright.types import Sample
 
 @dataclass(frozen=True)
 class LargeScaleJitter:
-    """Scale by a wide range, crop at random what is larger than the result, pad what is smaller (Ghiasi et al., 2021).
+    """Scale by a wide range, crop at random if larger than the result, pad if smaller (Ghiasi et al., 2021).
 
-    TF's `random_scale_crop_and_pad_to_square` is the same for squares, black, and without `min_visible`.
+    TF's `random_scale_crop_and_pad_to_square` is the same for squares, in black, and without `min_visible`.
 
     Attributes:
         size: (height, width) of the result.
-        scales: (least, most); 1 fits the image into the result.
-        min_visible: The share of a box that must be seen for it to stay.
-        colour: Of the padding, which is below and right.
+        scales: (min, max); 1 fits the image into the result.
+        min_visible: The share of a box that must be visible for it to stay.
+        color: Of the padding at the bottom and right.
     """
 
     size: tuple[int, int] = (1024, 1024)
     scales: tuple[float, float] = (0.1, 2.0)
     min_visible: float = 0.2
-    colour: tuple[float, ...] = (114.0,)
+    color: tuple[float, ...] = (114.0,)
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
         """Return a sample of that size; boxes are clipped."""
@@ -40,4 +40,4 @@ class LargeScaleJitter:
         scaled = resize(sample, tall, wide)
         window: Window = (left, top, left + shown[1], top + shown[0])
         inside = crop(scaled, window, overlapping(scaled.boxes, window, self.min_visible), clip_boxes=True)
-        return pad(inside, canvas_of(self.size, self.colour, inside.image), (0, 0))
+        return pad(inside, canvas_of(self.size, self.color, inside.image), (0, 0))

@@ -13,12 +13,12 @@ from boxwright.types import Sample
 
 @dataclass(frozen=True)
 class RandomTile:
-    """Crop a tile of fixed size: around the centre of some object, or anywhere.
+    """Crop a tile of fixed size, around the center of some object or anywhere.
 
     Attributes:
         size: (height, width); an image that is smaller along a side keeps that side.
-        object_probability: How often the tile has the centre of an object, where there is one.
-        min_visible: The share of a box that must be seen for it to stay.
+        object_probability: The probability that the tile contains the center of an object, if there is one.
+        min_visible: The share of a box that must be visible for it to stay.
     """
 
     size: tuple[int, int] = (640, 640)
@@ -36,9 +36,9 @@ class RandomTile:
         starts = []
         for axis in (0, 1):
             least, most = 0, sides[axis] - tile[axis]
-            if around is not None:  # the tile ends behind the centre, and begins before it
-                centre = min(max(int(around[axis]), 0), sides[axis] - 1)
-                least, most = max(least, centre + 1 - tile[axis]), min(most, centre)
+            if around is not None:  # the tile ends behind the center, and begins before it
+                center = min(max(int(around[axis]), 0), sides[axis] - 1)
+                least, most = max(least, center + 1 - tile[axis]), min(most, center)
             starts.append(int(rng.integers(least, most + 1)))
         top, left = starts
         window: Window = (left, top, left + tile[1], top + tile[0])

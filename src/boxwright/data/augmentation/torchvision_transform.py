@@ -1,4 +1,4 @@
-"""A transform of torchvision (v2) as one of ours.
+"""Adapter for transforms of torchvision (v2).
 
 Dimensions: N objects, P keypoints.
 """
@@ -23,7 +23,7 @@ from boxwright.types import Sample
 
 
 def is_of_torchvision(transform: object) -> bool:
-    """Return whether something is a transform of torchvision's second version."""
+    """Return whether an object is a transform of torchvision v2."""
     return isinstance(transform, v2.Transform | v2.Compose)
 
 
@@ -31,20 +31,18 @@ def is_of_torchvision(transform: object) -> bool:
 class TorchvisionTransform:
     """Apply a transform of torchvision to image, boxes, masks and keypoints together.
 
-    It is given the image and a dictionary of "boxes", "masks", "keypoints" and "labels". The labels number the objects:
-    by them the rest of what is known of each follows where some are removed (`SanitizeBoundingBoxes`). Objects whose
-    box has become empty are dropped, keypoints outside are hidden.
-
-    Pixels become uint8: of floats torchvision expects 0 to 1.
+    It receives the image and a dictionary of "boxes", "masks", "keypoints" and "labels". The labels are indices of the
+    objects, by which all other fields follow if some are removed (`SanitizeBoundingBoxes`). Objects with empty boxes
+    are dropped, keypoints outside are hidden. Pixels become uint8: torchvision expects floats to be in 0..1.
 
     Attributes:
-        transform: Torchvision's; it may be random, and is seeded by the sample's generator.
+        transform: The torchvision transform; it may be random, and is seeded by the sample's generator.
     """
 
     transform: nn.Module
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
-        """Return a new sample; a `DataError` where its image is no longer one of 0..255."""
+        """Return a new sample; a `DataError` if its image is no longer uint8."""
         size = (sample.image.shape[0], sample.image.shape[1])
         target: dict[str, Any] = {
             "boxes": tv_tensors.BoundingBoxes(torch.from_numpy(sample.boxes.copy()), format="XYXY", canvas_size=size),
@@ -65,15 +63,13 @@ def _sample(before: Sample, image: torch.Tensor, target: dict[str, Any]) -> Samp
     pixels = np.ascontiguousarray(image.numpy().transpose(1, 2, 0))
     if pixels.dtype != np.uint8:
         raise DataError(
-            f"user_augmentation: images became {pixels.dtype}; leave them uint8, of 0 to 255 (no "
-            "ToDtype, no Normalize: the network's own scaling follows)"
+            f"user_augmentation: images became {pixels.dtype}; they must stay uint8, 0 to 255 (no "
+            "ToDtype, no Normalize: the network scales its input itself)"
         )
     rows = target["labels"].numpy()
     boxes = np.asarray(target["boxes"].numpy(), np.float32).reshape(-1, 4)
     if len(rows) != len(boxes):
-        raise DataError(
-            f"user_augmentation: {len(boxes)} boxes, {len(rows)} labels: they are removed together or not at all"
-        )
+        raise DataError(f"user_augmentation: {len(boxes)} boxes, {len(rows)} labels: they must be removed together")
     count, (height, width) = len(before.boxes), pixels.shape[:2]
     change: dict[str, Any] = {"boxes": lambda _: boxes}
     if "masks" in target:
@@ -86,5 +82,5 @@ def _sample(before: Sample, image: torch.Tensor, target: dict[str, Any]) -> Samp
 
 
 def _of_objects(values: NDArray[Any], rows: NDArray[np.int64], count: int) -> NDArray[Any]:
-    """Return the rows of the objects that are left; the transform may have left out those of the others itself."""
+    """Return the rows of the remaining objects; the transform may have dropped the others' already."""
     return values if len(values) == len(rows) != count else values[rows]

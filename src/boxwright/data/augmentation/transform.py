@@ -1,4 +1,4 @@
-"""What a transform is, and chains of them."""
+"""The interface of transforms, and chains of them."""
 
 from __future__ import annotations
 
@@ -15,24 +15,13 @@ class Transform(Protocol):
     """Changes a sample at random."""
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
-        """Transform.
-
-        Args:
-            sample: The sample, which stays as it is.
-
-        Returns:
-            A new sample, or the same one.
-        """
+        """Return a new sample, or the same one; the sample itself is never modified."""
         ...
 
 
 @dataclass(frozen=True)
 class Chain:
-    """One transform after the other.
-
-    Attributes:
-        transforms: The transforms, in order.
-    """
+    """Several transforms in sequence."""
 
     transforms: Sequence[Transform] = ()
 
@@ -45,11 +34,7 @@ class Chain:
 
 @dataclass(frozen=True)
 class OneOf:
-    """One of several transforms, each as likely.
-
-    Attributes:
-        transforms: The transforms.
-    """
+    """One of several transforms, drawn uniformly."""
 
     transforms: Sequence[Transform]
 

@@ -1,1 +1,1 @@
-"""What augmentation does to a whole sample: each kernel once. Random steps draw its parameters and call it."""
+"""Deterministic augmentation of whole samples; random transforms draw the parameters and call it."""

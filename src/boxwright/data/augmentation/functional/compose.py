@@ -1,4 +1,4 @@
-"""Several samples in one picture.
+"""Several samples in one image.
 
 Dimensions: N objects.
 """
@@ -18,13 +18,10 @@ from boxwright.types.sample import OBJECT_FIELDS
 
 
 def overlay(image: Pixels, samples: Sequence[Sample]) -> Sample:
-    """Return one sample with the objects of several, in order, whose places are those in one picture.
+    """Return one sample with the objects of several samples, whose coordinates already fit the image.
 
-    What only some of those that have objects know of them (masks, say) is forgotten. The picture is annotated if all
-    are, and verified for the classes that all are verified for.
-
-    Args:
-        samples: At least one; names and keys are the first one's.
+    Fields that only some of the samples with objects have (masks, say) are dropped. The result is annotated if all are,
+    and verified for the classes for which all are. Ids and keys are the first sample's.
     """
     joined: dict[str, Any] = {}
     for declared in OBJECT_FIELDS:

@@ -1,4 +1,4 @@
-"""Levels of pixels: uint8 while they are whole numbers in 0..255, float32 once a step has left them."""
+"""Pixel levels: uint8 as long as they are integers in 0..255, float32 afterwards."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _LEVELS = np.arange(256, dtype=np.float32)
 
 
 def like(image: Pixels, values: NDArray[np.float32]) -> Pixels:
-    """Return values of 0..255 as pixels of an image's type: clipped, and rounded for uint8."""
+    """Return values in 0..255 as pixels of an image's data type: clipped, and rounded for uint8."""
     clipped = np.clip(values if image.dtype != np.uint8 else np.rint(values), 0, LARGEST)
     return clipped.astype(image.dtype)
 
 
 def by_level(image: Pixels, change: Callable[[NDArray[np.float32]], NDArray[np.float32]]) -> Pixels:
-    """Return an image with every level changed by itself, within 0..255.
+    """Return an image with a function applied to every level, clipped to 0..255.
 
-    uint8 is looked up in a table of the 256 changed levels: a tenth of the time of the arithmetic.
+    uint8 uses a lookup table of 256 levels, which takes a tenth of the time of the arithmetic.
     """
     if image.dtype != np.uint8:
         return like(image, change(image))
@@ -36,20 +36,17 @@ def as_float(image: Pixels) -> NDArray[np.float32]:
 
 
 def as_levels(image: Pixels) -> NDArray[np.uint8]:
-    """Return pixels as uint8, fractions cut off, as TF casts."""
+    """Return pixels as uint8, truncated, as TF casts."""
     return image if image.dtype == np.uint8 else np.clip(image, 0, 255).astype(np.uint8)
 
 
-def canvas_of(size: tuple[int, int], colour: Any, like_image: Pixels) -> Pixels:
-    """Return an image of one colour, of the channels and type of another.
+def canvas_of(size: tuple[int, int], color: Any, like_image: Pixels) -> Pixels:
+    """Return an image of one color, with the channels and data type of another, [height, width, C].
 
     Args:
-        colour: A level, or one a channel.
-
-    Returns:
-        [height, width, C].
+        color: One level, or one per channel.
     """
     canvas = np.empty((*size, like_image.shape[2]), like_image.dtype)
-    canvas[:1] = colour
-    canvas[1:] = canvas[:1]  # whole rows are copied at once, colours pixel by pixel
+    canvas[:1] = color
+    canvas[1:] = canvas[:1]  # rows copy at once, colors pixel by pixel
     return canvas

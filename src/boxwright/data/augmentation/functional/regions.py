@@ -1,4 +1,4 @@
-"""Pixels that boxes and masks cover, for all objects at once.
+"""Pixels covered by boxes and masks, for all objects at once.
 
 Dimensions: N boxes, H W image.
 """
@@ -12,16 +12,9 @@ from numpy.typing import NDArray
 
 
 def covered(boxes: NDArray[Any], height: int, width: int) -> NDArray[np.bool_]:
-    """Return which pixels lie in some box.
-
-    Args:
-        boxes: [N, 4], xyxy in pixels; edges are rounded.
-
-    Returns:
-        bool [H, W].
-    """
+    """Return which pixels lie in some box [N, 4], xyxy in pixels, rounded: bool [H, W]."""
     x_min, y_min, x_max, y_max = _whole(boxes, height, width)
-    # A box is the cumulative sum of 1 at its corners and -1 at the two between.
+    # A box is the 2-D cumulative sum of +1 at two opposite corners and -1 at the other two.
     corners = np.zeros((height + 1, width + 1), np.int64)
     for rows, columns, sign in ((y_min, x_min, 1), (y_max, x_min, -1), (y_min, x_max, -1), (y_max, x_max, 1)):
         np.add.at(corners, (rows, columns), sign)
@@ -29,14 +22,11 @@ def covered(boxes: NDArray[Any], height: int, width: int) -> NDArray[np.bool_]:
 
 
 def share_covered(boxes: NDArray[Any], hidden: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Return the share of each box's pixels that are hidden; 1 for a box without pixels.
+    """Return the share of each box's pixels that are hidden, [N]; 1 for a box without pixels.
 
     Args:
         boxes: [N, 4], xyxy in pixels; edges are rounded.
         hidden: bool [H, W].
-
-    Returns:
-        [N].
     """
     x_min, y_min, x_max, y_max = _whole(boxes, *hidden.shape)
     sums = np.pad(hidden.astype(np.int64).cumsum(0).cumsum(1), ((1, 0), (1, 0)))
@@ -57,6 +47,6 @@ def mask_boxes(masks: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 
 def _whole(boxes: NDArray[Any], height: int, width: int) -> NDArray[np.int64]:
-    """Return the edges in whole pixels inside an image, [4, N]."""
+    """Return the edges rounded to pixels inside an image, [4, N]."""
     edges = np.clip(np.rint(boxes), 0, [width, height, width, height]).astype(np.int64).reshape(-1, 4)
     return np.concatenate([edges[:, :2], np.maximum(edges[:, :2], edges[:, 2:])], 1).T

@@ -1,7 +1,7 @@
-"""Rotations, shears and shifts inside the image's frame, by the nearest pixel, with TF's arithmetic.
+"""Rotations, shears and shifts within the image's frame, by the nearest pixel, with TF's arithmetic.
 
-TF's `ImageProjectiveTransform` asks for each new pixel where it lies in the old image; boxes are moved by its own
-rule of AutoAugment, which rounds corners to whole pixels and never leaves a box empty.
+TF's `ImageProjectiveTransform` maps each new pixel to its source; boxes follow AutoAugment's own rule, which rounds
+corners to whole pixels and never leaves a box empty.
 
 Dimensions: N boxes, C channels.
 """
@@ -26,7 +26,7 @@ Affine = NDArray[np.float32]
 
 
 def rotation(degrees: float, height: int, width: int) -> Affine:
-    """Return the rotation about the image's centre."""
+    """Return the rotation about the image's center."""
     cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
     x = ((width - 1) - (cos * (width - 1) - sin * (height - 1))) / 2
     y = ((height - 1) - (sin * (width - 1) + cos * (height - 1))) / 2
@@ -44,12 +44,12 @@ def shear_y(level: float) -> Affine:
 
 
 def translation(x: float, y: float) -> Affine:
-    """Return the shift to the left and up by so many pixels."""
+    """Return the shift to the left and up, in pixels."""
     return np.array([[1, 0, x], [0, 1, y]], np.float32)
 
 
 def warp(image: Array, where: Affine, fill: int) -> Array:
-    """Return an image [H, W, C] whose pixels are those of another place; `fill` from beyond its border."""
+    """Return an image [H, W, C] resampled at other positions; `fill` outside its border."""
     height, width = image.shape[:2]
     x, y = np.arange(width, dtype=np.float32)[None], np.arange(height, dtype=np.float32)[:, None]
     columns, rows = (_half_away(a * x + b * y + c) for a, b, c in where)
@@ -65,22 +65,22 @@ def _half_away(places: NDArray[np.float32]) -> NDArray[np.int64]:
 
 
 def rotate(sample: Sample, degrees: float) -> Sample:
-    """Return a sample turned about its centre, clockwise for more than 0."""
+    """Return a sample rotated about its center, clockwise for positive angles."""
     height, width = sample.image.shape[:2]
     cos, sin = (np.float32(f(math.radians(degrees))) for f in (math.cos, math.sin))
-    y, x = (_from_centre(sample.boxes[:, axis::2], side) for axis, side in ((1, height), (0, width)))
+    y, x = (_from_center(sample.boxes[:, axis::2], side) for axis, side in ((1, height), (0, width)))
     y = -y
     ys, xs = y[:, [0, 0, 1, 1]], x[:, [0, 1, 0, 1]]
     turned_y, turned_x = np.trunc(cos * ys + sin * xs), np.trunc(-sin * ys + cos * xs)
     tops = -(turned_y.max(1) / np.float32(height) - np.float32(0.5))
     bottoms = -(turned_y.min(1) / np.float32(height) - np.float32(0.5))
     lefts, rights = (edge / np.float32(width) + np.float32(0.5) for edge in (turned_x.min(1), turned_x.max(1)))
-    boxes = _sound(np.stack([lefts, tops, rights, bottoms], 1), height, width)
+    boxes = _nonempty(np.stack([lefts, tops, rights, bottoms], 1), height, width)
     return _moved(sample, rotation(degrees, height, width), boxes)
 
 
-def _from_centre(edges: NDArray[np.float32], side: int) -> NDArray[np.float32]:
-    """Return pixels from the centre, cut to whole ones, [N, 2]."""
+def _from_center(edges: NDArray[np.float32], side: int) -> NDArray[np.float32]:
+    """Return distances from the center in pixels, truncated, [N, 2]."""
     return np.asarray(np.trunc(np.float32(side) * (edges / np.float32(side) - np.float32(0.5))), np.float32)
 
 
@@ -95,7 +95,7 @@ def shear(sample: Sample, level: float, axis: int) -> Sample:
     else:
         ys = np.trunc(ys - lean * xs)
     found = np.stack([xs.min(1), ys.min(1), xs.max(1), ys.max(1)], 1)
-    boxes = _sound(found / np.array([width, height] * 2, np.float32), height, width)
+    boxes = _nonempty(found / np.array([width, height] * 2, np.float32), height, width)
     return _moved(sample, shear_x(level) if axis == 0 else shear_y(level), boxes)
 
 
@@ -105,12 +105,12 @@ def shift(sample: Sample, pixels: float, axis: int) -> Sample:
     boxes = np.trunc(sample.boxes)
     boxes[:, axis] = np.maximum(0, boxes[:, axis] - int(pixels))
     boxes[:, axis + 2] = np.minimum((width, height)[axis], boxes[:, axis + 2] - int(pixels))
-    sound = _sound(boxes / np.array([width, height] * 2, np.float32), height, width)
+    sound = _nonempty(boxes / np.array([width, height] * 2, np.float32), height, width)
     return _moved(sample, translation(pixels, 0) if axis == 0 else translation(0, pixels), sound)
 
 
-def _sound(boxes: Array, height: int, width: int) -> NDArray[np.float32]:
-    """Clip boxes in units of the image, keep sides of 0 at its border from being so, and return pixels."""
+def _nonempty(boxes: Array, height: int, width: int) -> NDArray[np.float32]:
+    """Return boxes in units of the image as pixels, clipped, with a minimum side if clipping emptied them."""
     clipped = np.clip(boxes, 0, 1)
     for axis in (0, 1):
         empty = clipped[:, axis] == clipped[:, axis + 2]
@@ -120,12 +120,12 @@ def _sound(boxes: Array, height: int, width: int) -> NDArray[np.float32]:
 
 
 def _moved(sample: Sample, where: Affine, boxes: NDArray[np.float32]) -> Sample:
-    """Move image, masks and keypoints (TF leaves the last two where they were)."""
+    """Move image, masks and keypoints (TF does not move the last two)."""
     height, width = sample.image.shape[:2]
     inverse = np.linalg.inv(np.vstack([where, [0, 0, 1]]))[:2]
 
     def points(old: Array) -> Array:
-        # `where` is of pixels' indices; a point at the centre of a pixel is half a pixel further.
+        # `where` maps pixel indices; the center of a pixel is half a pixel further.
         placed = (old[..., :2] - 0.5) @ inverse[:, :2].T + inverse[:, 2] + 0.5
         return hide_outside(np.concatenate([placed, old[..., 2:]], -1), height, width)
 
