@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from boxwright.base.child_process import child_environment, child_words, limit_memory
+from boxwright.base.child_process import child_environment, limit_memory, module_command
 from boxwright.base.errors import BoxwrightError, ExportError
 from boxwright.base.limits import TRIAL_BYTES, TRIAL_SECONDS
 from boxwright.runtime.export_file import ExportFile
@@ -54,7 +54,7 @@ def try_in_child(file: ExportFile, opener: str, stopped: Callable[[], bool] = _g
         ExportError: Where that fails, ends the child, takes more time or memory than the limits allow, or was stopped.
     """
     sizes = [str(len(part)) for part in file.parts]
-    words = child_words("boxwright.runtime.trial", opener, str(file.path), str(TRIAL_BYTES.value), *sizes)
+    words = module_command("boxwright.runtime.trial", opener, str(file.path), str(TRIAL_BYTES.value), *sizes)
     # Files, not pipes: a process that a library starts in the child keeps a pipe open after the child has ended.
     with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as given:
         for part in file.parts:

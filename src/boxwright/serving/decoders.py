@@ -26,7 +26,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from boxwright.base.child_process import child_environment, child_words
+from boxwright.base.child_process import child_environment, module_command
 from boxwright.base.threads import usable_cpus
 from boxwright.serving.decoder_child import LENGTH, settings_json
 from boxwright.serving.requests import BadRequest
@@ -291,7 +291,7 @@ def _started(settings: ServerSettings) -> _Child:
     try:
         own = [str(theirs.fileno()), str(file), settings_json(settings)]
         process = subprocess.Popen(
-            child_words("boxwright.serving.decoder_child", *own),
+            module_command("boxwright.serving.decoder_child", *own),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             pass_fds=(theirs.fileno(), file),
