@@ -21,5 +21,5 @@ def test_a_module_of_the_working_folder_is_not_run(tmp_path: Path, monkeypatch: 
         capture_output=True,
         check=False,
     )
-    assert b"is no ONNX file, or damaged" in done.stdout
+    assert b"is not an ONNX file, or damaged" in done.stdout
     assert not (tmp_path / "ran").exists()

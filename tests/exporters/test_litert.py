@@ -242,7 +242,7 @@ def test_damaged_and_strange_files(detector: bw.Detector, tmp_path: Path) -> Non
     with pytest.raises(ExportError, match="no such file"):
         open_session(tmp_path / "none.tflite")
     path.write_bytes(passing_network())
-    with pytest.raises(ExportError, match="no checksum: another program wrote it"):
+    with pytest.raises(ExportError, match="no checksum: it was written by another program"):
         open_session(path)
     with pytest.raises(ExportError, match="boxwright"):
         open_session(path, allow_edited=True)
