@@ -16,7 +16,7 @@ _SEAL = re.compile(rb"boxwright-sha256:[0-9a-f]{64}")
 
 
 def seal(parts: Sequence[bytes]) -> list[bytes]:
-    """Return an export's parts with their SHA-256 in place of `UNSEALED`; ValueError unless that occurs exactly once."""
+    """Return an export's parts with their SHA-256 in place of `UNSEALED`; ValueError unless it occurs once."""
     place = UNSEALED.encode()
     count = sum(part.count(place) for part in parts)
     if count != 1:
