@@ -265,7 +265,7 @@ SERVED = {
     "ssd, softmax": "uv pip install",
     "ssd, class-agnostic": "class by class",
     "ssd, soft": "class by class",
-    "ssd, grey": "in colour",
+    "ssd, grey": "in color",
     "ssd, keypoints": "box coder",
     "efficientdet": "fixed_shape_resizer",
     "srn": "of one step",

@@ -137,7 +137,7 @@ def test_what_is_stopped_leaves_no_child() -> None:
         asked.append(True)
         return len(asked) > 3
 
-    with pytest.raises(ExportError, match="the server ends"):
+    with pytest.raises(ExportError, match="the server is shutting down"):
         try_in_child(ExportFile(Path("a.onnx"), endless()), OPENER, stopped)
 
 

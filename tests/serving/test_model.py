@@ -121,4 +121,4 @@ def test_the_end_does_not_wait_for_a_file_that_is_being_tried(tmp_path: Path) ->
         trying.start()
     trying.join(60)
     assert not trying.is_alive()
-    assert told == [f"{path} was not opened: the server ends"]
+    assert told == [f"{path} was not opened: the server is shutting down"]

@@ -40,7 +40,7 @@ def test_pictures_of_lists(channels: int, kind: str) -> None:
         ([[[float("nan"), 1, 2]]], "0 to 255"),
         ([[[1e300, 1, 2]]], "0 to 255"),
         ([[[2**62, 1, 2]]], "0 to 255"),
-        ([[[0.5, 1, 2]]], "whole numbers"),
+        ([[[0.5, 1, 2]]], "integers"),
         ([[[1, 2]]], r"expected \[height, width, 3\]"),
         ([[[]]], r"expected \[height, width, 3\]"),
         ([], r"expected \[height, width, 3\]"),

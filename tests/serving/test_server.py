@@ -150,7 +150,7 @@ WRONG: dict[str, tuple[str, Any, int, str]] = {
     "text": ("/v1/models/detector:predict", {"instances": [[[["a", "b", "c"]]]]}, 400, "numbers from 0 to 255"),
     "above": ("/v1/models/detector:predict", {"instances": [[[[1, 2, 256]]]]}, 400, "numbers from 0 to 255"),
     "below": ("/v1/models/detector:predict", {"instances": [[[[1, 2, -1]]]]}, 400, "numbers from 0 to 255"),
-    "halves": ("/v1/models/detector:predict", {"instances": [[[[1, 2, 0.5]]]]}, 400, "whole numbers"),
+    "halves": ("/v1/models/detector:predict", {"instances": [[[[1, 2, 0.5]]]]}, 400, "integers"),
     "no base64": ("/v1/models/detector:predict", {"instances": [{"b64": "%%%"}]}, 400, "invalid base64"),
     "no image": ("/v1/models/detector:predict", {"instances": [{"b64": "aGVsbG8="}]}, 400, "not an image"),
     "another signature": ("/v1/models/detector:predict", {"instances": [1], "signature_name": "other"}, 400, "not found in signature def"),

@@ -21,7 +21,7 @@ class ServerSettings:
     decoders: int = setting(0, "Processes that decode pictures; 0 for one per usable CPU, 2 to 4.", least=0)
     allow_host: tuple[str, ...] = setting(
         (),
-        "A name that browsers reach the server by, HOST or HOST:PORT; addresses and the machine's own name always work.",
+        "A name that browsers reach the server by, HOST or HOST:PORT; addresses and this host's name always work.",
     )
     allow_edited: bool = setting(False, "Serve an exported file that was modified.")
     queue: int = setting(64, "The most queued pictures; further requests are answered 503.", _LIMITS, 1)
