@@ -37,7 +37,7 @@ def test_too_few_candidates_are_told_however_much_is_missing() -> None:
     report = Report([one.stage() for one in stages], {})
     assert not report.complete
     assert not report.passed
-    assert report.problem().startswith("detections: picture 2: more candidates than were looked at")
+    assert report.problem().startswith("detections: picture 2: candidates that suppression ignored")
     assert [stage.largest for stage in report.stages] == [90, 91]
     complete = Report([stages[0].stage()], {})
     assert complete.complete
