@@ -1,4 +1,4 @@
-"""The device that a command computes on, how it rounds there, and what it says where its memory is too small."""
+"""The device that a command computes on, how it rounds float32 products, and handling of exhausted memory."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from boxwright.base.errors import BoxwrightError, ConfigError, first_line
 
 T = TypeVar("T")
 _LOG = logging.getLogger("boxwright")
-# PyTorch knows others; nobody has tried ours on them.
+# PyTorch supports others, on which Boxwright is untested.
 _DEVICES = ("cpu", "cuda")
-# The allocator of GPUs raises a type of its own. What lies below it does not: the driver ("CUDA error: out of
-# memory"), cuBLAS and cuDNN, which without room for its workspace has no algorithm left; nor do the CPU's allocators.
+# Only PyTorch's GPU allocator raises OutOfMemoryError. The driver ("CUDA error: out of memory"), cuBLAS, cuDNN (which
+# finds no algorithm if its workspace does not fit) and the CPU's allocators raise plain RuntimeError.
 _OUT_OF_MEMORY = (
     "out of memory",
     "cublas_status_alloc_failed",
@@ -29,16 +29,16 @@ _OUT_OF_MEMORY = (
 
 
 def usable_device(name: str) -> torch.device:
-    """Return the device of a name, after trying it.
+    """Return the device of a name, after testing it.
 
     Args:
-        name: "cpu", "cuda", a GPU by its number as "cuda:1", or "auto" for a GPU where there is one.
+        name: "cpu", "cuda", a GPU by number such as "cuda:1", or "auto" for a GPU if there is one.
 
     Returns:
         The device; a GPU always with its number.
 
     Raises:
-        ConfigError: Where there is none of that name, or it is of a kind that is not supported.
+        ConfigError: If the device does not exist or its kind is not supported.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -62,17 +62,14 @@ def _unusable(name: str, error: Exception) -> ConfigError:
 
 
 def open_device(name: str, *, tf32: bool = False) -> torch.device:
-    """Return a device after making it the process's own, and set how float32 is multiplied on GPUs.
+    """Make a device this process's default and return it, and set how float32 products are rounded on GPUs.
 
-    Every command opens its device here, so that an evaluation rounds as the run that it judges. PyTorch's own default
+    Every command opens its device here, so that an evaluation rounds like the training run. PyTorch's own default
     differs between operations: convolutions round to TF32, matrix products do not.
 
     Args:
-        name: As for `usable_device`.
+        name: As for `usable_device`, which raises ConfigError.
         tf32: Whether factors of float32 products are rounded to 10 bits, which is faster on GPUs since Ampere.
-
-    Raises:
-        ConfigError: As `usable_device`.
     """
     device = usable_device(name)
     rounds = tf32 and device.type == "cuda"
@@ -84,19 +81,19 @@ def open_device(name: str, *, tf32: bool = False) -> torch.device:
 
 
 def random_devices(device: torch.device) -> list[torch.device]:
-    """Return what `torch.random.fork_rng` has to save for a computation on a device: without, it visits every GPU."""
+    """Return the devices whose random state `torch.random.fork_rng` must save; its default is every GPU."""
     return [device] if device.type == "cuda" else []
 
 
 def without_wait(value: Tensor, device: torch.device) -> Tensor:
-    """Return a tensor on a device; the program goes on while a GPU copies it from the CPU, after all work before."""
+    """Return a tensor on a device; copying from CPU to GPU is asynchronous, ordered after all earlier GPU work."""
     if device.type != "cuda" or value.device.type != "cpu":
         return value.to(device)
-    return value.pin_memory().to(device, non_blocking=True)  # from other memory it would wait for that work
+    return value.pin_memory().to(device, non_blocking=True)  # a copy from pageable memory would wait for that work
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error says that memory was too small, a GPU's or the machine's."""
+    """Return whether an error means that the GPU or the machine ran out of memory."""
     if isinstance(error, BoxwrightError) or not isinstance(error, RuntimeError):
         return False
     text = str(error).lower()
@@ -104,38 +101,38 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def free_cached_memory() -> None:
-    """Give memory that PyTorch keeps for later back to the GPU, where there is one."""
+    """Return PyTorch's cached GPU memory to the system, if there is a GPU."""
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
 
 
 def in_halves(compute: Callable[[int, int], T], count: int, most: int | None = None) -> Iterator[tuple[int, T]]:
-    """Compute something of a number of items, of fewer at a time where the memory is too small for all of them.
+    """Compute results for `count` items in chunks, halving the chunk size whenever memory runs out.
 
     Args:
-        compute: Computes it of the items from one number to before another.
-        most: The most at a time that is tried; None for all.
+        compute: From start and stop to the result of those items.
+        most: The largest chunk to try; None for all items.
 
     Yields:
-        In order: the most items at a time by now, and what came of the next of them. A log line says what did not fit.
+        In order: the current chunk size, and the result of the next chunk. Each halving is logged.
 
     Raises:
-        BoxwrightError: Where the memory is too small for one item.
+        BoxwrightError: If memory is too small for a single item.
     """
     start, most = 0, min(most or count, count)
     while start < count:
         stop = min(start + most, count)
         try:
-            found = compute(start, stop)
+            result = compute(start, stop)
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
             problem = first_line(error)
         else:
-            yield most, found
+            yield most, result
             start = stop
             continue
-        # Outside of the handler, as the traceback there holds on to the tensors.
+        # Outside the handler, whose traceback keeps the tensors alive.
         if stop - start == 1:
             raise BoxwrightError(f"not enough memory for one image ({problem}); a smaller image_resizer needs less")
         free_cached_memory()

@@ -1,7 +1,7 @@
-"""The processes of one run, and what they tell each other.
+"""The processes of one run and their communication.
 
-`torchrun` starts them and sets RANK, WORLD_SIZE and LOCAL_RANK; without it a run is one process, and
-everything here returns at once. Tensors travel by NCCL between GPUs and by gloo between CPUs.
+`torchrun` starts them and sets RANK, WORLD_SIZE and LOCAL_RANK; without it a run is one process, and everything here
+returns at once. Tensors travel by NCCL between GPUs and by gloo between CPUs.
 """
 
 from __future__ import annotations
@@ -26,15 +26,14 @@ from torch.distributed.tensor import DTensor
 from boxwright.base.errors import BoxwrightError, TrainingError
 
 T = TypeVar("T")
-# Long enough for an evaluation of which one process has the larger part.
+# Long enough for an evaluation that is spread unevenly over the processes.
 _PATIENCE = timedelta(hours=2)
 _POLL = 0.02  # seconds
 
-
 _LOG = logging.getLogger("boxwright.run")
-_UNHEARD = logging.getLogger("boxwright.run.followers")
-_UNHEARD.propagate = False
-_UNHEARD.addHandler(logging.NullHandler())
+_SILENT = logging.getLogger("boxwright.run.followers")
+_SILENT.propagate = False
+_SILENT.addHandler(logging.NullHandler())
 
 
 @dataclass(frozen=True)
@@ -43,8 +42,8 @@ class Processes:
 
     Attributes:
         rank: Its number, from 0.
-        count: How many there are.
-        local_rank: Its number on this machine, which is its GPU's.
+        count: How many processes there are.
+        local_rank: Its number on this machine, which is also its GPU's.
     """
 
     rank: int = 0
@@ -53,27 +52,20 @@ class Processes:
 
     @property
     def leads(self) -> bool:
-        """Whether this is the one that writes and speaks."""
+        """Whether this process writes files and logs."""
         return self.rank == 0
 
     @property
     def log(self) -> logging.Logger:
-        """Where this process says what happened; only the one that leads is heard."""
-        return _LOG if self.leads else _UNHEARD
+        """This process's logger; only the leading process's messages are shown."""
+        return _LOG if self.leads else _SILENT
 
     def share(self, items: Sequence[T]) -> Sequence[T]:
-        """Return every `count`-th item, from `rank` on; together the parts are all items, each once."""
+        """Return every `count`-th item, starting at `rank`; the processes' parts together are all items, each once."""
         return items[self.rank :: self.count]
 
     def total(self, value: Tensor) -> Tensor:
-        """Sum over the processes.
-
-        Args:
-            value: Of the same shape in each; no gradient flows.
-
-        Returns:
-            The sum, on the same device.
-        """
+        """Return the sum of a tensor over the processes, on the same device, without gradient."""
         value = value.detach()
         if self.count == 1:
             return value
@@ -82,24 +74,20 @@ class Processes:
         return value
 
     def copy_from_leader(self, tensors: Iterable[Tensor]) -> None:
-        """Overwrite tensors with the leading process's.
-
-        Args:
-            tensors: As many and of the same shapes in each process.
-        """
+        """Overwrite tensors, of the same shapes in each process, with the leading process's."""
         for tensor in tensors if self.count > 1 else ():
             dist.broadcast(tensor, src=0)
 
     def largest(self, value: int) -> int:
-        """Find the largest number that any process has."""
+        """Return the largest value of all processes."""
         if self.count == 1:
             return value
-        number = torch.tensor(value)
-        dist.all_reduce(number, op=dist.ReduceOp.MAX)
-        return int(number)
+        largest = torch.tensor(value)
+        dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+        return int(largest)
 
     def gather(self, value: T) -> list[T]:
-        """Return one value a process, in their order; the same list in all."""
+        """Return every process's value, ordered by rank; the same list in all."""
         if self.count == 1:
             return [value]
         values: list[Any] = [None] * self.count
@@ -107,16 +95,10 @@ class Processes:
         return values
 
     def from_leader(self, make: Callable[[], T]) -> T:
-        """Let the leading process do what one is to do, and tell the others.
-
-        Args:
-            make: What to do; called by the leader alone. What it returns can be pickled.
-
-        Returns:
-            What it returned, in every process.
+        """Call a function in the leading process alone, and return its (picklable) result in every process.
 
         Raises:
-            BoxwrightError: What it raised, in every process.
+            BoxwrightError: In every process, if the function raised it.
         """
         if self.count == 1:
             return make()
@@ -138,11 +120,7 @@ ALONE = Processes()
 
 @contextmanager
 def join_processes() -> Iterator[Processes]:
-    """Join the other processes, where torchrun started this one.
-
-    Raises:
-        TrainingError: Where torchrun's settings are there, and the others cannot be reached.
-    """
+    """Join the process group if torchrun started this process; raise TrainingError if the others are unreachable."""
     count = int(os.environ.get("WORLD_SIZE", "1"))
     if count == 1:
         yield ALONE
@@ -166,19 +144,13 @@ def join_processes() -> Iterator[Processes]:
 
 
 def meet(store: Store, here: Processes, patience: timedelta) -> Store:
-    """Agree on a part of a store that no other start of the run has written to.
+    """Return a part of a store that no earlier start of the run has written to, the same in all processes.
 
-    torchrun keeps one store when it starts processes again, and the addresses of those that are gone
-    are still in it. So each process shows a name that it has just made up, and the leader answers to it.
-
-    Args:
-        patience: How long to wait for the others.
-
-    Returns:
-        The part, the same in all processes.
+    torchrun keeps one store when it restarts processes, and it still has the addresses of the dead ones. So each
+    process publishes a newly generated name, and the leader answers to it.
 
     Raises:
-        TrainingError: Where some process does not come.
+        TrainingError: If a process does not arrive within `patience`.
     """
     name = uuid.uuid4().hex
     if not here.leads:
@@ -200,10 +172,10 @@ def meet(store: Store, here: Processes, patience: timedelta) -> Store:
 
 
 def gathered(value: Tensor) -> Tensor:
-    """Return a tensor whole; where it is spread over processes, all of them call this together."""
+    """Return a tensor whole; if it is sharded over processes, all of them must call this together."""
     return value.full_tensor() if isinstance(value, DTensor) else value
 
 
 def local(value: Tensor) -> Tensor:
-    """Return the rows of a tensor that this process has, in the same memory; all of them where it is not spread."""
+    """Return this process's rows of a tensor, sharing memory; all rows if it is not sharded."""
     return value.to_local() if isinstance(value, DTensor) else value

@@ -197,7 +197,7 @@ def test_what_cannot_be_opened(run: SmallRun, tmp_path: Path) -> None:
     damaged.write_bytes(run.onnx.read_bytes()[:1000])
     with pytest.raises(bw.ExportError, match="no checksum"):
         bw.load(damaged)
-    with pytest.raises(bw.ExportError, match="is no ONNX file, or damaged"):
+    with pytest.raises(bw.ExportError, match="is not an ONNX file, or damaged"):
         bw.load(damaged, allow_edited=True)
     with pytest.raises(bw.ExportError, match="runs on the CPU"):
         bw.load(run.onnx, device="cuda")

@@ -208,7 +208,7 @@ def test_other_json_beside_the_data(tmp_path: Path) -> None:
 def test_what_is_not_finished_or_no_data(tmp_path: Path) -> None:
     folder = roboflow_coco(tmp_path / "data")
     (folder / "UNFINISHED").write_text("by somebody")
-    with pytest.raises(bw.DataError, match="not whole"):
+    with pytest.raises(bw.DataError, match="incomplete"):
         recognize(folder)
     (tmp_path / "a.config").write_text("model { }")
     with pytest.raises(bw.DataError, match="is a configuration; name it by --config"):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from boxwright.base.child_process import child_environment, child_words
+from boxwright.base.child_process import child_environment, module_command
 
 
 def test_a_module_of_the_working_folder_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -15,11 +15,11 @@ def test_a_module_of_the_working_folder_is_not_run(tmp_path: Path, monkeypatch: 
     (tmp_path / "boxwright" / "__init__.py").write_text("import os; os.mkdir('ran')")
     monkeypatch.chdir(tmp_path)
     done = subprocess.run(
-        child_words("boxwright.runtime.trial", "boxwright.runtime.sessions", "a.onnx", "8000000000", "3"),
+        module_command("boxwright.runtime.trial", "boxwright.runtime.sessions", "a.onnx", "8000000000", "3"),
         input=b"abc",
         env=child_environment(),
         capture_output=True,
         check=False,
     )
-    assert b"is no ONNX file, or damaged" in done.stdout
+    assert b"is not an ONNX file, or damaged" in done.stdout
     assert not (tmp_path / "ran").exists()

@@ -9,7 +9,7 @@ from boxwright.base.worker_pools import engine_of
 
 
 def test_a_gpu_by_its_number_is_not_for_ray() -> None:
-    with pytest.raises(ConfigError, match="--engine ray --device cuda:1: Ray gives each worker a GPU of its own"):
+    with pytest.raises(ConfigError, match="--engine ray --device cuda:1: Ray assigns each worker its own GPU"):
         engine_of("ray", "cuda:1")
     assert engine_of("ray", "cuda") is engine_of("ray")
 

@@ -656,7 +656,7 @@ def test_half_a_conversion_is_no_data_set(tmp_path: Path, error: BaseException) 
     with pytest.raises(type(error)):
         write_voc(Ending(error), tmp_path / "v")
     assert (tmp_path / "v" / MARKER).is_file()
-    with pytest.raises(DataError, match="this folder is not whole"):
+    with pytest.raises(DataError, match="this folder is incomplete"):
         open_dataset(tmp_path / "v")
     write_voc(Named("cat", "x.png"), tmp_path / "v")
     assert len(open_dataset(tmp_path / "v")) == 2

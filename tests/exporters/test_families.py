@@ -55,10 +55,10 @@ def test_an_export_does_what_its_detector_does(family: str, form: str, nms: str,
 
 ANY_SIZE = SSD.replace("fixed_shape_resizer { height: 64 width: 64 }", "RESIZER")
 REFUSED = {
-    "keep_aspect_ratio_resizer { min_dimension: 64 max_dimension: 96 }": "without pad_to_max_dimension gives inputs of any size",
-    "identity_resizer { }": "identity_resizer gives inputs of any size",
-    "conditional_shape_resizer { size_threshold: 64 condition: GREATER }": "conditional_shape_resizer gives inputs of any",
-    "pad_to_multiple_resizer { multiple: 32 }": "pad_to_multiple_resizer gives inputs of any size",
+    "keep_aspect_ratio_resizer { min_dimension: 64 max_dimension: 96 }": "without pad_to_max_dimension produces inputs of any size",
+    "identity_resizer { }": "identity_resizer produces inputs of any size",
+    "conditional_shape_resizer { size_threshold: 64 condition: GREATER }": "conditional_shape_resizer produces inputs of any",
+    "pad_to_multiple_resizer { multiple: 32 }": "pad_to_multiple_resizer produces inputs of any size",
     "fixed_shape_resizer { height: 64 width: 64 resize_method: AREA }": "a graph resizes bilinearly",
     "fixed_shape_resizer { height: 64 width: 64 resize_method: BICUBIC }": "a graph resizes bilinearly",
 }

@@ -54,7 +54,7 @@ def test_accuracy_decides(tmp_path: Path) -> None:
     assert not path.exists()
     with pytest.raises(ExportError, match="AP fell from 0.0000"):
         export(exported.detector, path, images=pictures(), accuracy=scores(0.0, 0.0))
-    with pytest.raises(ExportError, match="int8 is for --format onnx"):
+    with pytest.raises(ExportError, match="int8 requires --format onnx"):
         export(
             exported.detector,
             tmp_path / "d.pt2",

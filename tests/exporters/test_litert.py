@@ -242,7 +242,7 @@ def test_damaged_and_strange_files(detector: bw.Detector, tmp_path: Path) -> Non
     with pytest.raises(ExportError, match="no such file"):
         open_session(tmp_path / "none.tflite")
     path.write_bytes(passing_network())
-    with pytest.raises(ExportError, match="no checksum: another program wrote it"):
+    with pytest.raises(ExportError, match="no checksum: it was written by another program"):
         open_session(path)
     with pytest.raises(ExportError, match="boxwright"):
         open_session(path, allow_edited=True)
@@ -265,7 +265,7 @@ SERVED = {
     "ssd, softmax": "uv pip install",
     "ssd, class-agnostic": "class by class",
     "ssd, soft": "class by class",
-    "ssd, grey": "in colour",
+    "ssd, grey": "in color",
     "ssd, keypoints": "box coder",
     "efficientdet": "fixed_shape_resizer",
     "srn": "of one step",

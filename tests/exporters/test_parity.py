@@ -33,11 +33,11 @@ def test_too_few_candidates_are_told_however_much_is_missing() -> None:
             image = np.zeros((10, 10, 3), np.uint8)
             one.add(outputs(0), outputs(30), (picture, image), all_missing)  # type: ignore[arg-type]
         stages.append(one)
-    stages[1].too_few.append("picture 2: more candidates than were looked at could matter")
+    stages[1].too_few.append("picture 2: candidates that suppression ignored could matter")
     report = Report([one.stage() for one in stages], {})
     assert not report.complete
     assert not report.passed
-    assert report.problem().startswith("detections: picture 2: more candidates than were looked at")
+    assert report.problem().startswith("detections: picture 2: candidates that suppression ignored")
     assert [stage.largest for stage in report.stages] == [90, 91]
     complete = Report([stages[0].stage()], {})
     assert complete.complete

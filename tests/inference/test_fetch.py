@@ -74,11 +74,11 @@ def test_the_bytes_of_an_image(server: str, name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("none.jpg", "the server answers 404"),
+        ("none.jpg", "the server returned 404"),
         ("page.jpg", "expected an image, found text/html"),
         ("to-file", "file:///etc/passwd. is not allowed"),
-        ("to-ftp", "leads to ftp://h/a: expected an address that begins with http"),
-        ("round", "the server answers 302"),
+        ("to-ftp", "leads to ftp://h/a: expected a URL that begins with http"),
+        ("round", "the server returned 302"),
         ("short.png", "the download broke off after"),
     ],
 )

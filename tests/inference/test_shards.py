@@ -148,7 +148,7 @@ def test_parquet_of_paths_and_columns(images: Path, tmp_path: Path) -> None:
     assert "no column 'nothing'" in item.error
     pq.write_table(pa.table({"n": [1, 2]}), tmp_path / "n.parquet")
     (item,) = items_of(units_of([str(tmp_path / "n.parquet")], 5)[0])
-    assert "no column of images" in item.error
+    assert "no image column found" in item.error
 
 
 def test_bad_images_and_bad_containers_are_rows(images: Path, tmp_path: Path) -> None:
@@ -196,9 +196,9 @@ def test_workers_make_the_same_rows(images: Path, tmp_path: Path) -> None:
 
 def test_another_job_may_not_go_on_in_a_folder(images: Path, tmp_path: Path) -> None:
     run(job(tmp_path / "out"), [str(images)])
-    with pytest.raises(DataError, match="begun with other .*part_size"):
+    with pytest.raises(DataError, match="started with other .*part_size"):
         run(job(tmp_path / "out", part_size=6), [str(images)])
-    with pytest.raises(DataError, match="begun with other images"):
+    with pytest.raises(DataError, match="started with other images"):
         run(job(tmp_path / "out"), [str(images / "deep")])
     (tmp_path / "out" / PLAN).unlink()
     with pytest.raises(DataError, match="Parquet files of something else"):

@@ -246,13 +246,13 @@ WAYS: dict[str, tuple[Callable[[Path], Members], str]] = {
     "a weight": (pickled_weight, "is pickled, which can run code"),
     "a weight, flagged by a number": (pickled_weight_that_says_it_is_none, "is pickled, which can run code"),
     "a constant": (pickled_constant, "is pickled, which can run code"),
-    "an opaque constant": (opaque_constant, "`boxwright export` does not write and could be code"),
-    "a custom object": (custom_object, "`boxwright export` does not write and could be code"),
+    "an opaque constant": (opaque_constant, "`boxwright export` does not write and may be code"),
+    "a custom object": (custom_object, "`boxwright export` does not write and may be code"),
     "sample inputs": (sample_inputs, "sample inputs are pickled"),
-    "old weights": (legacy_weights, "`boxwright export` does not write and could be code"),
-    "old constants": (legacy_constants, "`boxwright export` does not write and could be code"),
-    "a library": (compiled_library, "`boxwright export` does not write and could be code"),
-    "a second program": (second_program, "`boxwright export` does not write and could be code"),
+    "old weights": (legacy_weights, "`boxwright export` does not write and may be code"),
+    "old constants": (legacy_constants, "`boxwright export` does not write and may be code"),
+    "a library": (compiled_library, "`boxwright export` does not write and may be code"),
+    "a second program": (second_program, "`boxwright export` does not write and may be code"),
     "a function of torch": (function_of_torch, "'torch.os.system' in its graph is no operator"),
     "an operator on files": (file_operator, "is no operator of a detector"),
     "an operator that proves nothing": (unchecked_operator, "is no operator of a detector"),
@@ -344,7 +344,7 @@ def test_pytorch_reads_what_was_checked_and_nothing_else(tmp_path: Path) -> None
     path.write_bytes(tiny_export(".pt2").read_bytes())
     with zipfile.ZipFile(path, "a") as archive, pytest.warns(UserWarning, match="Duplicate name"):
         archive.writestr(f"detector/{WEIGHTS}", b"{}")
-    with pytest.raises(ExportError, match="two members of one name"):
+    with pytest.raises(ExportError, match="two members with the same name"):
         open_export(path, allow_edited=True)
 
 
@@ -353,7 +353,7 @@ def test_a_bomb_is_not_unpacked(tmp_path: Path) -> None:
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("detector/data/weights/weight_0", bytes(200_000_000))
     assert path.stat().st_size < 10**6
-    with pytest.raises(ExportError, match="are compressed, which PyTorch's never are"):
+    with pytest.raises(ExportError, match="are compressed, which PyTorch never does"):
         open_export(path)
 
 

@@ -128,5 +128,5 @@ def test_what_was_interrupted_is_not_taken_for_whole(tmp_path: Path, monkeypatch
 
     with pytest.raises(KeyboardInterrupt):
         mend(CocoDataset(path), CocoDataset(data(tmp_path / "eval", 2, 3)[0]), tmp_path / "out", broken)
-    with pytest.raises(bw.DataError, match="not whole"):
+    with pytest.raises(bw.DataError, match="incomplete"):
         recognize(tmp_path / "out")

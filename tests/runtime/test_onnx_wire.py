@@ -20,11 +20,11 @@ def test_external_data_is_found() -> None:
     ("data", "problem"),
     [
         # ONNX Runtime keeps 32 bits of a tag: this one is graph's to it, and of no known number here.
-        (b"\xba\x80\x80\x80\x10" + MODEL[1:], "no possible number"),
-        (b"\xba\x00" + MODEL[1:], "longer than it need be"),
-        (b"\x3a\x84\x00" + GRAPH, "longer than it need be"),
-        (b"\x02\x00", "no possible number"),
-        (b"\x3b\x3c", "no known kind"),
+        (b"\xba\x80\x80\x80\x10" + MODEL[1:], "invalid number"),
+        (b"\xba\x00" + MODEL[1:], "overlong encoding"),
+        (b"\x3a\x84\x00" + GRAPH, "overlong encoding"),
+        (b"\x02\x00", "invalid number"),
+        (b"\x3b\x3c", "unknown wire type"),
         (MODEL[:-1], "beyond its message"),
         (b"\x3a", "end within a number"),
     ],

@@ -28,12 +28,12 @@ def same(found: Any, wanted: Any) -> None:
 
 
 def test_by_row_and_by_column() -> None:
-    rows = json.loads(tf.answer(tf.Question([], True, ()), ROWS))["predictions"]
+    rows = json.loads(tf.answer(tf.PredictRequest([], True, ()), ROWS))["predictions"]
     assert [list(row) for row in rows] == [["num_detections", "boxes", "none"]] * 3
     for row, wanted in zip(rows, ROWS, strict=True):
         for name, value in row.items():
             same(np.reshape(value, wanted[name].shape), wanted[name])
-    columns = json.loads(tf.answer(tf.Question([], False, ("raw_scores", "num_detections", "raw_scores")), ROWS))
+    columns = json.loads(tf.answer(tf.PredictRequest([], False, ("raw_scores", "num_detections", "raw_scores")), ROWS))
     assert list(columns["outputs"]) == ["raw_scores", "num_detections"]
     for name, value in columns["outputs"].items():
         same(value, np.stack([row[name] for row in ROWS]))
@@ -41,7 +41,7 @@ def test_by_row_and_by_column() -> None:
 
 @pytest.mark.parametrize("binary", [False, True])
 def test_open_inference(binary: bool) -> None:
-    asked = v2.Asked([], dict.fromkeys(ROWS[0], binary), False, "7")
+    asked = v2.InferRequest([], dict.fromkeys(ROWS[0], binary), False, "7")
     body, length = v2.answer(asked, ROWS, "a", 1)
     content, tail = json.loads(body[:length]), body[length:] if length else b""
     assert (content["id"], content["model_name"], content["model_version"]) == ("7", "a", "1")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from boxwright.serving.batcher import Batcher, Full, Row
+from boxwright.serving.batcher import Batcher, QueueFull, Row
 
 PATIENCE = 60
 
@@ -58,10 +58,10 @@ def test_a_full_queue_takes_all_or_nothing() -> None:
     running = batcher.submit([picture(1)], PATIENCE)
     assert slow.began.wait(PATIENCE)
     waiting = batcher.submit([picture(2), picture(3)], PATIENCE)
-    with pytest.raises(Full):
+    with pytest.raises(QueueFull):
         batcher.submit([picture(4), picture(5)], PATIENCE)
     waiting += batcher.submit([picture(6)], PATIENCE)
-    with pytest.raises(Full):
+    with pytest.raises(QueueFull):
         batcher.submit([picture(7)], PATIENCE)
     slow.go.set()
     assert answers([*running, *waiting]) == [1, 2, 3, 6]
@@ -107,7 +107,7 @@ def test_closing_answers_what_was_taken() -> None:
     assert answers(futures) == list(range(9))
     closing.join(PATIENCE)
     assert not closing.is_alive()
-    with pytest.raises(Full):
+    with pytest.raises(QueueFull):
         batcher.submit([picture(1)], PATIENCE)
 
 

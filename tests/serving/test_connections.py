@@ -15,7 +15,7 @@ import time
 import numpy as np
 import pytest
 
-from boxwright.serving.connections import OnceAMinute
+from boxwright.serving.connections import RateLimitFilter
 from boxwright.serving.server import connection_limit
 from boxwright.serving.settings import ServerSettings
 from tests.serving.running import HEALTH, answer_of, post, served_by_command, serving, status
@@ -47,7 +47,7 @@ def test_connections_that_are_silent_or_say_half_are_closed() -> None:
         for one in (body, drip):
             answer = answer_of(one)
             assert status(answer) == 408
-            assert b"not whole within 2 s" in answer
+            assert b"not complete within 2 s" in answer
             assert b"connection: close" in answer.lower()
         for one in (silent, head, body, drip):
             one.close()
@@ -118,7 +118,7 @@ def test_no_upgrade_fills_the_log(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_message_is_said_once_a_minute() -> None:
-    once = OnceAMinute(3600)
+    once = RateLimitFilter(3600)
     records = [
         logging.LogRecord("x", 30, "", 0, text, (number,), None) for text in ("%d a", "%d b") for number in (1, 2)
     ]

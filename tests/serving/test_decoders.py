@@ -108,7 +108,7 @@ def test_one_that_a_picture_crashes_is_replaced_and_the_request_is_refused() -> 
         await asyncio.sleep(0.1)
         os.kill(pid, signal.SIGSEGV)
         os.kill(pid, signal.SIGCONT)
-        with pytest.raises(BadRequest, match="the process that read it ended") as refused:
+        with pytest.raises(BadRequest, match="the process that decoded it crashed") as refused:
             await asking
         assert refused.value.status == 400
         await ask(decoders, png(PICTURE))

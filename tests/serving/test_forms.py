@@ -35,17 +35,17 @@ def test_forms_that_clients_make() -> None:
 @pytest.mark.parametrize(
     ("body", "kind", "reason"),
     [
-        (form(FILE), "multipart/form-data", "names no boundary"),
+        (form(FILE), "multipart/form-data", "has no boundary"),
         (b"", KIND, "does not begin with its boundary"),
         (b"junk" + form(FILE), KIND, "does not begin with its boundary"),
-        (form(FILE, end=""), KIND, "followed by a line's end|cut off"),
-        (form(FILE)[:-20], KIND, "cut off"),
+        (form(FILE, end=""), KIND, "followed by a line break|truncated"),
+        (form(FILE)[:-20], KIND, "truncated"),
         (form(FIELD), KIND, "one file, found 0"),
         (form(FILE, FILE), KIND, "one file, found 2"),
         (form("no headers"), KIND, "no headers"),
         (form("A: " + "x" * 9000 + "\r\n\r\nbody"), KIND, "over 8192 bytes"),
         (form(*[FIELD] * 101), KIND, "more than 100 parts"),
-        (form("Content-Transfer-Encoding: base64\r\n" + FILE), KIND, "sent as it is"),
+        (form("Content-Transfer-Encoding: base64\r\n" + FILE), KIND, "must be sent unencoded"),
     ],
 )
 def test_what_is_no_form(body: bytes, kind: str, reason: str) -> None:

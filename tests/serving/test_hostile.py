@@ -102,7 +102,7 @@ def test_pixels_of_a_request_are_counted_together() -> None:
         before = resident_mib(os.getpid())
         answer = client.post(PREDICT, json={"instances": many})
         assert answer.status_code == 413
-        assert "1600000000 pixels are over the 100000000" in answer.json()["error"]
+        assert "1600000000 pixels, more than 100000000" in answer.json()["error"]
         data = [one["b64"] for one in many]
         answer = infer(client, {"inputs": [tensor(shape=[32], datatype="BYTES", data=data)]})
         assert answer.status_code == 413
@@ -122,7 +122,7 @@ def test_bodies_and_pictures_together_take_no_more_memory_than_is_allowed() -> N
         assert client.post("/detect", content=png(PICTURE)).status_code == 200
         large = client.post("/detect", content=zeros(1000, 1000))
         assert large.status_code == 413, "3 MB of pixels"
-        assert "takes more than the 1 MiB of all requests" in large.json()["error"]
+        assert "takes more than the 1 MiB for all requests" in large.json()["error"]
         assert client.post("/detect", content=b"x" * 2**21).status_code == 413, "2 MB of body"
         assert "boxwright_held_bytes 0.0" in client.get("/metrics").text
         assert client.post("/detect", content=png(PICTURE)).status_code == 200
@@ -229,7 +229,7 @@ def test_odd_values_in_every_field(path: str, good: Any, client: TestClient, cap
 @pytest.mark.parametrize("host", ["[", "[::1", "a b", "http://x"])
 def test_a_host_that_is_none(host: str, client: TestClient) -> None:
     answer = client.post("/detect/", content=b"x", headers={"Host": host})
-    assert (answer.status_code, answer.json()) == (400, {"error": "the Host header names no host"})
+    assert (answer.status_code, answer.json()) == (400, {"error": "the Host header is invalid"})
 
 
 def test_pages_of_elsewhere_may_not_ask(client: TestClient) -> None:

@@ -88,7 +88,7 @@ def test_a_file_that_crashes_its_runtime_leaves_the_old_version(edited: bool, tm
     path = copied_export(".tflite", tmp_path)
     with serving(path, allow_edited=edited) as model:
         crashing_litert(path)
-        with pytest.raises(ExportError, match="its runtime ends the process that opens it"):
+        with pytest.raises(ExportError, match="its runtime crashes the process that opens it"):
             model.reload()
         (answer,) = model.current.batcher.submit([np.zeros((8, 6, 3), np.uint8)], PATIENCE)
         assert "num_detections" in answer.result(PATIENCE)
@@ -121,4 +121,4 @@ def test_the_end_does_not_wait_for_a_file_that_is_being_tried(tmp_path: Path) ->
         trying.start()
     trying.join(60)
     assert not trying.is_alive()
-    assert told == [f"{path} was not opened: the server ends"]
+    assert told == [f"{path} was not opened: the server is shutting down"]

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from boxwright.serving.nested import bytes_of, flat_numbers, outline, picture_of_list
+from boxwright.serving.nested import bytes_of, flat_numbers, nested_shape, picture_of_list
 from boxwright.serving.requests import BadRequest
 
 GENERATOR = np.random.default_rng(0)
@@ -33,14 +33,14 @@ def test_pictures_of_lists(channels: int, kind: str) -> None:
         ([[[None, 1, 2]]], "expected numbers"),
         ([[["1", 1, 2]]], "expected numbers"),
         ([[[{}, 1, 2]]], "expected numbers"),
-        ([[[1, 2, 3], 4]], "unlike lengths"),
-        ([[[1, 2, 3]], 4], "unlike lengths"),
-        ([[[1, 2, 3]], [[1, 2]]], "unlike lengths"),
+        ([[[1, 2, 3], 4]], "different lengths"),
+        ([[[1, 2, 3]], 4], "different lengths"),
+        ([[[1, 2, 3]], [[1, 2]]], "different lengths"),
         ([[[[1]]]], "at most 3 levels"),
         ([[[float("nan"), 1, 2]]], "0 to 255"),
         ([[[1e300, 1, 2]]], "0 to 255"),
         ([[[2**62, 1, 2]]], "0 to 255"),
-        ([[[0.5, 1, 2]]], "whole numbers"),
+        ([[[0.5, 1, 2]]], "integers"),
         ([[[1, 2]]], r"expected \[height, width, 3\]"),
         ([[[]]], r"expected \[height, width, 3\]"),
         ([], r"expected \[height, width, 3\]"),
@@ -72,8 +72,8 @@ def test_an_outline_does_not_go_deeper_than_a_picture() -> None:
     deep: Any = 1
     for _ in range(1000):
         deep = [deep]
-    assert len(outline(deep)) <= 5
-    assert outline([[[1, 2, 3]], 7]) == (2, 1, 3)
+    assert len(nested_shape(deep)) <= 5
+    assert nested_shape([[[1, 2, 3]], 7]) == (2, 1, 3)
 
 
 def test_nothing_is_no_number() -> None:

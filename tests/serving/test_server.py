@@ -144,14 +144,14 @@ WRONG: dict[str, tuple[str, Any, int, str]] = {
     "nothing": ("/v1/models/detector:predict", {}, 400, "Missing or duplicate keys"),
     "both": ("/v1/models/detector:predict", {"instances": [1], "inputs": [1]}, 400, "Missing or duplicate keys"),
     "no pictures": ("/v1/models/detector:predict", {"instances": []}, 400, "not empty"),
-    "too many": ("/v1/models/detector:predict", {"instances": [[[[0, 0, 0]]]] * 5}, 400, "5 pictures are over the 4"),
+    "too many": ("/v1/models/detector:predict", {"instances": [[[[0, 0, 0]]]] * 5}, 400, "5 pictures exceed the limit of 4"),
     "a number": ("/v1/models/detector:predict", {"instances": [3]}, 400, "expected [height, width, 3]"),
-    "ragged": ("/v1/models/detector:predict", {"instances": [[[[1, 2, 3]], [[1, 2, 3], [1, 2, 3]]]]}, 400, "unlike lengths"),
-    "text": ("/v1/models/detector:predict", {"instances": [[[["a", "b", "c"]]]]}, 400, "numbers of 0 to 255"),
-    "above": ("/v1/models/detector:predict", {"instances": [[[[1, 2, 256]]]]}, 400, "numbers of 0 to 255"),
-    "below": ("/v1/models/detector:predict", {"instances": [[[[1, 2, -1]]]]}, 400, "numbers of 0 to 255"),
-    "halves": ("/v1/models/detector:predict", {"instances": [[[[1, 2, 0.5]]]]}, 400, "whole numbers"),
-    "no base64": ("/v1/models/detector:predict", {"instances": [{"b64": "%%%"}]}, 400, "no base64"),
+    "ragged": ("/v1/models/detector:predict", {"instances": [[[[1, 2, 3]], [[1, 2, 3], [1, 2, 3]]]]}, 400, "different lengths"),
+    "text": ("/v1/models/detector:predict", {"instances": [[[["a", "b", "c"]]]]}, 400, "numbers from 0 to 255"),
+    "above": ("/v1/models/detector:predict", {"instances": [[[[1, 2, 256]]]]}, 400, "numbers from 0 to 255"),
+    "below": ("/v1/models/detector:predict", {"instances": [[[[1, 2, -1]]]]}, 400, "numbers from 0 to 255"),
+    "halves": ("/v1/models/detector:predict", {"instances": [[[[1, 2, 0.5]]]]}, 400, "integers"),
+    "no base64": ("/v1/models/detector:predict", {"instances": [{"b64": "%%%"}]}, 400, "invalid base64"),
     "no image": ("/v1/models/detector:predict", {"instances": [{"b64": "aGVsbG8="}]}, 400, "not an image"),
     "another signature": ("/v1/models/detector:predict", {"instances": [1], "signature_name": "other"}, 400, "not found in signature def"),
     "another output": ("/v1/models/detector:predict", {"instances": [b64(PICTURES[0])], "output_filter": ["x"]}, 400, "no output 'x'"),
@@ -161,7 +161,7 @@ WRONG: dict[str, tuple[str, Any, int, str]] = {
     "an empty body": ("/detect", b"", 400, "empty"),
     "half an image": ("/detect", png(PICTURES[0])[:200], 400, "cannot be decoded"),
     "too large a body": ("/detect", b"x" * (2**20 + 1), 413, "larger than 1 MiB"),
-    "a score": ("/detect?min_score=2", png(PICTURES[0]), 400, "min_score: expected a number of 0 to 1"),
+    "a score": ("/detect?min_score=2", png(PICTURES[0]), 400, "min_score: expected a number from 0 to 1"),
     "v2: nothing": ("/v2/models/detector/infer", {}, 400, "expected one input"),
     "v2: another input": ("/v2/models/detector/infer", {"inputs": [{"name": "x"}]}, 400, "unexpected input 'x'"),
     "v2: no shape": ("/v2/models/detector/infer", {"inputs": [{"name": "input_tensor"}]}, 400, "expected a shape"),
@@ -195,7 +195,7 @@ def test_a_bomb_is_refused_before_it_is_decoded(client: TestClient) -> None:
     assert len(bomb) < 2**20
     answer = client.post("/detect", content=bomb)
     assert answer.status_code == 400
-    assert "5000x5000 is over 300000 pixels" in answer.json()["error"]
+    assert "5000x5000 exceeds 300000 pixels" in answer.json()["error"]
 
 
 def test_open_inference(client: TestClient, expected: list[Any]) -> None:

@@ -184,7 +184,7 @@ def _lfs(data: bytes) -> bytes:
 
 
 WRONG: dict[str, tuple[Callable[[bytes], bytes], str]] = {
-    "Git LFS": (_lfs, "a pointer of Git LFS, not the file itself; fetch that by `git lfs pull`"),
+    "Git LFS": (_lfs, "a Git LFS pointer, not the file itself; fetch the file with `git lfs pull`"),
     "web page": (lambda _: b"\n<!DOCTYPE HTML><html><body>404", "a web page, not the file that its name says"),
     "server": (lambda _: b"<?xml version='1.0'?><Error/>", "an XML text, such as a server's error"),
     "empty": (lambda _: b"", "empty: nothing was written to it"),

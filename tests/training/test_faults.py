@@ -119,7 +119,7 @@ def test_model_dir_that_vanishes(small_config: Path, tmp_path: Path, monkeypatch
 def test_model_dir_that_cannot_be_written(small_config: Path, tmp_path: Path) -> None:
     """A file where a folder should be refuses even the superuser, whom permissions do not stop."""
     (tmp_path / "m").write_text("a file")
-    with pytest.raises(bw.OutputError, match="deeper: this folder cannot be made: Not a directory"):
+    with pytest.raises(bw.OutputError, match="deeper: this folder cannot be created: Not a directory"):
         bw.train(bw.load_config(small_config), tmp_path / "m" / "deeper", QUIET)
 
 

@@ -464,7 +464,7 @@ def test_store_keeps_the_newest(tmp_path: Path) -> None:
 
 def test_unwritable_model_dir(small_config: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(bw.OutputError, match="this folder cannot be made: File exists"):
+    with pytest.raises(bw.OutputError, match="this folder cannot be created: File exists"):
         bw.train(bw.load_config(small_config), tmp_path / "file", bw.RunSettings(**QUIET))
 
 

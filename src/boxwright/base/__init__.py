@@ -1,1 +1,1 @@
-"""What every room stands on: errors, files, limits, settings, locks, threads and child processes."""
+"""Shared foundations: errors, files, limits, settings, locks, threads and child processes."""

@@ -1,4 +1,4 @@
-"""Starting a module of ours in another process, with what this one imports and nothing of the working folder."""
+"""Starting one of our modules in a child process, with this process's import path but not the working directory."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from contextlib import suppress
 from pathlib import Path
 
 
-def child_words(module: str, *arguments: str) -> list[str]:
-    """Return the command that runs a module by this interpreter.
+def module_command(module: str, *arguments: str) -> list[str]:
+    """Return the command that runs a module with this interpreter.
 
-    With `-m` alone the working folder comes first among the places of modules: a stranger's `json.py` would be run.
+    `-P`: `-m` alone puts the working directory first on the import path, where a stray `json.py` would be imported.
     """
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
 def child_environment() -> dict[str, str]:
-    """Return the environment in which such a process finds the modules that this one has found."""
+    """Return the environment in which a child process finds the modules that this process can import."""
     folders = [str(Path(__file__).parents[2]), *filter(None, sys.path)]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(folders))}
 
 
 def limit_memory(count: int) -> None:
-    """Let the system refuse this process more memory than so many bytes, and a file of it where it crashes."""
+    """Limit this process to `count` bytes of memory, and disable core dumps."""
     try:
         import resource
-    except ImportError:  # no POSIX system
+    except ImportError:  # not a POSIX system
         return
-    # What is reserved and not used (threads' stacks, mapped libraries) is counted by RLIMIT_AS, not by RLIMIT_DATA.
+    # RLIMIT_AS also counts memory that is reserved but unused (thread stacks, mapped libraries); RLIMIT_DATA does not.
     memory = resource.RLIMIT_DATA if sys.platform.startswith("linux") else resource.RLIMIT_AS
     for kind, most in ((memory, count), (resource.RLIMIT_CORE, 0)):
-        with suppress(ValueError, OSError):  # more than this process may have anyway
+        with suppress(ValueError, OSError):  # above this process's hard limit
             resource.setrlimit(kind, (most, most))

@@ -1,14 +1,14 @@
-"""Every error a user of Boxwright can meet.
+"""All errors that Boxwright raises.
 
     BoxwrightError
-    ├── ConfigError          a configuration that cannot be read, or asks for what is not there
+    ├── ConfigError          a configuration that cannot be read or asks for something unsupported
     ├── DataError            a label map, record, annotation or image that cannot be used
-    ├── CheckpointError      a checkpoint that is damaged, missing or of another model
-    ├── ExportError          a detector that a format cannot hold, or an export that does not do what the detector does
+    ├── CheckpointError      a checkpoint that is damaged, missing or belongs to another model
+    ├── ExportError          a detector that a format cannot represent, or an export that differs from its detector
     ├── OutputError          a file that cannot be written (a full disk, a read-only folder)
     └── TrainingError        a run that cannot continue (a loss that is not finite, a dead worker)
 
-A message says what was expected, what came, where, and what to do about it.
+A message says what was expected, what was received, where, and what to do about it.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ _LONGEST, _LONGEST_LINE = 4000, 500
 
 
 def shortened(text: str, most: int) -> str:
-    """Return a text, or its two ends where it has more characters than allowed."""
+    """Return a text, cut in the middle if it is longer than `most` characters."""
     return text if len(text) <= most else f"{text[: most // 2]}…{text[-(most // 2) :]}"
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's text, shortened; the kind of an error that says nothing."""
+    """Return the first line of an error's text, shortened; the error's type if it has no text."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return shortened(lines[0], _LONGEST_LINE)
 
 
 class BoxwrightError(Exception):
-    """The base of all errors that Boxwright raises on purpose. Its text is bounded, whatever a file has in it."""
+    """The base of all errors that Boxwright raises on purpose. The text's length is bounded."""
 
     def __str__(self) -> str:
         return shortened(super().__str__(), _LONGEST)
@@ -39,7 +39,7 @@ class ConfigError(BoxwrightError):
 
 
 class DataError(BoxwrightError):
-    """A data file is missing, damaged, or says something that cannot be true."""
+    """A data file is missing, damaged, or contradicts itself."""
 
 
 class CheckpointError(BoxwrightError):
@@ -47,11 +47,11 @@ class CheckpointError(BoxwrightError):
 
 
 class ExportError(BoxwrightError):
-    """A detector cannot be written for another runtime, or what was written does not do what the detector does."""
+    """A detector cannot be exported, or its export behaves differently."""
 
 
 class OutputError(BoxwrightError):
-    """A file cannot be written; what was there before is as it was."""
+    """A file cannot be written; the previous file is unchanged."""
 
 
 class TrainingError(BoxwrightError):

@@ -1,4 +1,4 @@
-"""Reading and writing files: whole or not at all, and with errors that name the file."""
+"""Reading files, and writing them atomically, with errors that name the file."""
 
 from __future__ import annotations
 
@@ -14,37 +14,30 @@ from uuid import uuid4
 from boxwright.base.errors import BoxwrightError, DataError, OutputError, shortened
 from boxwright.base.locks import closed_in_children, lock
 
-# Lies in a folder while its files are being written one by one.
+# Present in a folder while its files are being written.
 MARKER = "UNFINISHED"
-_UNTIL = "Removed when all is written."
-# What a name may be at most on common file systems is 255 bytes; the rest is for endings and temporaries.
+_UNTIL = "Removed when writing is complete."
+# Common file systems allow 255 bytes; the rest is for suffixes and temporary names.
 _LONGEST_STEM = 120
 
 
 def is_file(path: str | os.PathLike[str]) -> bool:
-    """Tell whether a path is a file; False, not an error, for names that no file can have."""
+    """Return whether a path is a file; False, not an error, for invalid names."""
     return os.path.isfile(path)
 
 
 def is_folder(path: str | os.PathLike[str]) -> bool:
-    """Tell whether a path is a folder; False, not an error, for names that no folder can have."""
+    """Return whether a path is a folder; False, not an error, for invalid names."""
     return os.path.isdir(path)
 
 
 def as_here(named: str) -> str:
-    """Return a path that a configuration names as this system writes it: backslashes of Windows become slashes."""
+    """Return a path from a configuration with Windows' backslashes turned into slashes if nothing exists under it."""
     return named if "\\" not in named or os.path.exists(named) else named.replace("\\", "/")
 
 
 def read_file(path: str | Path, error: type[BoxwrightError] = DataError) -> bytes:
-    """Return a file's bytes.
-
-    Args:
-        error: What is raised where it cannot be read.
-
-    Raises:
-        BoxwrightError: Of the kind asked for, with the path and the system's reason.
-    """
+    """Return a file's bytes; raise `error` with the path and the system's reason if it cannot be read."""
     try:
         return Path(path).read_bytes()
     except (OSError, ValueError) as problem:  # ValueError: a name with a null byte
@@ -52,7 +45,7 @@ def read_file(path: str | Path, error: type[BoxwrightError] = DataError) -> byte
 
 
 def size_of(path: str | Path) -> int:
-    """Return a file's bytes in number; 0 where it cannot be looked at, which reading it will tell."""
+    """Return a file's size in bytes; 0 if it is unavailable (reading the file will report why)."""
     try:
         return os.path.getsize(path)
     except (OSError, ValueError):
@@ -60,28 +53,27 @@ def size_of(path: str | Path) -> int:
 
 
 def shown(path: str | os.PathLike[str], most: int = 400) -> str:
-    """Return a path as messages show it: cut in the middle where it is overlong, null bytes escaped."""
+    """Return a path for messages: cut in the middle if too long, null bytes escaped."""
     return shortened(os.fspath(path).replace("\0", "\\0"), most)
 
 
 def cause(error: Exception) -> str:
-    """Return why a file could not be read or written, in words; without its name."""
+    """Return why a file could not be read or written, without its name."""
     return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
 
 
 @contextmanager
 def open_whole(path: str | Path) -> Iterator[BinaryIO]:
-    """Open a file for writing that appears under its name only when all of it is on the disk.
+    """Open a file for writing that appears under its name only when it is completely on disk.
 
-    Until then its bytes are in a hidden file beside it, of a name that no other writer has. Whatever
-    ends the writing early, what was at the path before stays, and the hidden file goes; only a kill
-    that no program can answer leaves it.
+    Until then its bytes are in a hidden file beside it with a unique name. If writing fails, the previous file stays
+    and the hidden file is removed; only SIGKILL or a power failure leaves it behind.
 
     Args:
         path: The file; its folder must exist.
 
     Raises:
-        OutputError: Where it cannot be written: a full disk, a folder that is gone or read-only.
+        OutputError: If it cannot be written: a full disk, a missing or read-only folder.
     """
     path = Path(path)
     partial = path.with_name(f".{path.name[:_LONGEST_STEM]}.{os.getpid()}-{uuid4().hex[:12]}.partial")
@@ -92,7 +84,7 @@ def open_whole(path: str | Path) -> Iterator[BinaryIO]:
                 file.flush()
                 os.fsync(file.fileno())
             partial.replace(path)
-            _settle(path.parent)
+            _sync_folder(path.parent)
         finally:
             with suppress(OSError, ValueError):
                 partial.unlink(missing_ok=True)
@@ -104,8 +96,8 @@ def open_whole(path: str | Path) -> Iterator[BinaryIO]:
         raise OutputError(f"{shown(path)}: could not be written: {error}") from None
 
 
-def _settle(folder: Path) -> None:
-    """Bring a renaming to the disk, where the system can."""
+def _sync_folder(folder: Path) -> None:
+    """Flush a rename to disk, where the system supports it."""
     if os.name == "posix":
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -115,14 +107,7 @@ def _settle(folder: Path) -> None:
 
 
 def write_whole(path: str | Path, content: bytes | str) -> Path:
-    """Write a file so that it is there whole or not at all; text as UTF-8.
-
-    Args:
-        path: The file; its folder must exist.
-
-    Raises:
-        OutputError: As `open_whole`; also for text that no file can hold (half of a surrogate pair).
-    """
+    """Write a file atomically (text as UTF-8) and return its path; raise OutputError as `open_whole` does."""
     try:
         data = content.encode() if isinstance(content, str) else content
     except UnicodeEncodeError as error:
@@ -133,29 +118,25 @@ def write_whole(path: str | Path, content: bytes | str) -> Path:
 
 
 def make_folder(path: str | Path) -> Path:
-    """Make a folder, and those above it, where they are not there.
-
-    Raises:
-        OutputError: Where it cannot be made.
-    """
+    """Create a folder and its parents if missing; raise OutputError if that fails."""
     try:
         Path(path).mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
-        raise OutputError(f"{shown(path)}: this folder cannot be made: {cause(error)}") from None
+        raise OutputError(f"{shown(path)}: this folder cannot be created: {cause(error)}") from None
     return Path(path)
 
 
 @contextmanager
 def unfinished(folder: str | Path, what: str) -> Iterator[Path]:
-    """Mark a folder while its files are written; the mark stays where anything prevents the last of them.
+    """Mark a folder as unfinished while its files are written; the mark stays if the writing fails.
 
-    The mark is held as a lock, so that there is one writer a folder; one that was killed holds nothing.
+    The mark is a held lock, so that a folder has one writer; a killed process holds nothing.
 
     Args:
-        what: Who writes what, for the mark's text and for who meets it later.
+        what: What is being written, for the mark's text and for error messages.
 
     Raises:
-        OutputError: Where another writes to the folder, or the folder or the mark cannot be written.
+        OutputError: If another process writes to the folder, or the folder or the mark cannot be written.
     """
     marker = make_folder(folder) / MARKER
     try:
@@ -163,9 +144,9 @@ def unfinished(folder: str | Path, what: str) -> Iterator[Path]:
         with closed_in_children(descriptor):
             _write_holder(marker, descriptor, f"{what}; host {socket.gethostname()}, process {os.getpid()}")
             yield Path(folder)
-            if os.name == "posix":  # in the lock, as whoever comes next makes a mark of its own
+            if os.name == "posix":  # while locked, as the next writer creates its own mark
                 _remove(marker, descriptor)
-        if os.name != "posix":  # where an open file cannot be removed
+        if os.name != "posix":  # there an open file cannot be removed
             marker.unlink(missing_ok=True)
     except _MarkError as problem:
         raise OutputError(f"{shown(marker)}: could not be written: {problem}") from None
@@ -176,7 +157,7 @@ class _MarkError(Exception):
 
 
 def _locked(marker: Path) -> int:
-    """Open a mark, new or left by one that was killed, and lock it; return its descriptor."""
+    """Open a mark, new or left by a killed process, and lock it; return its descriptor."""
     while True:
         try:
             descriptor = os.open(marker, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
@@ -189,17 +170,17 @@ def _locked(marker: Path) -> int:
             os.close(descriptor)
             raise OutputError(
                 f"{shown(marker.parent)}: another run is writing to this folder: "
-                f"{holder or 'one that has not given its name yet'}; write to another, or wait for its end"
+                f"{holder or 'its name is not written yet'}; write to another folder, or wait until it ends"
             ) from None
         if refused:
             warnings.warn(
-                f"{shown(marker.parent)}: this file system cannot lock files ({refused}): nothing keeps a second run "
-                "out of the folder",
+                f"{shown(marker.parent)}: this file system cannot lock files ({refused}): a second run can write to "
+                "the folder",
                 stacklevel=4,
             )
         if os.name != "posix" or _is_still(marker, descriptor):
             return descriptor
-        os.close(descriptor)  # its holder removed it between our two calls
+        os.close(descriptor)  # its holder removed it between the two calls
 
 
 def _write_holder(marker: Path, descriptor: int, holder: str) -> None:
@@ -209,19 +190,19 @@ def _write_holder(marker: Path, descriptor: int, holder: str) -> None:
         os.write(descriptor, f"{holder}. {_UNTIL}\n".encode())
         os.fsync(descriptor)
     except OSError as error:
-        if not before:  # nobody's: the folder is as it was
+        if not before:  # newly created here: leave the folder as it was
             _remove(marker, descriptor)
         raise _MarkError(cause(error)) from None
 
 
 def _remove(marker: Path, descriptor: int) -> None:
-    """Remove a mark, unless a user has done so and the one that is there now is another run's."""
+    """Remove a mark, unless it was removed and another run has created its own."""
     if _is_still(marker, descriptor):
         marker.unlink(missing_ok=True)
 
 
 def _is_still(path: Path, descriptor: int) -> bool:
-    """Tell whether an open file has its name yet: who held it before may have removed it."""
+    """Return whether an open file still has its name: its previous holder may have removed it."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(descriptor))
     except FileNotFoundError:
@@ -229,39 +210,31 @@ def _is_still(path: Path, descriptor: int) -> bool:
 
 
 def refuse_unfinished(folder: str | Path) -> None:
-    """Raise if a folder was left in the middle of being written.
-
-    Raises:
-        DataError: Where its mark is there.
-    """
+    """Raise DataError if writing a folder was interrupted."""
     if is_file(Path(folder) / MARKER):
         raise DataError(
-            f"{shown(folder)}: this folder is not whole: what wrote it has not finished (it says so in {MARKER}); "
-            f"write it again, or remove {MARKER} to use what there is"
+            f"{shown(folder)}: this folder is incomplete: its writer has not finished ({MARKER} names it); "
+            f"write it again, or remove {MARKER} to use the folder as it is"
         )
 
 
 def partial_files(folder: Path) -> list[Path]:
-    """List what writers that were killed have left in a folder, or living ones are writing."""
+    """Return the temporary files in a folder, left by killed writers or in use by running ones."""
     return sorted(folder.glob(".*.partial"))
 
 
 def unique_stem(name: str, taken: set[str]) -> str:
-    """Make any text a file's name without its ending, other than those given out before.
+    """Return a valid file stem made from any text (such as an image id), different from all in `taken`, and add it.
 
-    Args:
-        name: Such as an image's id; may hold what no file's name can.
-        taken: Names given out before, in lower case; the new one is added.
-
-    Returns:
-        Letters, digits, dashes, dots and underscores, at most 120 bytes; `-2`, `-3`… at the end where needed.
+    It has letters, digits, dashes, dots and underscores, at most 120 bytes, with `-2`, `-3`… appended where needed.
+    `taken` holds lowercase stems.
     """
     plain = "".join(c if c.isalnum() or c in "-_." else "_" for c in name).lstrip(".") or "_"
     while len(plain.encode("utf-8", "replace")) > _LONGEST_STEM:
         plain = plain[: max(len(plain) * 3 // 4, 1)] if len(plain) > _LONGEST_STEM else plain[:-1]
     plain = plain.encode("utf-8", "replace").decode()
     number, stem = 1, plain
-    while stem.lower() in taken:  # lower: some file systems do not tell a.png from A.png
+    while stem.lower() in taken:  # lowercase: some file systems do not distinguish a.png from A.png
         number += 1
         stem = f"{plain}-{number}"
     taken.add(stem.lower())

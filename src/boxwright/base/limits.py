@@ -1,8 +1,7 @@
-"""What a file may ask for at most, in one table.
+"""Upper limits on what a file may ask for, in one table.
 
-A limit keeps a file of some kilobytes, made by accident or on purpose, from taking all memory or all
-day. Each is far beyond what real work needs, and is raised by the environment variable that its
-error names.
+A limit keeps a small file, broken or malicious, from exhausting memory or time. Each is far beyond real use, and is
+raised by the environment variable that its error names.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ class Limit:
     """One limit.
 
     Attributes:
-        name: Its name; the variable is `BOXWRIGHT_MAX_` and it, in capitals.
-        default: What holds without the variable.
+        name: The environment variable is `BOXWRIGHT_MAX_` and this name, in capitals.
+        default: The limit without the variable.
         what: What is counted, for messages.
     """
 
@@ -29,16 +28,12 @@ class Limit:
 
     @property
     def variable(self) -> str:
-        """The environment variable that changes it."""
+        """The environment variable that overrides the limit."""
         return f"BOXWRIGHT_MAX_{self.name.upper()}"
 
     @property
     def value(self) -> int:
-        """The limit that holds now.
-
-        Raises:
-            ConfigError: Where the variable is set to something else than a positive number.
-        """
+        """The current limit; ConfigError if the variable is not a number of 1 or more."""
         text = os.environ.get(self.variable)
         if not text:
             return self.default
@@ -51,7 +46,7 @@ class Limit:
         return int(number)
 
     def exceeded(self, amount: float) -> str:
-        """Return a sentence's end that names the limit and its variable; empty where the amount is allowed."""
+        """Return the rest of a sentence that names the limit and its variable; empty if the amount is allowed."""
         most = self.value
         if amount <= most:
             return ""
@@ -63,14 +58,14 @@ MASK_PIXELS = Limit("mask_pixels", 2_000_000_000, "pixels of an image's masks to
 MASK_BOUNDARY = Limit("mask_boundary", 10_000_000, "pixels along a polygon's boundary")
 COORDINATE = Limit("coordinate", 10_000_000, "pixels from the origin")
 RECORD_BYTES = Limit("record_bytes", 2_000_000_000, "bytes of a record")
-PICTURE_SIDE = Limit("picture_side", 4096, "pixels a side of a picture that is drawn")
+PICTURE_SIDE = Limit("picture_side", 4096, "pixels per side of a drawn picture")
 CONFIG_NESTING = Limit("config_nesting", 64, "levels of nesting")
 CONFIG_VALUES = Limit("config_values", 1_000_000, "values in a configuration or label map")
 INDEX_BYTES = Limit("index_bytes", 500_000_000, "bytes of keys and values in a checkpoint's index")
 CHECKPOINT_BYTES = Limit("checkpoint_bytes", 4_000_000_000, "bytes of a checkpoint, a graph or an unpacked archive")
 ARCHIVE_FILES = Limit("archive_files", 10_000, "files in an archive")
-PATTERN_SECONDS = Limit("pattern_seconds", 5, "seconds of looking for a pattern")
-DOWNLOAD_BYTES = Limit("download_bytes", 200_000_000, "bytes of an image on a web server")
+PATTERN_SECONDS = Limit("pattern_seconds", 5, "seconds of pattern matching")
+DOWNLOAD_BYTES = Limit("download_bytes", 200_000_000, "bytes of an image from a web server")
 DOWNLOAD_SECONDS = Limit("download_seconds", 60, "seconds of fetching an image")
 TRIAL_BYTES = Limit("trial_bytes", 8_000_000_000, "bytes of memory for opening an exported file")
 TRIAL_SECONDS = Limit("trial_seconds", 120, "seconds of opening an exported file")

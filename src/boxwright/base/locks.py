@@ -1,4 +1,4 @@
-"""Locks on files, which the system releases when the process that holds them ends, however it ends."""
+"""Locks on files, which the system releases when the process that holds them ends for any reason."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from contextlib import contextmanager
 
 try:
     import fcntl
-except ImportError:  # no POSIX system
+except ImportError:  # not a POSIX system
     fcntl = None  # type: ignore[assignment]
 
 
 def lock(descriptor: int) -> str | None:
-    """Take the lock of an open file, until the file is closed.
+    """Lock an open file until it is closed; raise BlockingIOError if another process holds the lock.
 
     Returns:
-        None where this holds it now; else why there is none to hold: the file system's words, or nothing where the
-        whole system has no such locks.
+        None if locked; else why it cannot be: the file system's reason, or "" if the system has no file locks.
     """
     if fcntl is None:
         return ""
@@ -32,7 +31,7 @@ def lock(descriptor: int) -> str | None:
 
 @contextmanager
 def closed_in_children(descriptor: int) -> Iterator[None]:
-    """Close an open file at the end, and in every process that is forked until then, which would hold its lock, too."""
+    """Close an open file at the end, and in every process forked until then, which would also hold its lock."""
     held = True
 
     def close() -> None:
@@ -44,5 +43,5 @@ def closed_in_children(descriptor: int) -> Iterator[None]:
     try:
         yield
     finally:
-        held = False  # the number may be another file's from now on
+        held = False  # from here on the descriptor may be reused
         os.close(descriptor)

@@ -1,4 +1,4 @@
-"""Libraries that talk: what they warn of and log while they work is kept off the screen."""
+"""Silencing libraries that warn and log while they work."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Let nothing warn, nor log below an error."""
+    """Suppress warnings and all log messages below ERROR."""
     previous = logging.root.manager.disable
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

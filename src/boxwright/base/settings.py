@@ -1,4 +1,4 @@
-"""Declaring a setting once: name, default, help and bound. The command line makes its options of it."""
+"""Declaring a setting once: name, default, help and bounds. The command line derives its options from it."""
 
 from __future__ import annotations
 
@@ -24,28 +24,26 @@ def setting(
     most: float | None = None,
     flags: tuple[str, ...] = (),
 ) -> Any:
-    """Return a dataclass field that carries what the command line needs to know of it.
+    """Return a dataclass field with what the command line needs to know about it.
 
     Args:
-        default: Its value where nothing is said.
-        panel: Under which heading help shows it.
-        least: The least value, if there is one.
-        flags: What the option is called, where that is not the field's name.
+        panel: The heading in the help text.
+        flags: The option's names, if they are not the field's name.
     """
-    told = {"help": help, "panel": panel or None, "least": least, "most": most, "flags": flags}
-    return field(default=default, metadata=told)
+    metadata = {"help": help, "panel": panel or None, "least": least, "most": most, "flags": flags}
+    return field(default=default, metadata=metadata)
 
 
 def with_options(settings: S, options: Mapping[str, Any], what: str, others: Sequence[str] = ()) -> S:
-    """Return settings with other values of some fields.
+    """Return settings with some fields replaced.
 
     Args:
-        settings: An instance of a dataclass of settings.
+        settings: An instance of a settings dataclass.
         what: The function that takes the options, for errors.
-        others: What else that function takes, for the closest name.
+        others: The function's other parameters, for suggestions.
 
     Raises:
-        ConfigError: For an option that there is not, with the closest one.
+        ConfigError: For an unknown option, with the closest match, or a value of the wrong type.
     """
     names = [spec.name for spec in dataclasses.fields(settings)]
     known = [*names, *others]
@@ -61,7 +59,7 @@ def with_options(settings: S, options: Mapping[str, Any], what: str, others: Seq
 
 
 def _check_kind(what: str, value: Any, hint: Any) -> None:
-    """Raise a ConfigError for a value of another type; a whole number is a float, too."""
+    """Raise ConfigError for a value of the wrong type; an int is accepted as a float."""
     kinds = [kind for kind in (get_args(hint) or (hint,)) if isinstance(kind, type)]
     if get_origin(hint) is tuple:
         kinds = [tuple]

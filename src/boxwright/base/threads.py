@@ -1,9 +1,9 @@
-"""How many threads compute, and how they wait for each other: chosen before PyTorch is imported, which reads it once.
+"""How many threads compute, and how they wait for each other: set before PyTorch is imported, which reads it once.
 
-OpenMP's threads spin while they wait for each other. Where another program wants the core, or a container has less
-than a core for each thread, one that spins keeps away the one that it waits for, and a step takes many times as long.
-Threads that sleep at once lose half of the speed of a machine that nobody else uses (`benchmarks/threads.py`). So
-they spin for as long as one wait of a network's takes, and no longer.
+OpenMP's threads spin while they wait for each other. If another program wants the core, or a container has less
+than one core per thread, a spinning thread displaces the one that it waits for, and a step takes many times as long.
+Threads that sleep at once lose half the speed on an otherwise idle machine (`benchmarks/threads.py`). So they spin
+about as long as one wait inside a network takes.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ import sys
 from collections.abc import Iterator, MutableMapping
 from pathlib import Path, PurePosixPath
 
-# Whoever sets one of these has chosen how threads wait.
-_WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
-# PyTorch has GNU's OpenMP on Linux, and LLVM's on other systems; each ignores what the other reads.
+# A user who sets one of these has chosen how threads wait.
+_WAIT_VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
+# PyTorch uses GNU's OpenMP on Linux and LLVM's elsewhere; each ignores the other's variable.
 _SPINS = {"GOMP_SPINCOUNT": "5000", "KMP_BLOCKTIME": "1"}
 _COUNT = "OMP_NUM_THREADS"
 
 
 def prepare_threads(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Set how OpenMP's threads wait, and how many there are where a container has fewer CPUs than it sees.
+    """Set how OpenMP's threads wait, and how many there are if a container has fewer CPUs than are visible.
 
-    What the user has set stays. Where PyTorch is imported already, nothing is changed: it would not be read.
+    The user's own settings stay. Nothing changes if PyTorch is already imported, as it would not read them.
     """
     if "torch" in sys.modules:
         return
-    if not any(environment.get(name) for name in _WAITING):
+    if not any(environment.get(name) for name in _WAIT_VARIABLES):
         environment.update(_SPINS)
     if not environment.get(_COUNT) and usable_cpus() < _visible_cpus():
         environment[_COUNT] = str(usable_cpus())
 
 
 def runtime_threads() -> int:
-    """Return how many threads another runtime than PyTorch is to take; 0 where nothing speaks against its own choice.
+    """Return how many threads a runtime other than PyTorch should use; 0 for its own default.
 
-    Those runtimes read neither OMP_NUM_THREADS nor what a container is given.
+    Those runtimes read neither OMP_NUM_THREADS nor a container's quota.
     """
     text = os.environ.get(_COUNT, "").split(",")[0].strip()
     if text.isdecimal() and int(text) > 0:
@@ -47,18 +47,14 @@ def runtime_threads() -> int:
 
 
 def usable_cpus() -> int:
-    """Return how many CPUs this process may use at once, by its affinity and its containers' quota; at least 1."""
+    """Return how many CPUs this process may use at once, by its affinity and container quota; at least 1."""
     return min(_visible_cpus(), cpu_quota() or _visible_cpus())
 
 
 def cpu_quota(root: Path = Path("/")) -> int | None:
-    """Return how many CPUs' time the control groups of this process give it, rounded up.
+    """Return how many CPUs' time the control groups of this process grant, rounded up.
 
-    Args:
-        root: Where `proc` and `sys` are.
-
-    Returns:
-        The least of all groups that it is in, at least 1; None where none of them limits it, or there are none.
+    The smallest quota of all its groups, at least 1; None if none limits it. `root` is where `proc` and `sys` are.
     """
     shares = [*_quotas(root)]
     return max(math.ceil(min(shares)), 1) if shares else None
@@ -71,7 +67,7 @@ def _visible_cpus() -> int:
 
 
 def _quotas(root: Path) -> Iterator[float]:
-    """Yield CPUs of each limited group that the process is in, of both versions of control groups."""
+    """Yield the CPUs of each limited group of the process, for both versions of control groups."""
     groups = root / "sys" / "fs" / "cgroup"
     for line in _text(root / "proc" / "self" / "cgroup").splitlines():
         number, _, rest = line.partition(":")
@@ -87,13 +83,13 @@ def _quotas(root: Path) -> Iterator[float]:
 
 
 def _upwards(mount: Path, path: str) -> list[Path]:
-    """Return a group's folder and those above it; in a container, which sees its own group as the root, that alone."""
+    """Return the folders of a group and its parents; a container sees only its own group, as the root."""
     inside = PurePosixPath(path.lstrip("/"))
     return [mount / one for one in (inside, *inside.parents) if ".." not in one.parts]
 
 
 def _share(quota: str, period: str) -> Iterator[float]:
-    """Yield CPUs by microseconds of each period, where that is a limit ("max" and -1 are none)."""
+    """Yield CPUs as quota over period, if there is a limit ("max" and -1 mean none)."""
     if quota.isdecimal() and period.isdecimal() and int(period) > 0:
         yield int(quota) / int(period)
 
@@ -101,5 +97,5 @@ def _share(quota: str, period: str) -> Iterator[float]:
 def _text(path: Path) -> str:
     try:
         return path.read_text().strip()
-    except OSError:  # not there, or not ours to read: no limit is known
+    except OSError:  # missing or unreadable: no known limit
         return ""

@@ -1,7 +1,6 @@
-"""Spreading work over workers: processes of this machine, or a cluster by Ray.
+"""Distributing work over workers: processes on this machine, or a cluster run by Ray.
 
-A worker is made once, where it works, and takes task after task. What makes it, the tasks and the results must be such
-as can be sent to another process.
+A worker is built once, where it runs, and takes task after task. Its factory, tasks and results must be picklable.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from typing import Any
 from boxwright.base.errors import ConfigError, DataError
 
 Work = Callable[[Any], Any]
-# From what makes a worker, the tasks and how many workers there may be, to the results as they come.
+# From a worker's factory, the tasks and the largest number of workers to the results as they arrive.
 Engine = Callable[[Callable[[], Work], Sequence[Any], int], Iterator[Any]]
 
 
 def over_processes(make: Callable[[], Work], tasks: Sequence[Any], workers: int) -> Iterator[Any]:
-    """Do tasks in processes of this machine."""
+    """Run tasks in processes on this machine."""
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(max(workers, 1), context, _make_worker, (make,))
     try:
@@ -30,13 +29,13 @@ def over_processes(make: Callable[[], Work], tasks: Sequence[Any], workers: int)
             yield future.result()
     except BrokenProcessPool:
         raise DataError(
-            "a worker died, perhaps for want of memory; what was written is whole, and the same command goes on with it"
+            "a worker died, possibly out of memory; files written so far are complete: run the same command to resume"
         ) from None
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-# A process's own worker: what a pool starts a process with has no other place.
+# This process's worker: a pool's initializer has nowhere else to keep it.
 _worker: list[Work] = []
 
 
@@ -49,12 +48,9 @@ def _do(task: Any) -> Any:
 
 
 def over_ray(make: Callable[[], Work], tasks: Sequence[Any], workers: int) -> Iterator[Any]:
-    """Do tasks on a Ray cluster: the one that RAY_ADDRESS names, else one on this machine.
+    """Run tasks on a Ray cluster: the one that RAY_ADDRESS names, else one on this machine.
 
-    Ray places the workers, starts lost ones anew and hands out the tasks.
-
-    Raises:
-        DataError: Where Ray is not installed.
+    Ray places the workers, restarts lost ones and distributes the tasks. Raises DataError if Ray is not installed.
     """
     if not tasks:
         return
@@ -76,7 +72,7 @@ def over_ray(make: Callable[[], Work], tasks: Sequence[Any], workers: int) -> It
         num_gpus=gpus,
     )
     for row in done.iter_rows():
-        yield pickle.loads(row["result"])  # what our own worker wrote
+        yield pickle.loads(row["result"])  # written by our own worker
 
 
 def _gpus(ray: Any) -> float:
@@ -84,14 +80,14 @@ def _gpus(ray: Any) -> float:
 
 
 class RayWorker:
-    """A worker of a cluster."""
+    """A worker on a cluster."""
 
     def __init__(self, make: Callable[[], Work], tasks: list[Any]) -> None:
-        """Make it."""
+        """Build the worker."""
         self._work, self._tasks = make(), tasks
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[bytes]]:
-        """Do the tasks of a batch."""
+        """Run the tasks of a batch."""
         return {"result": [pickle.dumps(self._work(self._tasks[int(number)])) for number in batch["task"]]}
 
 
@@ -99,17 +95,13 @@ ENGINES: dict[str, Engine] = {"local": over_processes, "ray": over_ray}
 
 
 def engine_of(name: str, device: str = "auto") -> Engine:
-    """Return the engine of a name.
-
-    Args:
-        name: As `--engine` has it.
-        device: Where its workers are to compute.
+    """Return the engine of a name, as `--engine` takes it.
 
     Raises:
-        ConfigError: For another name, and for a GPU's number with Ray.
+        ConfigError: For an unknown name, or a GPU number with Ray.
     """
     if name not in ENGINES:
         raise ConfigError(f"--engine {name}: expected {' or '.join(ENGINES)}")
     if name == "ray" and device.startswith("cuda:"):
-        raise ConfigError(f"--engine ray --device {device}: Ray gives each worker a GPU of its own, which is cuda")
+        raise ConfigError(f"--engine ray --device {device}: Ray assigns each worker its own GPU; use cuda")
     return ENGINES[name]

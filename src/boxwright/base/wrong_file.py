@@ -1,4 +1,4 @@
-"""What a file is that was fetched in place of another: downloads go wrong in a few ways, each with a name."""
+"""Diagnosing a file that is not what its name says, by the few ways in which downloads go wrong."""
 
 from __future__ import annotations
 
@@ -8,20 +8,16 @@ _HEAD = 512
 _MARKS = (
     (
         b"version https://git-lfs.github.com/spec/",
-        "a pointer of Git LFS, not the file itself; fetch that by `git lfs pull`",
+        "a Git LFS pointer, not the file itself; fetch the file with `git lfs pull`",
     ),
-    (b"<!doctype html", "a web page, not the file that its name says; fetch that again"),
-    (b"<html", "a web page, not the file that its name says; fetch that again"),
-    (b"<?xml", "an XML text, such as a server's error, not the file that its name says; fetch that again"),
+    (b"<!doctype html", "a web page, not the file that its name says; download it again"),
+    (b"<html", "a web page, not the file that its name says; download it again"),
+    (b"<?xml", "an XML text, such as a server's error, not the file that its name says; download it again"),
 )
 
 
-def what_it_is_instead(file: str | Path | bytes) -> str:
-    """Say what a file is that cannot be read as what it should be; empty where that does not show.
-
-    Args:
-        file: The path, or the file's bytes.
-    """
+def diagnose_wrong_file(file: str | Path | bytes) -> str:
+    """Return what a file (a path, or its bytes) is instead of the expected kind; empty if unknown."""
     if isinstance(file, bytes):
         head = file[:_HEAD]
     else:

@@ -15,7 +15,7 @@ from typing import IO
 from boxwright.base.errors import CheckpointError
 from boxwright.base.files import is_file, shown
 from boxwright.base.limits import ARCHIVE_FILES, CHECKPOINT_BYTES
-from boxwright.base.wrong_file import what_it_is_instead
+from boxwright.base.wrong_file import diagnose_wrong_file
 
 _ENDINGS = (".tar.gz", ".tgz", ".tar")
 # Reads of members' content are far smaller, as is any honest header.
@@ -66,7 +66,7 @@ def unpacked(source: str | Path) -> Iterator[Path]:
     if not is_archive(path):
         yield path
         return
-    if instead := what_it_is_instead(path):
+    if instead := diagnose_wrong_file(path):
         raise CheckpointError(f"{shown(path)}: {instead}")
     with tempfile.TemporaryDirectory(prefix="boxwright-") as folder:
         try:

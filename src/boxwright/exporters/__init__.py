@@ -1,1 +1,1 @@
-"""Detectors for other runtimes: whole graphs, written only where they do what the detector does."""
+"""Exporting detectors to other runtimes as whole graphs, written only if they match the detector."""

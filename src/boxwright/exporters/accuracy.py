@@ -1,4 +1,4 @@
-"""What reduced precision costs: average precision of a detector and of its export, on the same samples."""
+"""The cost of reduced precision: average precision of a detector and of its export, on the same samples."""
 
 from __future__ import annotations
 
@@ -10,32 +10,28 @@ from boxwright.exporters.pictures import spread
 from boxwright.metrics.coco import CocoMetrics
 from boxwright.types import Finder
 
-# From what finds objects to its average precision.
+# From a finder to its average precision.
 Accuracy = Callable[[Finder], float]
 ALLOWED_DROP = 0.01
 _METRIC = "DetectionBoxes_Precision/mAP"
 
 
 def average_precision(dataset: Dataset, most: int = 1000) -> Accuracy:
-    """Return what measures COCO's average precision on a data set.
-
-    Args:
-        most: How many samples to look at, evenly spread.
-    """
+    """Return a function that measures a finder's COCO average precision on up to `most` evenly spread samples."""
 
     def measure(find: Finder) -> float:
         metrics = CocoMetrics(dataset.categories)
         for number in spread(len(dataset), most):
             sample = dataset[number]
-            (found,) = find([sample.image])
-            metrics.add(sample, found)
+            (detections,) = find([sample.image])
+            metrics.add(sample, detections)
         return metrics.compute().values[_METRIC]
 
     return measure
 
 
 def compared_accuracy(measure: Accuracy, detector: Finder, export: Finder) -> dict[str, Any]:
-    """Return both average precisions, the drop and whether it passes."""
+    """Return both average precisions, the drop, and whether it passes."""
     before, after = measure(detector), measure(export)
     drop = before - after
     passed = drop <= ALLOWED_DROP and before > 0

@@ -1,4 +1,4 @@
-"""What is known of a detector, for an export to say."""
+"""Describing a detector in an export's metadata."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _OUTPUTS = {
     "detection_boxes": "float32 [batch, D, 4]: ymin, xmin, ymax, xmax in 0..1 of the picture",
     "detection_scores": "float32 [batch, D], best first",
     "detection_classes": "float32 [batch, D]: ids, the label plus 1",
-    "num_detections": "float32 [batch]: how many of D are detections; the others are padding",
+    "num_detections": "float32 [batch]: how many of D are detections; the rest is padding",
     "detection_anchor_indices": "float32 [batch, D]: the anchor of each",
     "detection_multiclass_scores": "float32 [batch, D, columns]: all scores of that anchor",
     "detection_keypoints": "float32 [batch, D, points, 2]: y, x in 0..1 of the picture",
     "detection_masks": "float32 [batch, D, h, w] in 0..1, within each box",
-    "detections_complete": "float32 [batch]: 0 where more candidates than are looked at could have mattered",
+    "detections_complete": "float32 [batch]: 0 if candidates that suppression ignored could have mattered",
     "raw_detection_boxes": "float32 [batch, A, 4]: every anchor's, in 0..1 of the network's input (regions: picture)",
     "raw_detection_scores": "float32 [batch, A, columns]: every anchor's",
 }
@@ -54,16 +54,13 @@ def describe(
     metric: Mapping[str, float] | None = None,
     input_type: str = "image_tensor",
 ) -> Metadata:
-    """Return what an export says of a detector.
+    """Return an export's metadata, without the comparison's result. `SOURCE_DATE_EPOCH` overrides the time.
 
     Args:
         suppression: How it is done: "operator", "tensors" or "none".
-        libraries: That wrote the file, beside PyTorch.
-        metric: A metric's name and value, where one is known.
-        input_type: TensorFlow's name of what goes in.
-
-    Returns:
-        The metadata, before any comparison. `SOURCE_DATE_EPOCH` sets the time.
+        libraries: That wrote the file, besides PyTorch.
+        metric: A metric's name and value, if known.
+        input_type: TensorFlow's name of the input.
     """
     preprocessor, nms = detector.preprocessor, suppression_of(detector)
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
@@ -94,7 +91,7 @@ def describe(
 
 
 def suppression_of(detector: Detector) -> Nms | None:
-    """Return how a detector suppresses; None for one that only proposes."""
+    """Return a detector's suppression; None for one that only proposes."""
     post = detector.postprocessor
     if isinstance(post, CascadePostprocessor):
         post = post.detection

@@ -1,4 +1,4 @@
-"""`export`: write a detector for another runtime, after what was written has been compared with it."""
+"""`export`: write a detector for another runtime, after comparing the file with the detector."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ from boxwright.types import Finder
 Format = Literal["onnx", "openvino", "litert", "pt2"]
 InputType = Literal["image_tensor", "float_image_tensor", "encoded_image_string_tensor", "tf_example"]
 Pictures = Sequence[NDArray[np.uint8]]
-# What a network sees of pictures uint8 [B, H, W, 3].
+# From pictures uint8 [B, H, W, 3] to the network's inputs.
 Inputs = Callable[[NDArray[np.uint8]], NDArray[np.float32]]
-# How many times the usual number of candidates is tried, where it does not suffice.
+# Multiples of the usual number of candidates to try until they suffice.
 _TIMES = (1, 4, 16)
 
 
@@ -52,14 +52,15 @@ class _Kind:
     """A format.
 
     Attributes:
-        suffix: Of its file.
-        libraries: That write and run it, beside PyTorch.
-        make: From a detector, how it suppresses and among how many candidates, and the pictures' dtype, to what
-            `save` takes.
-        save: Writes it, with metadata, under a path.
+        suffix: The file's.
+        libraries: That write and run it, besides PyTorch.
+        make: From a detector, its suppression, the multiple of the usual number of candidates, and the pictures' dtype
+            to the model that `save` takes.
+        save: Writes the model, with metadata, to a path.
         session: Opens a file for the comparison.
-        inputs: From a file, what shows what its network sees of pictures: float32 [B, C, H, W]. None where nothing can.
-        describe: What the file says of its input, other than the rest do.
+        inputs: From a file to a function that returns its network's inputs float32 [B, C, H, W] for pictures; None if
+            there is no such function.
+        describe: The format-specific fields of the input's metadata.
     """
 
     suffix: str
@@ -115,15 +116,15 @@ FORMATS: dict[str, _Kind] = {
 
 @dataclass(frozen=True, kw_only=True)
 class About:
-    """What a file says of its detector, beside what the detector itself knows.
+    """What a file's metadata says of its detector, besides what the detector itself knows.
 
     Attributes:
         config: The text of its configuration.
-        step: Steps that it was trained.
-        metric: A metric's name and value, where one is known.
-        source: Where the pictures of the comparison are from.
-        input_type: TensorFlow's name of what goes in. "float_image_tensor" takes float32; encoded images and
-            tf.Examples are read by what opens the file, and the graph takes uint8 as for "image_tensor".
+        step: How many steps it was trained for.
+        metric: A metric's name and value, if known.
+        source: Where the comparison's pictures come from.
+        input_type: TensorFlow's name of the input. "float_image_tensor" takes float32; for encoded images and
+            tf.Examples the caller decodes, and the graph takes uint8 as for "image_tensor".
     """
 
     config: str = ""
@@ -133,7 +134,7 @@ class About:
     input_type: InputType = "image_tensor"
 
 
-_NOTHING = About()
+_NO_METADATA = About()
 
 
 def export(
@@ -145,36 +146,36 @@ def export(
     nms: Suppression = "operator",
     allow_difference: bool = False,
     accuracy: Accuracy | None = None,
-    about: About = _NOTHING,
+    about: About = _NO_METADATA,
 ) -> Report:
     """Write a detector as one file that another runtime opens, and a report of how it was compared.
 
-    Nothing unverified leaves: what was made is opened in its runtime and compared with the detector on the pictures;
-    only what passes gets its name.
+    The new file is opened in its runtime and compared with the detector on the pictures; only if it passes does it get
+    its name.
 
     Args:
-        detector: Trained; its mode is left as it is.
+        detector: Trained; its mode is left unchanged.
         path: The file; its suffix is the format's.
         images: Real pictures, of several sizes if the detector will see such, uint8 [H, W, 3] in RGB.
         format: "onnx", "openvino", "litert" or "pt2".
-        nms: "operator": suppression by the runtime's own operator; "padded": by plain tensors, for runtimes without
-            one, as PyTorch's programs always are; "none": raw outputs alone.
-        allow_difference: Write also what differs; the file says so.
+        nms: "operator": suppression by the runtime's own operator; "padded": by plain tensor operations, for runtimes
+            without one, as always in PyTorch's programs; "none": raw outputs only.
+        allow_difference: Also write a file that differs; its metadata says that it does.
         accuracy: Measures average precision: an ONNX file is then quantized to 8 bits, calibrated on the pictures, and
-            passes where that falls by at most 0.01. None for float32.
-        about: What the file says of the detector.
+            passes if that falls by at most 0.01. None for float32.
+        about: Further metadata of the detector.
 
     Returns:
-        The report, which lies beside the file as `NAME.parity.json`.
+        The report, which is also written beside the file as `NAME.parity.json`.
 
     Raises:
-        ExportError: Where the detector cannot be written so, there are no pictures, or the result differs.
-        OutputError: Where the disk is full or the folder cannot be written.
+        ExportError: If the format cannot represent the detector, there are no pictures, or the result differs.
+        OutputError: If the disk is full or the folder cannot be written.
     """
     path, kind = Path(path), FORMATS[format]
     _check(path, kind, images)
     if accuracy is not None and format != "onnx":
-        raise ExportError("int8 is for --format onnx")
+        raise ExportError("int8 requires --format onnx")
     suppression: Suppression = "padded" if format == "pt2" and nms == "operator" else nms
     training = detector.training
     detector.eval()
@@ -199,7 +200,7 @@ def export(
 
 @contextmanager
 def _naming(path: Path, folder: Path) -> Iterator[None]:
-    """Let errors of writing name the file that is asked for, not the one that it is until it is compared."""
+    """Make write errors name the requested file, not the temporary one."""
     try:
         yield
     except OutputError as error:
@@ -209,8 +210,7 @@ def _naming(path: Path, folder: Path) -> Iterator[None]:
 def _refuse(path: Path, report: Report) -> None:
     write_whole(report_path(path), report.to_json())
     raise ExportError(
-        f"{path} was not written: it does not do what the detector does. {report.problem()}; "
-        f"report: {report_path(path)}"
+        f"{path} was not written: it differs from the detector. {report.problem()}; report: {report_path(path)}"
     )
 
 
@@ -245,7 +245,7 @@ def _made(
     suppression: Suppression,
     accuracy: Accuracy | None,
 ) -> tuple[Any, tuple[str, ...], Report]:
-    """Make what `kind.save` takes, among as many candidates as the pictures need; name its outputs, and compare it."""
+    """Return the model that `kind.save` takes, with as many candidates as needed, its output names, and the report."""
     kind = FORMATS[metadata.format]
     dtype = torch.float32 if metadata.input["type"] == "float_image_tensor" else torch.uint8
     for times in _TIMES:
@@ -263,7 +263,7 @@ def _made(
 
 
 def _finders(detector: Detector, session: Session) -> tuple[Finder, Finder]:
-    """Return what finds as the detector does, and as its export does."""
+    """Return finders that run the detector and its export."""
     return lambda images: [found.arrays() for found in detector.detect(images)], ExportedDetector(session).detect
 
 
@@ -271,7 +271,7 @@ def _check(path: Path, kind: _Kind, images: Pictures) -> None:
     if path.suffix != kind.suffix:
         raise ExportError(f"{path}: expected a name that ends in {kind.suffix}")
     if path.is_dir():
-        raise ExportError(f"{path} is a folder; name a file in it")
+        raise ExportError(f"{path} is a folder; expected a file")
     for number, image in enumerate(images):
         if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim != 3:
             raise ExportError(
@@ -279,7 +279,7 @@ def _check(path: Path, kind: _Kind, images: Pictures) -> None:
                 "boxwright.data.image_io.read_image reads a file"
             )
     if not len(images):
-        raise ExportError("there is no picture to compare on: what is exported is compared with the detector")
+        raise ExportError("no pictures: an export is compared with its detector on pictures")
 
 
 def _kind_of(image: object) -> str:
@@ -310,7 +310,7 @@ def _verdict(report: Report) -> dict[str, Any]:
 
 
 def _publish(folder: Path, path: Path, report: Report) -> None:
-    """Bring a file, what belongs to it and its report to their place; the file itself last."""
+    """Move a file, its companions and its report to their final place; the file itself last."""
     for part in sorted(folder.iterdir(), key=lambda part: part.name == path.name):
         if part.name == path.name:
             write_whole(report_path(path), report.to_json())
@@ -318,7 +318,7 @@ def _publish(folder: Path, path: Path, report: Report) -> None:
 
 
 def report_path(path: str | Path) -> Path:
-    """Return where the report of an exported file lies."""
+    """Return the path of an exported file's report."""
     return Path(path).with_name(f"{Path(path).name}.parity.json")
 
 
@@ -332,25 +332,25 @@ def _kind_of_file(path: str | Path) -> _Kind:
 def verify(
     detector: Detector, path: str | Path, images: Pictures, source: str = "", *, allow_edited: bool = False
 ) -> Report:
-    """Compare an exported file with its detector once more, such as on the machine that it will run on.
+    """Compare an exported file with its detector again, for example on the machine that will run it.
 
     Args:
-        detector: It was exported from.
+        detector: The one it was exported from.
         path: The file.
         images: Real pictures, uint8 [H, W, 3].
-        source: Where they are from, for the report.
-        allow_edited: Whether a file is compared that is not as it was written.
+        source: Where they come from, for the report.
+        allow_edited: Whether to compare a file that was modified.
 
     Returns:
         The report.
 
     Raises:
-        ExportError: Where the file is of another detector, damaged or edited.
+        ExportError: If the file was exported from another detector, is damaged or modified.
     """
     kind, file = _kind_of_file(path), read_checked(path, allow_edited=allow_edited)
     session = kind.session(file)
     if session.metadata.weights_sha256 != weights_sha256(detector):
-        raise ExportError(f"{path} was exported from other weights than the detector's")
+        raise ExportError(f"{path} was exported from a detector with other weights")
     training = detector.training
     detector.eval()
     try:

@@ -1,6 +1,6 @@
 """A whole detector as one graph: pictures in, TensorFlow's named outputs out (its `exporter_lib_v2`).
 
-Between preprocessing and outputs everything is tensors of shapes that do not depend on data.
+Between preprocessing and outputs, no tensor's shape depends on data.
 
 Dimensions: B batch, H W image, D detections (padded), A anchors or proposals, C columns of the class head, P keypoints,
 h w mask.
@@ -20,17 +20,10 @@ PREPROCESSED = "preprocessed_inputs"
 
 
 class DetectionGraph(nn.Module):
-    """Detect in a batch of pictures of one size."""
+    """Detects in a batch of pictures of one size."""
 
     def __init__(self, detector: Detector) -> None:
-        """Take the detector apart.
-
-        Args:
-            detector: In evaluation mode; the anchors of its input size are laid.
-
-        Raises:
-            ExportError: Where its resizer cannot be in a graph.
-        """
+        """Take a detector in evaluation mode with laid anchors; ExportError if its resizer cannot be in a graph."""
         super().__init__()
         self.resize = resizing(detector.preprocessor.resizer)
         self.preprocessor, self.network, self.postprocessor = (
@@ -40,7 +33,7 @@ class DetectionGraph(nn.Module):
         )
 
     def forward(self, images: Tensor) -> dict[str, Tensor]:
-        """Return TensorFlow's outputs, float32 all of them, and `PREPROCESSED`, what the network sees.
+        """Return TensorFlow's outputs, all float32, and `PREPROCESSED`, the network's input.
 
         Args:
             images: uint8 or float32 [B, H, W, 3] in 0..255.
@@ -50,21 +43,21 @@ class DetectionGraph(nn.Module):
             `detection_classes` (from 1; 1 where padded, as in TF) and `detection_anchor_indices` [B, D];
             `num_detections` [B]; `detection_multiclass_scores` [B, D, C]; `raw_detection_boxes` [B, A, 4] in 0..1 of
             the network's input, not clipped (those of regions: of the picture, clipped), and `raw_detection_scores`
-            [B, A, C]; `detection_keypoints` [B, D, P, 2], `detection_masks` [B, D, h, w] and `detection_features` where
-            there are any; and `detections_complete` [B], 0 where more candidates than the graph looks at could have
+            [B, A, C]; `detection_keypoints` [B, D, P, 2], `detection_masks` [B, D, h, w] and `detection_features` if
+            the detector has them; and `detections_complete` [B], 0 if candidates that suppression ignored could have
             changed the result.
         """
         resized: Resized = self.resize(images)
         inputs = self.preprocessor.normalize(resized.pixels.permute(0, 3, 1, 2), resized.true_sizes)
-        # Rows before columns in memory: a program keeps the strides that it saw, and those of a batch of one differ.
+        # Contiguous: a program keeps its example's strides, and those of a batch of one differ.
         return self.outputs(inputs.contiguous(), resized.true_sizes)
 
     def outputs(self, inputs: Tensor, true_sizes: Tensor) -> dict[str, Tensor]:
-        """Return what `forward` returns, of preprocessed pictures.
+        """Return the same as `forward`, for preprocessed pictures.
 
         Args:
             inputs: float32 [B, C, H', W'].
-            true_sizes: int64 [B, 2]; the (height, width) of each without its padding.
+            true_sizes: int64 [B, 2]; each (height, width) without padding.
         """
         predictions = self.network(inputs, true_sizes)
         raw = self.postprocessor.decode(predictions)
@@ -76,7 +69,7 @@ def named_outputs(inputs: Tensor, raw: RawDetections, found: PaddedDetections, t
     """Return TensorFlow's outputs by name, float32; as `DetectionGraph.forward` describes them.
 
     Args:
-        true_sizes: int64 [B, 2]; the (height, width) of each input without its padding.
+        true_sizes: int64 [B, 2]; each input's (height, width) without padding.
     """
     whole = true_sizes.new_tensor([inputs.shape[-2:]])
     raw_outputs = _raw_regions(raw, true_sizes) if raw.of_regions else _raw(raw, whole)
@@ -111,7 +104,7 @@ def _raw(raw: RawDetections, input_size: Tensor) -> dict[str, Tensor]:
 
 
 def _raw_regions(raw: RawDetections, true_sizes: Tensor) -> dict[str, Tensor]:
-    """Return what TF gives of regions: the boxes of the likeliest class, clipped to the picture; 0 where padded."""
+    """Return TF's raw outputs of regions: the boxes of the likeliest class, clipped to the picture; 0 where padded."""
     best = raw.scores[..., -raw.boxes.shape[2] :].argmax(-1)[..., None, None]
     boxes = raw.boxes.gather(2, best.expand(-1, -1, 1, 4)).squeeze(2)
     boxes, scores = _normalized(boxes, true_sizes).clamp(0, 1), raw.scores
@@ -121,10 +114,10 @@ def _raw_regions(raw: RawDetections, true_sizes: Tensor) -> dict[str, Tensor]:
 
 
 def _points(points: Tensor, sizes: Tensor) -> Tensor:
-    """Bring points x, y in pixels [B, D, P, 2] to y, x in 0..1 of sizes [B or 1, 2]."""
+    """Return points x, y in pixels [B, D, P, 2] as y, x in 0..1 of sizes [B or 1, 2]."""
     return points.flip(-1) / sizes[:, None, None].to(points)
 
 
 def _normalized(boxes: Tensor, sizes: Tensor) -> Tensor:
-    """Bring boxes xyxy in pixels [B, N, 4] to ymin, xmin, ymax, xmax in 0..1 of sizes [B or 1, 2]."""
+    """Return boxes xyxy in pixels [B, N, 4] as ymin, xmin, ymax, xmax in 0..1 of sizes [B or 1, 2]."""
     return boxes[..., [1, 0, 3, 2]] / torch.cat([sizes, sizes], -1)[:, None].to(boxes)

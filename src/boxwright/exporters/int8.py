@@ -1,7 +1,7 @@
-"""Post-training quantization of an ONNX file to 8 bits, by ONNX Runtime's quantizer.
+"""Post-training quantization of an ONNX file to 8 bits, with ONNX Runtime's quantizer.
 
-What lies between the first and the last convolution is quantized, weights by channel; resizing, decoding, suppression
-stay in float. Ranges are the least and the largest value that each tensor has on the calibration pictures.
+Nodes between the first and the last convolution are quantized, weights per channel; resizing, decoding and suppression
+stay in float. Each tensor's range is its minimum and maximum on the calibration pictures.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CONVOLUTIONS = ("Conv", "ConvTranspose")
 
 
 class _Pictures:
-    """What the quantizer reads: one picture a call, then None."""
+    """The quantizer's data reader: one picture per call, then None."""
 
     def __init__(self, images: Sequence[NDArray[np.uint8]]) -> None:
         self._left: Iterator[NDArray[np.uint8]] = iter(images)
@@ -33,15 +33,7 @@ class _Pictures:
 
 
 def quantized(model: Any, images: Sequence[NDArray[np.uint8]]) -> Any:
-    """Return a model in 8 bits.
-
-    Args:
-        model: The `onnx.ModelProto` in float32.
-        images: Calibration pictures, uint8 [H, W, 3].
-
-    Returns:
-        Another `onnx.ModelProto`, with the same inputs and outputs.
-    """
+    """Return an `onnx.ModelProto` in 8 bits, calibrated on pictures uint8 [H, W, 3], with the same outputs."""
     onnx = require_library("onnx", "onnx")
     quantization = require_library("onnxruntime.quantization", "onnx")
     shapes = require_library("onnxruntime.quantization.shape_inference", "onnx")
@@ -64,7 +56,7 @@ def quantized(model: Any, images: Sequence[NDArray[np.uint8]]) -> Any:
 
 
 def _outside(graph: Any) -> list[str]:
-    """Return the names of the nodes that do not lie between two convolutions."""
+    """Return the names of the nodes that are not between two convolutions."""
     makers = {output: node for node in graph.node for output in node.output}
     readers: dict[str, list[Any]] = {}
     for node in graph.node:
@@ -77,11 +69,11 @@ def _outside(graph: Any) -> list[str]:
 
 
 def _reached(start: Sequence[Any], step: Any) -> set[str]:
-    """Return the names of nodes that are reached from some, these with them."""
-    found, left = {node.name for node in start}, list(start)
+    """Return the names of nodes reachable from some, including them."""
+    names, left = {node.name for node in start}, list(start)
     while left:
         for node in step(left.pop()):
-            if node.name not in found:
-                found.add(node.name)
+            if node.name not in names:
+                names.add(node.name)
                 left.append(node)
-    return found
+    return names

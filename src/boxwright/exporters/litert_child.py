@@ -2,7 +2,7 @@
 
     python litert_child.py PROGRAM.pt2 NETWORK.tflite
 
-It imports nothing of Boxwright: that interpreter has an older PyTorch, and need not have Boxwright.
+It does not import Boxwright: that interpreter has an older PyTorch, and may lack Boxwright.
 """
 
 import sys
@@ -11,26 +11,26 @@ import torch
 
 
 class Network(torch.nn.Module):
-    """A program as the module that the converter expects: one that has a mode."""
+    """A program as a module with a mode, which the converter expects."""
 
     def __init__(self, program: torch.export.ExportedProgram) -> None:
-        """Take the program apart."""
+        """Wrap the program."""
         super().__init__()
         self.program = program.module()
 
     def forward(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return what the program returns."""
-        found: tuple[torch.Tensor, torch.Tensor] = self.program(images)
-        return found
+        """Return the program's outputs."""
+        outputs: tuple[torch.Tensor, torch.Tensor] = self.program(images)
+        return outputs
 
 
 def main(source: str, target: str) -> None:
-    """Write the network."""
+    """Convert the network."""
     import litert_torch
 
     program = torch.export.load(source)
     network = Network(program)
-    network.training = False  # eval() is refused by what is inside
+    network.training = False  # the inner module refuses eval()
     litert_torch.convert(network, program.example_inputs[0]).export(target)
 
 

@@ -1,8 +1,8 @@
 """LiteRT (TensorFlow Lite): a .tflite with TensorFlow's `TFLite_Detection_PostProcess`, made without TensorFlow.
 
-What goes in is as `export_tflite_graph_tf2` has it: float32 [1, H, W, 3], resized and scaled already. The converter,
-litert-torch, needs an older PyTorch than this one; so it may run in an interpreter of its own, which is handed a
-program and gives back a network. The operator, the labels and what the file says of itself are added here.
+The input is that of `export_tflite_graph_tf2`: float32 [1, H, W, 3], already resized and scaled. The converter,
+litert-torch, needs an older PyTorch than Boxwright; so it may run in a separate interpreter, which takes a program and
+returns a network. The operator, the labels and the metadata are added here.
 
 Dimensions: H W the network's input, A anchors, C columns of the class head, D detections.
 """
@@ -27,7 +27,7 @@ from boxwright.exporters import litert_child
 from boxwright.exporters.litert_labels import model_metadata
 from boxwright.exporters.litert_operator import Lite, with_operator
 from boxwright.exporters.program import Suppression
-from boxwright.exporters.resizing import PIXEL_CENTRES, refuse_resizer
+from boxwright.exporters.resizing import PIXEL_CENTERS, refuse_resizer
 from boxwright.models.detector import Detector
 from boxwright.ops.box_coder import FasterRcnnBoxCoder
 from boxwright.postprocessing.anchor import AnchorPostprocessor
@@ -39,20 +39,16 @@ from boxwright.runtime.seal import seal
 
 # Names the interpreter that has litert-torch.
 PYTHON = "BOXWRIGHT_LITERT_PYTHON"
-_PLACED = 2  # dimensions of anchors that are the same in every picture
+_PLACED = 2  # dimensions of anchors that all pictures share
 _MAKE = "uv venv litert && uv pip install --python litert 'litert-torch>=0.10'"
-_HOW = f"make an interpreter for it by `{_MAKE}` and name its python by {PYTHON}"
+_HOW = f"create an interpreter for it with `{_MAKE}` and set {PYTHON} to its python"
 
 
 class LiteNetwork(nn.Module):
-    """The part of a detector that becomes LiteRT's: between scaled pixels and suppression."""
+    """The part of a detector that LiteRT runs: from scaled pixels to the input of suppression."""
 
     def __init__(self, detector: Detector, post: AnchorPostprocessor, size: tuple[int, int]) -> None:
-        """Take the detector apart.
-
-        Args:
-            detector: In evaluation mode; its anchors are laid.
-        """
+        """Take a detector in evaluation mode, whose anchors are laid."""
         super().__init__()
         self.network, self.converter = detector.network, post.score_converter
         self.sizes: Tensor
@@ -65,18 +61,15 @@ class LiteNetwork(nn.Module):
 
 
 def litert_model(detector: Detector, suppression: Suppression, times: int, dtype: torch.dtype) -> Lite:
-    """Return a detector as LiteRT's model.
+    """Return a detector as LiteRT's model, whose file `save_litert` writes.
 
     Args:
         detector: In evaluation mode, on the CPU.
-        times: Without meaning here: the operator looks at all anchors.
-        dtype: Without meaning here: what goes in is float32.
-
-    Returns:
-        The model, whose file `save_litert` writes.
+        times: Ignored: the operator considers all anchors.
+        dtype: Ignored: the input is float32.
 
     Raises:
-        ExportError: For a detector that the operator cannot serve, or where there is no converter.
+        ExportError: If the operator cannot represent the detector's suppression, or there is no converter.
     """
     del times, dtype
     post, coder, resizer = _parts(detector, suppression)
@@ -87,7 +80,7 @@ def litert_model(detector: Detector, suppression: Suppression, times: int, dtype
     with torch.no_grad(), quiet():
         predictions = network.network(example.permute(0, 3, 1, 2), network.sizes)
         if predictions.anchors.ndim != _PLACED or predictions.filtered is not None:
-            raise ExportError("litert: the operator decodes anchors that are the same in every picture; use onnx")
+            raise ExportError("litert: the operator only decodes anchors that all pictures share; use onnx")
         program = torch.export.export(network, (example,), strict=False)
     rules = operator_arguments(post.nms)
     options = {
@@ -103,32 +96,29 @@ def litert_model(detector: Detector, suppression: Suppression, times: int, dtype
         "h_scale": float(coder.height_scale),
         "w_scale": float(coder.width_scale),
     }
-    return with_operator(_converted(program), _centred(predictions.anchors, size), options)
+    return with_operator(_converted(program), _centered(predictions.anchors, size), options)
 
 
 def litert_input(detector: Detector) -> dict[str, Any]:
-    """Return what a .tflite says of its input: what its user has to do with a picture before."""
+    """Return the metadata of a .tflite's input: how its user must preprocess a picture."""
     resizer = detector.preprocessor.resizer
-    centre = PIXEL_CENTRES.get(resizer.resize, 0.0) if isinstance(resizer, FixedShapeResizer) else 0.0
+    center = PIXEL_CENTERS.get(resizer.resize, 0.0) if isinstance(resizer, FixedShapeResizer) else 0.0
     size = list(resizer.output_size or ())
     return {
         "dtype": f"float32 [1, {', '.join(map(str, size))}, 3]",
         "resizer": "stretched bilinearly, before the graph",
         "size": size,
-        "pixel centre": centre,
+        "pixel centre": center,
         "name": INPUT,
     }
 
 
 def save_litert(model: Lite, metadata: Metadata, path: Path) -> None:
-    """Write a .tflite.
+    """Write a .tflite; OutputError if the disk is full or the folder cannot be written.
 
     Args:
-        model: As `litert_model` returned it.
-        metadata: What it says of itself; also in the form that TensorFlow Lite's libraries read.
-
-    Raises:
-        OutputError: Where the disk is full or the folder cannot be written.
+        model: From `litert_model`.
+        metadata: Written as our own and in the form that TensorFlow Lite's libraries read.
     """
     names = [item["name"] for item in sorted(metadata.categories, key=lambda item: item["label"])]
     scale, offset = metadata.input["scaling"]["scale"], metadata.input["scaling"]["offset"]
@@ -142,35 +132,35 @@ def save_litert(model: Lite, metadata: Metadata, path: Path) -> None:
 def _parts(
     detector: Detector, suppression: Suppression
 ) -> tuple[AnchorPostprocessor, FasterRcnnBoxCoder, FixedShapeResizer]:
-    """Return what the operator needs, where it can do what the detector does."""
+    """Return the parts that the operator needs, if it can do what the detector does."""
     post, resizer = detector.postprocessor, detector.preprocessor.resizer
     if suppression != "operator":
-        raise ExportError("litert: suppression is TFLite_Detection_PostProcess; leave --nms out")
+        raise ExportError("litert: suppression is always TFLite_Detection_PostProcess; omit --nms")
     if not isinstance(post, AnchorPostprocessor) or type(post.box_coder) is not FasterRcnnBoxCoder:
-        raise ExportError("litert: for detectors of one step with TensorFlow's box coder, as SSD; use --format onnx")
+        raise ExportError("litert: only for one-stage detectors with TensorFlow's box coder, as SSD; use --format onnx")
     if reason := refuse_resizer(resizer):
         raise ExportError(f"image_resizer: {reason}")
     if not isinstance(resizer, FixedShapeResizer) or resizer.convert_to_grayscale:
-        raise ExportError("litert: image_resizer: as in TensorFlow, only fixed_shape_resizer, in colour; use onnx")
+        raise ExportError("litert: image_resizer: only fixed_shape_resizer, in color, as in TensorFlow; use onnx")
     nms = post.nms
     plain = post.candidates is None and nms.candidates is None and nms.lowering is None and nms.outside == "drop"
     if not isinstance(nms.suppression, PerClass) or not plain:
-        raise ExportError("litert: post_processing: the operator suppresses class by class, and nothing else; use onnx")
+        raise ExportError("litert: post_processing: the operator only supports per-class suppression; use onnx")
     return post, post.box_coder, resizer
 
 
-def _centred(anchors: Tensor, size: tuple[int, int]) -> Any:
-    """Return anchors as y and x of the centre, height and width, in 0..1: float32 [A, 4]."""
+def _centered(anchors: Tensor, size: tuple[int, int]) -> Any:
+    """Return anchors as y and x of the center, height and width, in 0..1: float32 [A, 4]."""
     height, width = size
     x0, y0, x1, y1 = (anchors / anchors.new_tensor([width, height, width, height])).unbind(-1)
     return torch.stack([(y0 + y1) / 2, (x0 + x1) / 2, y1 - y0, x1 - x0], -1).numpy()
 
 
 def _converted(program: torch.export.ExportedProgram) -> bytes:
-    """Return the program's network as a .tflite, made by whatever interpreter has the converter."""
+    """Return the program's network as a .tflite, made by an interpreter that has the converter."""
     python = os.environ.get(PYTHON) or (sys.executable if find_spec("litert_torch") else "")
     if not python:
-        raise ExportError(f"litert: its converter, litert-torch, is not here, as it needs an older PyTorch; {_HOW}")
+        raise ExportError(f"litert: litert-torch, its converter, is not installed (it needs an older PyTorch); {_HOW}")
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder) / "network.pt2", Path(folder) / "network.tflite"
         torch.export.save(program, source)
@@ -180,6 +170,6 @@ def _converted(program: torch.export.ExportedProgram) -> bytes:
         except OSError as error:
             raise ExportError(f"litert: {python} cannot be run: {error.strerror}; {_HOW}") from None
         if done.returncode or not target.is_file():
-            last = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:] or ["nothing was said"]
+            last = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:] or ["no output"]
             raise ExportError(f"litert: {python} could not convert the network: {last[0][:400]}")
         return target.read_bytes()

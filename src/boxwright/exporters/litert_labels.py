@@ -1,7 +1,7 @@
-"""What TensorFlow Lite's libraries (MediaPipe, the Task Library) read in a detector: its `ModelMetadata`.
+"""`ModelMetadata` for TensorFlow Lite's libraries (MediaPipe, the Task Library).
 
-It says how pixels are scaled, what the outputs are and where the labels lie. The schema is metadata_schema.fbs 1.1
-(identifier M001); a table is written field by field, by the numbers that fields have there. A union is two fields.
+It describes how pixels are scaled, what the outputs are and where the labels are. The schema is metadata_schema.fbs 1.1
+(identifier M001); a table is written field by field, in the schema's numbering. A union is two fields.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _IDENTIFIER = b"M001"
 _FEATURE, _IMAGE, _BOX = 1, 2, 3  # ContentProperties
 _NORMALIZATION = 1  # ProcessUnitOptions
 _RGB, _BOUNDARIES, _RATIO, _VALUE_LABELS = 1, 1, 0, 3
-_ORDER = (1, 0, 3, 2)  # where x_min, y_min, x_max and y_max stand among ymin, xmin, ymax, xmax
+_ORDER = (1, 0, 3, 2)  # indices of x_min, y_min, x_max, y_max in (ymin, xmin, ymax, xmax)
 Field = Callable[[int], Any]
 
 
@@ -21,8 +21,8 @@ def model_metadata(size: tuple[int, int], scale: Sequence[float], offset: Sequen
     """Return the flatbuffer.
 
     Args:
-        scale: Of pixel values of 0..255, for each channel.
-        labels: The name of the packed file with the classes' names; empty without one.
+        scale: Per channel, of pixel values in 0..255.
+        labels: The name of the packed file with the class names; empty for none.
     """
     writer = _Writer()
     mean, deviation = [-b / a for a, b in zip(scale, offset, strict=True)], [1 / a for a in scale]
@@ -53,7 +53,7 @@ def model_metadata(size: tuple[int, int], scale: Sequence[float], offset: Sequen
 
 
 class _Writer:
-    """Writes tables, the innermost first, as flatbuffers are."""
+    """Writes tables, innermost first, as flatbuffers require."""
 
     def __init__(self) -> None:
         import flatbuffers

@@ -1,4 +1,4 @@
-"""TensorFlow Lite's detection operator behind a network: the flatbuffer is read, lengthened and written again.
+"""Appending TensorFlow Lite's detection operator to a network, by rewriting its flatbuffer.
 
 Dimensions: A anchors, D detections.
 """
@@ -18,30 +18,22 @@ from boxwright.runtime.optional import require_library
 
 OPERATOR = "TFLite_Detection_PostProcess"
 _IDENTIFIER = b"TFL3"
-_ALIGNMENT = 16  # of weights, which kernels load by vectors
+_ALIGNMENT = 16  # of weights, for vector loads
 _ZIP_TIME = (1980, 1, 1, 0, 0, 0)
 
 
 class Lite:
-    """A model of TensorFlow Lite, as the objects of its schema."""
+    """A TensorFlow Lite model, as its schema's objects."""
 
     def __init__(self, model: Any, schema: Any) -> None:
-        """Take the model.
-
-        Args:
-            model: `ModelT`.
-            schema: The module that it is of.
-        """
+        """Take a `ModelT` and its schema's module."""
         self._model, self._schema = model, schema
 
     def packed(self, metadata: dict[str, bytes], files: dict[str, str]) -> bytes:
-        """Return the file's bytes.
+        """Return the file's bytes; ExportError for a network of 2 GB or more.
 
         Args:
-            files: Texts that are packed behind the model, as TensorFlow Lite's libraries look for labels.
-
-        Raises:
-            ExportError: For a network of 2 GB or more.
+            files: Texts packed behind the model, where TensorFlow Lite's libraries look for labels.
         """
         import flatbuffers
 
@@ -64,12 +56,12 @@ class Lite:
         return entry
 
     def _aligned(self, buffer: Any) -> Any:
-        """Return a buffer that begins where the schema asks; what is generated for Python forgets it."""
+        """Return a buffer aligned as the schema demands, which the generated Python code ignores."""
         schema = self._schema
         if buffer.size:
             raise ExportError("litert: networks of 2 GB or more are not supported")
 
-        class Aligned(schema.BufferT):  # type: ignore[misc, name-defined]  # what packs a model asks its parts
+        class Aligned(schema.BufferT):  # type: ignore[misc, name-defined]  # the packer calls Pack of each part
             def Pack(self, builder: Any) -> int:  # noqa: N802  # the schema's name
                 place = None
                 if self.data is not None:
@@ -89,22 +81,19 @@ class Lite:
 
 
 def with_operator(network: bytes, anchors: NDArray[np.float32], options: dict[str, Any]) -> Lite:
-    """Return a network with the detection operator behind it.
+    """Return a network with the detection operator behind it; its outputs are boxes, classes from 0, scores and count.
 
     Args:
         network: A .tflite that returns box codes and scores, in this order.
-        anchors: float32 [A, 4]; y and x of the centre, height and width in 0..1.
-
-    Returns:
-        The model; its outputs are boxes, classes from 0, scores and count, in this order.
+        anchors: float32 [A, 4]; y and x of the center, height and width in 0..1.
     """
     schema = require_library("ai_edge_litert.schema_py_generated", "litert")
     model = schema.ModelT.InitFromPackedBuf(network, 0)
     model.description = b"boxwright"
     (graph,), (signature,) = model.subgraphs, model.signatureDefs
-    # The signature has the outputs in the program's order; the graph may not.
+    # The signature lists the outputs in the program's order; the graph may not.
     given = [one.tensorIndex for one in sorted(signature.outputs, key=lambda one: one.name)]
-    for number, tensor in enumerate(graph.tensors):  # the converter's names are long, and say nothing
+    for number, tensor in enumerate(graph.tensors):  # the converter's names are long and meaningless
         tensor.name = f"t{number}".encode()
     for name, index in zip((INPUT, *NETWORK_OUTPUTS), [*graph.inputs, *given], strict=True):
         graph.tensors[index].name = name.encode()
@@ -160,7 +149,7 @@ def _named(schema: Any, name: str, index: int) -> Any:
 
 
 def _with_files(model: bytes, files: dict[str, str]) -> bytes:
-    """Return a model with an archive behind it: archives are read from their end, models from their start."""
+    """Return a model with an archive appended: archives are read from their end, models from their start."""
     if not files:
         return model
     whole = io.BytesIO(model)

@@ -1,4 +1,4 @@
-"""Two lists of detections of one picture, matched: what one of the two alone found, and what is only a tie.
+"""Matching two lists of detections of one picture: what only one list has, and which differences are ties.
 
 Dimensions: D detections, h w mask.
 """
@@ -15,21 +15,21 @@ from boxwright.ops.boxes import pairwise_iou
 from boxwright.types import FoundObjects
 
 TIE = 1e-5
-ABSOLUTE, RELATIVE = 1e-4, 1e-3  # as recordings of TensorFlow are held to: |a - b| <= absolute + relative |b|
+ABSOLUTE, RELATIVE = 1e-4, 1e-3  # as for TensorFlow's recordings: |a - b| <= absolute + relative |b|
 _SAME_BOX = 0.99
 _NEAR_THRESHOLD = 1e-4
 
 
 @dataclass
 class Difference:
-    """What differs between two lists of detections.
+    """The differences between two lists of detections.
 
     Attributes:
-        missing: What the second list alone has, in words.
-        extra: What the first alone has.
-        ties: Differences that equal scores, or a value at a threshold, explain.
-        scores: The largest difference of the same detections' scores, as a share of what is allowed.
-        masks: The same of their masks.
+        missing: Descriptions of what only the second list has.
+        extra: Of what only the first has.
+        ties: Differences explained by equal scores, or a value at a threshold.
+        scores: The largest difference in the scores of matched detections, as a share of the tolerance.
+        masks: The same for their masks.
     """
 
     missing: list[str] = field(default_factory=list)
@@ -41,7 +41,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class _Side:
-    """One of the two lists: its detections, which of them it alone has, and which anchors rounding decides."""
+    """One of the two lists: its detections, which of them are unmatched, and which anchors depend on rounding."""
 
     items: FoundObjects
     alone: list[int]
@@ -50,12 +50,12 @@ class _Side:
 
 @dataclass(frozen=True)
 class Matcher:
-    """Match detections by class and anchor, else by class and place.
+    """Matches detections by class and anchor, else by class and position.
 
     Attributes:
-        least_score: The least score that was kept.
-        iou_threshold: The overlap from which one suppresses another.
-        unsteady: The first list's anchors (of regions: proposals) that rounding decides; differences there are ties.
+        least_score: The score threshold.
+        iou_threshold: The overlap threshold of suppression.
+        unsteady: The first list's anchors (for regions: proposals) that depend on rounding; their differences are ties.
         wanted_unsteady: The same of the second list.
     """
 
@@ -65,7 +65,7 @@ class Matcher:
     wanted_unsteady: frozenset[int] = frozenset()
 
     def __call__(self, found: FoundObjects, wanted: FoundObjects) -> Difference:
-        """Return what differs."""
+        """Return the differences."""
         result, left, lost = Difference(), list(range(len(found))), []
         for number in range(len(wanted)):
             match = next((other for other in left if _same(found, other, wanted, number)), None)
@@ -87,7 +87,7 @@ class Matcher:
         return result
 
     def _explain(self, found: _Side, wanted: _Side, result: Difference) -> None:
-        """Sort what one list alone has into ties and differences, best first: a tie explains what follows from it."""
+        """Sort unmatched detections into ties and differences, best first, as a tie explains later ones."""
         alone = [(found, wanted, number, result.extra) for number in found.alone]
         alone += [(wanted, found, number, result.missing) for number in wanted.alone]
         excused: list[tuple[_Side, int]] = []
@@ -101,22 +101,22 @@ class Matcher:
                 into.append(name)
 
     def _follows(self, own: _Side, number: int, other: _Side, excused: list[tuple[_Side, int]]) -> str:
-        """Say how a detection follows from ties that score more; empty where it does not."""
+        """Return how a detection's difference follows from higher-scoring ties; empty if it does not."""
         items = own.items
         for side, rival in excused:
             if side.items.labels[rival] != items.labels[number]:
                 continue
             one, two = (torch.from_numpy(rows) for rows in (items.boxes[[number]], side.items.boxes[[rival]]))
             if float(pairwise_iou(one, two)) > self.iou_threshold - _NEAR_THRESHOLD:
-                return "overlaps one that is a tie"
-        # Where an image is full, what one list has and the other has not takes the place of the last.
+                return "overlaps a tie"
+        # In a full image, a detection that only one list has displaces the other list's last one.
         left = any(side is other for side, _ in excused)
         if left and float(items.scores[number]) <= float(other.items.scores.min()) + TIE:
-            return "has the place that a tie left"
+            return "takes the slot of a tie"
         return ""
 
     def _stands_for(self, found: FoundObjects, one: int, wanted: FoundObjects, other: int) -> bool:
-        """Whether of two that score the same either may stay: one suppresses the other, or one place was left."""
+        """Return whether either of two equal scores may be kept: one suppresses the other, or one slot was left."""
         anchors, others = found.anchor_indices, wanted.anchor_indices
         same_anchor = anchors is not None and others is not None and anchors[one] == others[other]
         if same_anchor or abs(found.scores[one] - wanted.scores[other]) > TIE:
@@ -127,19 +127,19 @@ class Matcher:
         return float(overlap) > self.iou_threshold
 
     def _tie(self, own: _Side, number: int, wanted: _Side) -> str:
-        """Say why a detection is one by a hair; empty where it is not."""
+        """Return why a detection was kept only narrowly; empty if it was not."""
         items, score = own.items, float(own.items.scores[number])
         if abs(score - self.least_score) <= TIE:
-            return "is at the least score"
+            return "is at the score threshold"
         if _is_of(own.unsteady, items, number):
-            return "is of a region that rounding decides: one at the picture's border, or at a threshold"
+            return "is of a region that depends on rounding: at the picture's border, or at a threshold"
         rivals = np.flatnonzero(wanted.items.labels == items.labels[number])
         one, others = torch.from_numpy(items.boxes[[number]]), torch.from_numpy(wanted.items.boxes[rivals])
         for rival, overlap in zip(rivals.tolist(), pairwise_iou(one, others)[0].tolist(), strict=True):
             if wanted.items.scores[rival] >= score - TIE and abs(overlap - self.iou_threshold) <= _NEAR_THRESHOLD:
-                return "is at the threshold of overlap"
+                return "is at the overlap threshold"
             if overlap > self.iou_threshold and _is_of(wanted.unsteady, wanted.items, rival):
-                return "overlaps one of a region that rounding decides"
+                return "overlaps one of a region that depends on rounding"
         return ""
 
 
@@ -148,13 +148,13 @@ def _is_of(anchors: frozenset[int], found: FoundObjects, number: int) -> bool:
 
 
 def shares(found: object, wanted: object) -> NDArray[np.float64]:
-    """Return each difference as a share of what is allowed: |a - b| / (absolute + relative |b|)."""
+    """Return each difference as a share of the tolerance: |a - b| / (absolute + relative |b|)."""
     one, other = np.asarray(found, np.float64), np.asarray(wanted, np.float64)
     return np.asarray(np.abs(one - other) / (ABSOLUTE + RELATIVE * np.abs(other)))
 
 
 def _share(found: object, wanted: object) -> float:
-    """Return the largest difference, as a share of what is allowed."""
+    """Return the largest difference, as a share of the tolerance."""
     return float(shares(found, wanted).max(initial=0.0))
 
 

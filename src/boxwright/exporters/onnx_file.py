@@ -1,6 +1,6 @@
-"""ONNX: from a program to one file (opset 20).
+"""Converting a program to one ONNX file (opset 20).
 
-Dimensions: B batch, n candidates, K classes, m pairs that stay.
+Dimensions: B batch, n candidates, K classes, m kept pairs.
 """
 
 from __future__ import annotations
@@ -20,17 +20,15 @@ _SIDES = ("batch", "height", "width")
 
 
 def onnx_model(program: torch.export.ExportedProgram) -> Any:
-    """Return a program as an ONNX model, without what the exporter writes of its author's files.
+    """Return a program as an `onnx.ModelProto`, without the exporter's notes about source files.
 
     Args:
-        program: Of `detection_program`, with what the network sees.
-
-    Returns:
-        The `onnx.ModelProto`; the network's input keeps its name within, but is no output.
+        program: From `detection_program`, with the network's input as an output; here it keeps its name, but is no
+            output.
     """
     onnx = require_library("onnx", "onnx")
     require_library("onnxscript", "onnx")
-    names: list[str] = list(program.call_spec.out_spec.context)  # the keys of the graph's outputs
+    names: list[str] = list(program.call_spec.out_spec.context)  # the graph's output keys
     with torch.no_grad(), quiet():
         exported = torch.onnx.export(
             program,
@@ -52,7 +50,7 @@ def onnx_model(program: torch.export.ExportedProgram) -> Any:
 def _non_max_suppression(
     boxes: Any, scores: Any, labels: Any, num_classes: int, iou_threshold: float, max_per_class: int
 ) -> Any:
-    """Translate `boxwright::suppress_pairs`: a row of scores for each class, -1 for pairs of another."""
+    """Translate `boxwright::suppress_pairs`: one row of scores per class, -1 for pairs of other classes."""
     from onnxscript import opset20 as op
 
     def numbers(*values: int) -> Any:
@@ -75,7 +73,7 @@ def _non_max_suppression(
 
 
 def _tidy(model: Any, outputs: list[str]) -> None:
-    """Keep some outputs and what they need; name the sides; drop the exporter's notes."""
+    """Keep the named outputs and what they need; name the dimensions; drop the exporter's notes."""
     graph = model.graph
     for holder in (model, graph, *graph.node, *graph.input, *graph.output, *graph.value_info, *graph.initializer):
         for field in ("metadata_props", "doc_string"):
@@ -96,7 +94,7 @@ def _tidy(model: Any, outputs: list[str]) -> None:
 
 
 def _prune(graph: Any) -> None:
-    """Drop nodes and weights that no output needs; what the network sees keeps its place."""
+    """Drop nodes and weights that no output needs; the network's input is kept."""
     needed, nodes = {value.name for value in graph.output}, []
     for node in reversed(graph.node):
         if needed & set(node.output):
@@ -112,14 +110,7 @@ def _prune(graph: Any) -> None:
 
 
 def onnx_bytes(model: Any, metadata: Metadata) -> bytes:
-    """Return a model as a file's bytes, with what it says of itself and its checksum.
-
-    Args:
-        model: The `onnx.ModelProto`; its metadata is replaced.
-
-    Returns:
-        The bytes, the same for the same model and metadata.
-    """
+    """Return a model's bytes, deterministic, with `metadata` in place of its own, and its checksum."""
     del model.metadata_props[:]
     entry = model.metadata_props.add()
     entry.key, entry.value = KEY, metadata.to_json()
@@ -129,7 +120,7 @@ def onnx_bytes(model: Any, metadata: Metadata) -> bytes:
 
 
 def with_output(data: bytes, name: str) -> bytes:
-    """Return a model that has one more output: a value within it, such as `PREPROCESSED`."""
+    """Return a model with an intermediate value, such as `PREPROCESSED`, as an additional output."""
     onnx = require_library("onnx", "onnx")
     model = onnx.load_model_from_string(data)
     model.graph.output.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None))

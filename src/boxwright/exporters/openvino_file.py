@@ -1,4 +1,4 @@
-"""OpenVINO: from an ONNX file to .xml and .bin, in the precision of the detector."""
+"""Converting an ONNX file to OpenVINO's .xml and .bin, in the detector's precision."""
 
 from __future__ import annotations
 
@@ -19,22 +19,15 @@ def openvino_model(onnx: bytes) -> Any:
 
 
 def save_openvino(model: Any, metadata: Metadata, path: Path) -> None:
-    """Write a model's .xml and .bin.
-
-    Args:
-        model: As `openvino_model` returned it.
-
-    Raises:
-        OutputError: Where the disk is full or the folder cannot be written.
-    """
+    """Write a model's .xml and .bin; OutputError if the disk is full or the folder cannot be written."""
     runtime = require_library("openvino", "openvino")
     model.set_rt_info(metadata.to_json(), [KEY])
     try:
-        # OpenVINO would save weights as float16.
+        # By default OpenVINO saves weights as float16.
         runtime.save_model(model, str(path), compress_to_fp16=False)
         parts = [path.read_bytes(), path.with_suffix(".bin").read_bytes()]
         sealed = seal(parts)[0]
-    except (RuntimeError, OSError, ValueError) as error:  # ValueError: not all of it was written
+    except (RuntimeError, OSError, ValueError) as error:  # ValueError: written incompletely
         raise OutputError(
             f"{shown(path)}: could not be written by OpenVINO (is the disk full?): {first_line(error)}"
         ) from None

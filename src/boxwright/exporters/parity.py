@@ -1,6 +1,6 @@
-"""The gate: does an export do what its detector does? Compared stage by stage, on real pictures and trained weights.
+"""Comparing an export with its detector, stage by stage, on real pictures and trained weights.
 
-Each stage is given the same as the detector's, so that a difference names the part that it comes from.
+Each stage gets the detector's own input, so that a difference identifies the part that causes it.
 
 Dimensions: B batch, H W image, D detections.
 """
@@ -27,29 +27,29 @@ from boxwright.runtime.sessions import Session
 from boxwright.types import RawDetections
 
 Pictures = Sequence[NDArray[np.uint8]]
-_PREPROCESSING = 1e-5  # of the range of the network's input, and more for large pictures: see `_resizing_error`
-# What numbers of fewer bits cannot pass; there average precision decides.
+_PREPROCESSING = 1e-5  # of the input's range; more for large pictures: see `_resizing_error`
+# Stages that reduced precision cannot pass; average precision decides then.
 _OF_FULL_PRECISION = ("raw outputs", "suppression", "detections", "batches")
-_TOO_FEW = "more candidates than were looked at could matter"
+_TOO_FEW = "candidates that suppression ignored could matter"
 _BORDER = 1e-3  # pixels
-# How many of an image's proposals may be of one of the two alone: by scores that tie, or overlaps at the threshold.
+# How many of an image's proposals may be unmatched, because of tied scores or overlaps at the threshold.
 _TIED_REGIONS, _TIED_SHARE = 2, 0.02
 _LEAST_SCORE = 0.05
 
 
 @dataclass(frozen=True)
 class Stage:
-    """What one stage of the comparison found.
+    """The result of one stage of the comparison.
 
     Attributes:
         name: Such as "raw outputs".
-        compared: What was compared with what.
-        largest: The largest difference; of detections, how many are missing or extra.
+        compared: What was compared.
+        largest: The largest difference; for detections, how many are missing or extra.
         allowed: The most that passes.
         where: The worst place: picture, output.
-        ties: Differences that equal scores or overlaps explain; listed, not counted.
-        problems: What does not pass.
-        gated: Whether it has to pass; of reduced precision some stages are reported alone.
+        ties: Differences explained by equal scores or overlaps; listed, not counted.
+        problems: Why it fails.
+        gated: Whether it has to pass; with reduced precision some stages are only reported.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Stage:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing differs by more than is allowed, where it has to pass."""
+        """Whether it passes, or does not have to."""
         return not self.gated or (not self.problems and self.largest <= self.allowed)
 
 
@@ -72,12 +72,11 @@ class Report:
     """A comparison of an export with its detector.
 
     Attributes:
-        stages: What each found.
-        images: How many pictures, their sizes and where they are from.
-        weights_sha256: Of the detector that was compared with.
+        images: The pictures' number, sizes and source.
+        weights_sha256: Of the detector.
         versions: Of the libraries.
-        accuracy: Where precision is reduced: the metric of both, and the drop.
-        schema: Of the JSON.
+        accuracy: With reduced precision: the metric of both, and the drop.
+        schema: The version of the JSON.
     """
 
     stages: list[Stage]
@@ -89,16 +88,16 @@ class Report:
 
     @property
     def complete(self) -> bool:
-        """Whether suppression looked at enough candidates in every picture."""
+        """Whether suppression considered enough candidates in every picture."""
         return not any(_TOO_FEW in problem for stage in self.stages for problem in stage.problems)
 
     @property
     def passed(self) -> bool:
-        """Whether all stages passed, and accuracy did, where it was measured."""
+        """Whether all stages passed, and accuracy if measured."""
         return all(stage.passed for stage in self.stages) and bool(self.accuracy.get("passed", True))
 
     def problem(self) -> str:
-        """Return what failed first, in a line; empty where nothing did."""
+        """Return the first failure in a line; empty if there is none."""
         by_cause = sorted(self.stages, key=lambda stage: not any(_TOO_FEW in one for one in stage.problems))
         for stage in by_cause:
             if not stage.passed:
@@ -107,19 +106,19 @@ class Report:
         return "" if self.passed else str(self.accuracy.get("problem", "accuracy"))
 
     def _near_ties(self, failed: Stage) -> str:
-        """Say what to do where the network's outputs agree, and what is kept of them does not."""
+        """Return advice if the network's outputs agree but the selected detections differ."""
         if any("nothing scores" in problem for problem in failed.problems):
             return ""
         raw = next((stage for stage in self.stages if stage.name == "raw outputs"), None)
         if failed.name not in ("suppression", "detections") or raw is None or not raw.passed or _TOO_FEW in str(failed):
             return ""
         return (
-            "; the network's own outputs agree, so rounding decides between boxes that nearly tie, of which a detector "
-            "that was trained for a short time has many: train longer, or compare on other pictures"
+            "; the network's outputs agree, so rounding decides between nearly tied boxes, which are common in a "
+            "detector after little training: train longer, or compare on other pictures"
         )
 
     def to_json(self) -> str:
-        """Return the whole, for people and programs."""
+        """Return the report as JSON."""
         stages = [{**asdict(stage), "passed": stage.passed} for stage in self.stages]
         content = {**asdict(self), "stages": stages, "verdict": "passed" if self.passed else "failed"}
         return json.dumps(content, indent=1, sort_keys=True) + "\n"
@@ -134,13 +133,13 @@ def compare(
     preprocessed: Callable[[NDArray[np.uint8]], NDArray[np.float32]] | None = None,
     raw_only: bool = False,
 ) -> list[Stage]:
-    """Compare an export with its detector.
+    """Compare an export with its detector, and return the stages' results.
 
     Args:
         detector: In evaluation mode, on the CPU.
         session: The export, opened in its runtime.
         images: Real pictures, uint8 [H, W, 3] each.
-        preprocessed: What the export's network sees of pictures [B, H, W, 3]; None where that cannot be had.
+        preprocessed: From pictures [B, H, W, 3] to the export's network inputs; None if unavailable.
         raw_only: Whether the export ends before suppression.
     """
     seen = _Inputs(preprocessed)
@@ -176,7 +175,7 @@ def compare(
 
 
 class _Own:
-    """What the detector itself makes of a picture."""
+    """The detector's own results for a picture."""
 
     def __init__(self, detector: Detector, image: NDArray[np.uint8]) -> None:
         self.post, self.network = detector.postprocessor, detector.network
@@ -185,20 +184,20 @@ class _Own:
         self.raw = self.post.decode(self.predictions)
 
     def outputs(self) -> dict[str, NDArray[np.float32]]:
-        """Return what its export should give."""
+        """Return the outputs expected from the export."""
         return self._named(self.raw)
 
     def suppressed(self, outputs: dict[str, NDArray[np.float32]]) -> dict[str, NDArray[np.float32]]:
-        """Return what its suppression makes of an export's raw outputs."""
+        """Return the result of the detector's suppression on an export's raw outputs."""
         height, width = self.inputs.shape[-2:]
         scale = torch.tensor([height, width, height, width], dtype=torch.float32)
         boxes = (torch.from_numpy(outputs["raw_detection_boxes"]) * scale)[..., [1, 0, 3, 2]]
         return self._named(RawDetections(boxes, torch.from_numpy(outputs["raw_detection_scores"])))
 
     def unsteady(self) -> frozenset[int]:
-        """Return the proposals that end at the input's border, where TF's crop falls to 0 at once.
+        """Return the proposals that end at the input's border, where TF's crop drops to 0.
 
-        Whether the last row of such a crop is seen hangs on the last bit of a number, in TensorFlow as here.
+        Whether such a crop's last row is inside depends on the last bit of a number, in TensorFlow as here.
         """
         second = getattr(self.network, "second", None)
         crop = second.crop if isinstance(second, BoxClassifier) else None
@@ -216,7 +215,7 @@ class _Own:
 
 
 class _RawOutputs:
-    """The largest difference of raw outputs, as a share of what is allowed."""
+    """The largest difference of raw outputs, as a share of the tolerance."""
 
     def __init__(self) -> None:
         self.worst = _Worst()
@@ -233,13 +232,13 @@ class _RawOutputs:
         number: int,
         unsteady: frozenset[int],
     ) -> tuple[frozenset[int], frozenset[int]]:
-        """Compare proposals as sets: whose scores tie may change places, and a few may stand for others.
+        """Compare proposals as sets: equal scores may change order, and a few may be replaced.
 
         Args:
             unsteady: The detector's proposals that are not compared.
 
         Returns:
-            The export's proposals, and the detector's, that were not found to be the same.
+            The export's and the detector's proposals that were not matched.
         """
         names = ("raw_detection_boxes", "raw_detection_scores")
         found, wanted = (np.concatenate([one[name][0] for name in names], 1) for one in (outputs, expected))
@@ -248,11 +247,11 @@ class _RawOutputs:
             return frozenset(), frozenset()
         steady = np.array([row for row in range(len(wanted)) if row not in unsteady], np.int64)
         if unsteady:
-            self.ties.append(f"picture {number}: {len(unsteady)} proposals end at the border, where crops are unsteady")
+            self.ties.append(f"picture {number}: {len(unsteady)} proposals end at the border, where rounding decides")
         off = np.array([np.abs(found - wanted[row]).max(1) for row in steady]).reshape(len(steady), len(found))
         alone = off.min(1) > ABSOLUTE + RELATIVE
         if 0 < alone.sum() <= max(_TIED_REGIONS, _TIED_SHARE * len(alone)):
-            self.ties.append(f"picture {number}: {alone.sum()} of {len(alone)} proposals are of one of the two alone")
+            self.ties.append(f"picture {number}: {alone.sum()} of {len(alone)} proposals are unmatched")
             steady, off = steady[~alone], off[~alone]
         nearest = off.argmin(1)
         for name in names:
@@ -268,7 +267,7 @@ class _RawOutputs:
 
 
 class _Worst:
-    """The largest difference, as a share of what is allowed: |a - b| / (absolute + relative |b|)."""
+    """The largest difference, as a share of the tolerance: |a - b| / (absolute + relative |b|)."""
 
     def __init__(self) -> None:
         self.share, self.difference, self.where = 0.0, 0.0, ""
@@ -281,7 +280,7 @@ class _Worst:
         both = np.isfinite(found) & np.isfinite(expected)
         if not np.array_equal(np.isfinite(found), np.isfinite(expected)):
             self.share = self.difference = float("inf")
-            self.where = f"{where}: not finite in other places"
+            self.where = f"{where}: non-finite values in different places"
             return
         off = np.abs(found[both] - expected[both])
         if not off.size:
@@ -294,7 +293,7 @@ class _Worst:
 
 
 class _Inputs:
-    """The largest difference of what networks see, as a share of what is allowed."""
+    """The largest difference of network inputs, as a share of the tolerance."""
 
     def __init__(self, look: Callable[[NDArray[np.uint8]], NDArray[np.float32]] | None) -> None:
         self.look, self.largest, self.where = look, 0.0, ""
@@ -313,21 +312,21 @@ class _Inputs:
     def stages(self) -> list[Stage]:
         if self.look is None:
             return []
-        compared = "network inputs, as a share of what is allowed"
+        compared = "network inputs, as a share of the tolerance"
         return [Stage("preprocessing", compared, self.largest, 1.0, self.where)]
 
 
 def _resizing_error(image: NDArray[np.uint8]) -> float:
-    """Return by how much of a picture's range two resizings of it may differ that compute places in float32.
+    """Return by what share of a picture's range two float32 resizings of it may differ.
 
-    Each may miss a pixel's place in the picture by the last digit of the largest such number; within a pixel, values
-    change by no more than the range.
+    Each may compute a pixel's position with an error of one unit in the last place; within a pixel, values change by no
+    more than the range.
     """
     return 2 * float(np.spacing(np.float32(max(image.shape[:2]))))
 
 
 class _Detections:
-    """The same detections in each picture, but for ties."""
+    """The detections in each picture, apart from ties."""
 
     def __init__(self, name: str) -> None:
         self.name, self.compared, self.scores, self.masks = name, 0, 0.0, 0.0
@@ -351,16 +350,16 @@ class _Detections:
     def stage(self) -> Stage:
         compared = (
             f"{self.compared} detections that score {_LEAST_SCORE:g} or more; their scores differ by "
-            f"{self.scores:.2g} of what raw outputs may"
+            f"{self.scores:.2g} of the tolerance of raw outputs"
         )
-        # First the cause: what is missing follows from it.
+        # The cause first: missing detections follow from it.
         problems = [*self.too_few[:5], *self.problems[:20]]
         for what, share in (("scores", self.scores), ("masks", self.masks)):
             if share > 1:
-                problems = [f"{what} of the same detections differ by {share:.3g} times what is allowed", *problems]
+                problems = [f"{what} of the same detections differ by {share:.3g} times the tolerance", *problems]
         if not self.compared:
             problems = [
-                f"nothing scores {_LEAST_SCORE:g} or more in any picture: is the detector trained? train longer",
+                f"nothing scores {_LEAST_SCORE:g} or more in any picture: the detector may need more training",
                 *problems,
             ]
         return Stage(
@@ -374,7 +373,7 @@ class _Detections:
 
 
 def _batches(session: Session, images: Pictures) -> Stage:
-    """Compare a picture alone with the same picture in a batch of three."""
+    """Compare a picture by itself with the same picture in a batch of three."""
     largest, where = 0.0, ""
     for number, image in enumerate(images[:2]):
         single, batch = session.run(image[None]), session.run(np.stack([image[:, ::-1], image, image]))
@@ -383,5 +382,5 @@ def _batches(session: Session, images: Pictures) -> Stage:
                 off = float(shares(batch[name][row], value[0]).max(initial=0.0))
                 if off >= largest:
                     largest, where = off, f"picture {number}, {name}"
-    compared = "a picture alone and in a batch of three, as raw outputs are"
+    compared = "a picture alone and in a batch of three, with the tolerance of raw outputs"
     return Stage("batches", compared, largest, 1.0, where)

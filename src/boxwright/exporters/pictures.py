@@ -1,4 +1,4 @@
-"""The pictures on which an export is compared with its detector."""
+"""The pictures for comparing an export with its detector."""
 
 from __future__ import annotations
 
@@ -17,24 +17,18 @@ _CROPPED = 6
 
 
 def spread(count: int, most: int) -> list[int]:
-    """Return up to so many of the numbers below `count`, evenly spread."""
+    """Return up to `most` evenly spread numbers below `count`."""
     return sorted({number * count // most for number in range(most)}) if count > most else list(range(count))
 
 
 def varied(read: Callable[[int], Picture], count: int, most: int = DEFAULT_COUNT) -> list[Picture]:
-    """Return real pictures of several sizes.
+    """Return real pictures uint8 [H, W, 3] of several sizes; DataError if none can be read.
 
-    Where all have one size, parts of some come besides: one upright, one wide, one a single row of pixels.
+    If they have fewer than three sizes, crops are added: one upright, one wide, one a single row of pixels.
 
     Args:
-        read: Returns the picture of a number.
+        read: Returns the picture of a number below `count`.
         most: How many to take, evenly spread.
-
-    Returns:
-        uint8 [H, W, 3] each.
-
-    Raises:
-        DataError: Where none can be read.
     """
     pictures, broken = [], ""
     for number in spread(count, most):
@@ -43,14 +37,14 @@ def varied(read: Callable[[int], Picture], count: int, most: int = DEFAULT_COUNT
         except DataError as error:
             broken = str(error)
     if not pictures:
-        raise DataError(broken or "there is no picture to compare on")
+        raise DataError(broken or "there are no pictures to compare on")
     if len({picture.shape for picture in pictures}) < _LEAST_SIZES:
         pictures += _parts(pictures[:_CROPPED])
     return pictures
 
 
 def _parts(pictures: Sequence[Picture]) -> list[Picture]:
-    """Cut parts of other sizes out of pictures."""
+    """Return crops of other sizes."""
     parts = []
     for number, picture in enumerate(islice(pictures, _CROPPED)):
         height, width = picture.shape[:2]

@@ -1,4 +1,4 @@
-"""A detector as a `torch.export` program, with batch, height and width left open.
+"""A detector as a `torch.export` program, with dynamic batch, height and width.
 
 Dimensions: B batch, H W image.
 """
@@ -18,8 +18,6 @@ from boxwright.postprocessing.nms import decompositions, pair_decompositions
 
 LARGEST_BATCH, LARGEST_SIDE = 1024, 16384
 _EXAMPLE = (2, 64, 80, 3)
-
-
 Suppression = Literal["operator", "padded", "none"]
 
 
@@ -34,15 +32,15 @@ def detection_program(
     """Return a whole detector as a program from pictures [B, H, W, 3] to `DetectionGraph`'s outputs.
 
     Args:
-        detector: On the CPU; its mode is left as it is.
-        suppression: "operator": the program keeps `boxwright::suppress_pairs`, for a runtime that has such an operator;
-            "padded": it consists of PyTorch's own operators alone; "none": it ends with raw outputs.
-        times: How many times the usual number of candidates suppression looks at.
-        with_inputs: Whether what the network sees is an output, too.
-        dtype: Of the pictures: uint8 or float32, in 0..255 either way.
+        detector: On the CPU; its mode is left unchanged.
+        suppression: "operator": the program keeps `boxwright::suppress_pairs`, for a runtime with such an operator;
+            "padded": it has PyTorch's own operators only; "none": it ends with raw outputs.
+        times: The multiple of suppression's usual number of candidates.
+        with_inputs: Whether to include the network's input in the outputs.
+        dtype: Of the pictures: uint8 or float32, both in 0..255.
 
     Raises:
-        ExportError: Where the detector cannot be one.
+        ExportError: If the detector cannot be exported.
     """
     training = detector.training
     detector.eval()
@@ -50,7 +48,7 @@ def detection_program(
         graph = _Chosen(DetectionGraph(detector), raw=suppression == "none", inputs=with_inputs)
         resizer = detector.preprocessor.resizer
         if resizer.output_size is None:
-            raise ExportError("image_resizer: inputs have any size, for which no graph can be made")
+            raise ExportError("image_resizer: inputs can have any size, which a graph cannot represent")
         detector.network.lay_anchors(resizer.output_size, resizer.channels)
         example = torch.zeros(_EXAMPLE, dtype=dtype)
         dims = {
@@ -68,7 +66,7 @@ def detection_program(
 
 
 class _Chosen(nn.Module):
-    """Some of a graph's outputs; what the others need is not in the program."""
+    """Some of a graph's outputs; what only the others need is not in the program."""
 
     def __init__(self, graph: DetectionGraph, *, raw: bool, inputs: bool) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Writing PyTorch's own format: a program that `torch.export.load` reads where nothing but PyTorch is installed."""
+"""Writing PyTorch's own format: a program that `torch.export.load` reads with only PyTorch installed."""
 
 from __future__ import annotations
 
@@ -16,16 +16,8 @@ from boxwright.runtime.seal import seal
 
 
 def save_pt2(program: torch.export.ExportedProgram, metadata: Metadata, path: Path) -> None:
-    """Write a program.
-
-    Args:
-        program: Of `detection_program`, without operators of ours.
-        path: The .pt2.
-
-    Raises:
-        OutputError: Where the disk is full or the folder cannot be written.
-    """
-    buffer = io.BytesIO()  # PyTorch's writer ends the process where a disk is full
+    """Write a program without custom operators as a .pt2; OutputError if that fails."""
+    buffer = io.BytesIO()  # PyTorch's own writer aborts the process if the disk is full
     with quiet():
         torch.export.save(program, buffer)
     members = plain_members(unpacked_members(buffer.getvalue(), "the program"))

@@ -1,4 +1,4 @@
-"""What exporting needs beside a model and a place."""
+"""Settings of exporting."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from boxwright.base.settings import setting
 
-_REFUSED = "Refused: no detector here has side inputs."
+_REFUSED = "Refused: no detector has side inputs."
 
 
 class Nms(str, Enum):
@@ -20,7 +20,7 @@ class Nms(str, Enum):
 
 
 class Precision(str, Enum):
-    """Of an export's arithmetic."""
+    """The export's arithmetic."""
 
     FLOAT32 = "float32"
     INT8 = "int8"
@@ -32,24 +32,26 @@ class ExportSettings:
 
     nms: Nms = setting(
         Nms.OPERATOR,
-        "Suppression by the runtime's own operator; padded: by plain tensors, where it has none; none: raw boxes "
-        "and scores alone.",
+        "Suppression by the runtime's own operator; padded: by plain tensor operations, if it has none; none: raw "
+        "boxes and scores only.",
     )
-    allow_difference: bool = setting(False, "Write also what does not do what the detector does; it says so.")
-    allow_edited: bool = setting(False, "With --verify: compare also a file that is not as it was written.")
+    allow_difference: bool = setting(
+        False, "Also write a file that differs from the detector; its metadata records it."
+    )
+    allow_edited: bool = setting(False, "With --verify: also compare a file that was modified.")
     precision: Precision = setting(
         Precision.FLOAT32,
-        "int8: quantize an ONNX file, calibrated on the pictures; it is written where average precision on the "
+        "int8: quantize an ONNX file, calibrated on the pictures; it is written if average precision on the "
         "evaluation data falls by at most 0.01.",
     )
-    triton: Path | None = setting(None, "With --format onnx: write this folder as a model repository for Triton, too.")
+    triton: Path | None = setting(None, "With --format onnx: also write this folder as a Triton model repository.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExporterFlags:
-    """TensorFlow's flags that are seldom used; `boxwright exporter_main_v2` has an option for each."""
+    """Rarely used flags of TensorFlow's; `boxwright exporter_main_v2` has an option for each."""
 
-    config_override: str = setting("", "Text of a configuration; what it says is taken instead.")
+    config_override: str = setting("", "Configuration text that overrides the file's.")
     use_side_inputs: bool = setting(False, _REFUSED, flags=("--use_side_inputs/--nouse_side_inputs",))
     side_input_shapes: str = setting("", _REFUSED)
     side_input_types: str = setting("", _REFUSED)
@@ -57,5 +59,5 @@ class ExporterFlags:
 
     @property
     def side_inputs(self) -> bool:
-        """Whether any of them is asked for."""
+        """Whether any side input is requested."""
         return bool(self.use_side_inputs or self.side_input_shapes or self.side_input_types or self.side_input_names)

@@ -1,4 +1,4 @@
-"""A model repository for Triton: the exported file, and `config.pbtxt` beside it."""
+"""A Triton model repository: the exported file and its `config.pbtxt`."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _MOST, _DELAY_US = 8, 2000
 
 
 def write_triton(file: str | Path, folder: str | Path, name: str = "detector") -> Path:
-    """Write `NAME/1/model.onnx` and `NAME/config.pbtxt`; OpenVINO's Model Server reads the folder, too.
+    """Write `NAME/1/model.onnx` and `NAME/config.pbtxt`, which OpenVINO's Model Server also reads; return the latter.
 
     Args:
-        folder: The model repository; it is made.
+        folder: The model repository; it is created.
 
     Raises:
-        ExportError: Where the file is no .onnx of ours.
-        OutputError: Where the folder cannot be written.
+        ExportError: If the file is not an .onnx of ours.
+        OutputError: If the folder cannot be written.
     """
     if Path(file).suffix != ".onnx":
-        raise ExportError(f"{file}: Triton is given .onnx files")
+        raise ExportError(f"{file}: a Triton repository needs an .onnx file")
     metadata = open_session(file).metadata
     onnx = require_library("onnx", "onnx")
     data = read_file(file, ExportError)
@@ -46,7 +46,7 @@ def write_triton(file: str | Path, folder: str | Path, name: str = "detector") -
 
 
 def tensorrt_line(file: str | Path) -> str:
-    """Return the command that makes a TensorRT engine of an exported .onnx, for pictures up to 1280×1280."""
+    """Return the command that builds a TensorRT engine from an exported .onnx, for pictures up to 1280×1280."""
     shapes = {"min": "1x64x64x3", "opt": f"{_MOST}x480x640x3", "max": f"{_MOST}x1280x1280x3"}
     options = " ".join(f"--{kind}Shapes=input_tensor:{shape}" for kind, shape in shapes.items())
     return f"trtexec --onnx={file} {options} --saveEngine={Path(file).with_suffix('.plan')}"
@@ -57,8 +57,8 @@ def _is_uint8(value: Any, onnx: Any) -> bool:
 
 
 def _tensor(role: str, value: Any, kind: str) -> str:
-    """Describe a tensor without its batch."""
+    """Return a tensor's description, without its batch dimension."""
     sides = [side.dim_value or -1 for side in value.type.tensor_type.shape.dim][1:]
-    # Triton wants one side at least; a number a picture is given one.
+    # Triton requires at least one dimension, so one is added to a scalar per picture.
     shape = f" dims: {sides}" if sides else " dims: [1] reshape { shape: [] }"
     return f'{role} {{ name: "{value.name}" data_type: {kind}{shape} }}'

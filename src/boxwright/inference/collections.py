@@ -1,4 +1,4 @@
-"""Collections of many images: folders, TFRecords, WebDataset's archives, Parquet; here or in an object store."""
+"""Large image collections: folders, TFRecords, WebDataset archives, Parquet; local or in an object store."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Item:
     """An image file in a collection.
 
     Attributes:
-        id: What it is called: its address, or its place in a container.
-        data: The file's bytes; empty where they could not be read.
+        id: Its address, or its position in a container.
+        data: The file's bytes; empty if they could not be read.
         error: Why not.
     """
 
@@ -41,12 +41,12 @@ class Item:
 
 @dataclass(frozen=True)
 class Unit:
-    """A part of the work: one container, or some image files.
+    """A unit of work: one container, or some image files.
 
     Attributes:
         number: From 0.
         kind: "images", "records", "archive" or "parquet".
-        addresses: The container's, or those of the files.
+        addresses: Of the container or the files.
     """
 
     number: int
@@ -55,23 +55,20 @@ class Unit:
 
 
 def units_of(words: Sequence[str], size: int) -> list[Unit]:
-    """Divide what a user names into units, always in the same way.
+    """Return the deterministic division of the user's input into units: image files first, then containers, by name.
 
     Args:
-        words: Files, folders (with all below them), patterns, lists, addresses of files or folders in object stores.
-        size: Image files of a unit; a container is a unit, however many images it has.
-
-    Returns:
-        The units: containers and images in the order of their names.
+        words: Files, folders (recursively), patterns, lists, addresses of files or folders in object stores.
+        size: Image files per unit; a container is one unit, however many images it has.
 
     Raises:
-        DataError: Where there is nothing, or a file is of no known kind.
+        DataError: If nothing matches, or a file is of an unknown kind.
     """
     named = set(words)
     files = [(address, _kind(address)) for word in words for address in _files(word)]
     strange = next((address for address, kind in files if kind == "other" and address in named), None)
     if strange is not None:
-        raise DataError(f"{strange}: neither an image, nor TFRecords, an archive (.tar) or Parquet, by its name")
+        raise DataError(f"{strange}: its name is not that of an image, TFRecords, an archive (.tar) or Parquet")
     images = [address for address, kind in files if kind == "images"]
     groups = [("images", tuple(images[start : start + size])) for start in range(0, len(images), size)]
     groups += [(kind, (address,)) for address, kind in files if kind not in ("images", "other")]
@@ -81,11 +78,10 @@ def units_of(words: Sequence[str], size: int) -> list[Unit]:
 
 
 def items_of(unit: Unit, column: str = "") -> Iterator[Item]:
-    """Yield a unit's images in their order. What cannot be read is an item with an error, and nothing is raised.
+    """Yield a unit's images in order. What cannot be read becomes an item with an error; nothing is raised.
 
     Args:
-        unit: The unit.
-        column: Of Parquet, the one with the images; empty for the one that looks like it.
+        column: The Parquet column with the images; empty to detect it.
     """
     try:
         yield from _READERS[unit.kind](unit, column)
@@ -123,7 +119,7 @@ def _image(address: str) -> Item:
 
 
 def _records(unit: Unit, _: str) -> Iterator[Item]:
-    """Read a file of records; one of an object store is copied first, as its checksums are of all of it."""
+    """Yield a TFRecord file's images; a file in an object store is copied first, as its checksums cover all of it."""
     (address,) = unit.addresses
     if not is_address(address):
         yield from _records_of(TFRecordFile(address), address)
@@ -146,17 +142,17 @@ def _records_of(file: TFRecordFile, address: str) -> Iterator[Item]:
 
 
 def _archive(unit: Unit, _: str) -> Iterator[Item]:
-    """Read a WebDataset's archive from its beginning to its end, as it lies."""
+    """Yield a WebDataset archive's images, in one sequential pass."""
     (address,) = unit.addresses
     with open_file(address) as file, tarfile.open(fileobj=file, mode="r|*") as archive:
         for member in archive:
             opened = archive.extractfile(member) if Path(member.name).suffix.lower() in IMAGES else None
             if opened is not None:
                 yield Item(f"{address}#{member.name}", opened.read())
-        if address.lower().endswith(".tar"):  # of a packed one, the packing tells
+        if address.lower().endswith(".tar"):  # decompression detects truncation otherwise
             file.seek(archive.offset)
-            if len(file.read(tarfile.BLOCKSIZE)) < tarfile.BLOCKSIZE:  # tarfile takes the end for an end
-                raise DataError("it is cut off: an archive ends with a block of zeros")
+            if len(file.read(tarfile.BLOCKSIZE)) < tarfile.BLOCKSIZE:  # tarfile accepts a truncated file
+                raise DataError("it is truncated: an archive ends with a block of zeros")
 
 
 def _parquet(unit: Unit, column: str) -> Iterator[Item]:
@@ -175,7 +171,7 @@ def _parquet(unit: Unit, column: str) -> Iterator[Item]:
 
 
 def _column(schema: Any, wanted: str, address: str) -> str:
-    """Choose the column with the images: bytes, Hugging Face's {bytes, path}, or texts that are called a path."""
+    """Return the column with the images: bytes, Hugging Face's {bytes, path}, or strings named like a path."""
     import pyarrow as pa
 
     if wanted:
@@ -189,7 +185,7 @@ def _column(schema: Any, wanted: str, address: str) -> str:
     ):
         if names := [field.name for field in schema if suits(field)]:
             return str(names[0])
-    raise DataError(f"{address}: no column of images; name one of {', '.join(schema.names)[:400]} by --column")
+    raise DataError(f"{address}: no image column found; choose one of {', '.join(schema.names)[:400]} with --column")
 
 
 def _cell(value: Any, place: str) -> Item:
@@ -199,8 +195,8 @@ def _cell(value: Any, place: str) -> Item:
     if isinstance(value, bytes):
         return Item(place, value)
     if isinstance(value, str):
-        found = _image(value)
-        return Item(place, found.data, found.error)
+        item = _image(value)
+        return Item(place, item.data, item.error)
     return Item(place, error="no image in this row")
 
 

@@ -1,4 +1,4 @@
-"""Images on web servers."""
+"""Downloading images from web servers."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from boxwright.inference.files import IMAGES, VIDEOS
 
 _SCHEMES = ("http", "https")
 _CHUNK = 1 << 16
-_ASKED_S = 10.0
-# What servers say of files whose kind they do not know; the bytes decide then.
-_UNSAID = ("", "application/octet-stream", "binary/octet-stream")
+_PROBE_S = 10.0
+# Content types of files of unknown kind; the bytes decide then.
+_UNSPECIFIED = ("", "application/octet-stream", "binary/octet-stream")
 
 
 def names_image(url: str) -> bool:
-    """Return whether an address's path ends as an image file's name does."""
+    """Return whether a URL's path has an image file's suffix."""
     return _suffix(url) in IMAGES
 
 
 def names_video(url: str) -> bool:
-    """Return whether an address's path ends as a video's name does."""
+    """Return whether a URL's path has a video's suffix."""
     return _suffix(url) in VIDEOS
 
 
@@ -38,38 +38,33 @@ def _suffix(url: str) -> str:
 
 
 def sends_image(url: str) -> bool:
-    """Return whether a server says that an image is at an address.
+    """Return whether a server reports an image at a URL.
 
-    Returns:
-        False, too, where it cannot be asked: what reads videos says then what is wrong, and knows more protocols.
+    False also if it cannot be reached: the video reader, which supports more protocols, then reports the error.
     """
     try:
-        with _opened(url, _ASKED_S) as answer:
+        with _opened(url, _PROBE_S) as answer:
             return _kind(answer).startswith("image/")
     except (OSError, http.client.HTTPException, ValueError, DataError):
         return False
 
 
 def fetch_image(url: str) -> bytes:
-    """Fetch an image file.
+    """Return the bytes of an image file on a web server.
 
     Args:
-        url: http://… or https://…. Redirects are followed to such addresses alone.
-
-    Returns:
-        The file's bytes, not yet decoded.
+        url: http://… or https://…. Only redirects to such addresses are followed.
 
     Raises:
-        DataError: For another address, what is no image by what the server says, is larger than
-            `limits.DOWNLOAD_BYTES`, takes longer than `limits.DOWNLOAD_SECONDS`, or is cut off; and where the server
-            does not answer or has no such file.
+        DataError: If the download fails, is not an image by its content type, or exceeds `limits.DOWNLOAD_BYTES` or
+            `limits.DOWNLOAD_SECONDS`.
     """
-    # In a thread of its own: a socket's timeout begins anew with every byte, so that headers could trickle for ever.
-    found: list[bytes | DataError] = []
-    fetching = threading.Thread(target=lambda: found.append(_fetched(url)), daemon=True)
+    # In a thread: a socket's timeout restarts with every byte, so that headers could trickle in forever.
+    results: list[bytes | DataError] = []
+    fetching = threading.Thread(target=lambda: results.append(_fetched(url)), daemon=True)
     fetching.start()
     fetching.join(DOWNLOAD_SECONDS.value)
-    answer = found[0] if found else DataError(f"{url}: {DOWNLOAD_SECONDS.exceeded(DOWNLOAD_SECONDS.value + 1)}")
+    answer = results[0] if results else DataError(f"{url}: {DOWNLOAD_SECONDS.exceeded(DOWNLOAD_SECONDS.value + 1)}")
     if isinstance(answer, DataError):
         raise answer
     return answer
@@ -80,8 +75,8 @@ def _fetched(url: str) -> bytes | DataError:
     try:
         with _opened(url, DOWNLOAD_SECONDS.value) as answer:
             kind = _kind(answer)
-            if not kind.startswith("image/") and kind not in _UNSAID:
-                return DataError(f"{url}: expected an image, found {kind}; a browser shows what is there")
+            if not kind.startswith("image/") and kind not in _UNSPECIFIED:
+                return DataError(f"{url}: expected an image, found {kind}; open it in a browser to see why")
             return _read(answer, url, until)
     except DataError as error:
         return error
@@ -89,8 +84,8 @@ def _fetched(url: str) -> bytes | DataError:
         return _failed(url, error)
 
 
-class _WebAlone(urllib.request.HTTPRedirectHandler):
-    """Follows redirects to other web addresses, and to nothing else (urllib would follow to ftp)."""
+class _WebRedirects(urllib.request.HTTPRedirectHandler):
+    """Follows redirects to other web addresses only (urllib would also follow to ftp)."""
 
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
         try:
@@ -103,19 +98,19 @@ class _WebAlone(urllib.request.HTTPRedirectHandler):
 
 def _require_web(url: str, what: str) -> None:
     if urlsplit(url).scheme.lower() not in _SCHEMES:
-        raise DataError(f"{what}: expected an address that begins with http:// or https://")
+        raise DataError(f"{what}: expected a URL that begins with http:// or https://")
 
 
 def _opened(url: str, seconds: float) -> Any:
     _require_web(url, url)
-    opener = urllib.request.OpenerDirector()  # one that knows neither file:// nor data:
+    opener = urllib.request.OpenerDirector()  # one without file:// and data:
     for handler in (
         urllib.request.ProxyHandler,
         urllib.request.HTTPHandler,
         urllib.request.HTTPSHandler,
         urllib.request.HTTPDefaultErrorHandler,
         urllib.request.HTTPErrorProcessor,
-        _WebAlone,
+        _WebRedirects,
     ):
         opener.add_handler(handler())
     request = urllib.request.Request(url, headers={"User-Agent": "boxwright", "Accept": "image/*, */*;q=0.5"})
@@ -127,7 +122,7 @@ def _kind(answer: Any) -> str:
 
 
 def _read(answer: Any, url: str, until: float) -> bytes:
-    """Read the whole answer, never more than is allowed, and not for ever where it trickles."""
+    """Read the whole response, within the limits on bytes and time."""
     length = answer.headers.get("Content-Length", "")
     expected = int(length) if length.isdecimal() else None
     data = bytearray()
@@ -147,6 +142,6 @@ def _read(answer: Any, url: str, until: float) -> bytes:
 def _failed(url: str, error: Exception) -> DataError:
     if isinstance(error, urllib.error.HTTPError):
         error.close()
-        return DataError(f"{url}: the server answers {error.code} {error.reason}")
+        return DataError(f"{url}: the server returned {error.code} {error.reason}")
     reason = error.reason if isinstance(error, urllib.error.URLError) else error
     return DataError(f"{url}: cannot be fetched: {cause(reason) if isinstance(reason, Exception) else reason}")

@@ -1,4 +1,4 @@
-"""Which files are images and which are videos."""
+"""Listing image and video files."""
 
 from __future__ import annotations
 
@@ -14,25 +14,22 @@ VIDEOS = {".mp4", ".mov", ".avi", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg", ".ts
 
 
 def find_images(paths: Sequence[str | Path]) -> list[Path]:
-    """List image files; see `find_files`."""
+    """Return image files; see `find_files`."""
     return find_files(paths, IMAGES, "image")
 
 
 def find_files(
     paths: Sequence[str | Path], suffixes: set[str] | None = None, what: str = "image or video"
 ) -> list[Path]:
-    """List files; a folder stands for those in it, a pattern for what it matches, `@list.txt` for its lines.
+    """Return files in the given order, with folders, patterns and lists expanded.
 
     Args:
-        paths: Files, folders, patterns such as `shots/**/*.jpg`, and lists.
-        suffixes: Endings of what is taken from a folder; images and videos where nothing is said.
-        what: What they are called, for errors.
-
-    Returns:
-        The files, in the order given, those of a folder by name.
+        paths: Files, folders (their files by name), patterns such as `shots/**/*.jpg`, and lists as `@list.txt`.
+        suffixes: The suffixes taken from folders; None for images and videos.
+        what: What they are called in errors.
 
     Raises:
-        DataError: Where a path does not exist, or a folder or a pattern gives nothing.
+        DataError: If a path does not exist, or a folder or a pattern matches nothing.
     """
     taken = IMAGES | VIDEOS if suffixes is None else suffixes
     files: list[Path] = []
@@ -52,7 +49,7 @@ def find_files(
 
 
 def _lines(path: Path) -> list[Path]:
-    """Read a list: a path a line, relative ones beside the list."""
+    """Return a list's paths, one per line, relative to the list's folder."""
     lines = read_file(path).decode("utf-8", "replace").splitlines()
     return [path.parent / line.strip() for line in lines if line.strip()]
 

@@ -1,4 +1,4 @@
-"""The detector of a prediction, opened in this process or another; and what it keeps of what it finds."""
+"""The detector for predictions, opened in this process or another, and filtering its results."""
 
 from __future__ import annotations
 
@@ -26,11 +26,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class ImageDetector:
-    """What finds objects in pictures.
+    """An opened detector.
 
     Attributes:
-        detect: Finds them.
-        categories: The classes; None where nothing says them.
+        categories: The classes; None if unknown.
         weights: Their SHA-256, and for an export its format and precision.
     """
 
@@ -41,14 +40,13 @@ class ImageDetector:
 
 @dataclass(frozen=True)
 class ModelSource:
-    """Where a detector is, and how it is to detect; small enough to be sent to another process.
+    """Where a detector is and how to run it; picklable and small.
 
     Attributes:
         path: A run's folder, a checkpoint, or an exported file.
-        settings: How to detect.
-        config: The configuration, where the checkpoint has none.
-        label_map: Names of the classes, where the configuration finds none.
-        changes: Of the configuration, as `model.ssd.num_classes=3`.
+        config: The configuration, if the checkpoint has none.
+        label_map: The class names, if the configuration does not lead to any.
+        changes: Configuration overrides, such as `model.ssd.num_classes=3`.
     """
 
     path: Path
@@ -58,16 +56,13 @@ class ModelSource:
     changes: Sequence[str] = ()
 
     def open(self, threads: int = 0) -> ImageDetector:
-        """Read the weights.
+        """Return the detector, opened; an exported one does not need PyTorch.
 
         Args:
-            threads: How many its runtime may use; 0 for what it chooses.
-
-        Returns:
-            The detector; an exported one does without PyTorch.
+            threads: How many its runtime may use; 0 for its default.
 
         Raises:
-            BoxwrightError: Where there is no detector, or it cannot be what is asked for.
+            BoxwrightError: If there is no detector, or it does not support the settings.
         """
         settings = self.settings
         require_adjustable(self.path, settings.precision, compile=settings.compile)
@@ -86,7 +81,7 @@ class ModelSource:
         return ImageDetector(detect, opened.categories, weights)
 
     def _changes(self) -> tuple[TrainEvalPipelineConfig | None, Categories | None]:
-        """Return the configuration and the classes that are taken in place of the model's own; None for none."""
+        """Return the configuration and classes that replace the model's own; None for no replacement."""
         if not (self.config or self.label_map or self.changes):
             return None, None
         if self.path.suffix in EXPORTS:
@@ -105,7 +100,7 @@ class ModelSource:
 
 
 def _weights(model: OpenModel) -> str:
-    """Return the SHA-256 of a model's weights; of an export with its format and precision."""
+    """Return the SHA-256 of a model's weights; for an export with its format and precision."""
     if isinstance(model.opened, ExportedDetector):
         about = model.opened.metadata
         return f"{about.weights_sha256} {about.format} {about.precision}"
@@ -115,14 +110,7 @@ def _weights(model: OpenModel) -> str:
 
 
 def finder_with(detect: Finder, settings: PredictionSettings) -> Finder:
-    """Return what finds objects of a score that is asked for, tile by tile where that is.
-
-    Args:
-        settings: The least score, the tiles and how they are merged.
-
-    Raises:
-        ConfigError: For a way to merge that there is not.
-    """
+    """Return a finder that applies the least score, and tiles if requested; ConfigError for an unknown `merge`."""
     if settings.merge not in MERGES:
         raise ConfigError(f"--merge {settings.merge}: expected {' or '.join(MERGES)}")
     least = least_score(settings.min_score) if settings.track else settings.min_score

@@ -1,4 +1,4 @@
-"""One list of objects from several views of an image.
+"""Merging the detections of several views of an image.
 
 Dimensions: V views, D detections of all of them.
 """
@@ -15,16 +15,16 @@ from boxwright.metrics.matching import overlaps, overlaps_of_crowds
 from boxwright.types import FoundObjects
 from boxwright.types.found import chosen
 
-# How much of a part of an object must lie in the whole for the part to give way.
+# The share of a cut part that must lie in the whole object for the part to be dropped.
 _PART = 0.7
-# By which IoU two views mean the same object: as common for suppression, and as in the paper of fusion.
+# The IoU from which two views show the same object: the usual one for suppression, and the fusion paper's.
 _SAME_SUPPRESSED = 0.5
 _SAME_FUSED = 0.55
 
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """What was found in one view.
+    """The detections in one view.
 
     Attributes:
         found: In pixels of the image.
@@ -36,11 +36,7 @@ class View:
 
 
 def suppressed(views: list[View]) -> FoundObjects:
-    """Keep the best of boxes of one class that overlap; parts cut by a border give way to the whole.
-
-    Returns:
-        The kept detections of all, best first.
-    """
+    """Return the best of overlapping boxes of a class, best first; parts cut by a border yield to the whole object."""
     found, cut = _joined(views)
     boxes = found.boxes.astype(np.float64)
     kept: list[int] = []
@@ -54,13 +50,10 @@ def suppressed(views: list[View]) -> FoundObjects:
 
 
 def fused_boxes(views: list[View]) -> FoundObjects:
-    """Average boxes of one class that overlap, weighted by their scores; parts cut by a border give way to the whole.
+    """Return score-weighted means of overlapping boxes of a class, best first; parts cut by a border yield to wholes.
 
-    Weighted boxes fusion (Solovyev et al., 2021), with the mean of the scores: how many views saw an object says
-    nothing here, as most see only a part of the image. A fused detection's other properties are those of its best.
-
-    Returns:
-        The fused detections of all, best first.
+    Weighted boxes fusion (Solovyev et al., 2021), with the mean of the scores: the number of views that contain an
+    object means nothing here, as most cover only a part of the image. Other properties are those of the best fused box.
     """
     found, cut = _joined(views)
     groups: list[list[int]] = []
@@ -108,5 +101,5 @@ def _best_first(found: FoundObjects) -> FoundObjects:
 
 
 def _lies_in(part: NDArray[np.float64], wholes: NDArray[np.float64]) -> bool:
-    """Tell whether most of a box [1, 4] lies in one of others [N, 4]."""
+    """Return whether most of a box [1, 4] lies in one of others [N, 4]."""
     return bool((overlaps_of_crowds(part, wholes) >= _PART).any())

@@ -1,15 +1,15 @@
-"""What was found in many images, as Parquet: one row an image.
+"""Detections in many images, as Parquet: one row per image.
 
-| column          | type               | what                                                              |
+| column          | type               | content                                                           |
 |-----------------|--------------------|-------------------------------------------------------------------|
 | `id`            | text               | the image's path or address; in a container `file#place`          |
-| `width`, `height` | int32            | in pixels, upright; null where the image could not be read        |
+| `width`, `height` | int32            | in pixels, upright; null if the image could not be read           |
 | `boxes`         | list of 4 float32  | x_min, y_min, x_max, y_max in pixels, best first                  |
-| `scores`        | list of float32    | one a box                                                         |
+| `scores`        | list of float32    | one per box                                                       |
 | `class_ids`     | list of int32      | ids of the label map                                              |
 | `classes`       | list of text       | their names                                                       |
 | `segmentations` | list of text       | masks as COCO's compressed run lengths; null without masks        |
-| `error`         | text               | why there is nothing; null where all went well                    |
+| `error`         | text               | why the image could not be read; null if it was                   |
 """
 
 from __future__ import annotations
@@ -26,11 +26,7 @@ Row = dict[str, Any]
 
 
 def row_of(id: str, found: FoundObjects | None, error: str = "") -> Row:
-    """Return an image's row.
-
-    Args:
-        found: What was found in it; None where it could not be read.
-    """
+    """Return an image's row; `found` is None if the image could not be read."""
     if found is None:
         return {"id": id, "error": error}
     return {
@@ -46,15 +42,7 @@ def row_of(id: str, found: FoundObjects | None, error: str = "") -> Row:
 
 
 def parquet_bytes(rows: Sequence[Row], about: dict[str, Any]) -> bytes:
-    """Return a Parquet file of rows, compressed by zstd.
-
-    Args:
-        rows: As `row_of` returns them.
-        about: The detector, under the key `boxwright` of the file's metadata.
-
-    Returns:
-        Its bytes; the same for the same rows.
-    """
+    """Return a Parquet file of rows, compressed with zstd, deterministic; `about` becomes its metadata `boxwright`."""
     import pyarrow as pa
     from pyarrow.parquet import write_table
 
@@ -66,7 +54,7 @@ def parquet_bytes(rows: Sequence[Row], about: dict[str, Any]) -> bytes:
 
 
 def counts(file: Any) -> tuple[int, int]:
-    """Return how many rows a file of ours, opened by `stores.open_parquet`, has, and how many of them have an error."""
+    """Return how many rows our own Parquet file, opened by `stores.open_parquet`, has, and how many have an error."""
     from pyarrow.parquet import ParquetFile
 
     column = ParquetFile(file).read(columns=["error"]).column(0)

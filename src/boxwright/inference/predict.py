@@ -1,4 +1,4 @@
-"""Detecting objects in images, videos and streams: pictures, videos and tables of what was found."""
+"""Detecting objects in images, videos and streams: drawn pictures and videos, and result files."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from boxwright.inference.video import open_video_for_writing
 from boxwright.types import Finder, FoundObjects
 
 _DEFAULTS = PredictionSettings()
-_DRAWN_AT_ONCE = 4  # pictures; most of their time they wait for the disk
+_DRAWN_AT_ONCE = 4  # pictures; they mostly wait for the disk
 
 
 @dataclass(frozen=True)
 class Predicted:
-    """What was done.
+    """Counts of a prediction.
 
     Attributes:
-        pictures: How many were looked at.
-        objects: How many objects were found.
+        pictures: How many were processed.
+        objects: How many objects were detected.
         times: How busy each stage was.
     """
 
@@ -48,8 +48,8 @@ class Predicted:
 
 
 @dataclass(frozen=True, eq=False)
-class _Seen:
-    """A picture that was looked at; what was drawn, for a video."""
+class _Processed:
+    """A processed picture; with the drawn one, for a video."""
 
     source: Source
     frame: Frame
@@ -68,21 +68,21 @@ def predict(
     settings: PredictionSettings = _DEFAULTS,
     seen: Callable[[Frame], None] = _nothing,
 ) -> Predicted:
-    """Detect objects; write pictures of image files, videos of videos, and tables of what was found.
+    """Detect objects; draw pictures for image files and videos for videos, and write result files.
 
-    Reading, the network, drawing and writing each have threads, and work on different pictures at a time. Of what
-    cannot wait (cameras, streams) the newest picture is taken, and Ctrl-C ends it as its end would.
+    Reading, the network, drawing and writing run in separate threads, on different pictures at a time. Live sources
+    (cameras, streams) skip to their newest picture, and Ctrl-C ends them like their own end.
 
     Args:
-        out: The folder for results; it is made.
+        out: The folder for results; it is created.
         settings: What is kept, drawn and written.
-        seen: Called with each picture when it is done, to show how far it is.
+        seen: Called with each picture when it is done, for progress.
 
     Raises:
-        ConfigError: For a way to merge that there is not.
-        DataError: Where an image or a video cannot be read; results of what came before it are written, and the folder
-            stays marked as unfinished, as it does where anything else ends the work.
-        OutputError: Where the disk is full or the folder cannot be written.
+        ConfigError: For an unknown `merge`.
+        DataError: If an image or a video cannot be read; results up to it are written, and the folder stays marked as
+            unfinished, as after any other error.
+        OutputError: If the disk is full or the folder cannot be written.
     """
     look = finder_with(detect, settings)
     names = _names(sources, Path(out), settings)
@@ -104,7 +104,9 @@ def predict(
     return Predicted(pictures, objects, times)
 
 
-def _detected(pairs: Iterable[tuple[Source, Frame]], look: Finder, settings: PredictionSettings) -> Iterator[_Seen]:
+def _detected(
+    pairs: Iterable[tuple[Source, Frame]], look: Finder, settings: PredictionSettings
+) -> Iterator[_Processed]:
     tracked: Source | None = None
     tracker = None
     for source, frame in pairs:
@@ -112,11 +114,11 @@ def _detected(pairs: Iterable[tuple[Source, Frame]], look: Finder, settings: Pre
         if settings.track and source.moving:
             tracker = tracker if tracked is source and tracker else Tracker(settings.min_score)
             tracked, found = source, tracker.update(found, frame.time or 0.0)
-        yield _Seen(source, frame, found if tracked is source else found.above(settings.min_score))
+        yield _Processed(source, frame, found if tracked is source else found.above(settings.min_score))
 
 
-def _drawn(item: _Seen, *, names: dict[Source, str], folder: Path, settings: PredictionSettings) -> _Seen:
-    """Draw what is to be drawn; the picture of an image is written at once, and its pixels are let go."""
+def _drawn(item: _Processed, *, names: dict[Source, str], folder: Path, settings: PredictionSettings) -> _Processed:
+    """Draw a picture; an image's is written at once, and its pixels are released."""
     if item.source not in names:
         return item
     drawn = draw_detections(item.frame.image, item.found, 0.0, settings.max_boxes)
@@ -126,8 +128,8 @@ def _drawn(item: _Seen, *, names: dict[Source, str], folder: Path, settings: Pre
     return item
 
 
-def _written(items: Iterable[_Seen], names: dict[Source, str], folder: Path) -> Iterator[_Seen]:
-    """Write the videos; pass on what was found in each picture."""
+def _written(items: Iterable[_Processed], names: dict[Source, str], folder: Path) -> Iterator[_Processed]:
+    """Write the videos, and yield each picture's detections."""
     for source, group in itertools.groupby(items, key=lambda item: item.source):
         if source not in names or not source.moving:
             yield from group
@@ -138,16 +140,16 @@ def _written(items: Iterable[_Seen], names: dict[Source, str], folder: Path) -> 
                 yield item
 
 
-def _picture(item: _Seen) -> NDArray[np.uint8]:
+def _picture(item: _Processed) -> NDArray[np.uint8]:
     return item.frame.image if item.drawn is None else item.drawn
 
 
 def _names(sources: Sequence[Source], out: Path, settings: PredictionSettings) -> dict[Source, str]:
-    """Name a picture for each image and a video for each video, all different, none of them over one of the sources."""
+    """Return a file name for each image's picture and each video, all different, none overwriting a source."""
     taken: set[str] = set()
     files = {Path(source.name).resolve() for source in sources}
     own: set[Path] = set()
-    # Pictures of an earlier run are replaced; in a folder that no run wrote, those that are there are somebody's own.
+    # Pictures of an earlier run are replaced; in a folder without one, existing files are the user's own.
     if out.is_dir() and not any((out / name).exists() for name in (*RESULT_FILES, MARKER)):
         own = {path.resolve() for path in out.iterdir()} - files
     names: dict[Source, str] = {}
@@ -160,7 +162,7 @@ def _names(sources: Sequence[Source], out: Path, settings: PredictionSettings) -
             stem = unique_stem(f"{stem}-detected", taken)
         target = (out / f"{stem}{suffix}").resolve()
         if target in files | own:
-            what = "one of the sources" if target in files else "there already, and of no earlier run"
+            what = "one of the sources" if target in files else "an existing file, not from an earlier run"
             raise DataError(f"{out / stem}{suffix} is {what}; write to another folder")
         names[source] = f"{stem}{suffix}"
     return names
@@ -173,14 +175,14 @@ def _result_names(settings: PredictionSettings) -> list[str]:
 
 @contextmanager
 def _interrupt_ends(reading: Stage[Any], *, live: bool) -> Iterator[None]:
-    """Let Ctrl-C end a stream as its own end would: what was found is written, videos are whole."""
+    """Make Ctrl-C end a stream like its own end: results are written, videos are complete."""
     if not live or threading.current_thread() is not threading.main_thread():
         yield
         return
     before = signal.getsignal(signal.SIGINT)
 
     def stop(*_: object) -> None:
-        signal.signal(signal.SIGINT, before)  # a second one interrupts
+        signal.signal(signal.SIGINT, before)  # a second Ctrl-C interrupts
         reading.end()
 
     signal.signal(signal.SIGINT, stop)

@@ -1,4 +1,4 @@
-"""Files of what was found, written while it is found, so that a long video needs no memory."""
+"""Result files, written while detecting, so that a long video takes no memory."""
 
 from __future__ import annotations
 
@@ -26,50 +26,42 @@ _COLUMNS = ["file", "frame", "time", "track", "class_id", "class", "score", "x_m
 
 
 class ResultFile(Protocol):
-    """A file that takes what was found, picture by picture."""
+    """A file that is written picture by picture."""
 
     def add(self, frame: Frame, found: FoundObjects, rows: Sequence[Row]) -> None:
-        """Write what was found in a picture; `rows` has it as COCO's rows, with names."""
+        """Write a picture's detections; `rows` has them as COCO rows, with names."""
         ...
 
     def end(self) -> None:
-        """Write what comes after the last picture."""
+        """Write what follows the last picture."""
         ...
 
 
 class ResultFiles:
-    """The result files of a folder; what was found until an error is in them, and each is whole."""
+    """The result files of a folder; complete even after an error, with the detections up to it."""
 
     def __init__(self, folder: Path, names: list[str]) -> None:
-        """Open them.
-
-        Args:
-            names: Of `RESULT_FILES`.
-        """
+        """Open the files of these `names`, of `RESULT_FILES`."""
         self._open = ExitStack()
         self._files = [RESULT_FILES[name](self._open.enter_context(open_whole(folder / name))) for name in names]
         self._pictures = 0
 
     def add(self, frame: Frame, found: FoundObjects) -> None:
-        """Write what was found in the next picture."""
+        """Write the next picture's detections."""
         rows = _rows(str(self._pictures), frame, found)
         for file in self._files:
             file.add(frame, found, rows)
         self._pictures += 1
 
     def close(self) -> None:
-        """End each, under its name.
-
-        Raises:
-            OutputError: Where the disk is full.
-        """
+        """Finish each file; OutputError if the disk is full."""
         with self._open:
             for file in self._files:
                 file.end()
 
 
 class _Rows:
-    """A JSON list of one row an object, in COCO's form with names."""
+    """A JSON list with one COCO row per object, with names."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._list = _JsonList(file)
@@ -85,7 +77,7 @@ class _Rows:
 
 
 class _CocoDataset:
-    """A COCO data set of what was found: annotations carry scores."""
+    """A COCO data set of the detections, whose annotations have scores."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._annotations = _JsonList(file)
@@ -117,13 +109,11 @@ class _CocoDataset:
 
 
 class _Table:
-    """A line an object; boxes are the corners' x and y in pixels."""
+    """A CSV line per object; boxes are corners in pixels."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        self._write(
-            ["file", "frame", "time", "track", "class_id", "class", "score", "x_min", "y_min", "x_max", "y_max"]
-        )
+        self._write(_COLUMNS)
 
     def add(self, frame: Frame, found: FoundObjects, rows: Sequence[Row]) -> None:
         del frame
@@ -149,7 +139,7 @@ RESULT_FILES: dict[str, Callable[[BinaryIO], ResultFile]] = {
 
 
 class _JsonList:
-    """A list that is being written."""
+    """A JSON list that is being written."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.file, self.count = file, 0

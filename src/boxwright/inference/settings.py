@@ -1,4 +1,4 @@
-"""What detecting in images and video needs beside a detector."""
+"""Settings of detection in images and video."""
 
 from __future__ import annotations
 
@@ -8,37 +8,37 @@ from boxwright.base.errors import ConfigError
 from boxwright.base.settings import setting
 
 _PICTURES = ("jpg", "png")
-_FILES = "What is written"
+_FILES = "Output files"
 _LARGE = "Large images: tiling"
 _VIDEOS = "Video, webcam, RTSP: tracking"
-_MANY = "Very many images: --out results.parquet"
+_MANY = "Large collections: --out results.parquet"
 
 
 @dataclass(frozen=True, kw_only=True)
 class PredictionSettings:
-    """What is looked at, kept, drawn and written; `boxwright predict` has an option for each."""
+    """What is detected, kept, drawn and written; `boxwright predict` has an option for each."""
 
     min_score: float = setting(
-        0.5, "The least score (confidence) of what is kept.", least=0, most=1, flags=("--min_score", "--conf")
+        0.5, "The least score (confidence) of kept detections.", least=0, most=1, flags=("--min_score", "--conf")
     )
-    max_boxes: int = setting(100, "The most boxes that are drawn in a picture.", least=0)
-    multi_scale: str = setting("", "Look at many sizes and mirror images, and vote: as refinedet320-voc.")
-    device: str = setting("auto", "cpu, cuda, one GPU as cuda:1, or auto for a GPU where there is one.")
+    max_boxes: int = setting(100, "The most boxes drawn in a picture.", least=0)
+    multi_scale: str = setting("", "Detect at many scales and in mirror images, and vote; such as refinedet320-voc.")
+    device: str = setting("auto", "cpu, cuda, one GPU as cuda:1, or auto for a GPU if there is one.")
     tf32: bool = setting(False, "Let a GPU round factors of float32 products to 10 bits.")
-    precision: str = setting("float32", "float32, bfloat16, or fastest: whichever is measured to be.")
-    compile: bool = setting(False, "Compile the network; a minute or more first.")
-    allow_edited: bool = setting(False, "Open an exported file that is not as `boxwright export` wrote it.")
+    precision: str = setting("float32", "float32, bfloat16, or fastest: the one measured to be.")
+    compile: bool = setting(False, "Compile the network; takes a minute or more first.")
+    allow_edited: bool = setting(False, "Open an exported file that was modified.")
     profile: bool = setting(False, "Print how busy reading, network, drawing and writing were.")
     pictures: bool = setting(True, "Draw a picture of each image file.", _FILES)
-    picture_format: str = setting("jpg", "jpg; or png, without loss, which takes many times as long.", _FILES)
-    json: bool = setting(False, "detections.json, a row an object; so it is where nothing else is asked for.", _FILES)
+    picture_format: str = setting("jpg", "jpg; or png, lossless but many times slower.", _FILES)
+    json: bool = setting(False, "detections.json, a row per object; the default.", _FILES)
     coco: bool = setting(False, "coco.json, a COCO data set whose annotations have scores.", _FILES)
-    csv: bool = setting(False, "detections.csv, a line an object.", _FILES)
-    save_video: bool = setting(False, "Write each video (H.264) with what was found drawn into it.", _FILES)
-    tile: int = setting(0, "Look at square tiles of so many pixels, and at the whole image.", _LARGE, least=0)
-    overlap: float = setting(0.2, "The share of a tile that its neighbour has too.", _LARGE, least=0, most=0.9)
-    merge: str = setting("nms", "Of boxes of one object: nms keeps the best, wbf averages them.", _LARGE)
-    track: bool = setting(False, "Track objects: each keeps its number from frame to frame.", _VIDEOS)
+    csv: bool = setting(False, "detections.csv, a line per object.", _FILES)
+    save_video: bool = setting(False, "Write each video (H.264) with detections drawn.", _FILES)
+    tile: int = setting(0, "Detect in square tiles of so many pixels, and in the whole image.", _LARGE, least=0)
+    overlap: float = setting(0.2, "The share of a tile that overlaps the next.", _LARGE, least=0, most=0.9)
+    merge: str = setting("nms", "For boxes of the same object: nms keeps the best, wbf averages them.", _LARGE)
+    track: bool = setting(False, "Track objects: each keeps its number across frames.", _VIDEOS)
     frames: int = setting(0, "Stop after so many frames or images; 0 for all.", _VIDEOS, least=0)
 
     def __post_init__(self) -> None:
@@ -48,12 +48,12 @@ class PredictionSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ManySettings:
-    """How work on very many images is spread."""
+    """How work on large image collections is distributed."""
 
-    engine: str = setting("local", "local for processes of this machine; ray for a cluster (RAY_ADDRESS).", _MANY)
-    workers: int = setting(1, "How many at a time.", _MANY, least=1)
-    shards: str = setting("", "3/16 takes the third sixteenth alone, for jobs of an array.", _MANY)
-    part_size: int = setting(1024, "Images of a Parquet file; the most that a kill costs.", _MANY, least=1)
-    batch_size: int = setting(8, "Images that are looked at together.", _MANY, least=1)
-    column: str = setting("", "Of Parquet, the column with the images, if it cannot be guessed.", _MANY)
-    max_errors: float = setting(0.01, "The share of unreadable images that is no failure.", _MANY, least=0, most=1)
+    engine: str = setting("local", "local for processes on this machine; ray for a cluster (RAY_ADDRESS).", _MANY)
+    workers: int = setting(1, "How many run at a time.", _MANY, least=1)
+    shards: str = setting("", "3/16 processes only the third sixteenth, for array jobs.", _MANY)
+    part_size: int = setting(1024, "Images per Parquet file; the most that a kill loses.", _MANY, least=1)
+    batch_size: int = setting(8, "Images per batch.", _MANY, least=1)
+    column: str = setting("", "The Parquet column with the images, if not detected.", _MANY)
+    max_errors: float = setting(0.01, "The share of unreadable images that is tolerated.", _MANY, least=0, most=1)

@@ -1,13 +1,13 @@
-"""Detecting in millions of images: the work in units, each unit's results in Parquet files that are whole or not there.
+"""Detecting in millions of images: the work in units, each unit's results in Parquet files written atomically.
 
 A folder of results holds
 
-    _plan.json              what is detected in, and by what; a run that resumes must have the same
+    _plan.json              the input and the detector; a resumed run must have the same
     part-00017-00003.parquet  the fourth part of unit 17
     _done-00017             unit 17 has no more parts
 
-Whatever ends a run, the same command resumes it: parts that are there are not made again. Files whose names begin with
-an underscore are not read by what reads folders of Parquet.
+However a run ends, the same command resumes it: existing parts are not recomputed. Readers of Parquet folders ignore
+files whose names begin with an underscore.
 """
 
 from __future__ import annotations
@@ -38,15 +38,14 @@ _SCHEMA = 1
 
 @dataclass(frozen=True)
 class Job:
-    """What every worker must know.
+    """What every worker needs to know.
 
     Attributes:
-        model: The detector.
         out: The folder of results.
-        part_size: The most rows of a part.
-        batch_size: Images that are handed to the detector together.
-        column: Of Parquet, the one with the images.
-        threads: Of each worker; 0 for what its runtime chooses.
+        part_size: The most rows in a part.
+        batch_size: Images that the detector gets at a time.
+        column: The Parquet column with the images.
+        threads: Per worker; 0 for its runtime's default.
     """
 
     model: ModelSource
@@ -62,7 +61,6 @@ class Part:
     """A file of results.
 
     Attributes:
-        name: Its name.
         rows: How many images.
         errors: How many of them could not be read.
     """
@@ -73,11 +71,11 @@ class Part:
 
 
 def begin(job: Job, units: Sequence[Unit], weights: str) -> None:
-    """Write the plan, or compare it with the one of a run that is resumed.
+    """Write the plan, or compare it with that of a resumed run.
 
     Raises:
-        DataError: Where the folder has results of something else.
-        OutputError: Where it cannot be written.
+        DataError: If the folder has results of something else.
+        OutputError: If it cannot be written.
     """
     settings = asdict(job.model.settings)
     plan = {
@@ -87,14 +85,14 @@ def begin(job: Job, units: Sequence[Unit], weights: str) -> None:
         "part_size": job.part_size,
         "column": job.column,
         "weights": weights,
-        "settings": {name: settings[name] for name in _THAT_CHANGE_ROWS},
+        "settings": {name: settings[name] for name in _RESULT_SETTINGS},
     }
     store = Store(job.out)
     store.make()
     names = store.names()
     if PLAN not in names:
         if any(name.endswith(".parquet") for name in names):
-            raise DataError(f"{job.out}: has Parquet files of something else; name another folder")
+            raise DataError(f"{job.out}: has Parquet files of something else; choose another folder")
         store.write(PLAN, (json.dumps(plan, indent=1) + "\n").encode())
         return
     with store.open(PLAN) as file:
@@ -102,37 +100,27 @@ def begin(job: Job, units: Sequence[Unit], weights: str) -> None:
     differs = sorted(name for name in plan if before.get(name) != plan[name])
     if differs:
         raise DataError(
-            f"{job.out}: cannot be resumed, as it was begun with other {', '.join(differs)}; name another folder"
+            f"{job.out}: cannot be resumed, as it was started with other {', '.join(differs)}; choose another folder"
         )
 
 
-_THAT_CHANGE_ROWS = ("min_score", "multi_scale", "tile", "overlap", "merge")
+_RESULT_SETTINGS = ("min_score", "multi_scale", "tile", "overlap", "merge")
 
 
 def unfinished_units(job: Job, units: Sequence[Unit]) -> list[Unit]:
-    """Return the units of which parts may be missing."""
+    """Return the units that may lack parts."""
     names = set(Store(job.out).names())
     return [unit for unit in units if _done(unit) not in names]
 
 
 def finished(job: Job) -> list[Part]:
-    """Return all parts that are there, with their counts."""
+    """Return all existing parts, with their counts."""
     store = Store(job.out)
     return [_counted(store, name) for name in store.names() if name.endswith(".parquet")]
 
 
 def run_unit(unit: Unit, job: Job, model: ImageDetector) -> Iterator[Part]:
-    """Make the parts of a unit that are missing.
-
-    Args:
-        unit: The unit.
-
-    Yields:
-        Each part, when it is written.
-
-    Raises:
-        OutputError: Where a part cannot be written.
-    """
+    """Compute the missing parts of a unit, and yield each when it is written; OutputError if one cannot be."""
     store = Store(job.out)
     there = [name for name in store.names() if name.startswith(_stem(unit))]
     skipped = sum(_counted(store, name).rows for name in there)
@@ -154,7 +142,7 @@ def run_unit(unit: Unit, job: Job, model: ImageDetector) -> Iterator[Part]:
 
 
 def worker(job: Job) -> Callable[[Unit], list[Part]]:
-    """Return what makes the missing parts of a unit, its detector opened."""
+    """Return a function that computes a unit's missing parts, with its detector opened."""
     model = job.model.open(job.threads)
     return lambda unit: list(run_unit(unit, job, model))
 

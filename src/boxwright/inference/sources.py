@@ -1,4 +1,4 @@
-"""What detection looks at: images, videos, cameras and streams, each as frames."""
+"""Input for detection: images, videos, cameras and streams, each as frames."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _FETCHED = {"http", "https"}
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """One picture to look at.
+    """One picture.
 
     Attributes:
         image: uint8 [H, W, 3] in RGB, upright.
-        source: The file, address or camera that it is of.
-        number: Which picture of that source, from 0.
+        source: The file, address or camera.
+        number: Its index in the source, from 0.
         time: Seconds since the source's first picture; None for an image file.
     """
 
@@ -50,11 +50,11 @@ class ImageSource:
     moving = False
 
     def count(self) -> int | None:
-        """Return how many pictures it has."""
+        """Return the number of pictures."""
         return 1
 
     def frames(self) -> Iterator[Frame]:
-        """Yield its one picture; an EXIF orientation is applied."""
+        """Yield the picture, with its EXIF orientation applied."""
         yield Frame(read_image(Path(self.name), upright=True), self.name)
 
 
@@ -67,21 +67,21 @@ class WebImageSource:
     moving = False
 
     def count(self) -> int | None:
-        """Return how many pictures it has."""
+        """Return the number of pictures."""
         return 1
 
     def frames(self) -> Iterator[Frame]:
-        """Yield its one picture; an EXIF orientation is applied."""
+        """Yield the picture, with its EXIF orientation applied."""
         yield Frame(decode_image(fetch_image(self.name), self.name, upright=True), self.name)
 
 
 @dataclass(frozen=True, eq=False)
 class VideoSource:
-    """A video, as a file or sent over a network.
+    """A video file or network stream.
 
     Attributes:
         name: Its path or address.
-        live: Whether its pictures come when they are taken, and not when they are asked for.
+        live: Whether pictures arrive in real time, rather than on request.
     """
 
     name: str
@@ -89,22 +89,18 @@ class VideoSource:
     moving = True
 
     def count(self) -> int | None:
-        """Return how many pictures it says it has; None where it does not say."""
+        """Return the declared number of pictures; None if unknown."""
         return frame_count(self.name)
 
     def frames(self) -> Iterator[Frame]:
-        """Yield its pictures, upright."""
+        """Yield the pictures, upright."""
         for number, (image, seconds) in enumerate(read_video(self.name)):
             yield Frame(image, self.name, number, seconds)
 
 
 @dataclass(frozen=True, eq=False)
 class CameraSource:
-    """A camera of this machine.
-
-    Attributes:
-        index: Its number, from 0.
-    """
+    """A camera of this machine, by its index."""
 
     index: int
     live = True
@@ -112,19 +108,15 @@ class CameraSource:
 
     @property
     def name(self) -> str:
-        """What it is called in results."""
+        """The name in results."""
         return f"camera:{self.index}"
 
     def count(self) -> int | None:
-        """Return None: nobody knows."""
+        """Return None: unknown."""
         return None
 
     def frames(self) -> Iterator[Frame]:
-        """Yield pictures for as long as the camera gives any.
-
-        Raises:
-            DataError: Where there is no such camera, or it may not be used.
-        """
+        """Yield pictures until the camera stops; DataError if it is missing or not accessible."""
         camera = cv2.VideoCapture(self.index)
         try:
             if not camera.isOpened():
@@ -145,16 +137,10 @@ Source = ImageSource | WebImageSource | VideoSource | CameraSource
 
 
 def find_sources(words: Sequence[str]) -> list[Source]:
-    """List what a user names: files, folders, patterns, `@list.txt`, `camera:0`, `rtsp://…`.
-
-    Args:
-        words: As they stand in the command line.
-
-    Returns:
-        The sources, in that order.
+    """Return the sources that a user names, in order: files, folders, patterns, `@list.txt`, `camera:0`, `rtsp://…`.
 
     Raises:
-        DataError: For a file that is not there, a folder without images and videos, or an address of an unknown kind.
+        DataError: For a missing file, a folder without images and videos, or an unknown kind of address.
     """
     return [source for word in words for source in _sources(word)]
 
@@ -165,8 +151,8 @@ def _sources(word: str) -> list[Source]:
         kind = address.group(1).lower()
         if kind not in _LIVE | _FETCHED:
             raise DataError(
-                f"{word}: cannot be read picture by picture; streams begin with {', '.join(sorted(_LIVE | _FETCHED))}; "
-                "object stores are read where --out ends in .parquet"
+                f"{word}: cannot be read frame by frame; streams begin with {', '.join(sorted(_LIVE | _FETCHED))}; "
+                "object stores are supported if --out ends in .parquet"
             )
         return [VideoSource(word, live=True)] if kind in _LIVE else [_on_the_web(word)]
     if camera and not is_file(word):
@@ -175,7 +161,7 @@ def _sources(word: str) -> list[Source]:
 
 
 def _on_the_web(url: str) -> Source:
-    """Return what an address's ending says is there; where it says nothing, the server is asked."""
+    """Return the source at a URL, by its suffix; without a known suffix, the server is asked."""
     if names_image(url):
         return WebImageSource(url)
     if names_video(url) or not sends_image(url):

@@ -1,4 +1,4 @@
-"""Stages of work that run side by side: each in a thread of its own, a few items ahead of the next.
+"""A pipeline of stages that run concurrently: each in a thread, a few items ahead of the next.
 
     with Stages() as stages:
         decoded = stages.ahead("decode", frames)
@@ -6,7 +6,7 @@
         for item in found: …
 
 Items keep their order. An error in a stage is raised where its item would have been taken. Leaving the context ends
-all of them.
+all stages.
 """
 
 from __future__ import annotations
@@ -26,22 +26,18 @@ _END_S = 5.0
 
 
 class Stage(Generic[T]):
-    """What one thread makes, in the order in which it makes it.
+    """The items that one thread produces, in order.
 
     Attributes:
         name: What it does.
-        made: How many items it made.
-        skipped: How many of them newer ones replaced before they were taken.
-        making_s: Seconds in which it was asking for its next item.
-        awaited_s: Seconds in which the stage after it waited.
+        made: How many items it produced.
+        skipped: How many of them were replaced by newer ones before they were taken.
+        making_s: Seconds spent producing items.
+        awaited_s: Seconds that the next stage waited.
     """
 
     def __init__(self, name: str, items: Iterable[T], put: Callable[[Stage[T], T], None]) -> None:
-        """Take what to do, and begin.
-
-        Args:
-            put: What is done with an item when it is made.
-        """
+        """Start producing `items`; `put` is called with each."""
         self.name = name
         self.made, self.skipped = 0, 0
         self.making_s, self.awaited_s = 0.0, 0.0
@@ -55,7 +51,7 @@ class Stage(Generic[T]):
         self._thread.start()
 
     def end(self) -> None:
-        """Tell it to stop after the item that it is at."""
+        """Tell it to stop after the current item."""
         with self.changed:
             self.ended = True
             self.changed.notify_all()
@@ -100,14 +96,14 @@ class Stage(Generic[T]):
                 self.changed.notify_all()
 
 
-def _when_there_is_room(stage: Stage[T], item: T) -> None:
+def _put_with_limit(stage: Stage[T], item: T) -> None:
     with stage.changed:
         stage.changed.wait_for(lambda: len(stage.ready) < _AHEAD or stage.ended)
         stage.ready.append(item)
         stage.changed.notify_all()
 
 
-def _instead_of_an_older(stage: Stage[T], item: T) -> None:
+def _put_newest(stage: Stage[T], item: T) -> None:
     with stage.changed:
         stage.skipped += len(stage.ready)
         stage.ready.clear()
@@ -116,9 +112,9 @@ def _instead_of_an_older(stage: Stage[T], item: T) -> None:
 
 
 def _in_order(work: Callable[[T], R], items: Iterable[T], threads: int) -> Iterator[R]:
-    """Yield results in the items' order; those before an error come before it."""
+    """Yield results in the items' order; an error comes after the results of earlier items."""
     waiting: deque[Future[R]] = deque()
-    pool = ThreadPoolExecutor(threads, "at work")
+    pool = ThreadPoolExecutor(threads, "worker")
     try:
         given = iter(items)
         while True:
@@ -142,19 +138,19 @@ class StageTimes:
     """How busy stages were.
 
     Attributes:
-        seconds: From the first stage's beginning until now.
-        busy: For each stage, what it did and the seconds in which it worked rather than waited.
+        seconds: Since the first stage started.
+        busy: For each stage, the seconds in which it worked rather than waited.
         made: Items of the last stage.
-        skipped: Items that nobody took, as newer ones came.
+        skipped: Items replaced by newer ones before they were taken.
     """
 
     def __init__(self, stages: list[Stage[object]], start: float, last: str) -> None:
-        """Take the counts as they are.
+        """Compute the times so far.
 
         Args:
-            stages: In their order.
-            start: When they began, by `time.perf_counter`.
-            last: What is done with the last stage's items.
+            stages: In order.
+            start: When they started, by `time.perf_counter`.
+            last: The name of the work on the last stage's items.
         """
         self.seconds = time.perf_counter() - start
         waits = [0.0, *(stage.awaited_s for stage in stages)]
@@ -167,7 +163,7 @@ class StageTimes:
 
 
 class Stages:
-    """Stages, one after the other."""
+    """A sequence of stages."""
 
     def __init__(self) -> None:
         self._stages: list[Stage[object]] = []
@@ -181,46 +177,34 @@ class Stages:
     ) -> None:
         for stage in self._stages:
             stage.end()
-        # The first waits for a camera, a network or a disk, which may hang. The others end after the item that they are
-        # at: one that came back from a runtime while the interpreter ends would abort the process.
+        # The first waits for a camera, a network or a disk, which may hang. The others end after their current item: a
+        # thread that returned from a runtime during interpreter shutdown would abort the process.
         for stage in self._stages[:1]:
             stage.join(_END_S)
         for stage in self._stages[1:]:
             stage.join()
 
     def ahead(self, name: str, items: Iterable[T]) -> Stage[T]:
-        """Make items in a thread, a few ahead of who takes them.
-
-        Args:
-            items: Made by the stage before, in all but the first.
-        """
-        return self._begun(Stage(name, items, _when_there_is_room))
+        """Produce items, of the stage before if any, in a thread, a few ahead of the consumer."""
+        return self._begun(Stage(name, items, _put_with_limit))
 
     def spread(self, name: str, work: Callable[[T], R], items: Iterable[T], threads: int) -> Stage[R]:
-        """Do the same with each item in several threads at a time; results keep the items' order.
+        """Apply a function to each item in several threads; results keep the items' order.
 
         Args:
-            work: What is done with an item, in any thread.
-            threads: How many items are worked on at a time; as many are taken before the first result is given.
+            work: Called with an item, in any thread.
+            threads: How many items are in progress at a time, which are also taken before the first result.
         """
         return self.ahead(name, _in_order(work, items, threads))
 
     def newest(self, name: str, items: Iterable[T]) -> Stage[T]:
-        """Make items in a thread as fast as they come; who takes them gets the newest, and never an old one.
-
-        Args:
-            items: Those of a camera or a stream.
-        """
-        return self._begun(Stage(name, items, _instead_of_an_older))
+        """Produce items of a live source in a thread as fast as they arrive; the consumer gets only the newest."""
+        return self._begun(Stage(name, items, _put_newest))
 
     def times(self, last: str) -> StageTimes:
-        """Return how busy each has been.
-
-        Args:
-            last: What is done with the last stage's items.
-        """
+        """Return how busy each stage has been; `last` names the work on the last stage's items."""
         return StageTimes(self._stages, self._start, last)
 
     def _begun(self, stage: Stage[T]) -> Stage[T]:
-        self._stages.append(stage)  # type: ignore[arg-type]  # of whatever kind
+        self._stages.append(stage)  # type: ignore[arg-type]  # of any item type
         return stage

@@ -1,4 +1,4 @@
-"""Folders of files, here or in an object store (s3://…, gs://…), by PyArrow."""
+"""Folders of files, local or in an object store (s3://…, gs://…), through PyArrow."""
 
 from __future__ import annotations
 
@@ -14,16 +14,12 @@ T = TypeVar("T")
 
 
 def is_address(word: str) -> bool:
-    """Tell whether a word names something beyond this machine's files."""
+    """Return whether a word is an address outside the local file system."""
     return "://" in word
 
 
 def require_pyarrow() -> Any:
-    """Return PyArrow.
-
-    Raises:
-        DataError: Where it is not installed.
-    """
+    """Return PyArrow; DataError if it is not installed."""
     try:
         import pyarrow as pa
     except ImportError:
@@ -32,23 +28,24 @@ def require_pyarrow() -> Any:
 
 
 class Store:
-    """A folder that files are listed in, read from and written to; each written whole."""
+    """A folder whose files are listed, read, and written atomically."""
 
     def __init__(self, address: str) -> None:
-        """Take a folder; nothing is opened yet.
+        """Refer to a folder, without opening it.
 
         Args:
-            address: A path, or s3://bucket/folder, or gs://…; AWS_ENDPOINT_URL names another S3 than Amazon's.
+            address: A path, or s3://bucket/folder, or gs://…; AWS_ENDPOINT_URL selects another S3 service than
+                Amazon's.
 
         Raises:
             DataError: For an address with a query.
         """
         if is_address(address) and "?" in address:
-            raise DataError(f"{address}: without `?…`; AWS_ENDPOINT_URL and the like say how it is reached")
+            raise DataError(f"{address}: a query (`?…`) is not supported; set AWS_ENDPOINT_URL and the like instead")
         self.address = address.rstrip("/")
 
     def make(self) -> None:
-        """Make the folder, where it is not there."""
+        """Create the folder if it is missing."""
         if is_address(self.address):
             system, path = _resolved(self.address)
             _tried(self.address, OutputError, lambda: system.create_dir(path, recursive=True))
@@ -56,7 +53,7 @@ class Store:
             make_folder(self.address)
 
     def names(self) -> list[str]:
-        """List its files by name; none where the folder is not there."""
+        """Return its files' names, sorted; empty if the folder is missing."""
         if not is_address(self.address):
             folder = Path(self.address)
             return sorted(path.name for path in folder.iterdir() if path.is_file()) if folder.is_dir() else []
@@ -67,7 +64,7 @@ class Store:
         return open_file(f"{self.address}/{name}")
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a file; it is there whole or not at all."""
+        """Write a file atomically."""
         place = f"{self.address}/{name}"
         if not is_address(self.address):
             write_whole(place, content)
@@ -81,7 +78,7 @@ class Store:
         _tried(place, OutputError, put)
 
     def files(self) -> list[str]:
-        """List the addresses of all files in it and below it, by name."""
+        """Return the addresses of all files in it, recursively, sorted."""
         if not is_address(self.address):
             return sorted(str(path) for path in Path(self.address).rglob("*") if path.is_file())
         scheme = self.address.split("://", 1)[0]
@@ -89,14 +86,7 @@ class Store:
 
 
 def open_file(address: str) -> BinaryIO:
-    """Open a file for reading.
-
-    Args:
-        address: A path, or an address of an object store.
-
-    Raises:
-        DataError: Where it cannot be opened.
-    """
+    """Open a path or an object store's address for reading; DataError if it cannot be opened."""
     if not is_address(address):
         return _tried(address, DataError, lambda: Path(address).open("rb"))
     system, path = _resolved(address)
@@ -105,16 +95,10 @@ def open_file(address: str) -> BinaryIO:
 
 
 def open_parquet(address: str) -> Any:
-    """Open a file for PyArrow's readers, as a file of PyArrow's own.
+    """Open a path or an object store's address as PyArrow's own file object; DataError if it cannot be opened.
 
-    Their threads hold the file, and what was read of it, for some moments longer than the call that asked for it. Were
-    it an object of Python's, they would let go of it while the interpreter ends, which aborts the process.
-
-    Args:
-        address: A path, or an address of an object store.
-
-    Raises:
-        DataError: Where it cannot be opened.
+    PyArrow's reader threads hold the file, and data read from it, a little longer than the call that requested it. If
+    it were a Python object, releasing it during interpreter shutdown would abort the process.
     """
     if is_address(address):
         return open_file(address)
@@ -139,7 +123,7 @@ def _resolved(address: str) -> tuple[Any, str]:
 
 
 def _tried(address: str, kind: type[BoxwrightError], act: Callable[[], T]) -> T:
-    """Return what an action gives; PyArrow's errors are OSError and ValueError."""
+    """Return an action's result; PyArrow's errors (OSError, ValueError) become `kind`."""
     try:
         return act()
     except (OSError, ValueError, TypeError) as error:

@@ -1,4 +1,4 @@
-"""Looking at a large image tile by tile, for objects that are small in it.
+"""Detecting in a large image tile by tile, to find small objects.
 
 Dimensions: V views, D detections.
 """
@@ -29,19 +29,19 @@ class Window:
     width: int
 
     def of(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Return the part, contiguous."""
+        """Return this part of an image, contiguous."""
         rows, columns = slice(self.top, self.top + self.height), slice(self.left, self.left + self.width)
         return np.ascontiguousarray(image[rows, columns])
 
 
 def tile_windows(height: int, width: int, tile: int, overlap: float) -> list[Window]:
-    """Cover an image by square tiles of one size that overlap alike.
+    """Return equally overlapping square tiles of one size that cover an image.
 
-    As few as the overlap allows, spread evenly; the first and the last touch the image's borders. Along a side not
-    longer than a tile there is one, as long as that side.
+    As few as the overlap allows, evenly spaced; the first and the last touch the image's borders. A side not longer
+    than a tile has one tile of that length.
 
     Args:
-        overlap: The least share of a tile that it has in common with its neighbour, in 0..1.
+        overlap: The least share of a tile that overlaps the next, in 0..1.
     """
     rows, columns = _starts(height, tile, overlap), _starts(width, tile, overlap)
     return [Window(top, left, min(tile, height), min(tile, width)) for top in rows for left in columns]
@@ -56,15 +56,15 @@ def _starts(length: int, tile: int, overlap: float) -> list[int]:
 
 
 def in_tiles(detect: Finder, tile: int, overlap: float, merge: Merge) -> Finder:
-    """Return what detects in tiles of an image and in the whole of it, and merges what was found.
+    """Return a finder that detects in an image's tiles and in the whole image, and merges the detections.
 
-    The whole image is one of the views: what is larger than a tile is found there. An image that one tile covers is
-    looked at as it is, once.
+    The whole image is one of the views, for objects larger than a tile. An image that one tile covers is processed
+    once.
 
     Args:
         tile: The tiles' side in pixels.
         overlap: As for `tile_windows`.
-        merge: Makes one list of objects of those of all views.
+        merge: Merges the views' detections.
     """
 
     def find(images: Sequence[NDArray[np.uint8]]) -> list[FoundObjects]:
@@ -90,7 +90,7 @@ def _views(found: list[FoundObjects], windows: list[Window], size: tuple[int, in
 
 
 def _moved(found: FoundObjects, window: Window, size: tuple[int, int]) -> FoundObjects:
-    """Return what was found in a window, in pixels of the image; anchors are of no view any more."""
+    """Return a window's detections in pixels of the image; anchors no longer apply."""
     corner = np.array([window.left, window.top], np.float32)
     points = None if found.keypoints is None else found.keypoints + corner
     boxes = found.boxes + np.tile(corner, 2)
@@ -98,7 +98,7 @@ def _moved(found: FoundObjects, window: Window, size: tuple[int, int]) -> FoundO
 
 
 def _cut(found: FoundObjects, window: Window, size: tuple[int, int]) -> NDArray[np.bool_]:
-    """Tell which boxes end at a border of the window that is none of the image, within a hundredth of it."""
+    """Return which boxes end at a border of the window, within a hundredth of its size, that is not the image's."""
     x0, y0, x1, y1 = found.boxes.T
     near_x, near_y = max(window.width / 100, 1), max(window.height / 100, 1)
     height, width = size

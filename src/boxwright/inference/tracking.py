@@ -1,4 +1,4 @@
-"""Numbering the objects of a video, so that each keeps its number; by ByteTrack of the library Trackers."""
+"""Tracking the objects of a video, so that each keeps its number; by ByteTrack from the library Trackers."""
 
 from __future__ import annotations
 
@@ -11,34 +11,27 @@ from boxwright.base.errors import DataError
 from boxwright.types import FoundObjects
 from boxwright.types.found import chosen
 
-# The track of an object that was seen for the first time: whether it stays is not known.
+# The track of an object seen for the first time, which may not persist.
 NO_TRACK = -1
 _UNSURE = 0.1
 _LOST_S = 1.0
 
 
 def least_score(min_score: float) -> float:
-    """Return what tracking takes into account: boxes of a low score may be objects that were seen well before."""
+    """Return the least score that tracking uses: low-scoring boxes may continue a track."""
     return min(min_score, _UNSURE)
 
 
 class Tracker:
-    """Follows objects from picture to picture of one video.
+    """Tracks objects across the pictures of one video.
 
-    ByteTrack (Zhang et al., 2022): a Kalman filter says where each object should be; detections of a good score are
-    assigned first, then those of a low score, by overlap. Classes are not compared. An object that is not seen for a
-    second loses its number.
+    ByteTrack (Zhang et al., 2022): a Kalman filter predicts each object's box; high-scoring detections are assigned
+    first, then low-scoring ones, by overlap. Classes are not compared. An object that is not seen for a second loses
+    its number.
     """
 
     def __init__(self, min_score: float) -> None:
-        """Begin.
-
-        Args:
-            min_score: Of a detection that may begin a track.
-
-        Raises:
-            DataError: Where the library is not installed.
-        """
+        """Create a tracker; `min_score` is needed to start a track. DataError if the library is not installed."""
         try:
             from trackers import ByteTrackTracker
         except ImportError:
@@ -52,14 +45,15 @@ class Tracker:
         )
 
     def update(self, found: FoundObjects, seconds: float) -> FoundObjects:
-        """Number the objects of the next picture.
+        """Return the tracked objects of the next picture, best first, with `tracks`.
 
         Args:
-            found: What was found, down to `least_score`.
+            found: The detections, down to `least_score`.
+            seconds: The picture's time.
 
         Returns:
-            The objects that are on a track or score enough to begin one, best first, with `tracks`; from 0, and
-            `NO_TRACK` where an object is seen for the first time.
+            The objects on a track or with enough score to start one; tracks are numbered from 0, `NO_TRACK` for new
+            objects.
         """
         numbered: Any = self._tracker.update(_as_supervision(found), timestamp=seconds)
         if not len(numbered):

@@ -1,4 +1,4 @@
-"""Reading and writing videos, by PyAV."""
+"""Reading and writing videos, through PyAV."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from boxwright.base.errors import DataError, OutputError
 from boxwright.base.files import cause, is_file, open_whole
 from boxwright.base.limits import IMAGE_PIXELS
 
-# Ticks a second of times in videos, as MPEG counts them: frame rates of cinema, television and screens divide it.
+# MPEG's clock ticks per second, a multiple of the common frame rates.
 _TICKS = 90_000
-_OF_SIZES = (errno.EINVAL, errno.ENOMEM)  # with which decoders refuse a picture that is larger than they may make
+_OF_SIZES = (errno.EINVAL, errno.ENOMEM)  # decoders' errors for a picture above the pixel limit
 _ENCODERS = ("libx264", "mpeg4")
-_MOST_FAILURES = 1000  # packets that cannot be read, one after the other
-_WAIT_S = (15, 30)  # until a stream answers, and between its pictures
+_MOST_FAILURES = 1000  # consecutive unreadable packets
+_WAIT_S = (15, 30)  # to open a stream, and between its pictures
 
-# What FFmpeg may take bytes for, and where it may get bytes: by default a file of text may be a list of other files,
-# a pattern of names or an address, and is followed.
+# The formats and protocols that FFmpeg may use: by default it follows text files that list other files, file name
+# patterns or addresses.
 _RAW = "mpegvideo,m4v,h264,hevc,obu,mjpeg,ivf,yuv4mpegpipe"
 _MEDIA = f"mov,matroska,avi,asf,flv,live_flv,mpeg,mpegts,mxf,dv,nut,ogg,{_RAW}"
-# A list of addresses (HLS) is what servers of video send; its parts may have sound beside them, or texts.
+# Video servers send playlists (HLS), whose parts may include audio or subtitles.
 _ON_THE_WEB = f"{_MEDIA},hls,mpjpeg,aac,ac3,eac3,mp3,webvtt"
 _LIVE = f"{_MEDIA},rtsp,rtp"
 _FROM_THE_WEB = "http,https,httpproxy,crypto,tcp,tls"
@@ -35,18 +35,18 @@ _FROM_A_STREAM = f"{_FROM_THE_WEB},udp,rtp,srtp,rtsp,rtmp,rtmpe,rtmps,rtmpt,rtmp
 
 
 def read_video(address: str) -> Iterator[tuple[NDArray[np.uint8], float]]:
-    """Yield a video's pictures as people see them: a rotation that the file asks for is applied.
+    """Yield a video's pictures as displayed, with its rotation applied.
 
-    Damaged parts are left out, as players do.
+    Damaged parts are skipped, as players do.
 
     Args:
-        address: A file, or what FFmpeg opens: rtsp://…, http://….
+        address: A file, or a URL that FFmpeg opens: rtsp://…, http://….
 
     Yields:
         uint8 [H, W, 3] in RGB, and seconds since the first.
 
     Raises:
-        DataError: For what is no video, has no pictures, or of which none can be decoded.
+        DataError: If it is not a video, or no picture can be decoded.
     """
     first: float | None = None
     with closing(_opened(address)) as container:
@@ -66,15 +66,15 @@ def _opened(address: str) -> Any:
     if local and not is_file(address):
         raise DataError(f"{address}: no such file")
     try:
-        # With `file:` no name is taken for a protocol or an address.
+        # `file:` keeps names from being parsed as a protocol or an address.
         container = av.open(f"file:{address}" if local else address, options=_options(address), timeout=_WAIT_S)
     except (av.FFmpegError, OSError, ValueError) as error:
         refused = getattr(error, "errno", None) == errno.EINVAL
-        reason = "of no kind of video that is read" if refused else cause(error)
+        reason = "unsupported kind of video" if refused else cause(error)
         raise DataError(f"{address}: cannot be opened as a video: {reason}") from None
     if not container.streams.video:
         container.close()
-        raise DataError(f"{address}: has no pictures, only sound or text")
+        raise DataError(f"{address}: has no video stream, only audio or text")
     stream = container.streams.video[0]
     try:
         _check_size(stream, address)
@@ -86,7 +86,7 @@ def _opened(address: str) -> Any:
 
 
 def _options(address: str) -> dict[str, str]:
-    """Return what FFmpeg may open at an address, and how large its pictures may be."""
+    """Return what FFmpeg may open at an address, and the largest picture."""
     kind = address.split("://", 1)[0].lower() if "://" in address else ""
     formats, protocols = _LIVE, _FROM_A_STREAM
     if not kind:
@@ -103,7 +103,7 @@ def _options(address: str) -> dict[str, str]:
 
 
 def _most_decoded() -> str:
-    """Return how many pixels a decoder may make room for, whatever size a video declares: it adds a border to each."""
+    """Return the decoders' pixel limit, above the limit on the declared size, as they add a border to each picture."""
     return str(2 * IMAGE_PIXELS.value + 2**16)
 
 
@@ -124,8 +124,8 @@ def _decoded(container: Any, address: str) -> Iterator[Any]:
                 failures = 0
         except EOFError:
             return
-        except (av.InvalidDataError, IndexError):  # IndexError: a packet of a stream that damage has made up
-            _check_size(stream.codec_context, address)  # one that grew is no damage
+        except (av.InvalidDataError, IndexError):  # IndexError: a packet of a nonexistent stream, from damage
+            _check_size(stream.codec_context, address)  # an oversized picture is reported as such
             failures += 1
         except (av.FFmpegError, OSError) as error:
             reason = cause(error)
@@ -141,7 +141,7 @@ def _decoded(container: Any, address: str) -> Iterator[Any]:
 
 
 def frame_count(address: str) -> int | None:
-    """Return how many pictures a video says it has; None where it says nothing, or cannot be read."""
+    """Return a video's declared number of pictures; None if unknown or unreadable."""
     if not is_file(address):
         return None
     with closing(_opened(address)) as container:
@@ -154,10 +154,10 @@ def frame_count(address: str) -> int | None:
 
 
 class VideoWriter:
-    """Writes pictures with their times as H.264, which browsers and players show."""
+    """Writes pictures with their times as H.264, which browsers and players support."""
 
     def __init__(self, container: Any, path: Path) -> None:
-        """Take an opened file."""
+        """Wrap an opened file."""
         self._container, self._path = container, path
         self._stream: Any = None
         self._last = -1
@@ -166,11 +166,11 @@ class VideoWriter:
         """Append a picture.
 
         Args:
-            image: uint8 [H, W, 3]; all of one video have the first one's size. An odd side gets a pixel more.
-            seconds: Since the video's beginning; never less than the one before.
+            image: uint8 [H, W, 3], of the first one's size; an odd side is padded by a pixel.
+            seconds: Since the video's beginning, not decreasing.
 
         Raises:
-            OutputError: For a picture of another size than the first.
+            OutputError: If the size differs from the first picture's.
         """
         even = np.pad(image, ((0, image.shape[0] % 2), (0, image.shape[1] % 2), (0, 0)), mode="edge")
         if self._stream is None:
@@ -183,7 +183,7 @@ class VideoWriter:
         self._container.mux(self._stream.encode(frame))
 
     def end(self) -> None:
-        """Write what the encoder still holds."""
+        """Flush the encoder."""
         if self._stream is not None:
             self._container.mux(self._stream.encode())
 
@@ -201,14 +201,7 @@ class VideoWriter:
 
 @contextmanager
 def open_video_for_writing(path: Path) -> Iterator[VideoWriter]:
-    """Open an .mp4 for writing; it appears under its name when it is whole.
-
-    Args:
-        path: The file; its folder must exist.
-
-    Raises:
-        OutputError: Where it cannot be written.
-    """
+    """Open an .mp4 for writing, which appears under its name when complete; OutputError if it cannot be written."""
     av = _library()
     with open_whole(path) as file:
         try:

@@ -1,1 +1,1 @@
-"""Exported detectors, opened and run without PyTorch."""
+"""Opening and running exported detectors, without PyTorch."""

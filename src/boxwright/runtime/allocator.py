@@ -1,4 +1,4 @@
-"""Memory allocation on Linux, where glibc's habits cost time or memory."""
+"""Memory allocator settings on Linux, where glibc's defaults cost time or memory."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX, _ARENA_MAX = -1, -2, -4, -8  # of malloc.h
 
 
 def keep_freed_memory() -> bool:
-    """Keep what is freed, and return whether the process's allocator took the hint; False where it is not glibc's.
+    """Keep freed memory in the process; return whether the allocator accepted that (False if it is not glibc's).
 
-    Each training step frees and asks for the same hundreds of megabytes. glibc returns large blocks to the
-    system at once, and every page is then zeroed and mapped anew, which costs a CPU run a quarter to a
-    third of its time (`benchmarks/allocator.py`).
+    Each training step frees and allocates the same hundreds of megabytes. glibc returns large blocks to the system at
+    once, and every page is then zeroed and mapped again, a quarter to a third of a CPU run's time
+    (`benchmarks/allocator.py`).
     """
-    return _tell_glibc(((_MMAP_MAX, 0), (_TRIM_THRESHOLD, -1), (_TOP_PAD, 64 << 20)))
+    return _set_glibc_options(((_MMAP_MAX, 0), (_TRIM_THRESHOLD, -1), (_TOP_PAD, 64 << 20)))
 
 
 def share_arenas() -> bool:
-    """Let all threads allocate from two places, and return as `keep_freed_memory`.
+    """Limit all threads to two arenas; return whether the allocator accepted that.
 
-    glibc gives each of a server's threads a heap of its own, and what one frees no other can use: under load the
-    process grows for as long as threads take turns (`benchmarks/serve_load.py`).
+    glibc gives each of a server's threads its own heap, and memory freed by one is unusable by others: under load the
+    process grows as long as threads alternate (`benchmarks/serve_load.py`).
     """
-    return _tell_glibc(((_ARENA_MAX, 2),))
+    return _set_glibc_options(((_ARENA_MAX, 2),))
 
 
-def _tell_glibc(settings: tuple[tuple[int, int], ...]) -> bool:
+def _set_glibc_options(settings: tuple[tuple[int, int], ...]) -> bool:
     if not sys.platform.startswith("linux"):
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False
-    taken: int = sum(mallopt(name, value) for name, value in settings)
-    return taken == len(settings)
+    accepted: int = sum(mallopt(name, value) for name, value in settings)
+    return accepted == len(settings)

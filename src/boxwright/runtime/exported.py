@@ -26,45 +26,35 @@ _NEEDED = ("num_detections", "detection_boxes", "detection_scores", "detection_c
 
 
 class ExportedDetector:
-    """Detects as the detector did that it was exported from."""
+    """Detects like the detector that it was exported from."""
 
     def __init__(self, session: Session) -> None:
-        """Take an opened file."""
+        """Wrap an opened file."""
         self.session = session
         self.categories: Categories | None = session.metadata.classes()
 
     @property
     def metadata(self) -> Metadata:
-        """What the file says of itself."""
+        """The file's metadata."""
         return self.session.metadata
 
     def detect(self, images: Images) -> list[FoundObjects]:
-        """Detect objects in images of any sizes; neighbours of one size share a batch.
+        """Detect objects in images of any sizes; consecutive images of one size share a batch.
 
         Args:
-            images: uint8 arrays [H, W, 3] in RGB, or of one channel, or PIL images.
+            images: uint8 arrays [H, W, 3] in RGB, or with one channel, or PIL images.
 
         Returns:
-            One result an image, in pixels of that image.
+            One result per image, in pixels of that image.
 
         Raises:
-            DataError: For what is no image.
+            DataError: If one is not an image.
         """
         pictures = [_picture(image, number) for number, image in enumerate(images)]
         return [found for run in _runs(pictures) for found in self._detect_batch(np.stack(run))]
 
     def detect_encoded(self, files: Sequence[bytes]) -> list[FoundObjects]:
-        """Detect objects in image files: JPEG, PNG, BMP, GIF, WebP, TIFF.
-
-        Args:
-            files: The bytes of each.
-
-        Returns:
-            One result an image.
-
-        Raises:
-            DataError: For what is no image.
-        """
+        """Detect objects in the bytes of image files (JPEG, PNG, BMP, GIF, WebP, TIFF); otherwise as `detect`."""
         return self.detect([decode_image(data, f"image {number}") for number, data in enumerate(files)])
 
     def _detect_batch(self, images: NDArray[np.uint8]) -> list[FoundObjects]:
@@ -74,40 +64,28 @@ class ExportedDetector:
 
 
 def checked_outputs(outputs: dict[str, NDArray[np.float32]], batch: int) -> dict[str, NDArray[np.float32]]:
-    """Return outputs that have a row for each picture, and as many boxes, scores and classes as they say.
-
-    Args:
-        outputs: As `Session.run` returns them.
-
-    Raises:
-        ExportError: Where they do not: the file was edited, or is no detector.
-    """
+    """Return a session's outputs; ExportError unless their shapes and counts are those of a detector."""
     missing = [name for name in _NEEDED if name not in outputs]
     if missing:
-        raise ExportError(f"the export has no output {missing[0]!r}: it does not detect")
-    rooms = {outputs[name].shape[1:2] for name in _NEEDED if name != "num_detections"}
-    lone = all(value.ndim > 0 and len(value) == batch for value in outputs.values())
+        raise ExportError(f"the export has no output {missing[0]!r}: it is not a detector")
+    capacities = {outputs[name].shape[1:2] for name in _NEEDED if name != "num_detections"}
+    batched = all(value.ndim > 0 and len(value) == batch for value in outputs.values())
     counts = outputs["num_detections"]
-    if not lone or len(rooms) != 1 or () in rooms or counts.shape != (batch,):
+    if not batched or len(capacities) != 1 or () in capacities or counts.shape != (batch,):
         shapes = {name: value.shape for name, value in outputs.items()}
-        raise ExportError(f"the export's outputs are of shapes that no detector has: {str(shapes)[:200]}")
-    ((room,),) = rooms
-    if outputs["detection_boxes"].shape != (batch, room, 4) or not bool(((counts >= 0) & (counts <= room)).all()):
-        raise ExportError("the export says that it found another number of objects than it has boxes for")
+        raise ExportError(f"the export's outputs do not have a detector's shapes: {str(shapes)[:200]}")
+    ((capacity,),) = capacities
+    if outputs["detection_boxes"].shape != (batch, capacity, 4) or not bool(
+        ((counts >= 0) & (counts <= capacity)).all()
+    ):
+        raise ExportError("the export reports a number of objects that does not match its boxes")
     return outputs
 
 
 def found_objects(
     outputs: dict[str, NDArray[np.float32]], number: int, size: tuple[int, int], categories: Categories | None
 ) -> FoundObjects:
-    """Read one image of TensorFlow's named outputs.
-
-    Args:
-        outputs: As `Session.run` returns them.
-
-    Returns:
-        Its objects, in its pixels.
-    """
+    """Return the objects of one image, in its pixels, from a session's outputs."""
     count = int(outputs["num_detections"][number])
     height, width = size
     scale = np.array([height, width, height, width], np.float32)
@@ -132,8 +110,8 @@ def open_exported(path: str | Path, threads: int = 0, *, allow_edited: bool = Fa
 
     Args:
         path: The file: .onnx, OpenVINO's .xml, or .tflite.
-        threads: How many its runtime may use; 0 for what it chooses.
-        allow_edited: Whether a file is opened that is not as it was written.
+        threads: How many its runtime may use; 0 for its default.
+        allow_edited: Whether to open a file that was modified.
 
     Raises:
         ExportError: As `open_session`.
@@ -151,8 +129,7 @@ def _picture(image: Any, number: int) -> NDArray[np.uint8]:
         array = array[..., None]
     if array.ndim != _IMAGE or array.shape[2] not in (1, 3, 4) or array.size == 0 or array.dtype != np.uint8:
         raise DataError(
-            f"image {number}: expected uint8 [height, width, 1, 3 or 4] with some pixels, found {array.dtype} "
-            f"{array.shape}"
+            f"image {number}: expected non-empty uint8 [height, width, 1, 3 or 4], found {array.dtype} {array.shape}"
         )
     return np.repeat(array, 3, axis=2) if array.shape[2] == 1 else np.ascontiguousarray(array[..., :3])
 

@@ -1,5 +1,5 @@
-"""The files that exported detectors are."""
+"""File formats of exported detectors."""
 
-# Suffix to the library that opens it, without PyTorch.
+# From suffix to the library that opens the file without PyTorch.
 RUNTIMES = {".onnx": "onnxruntime", ".xml": "openvino", ".tflite": "ai-edge-litert"}
 EXPORTS = (*RUNTIMES, ".pt2")

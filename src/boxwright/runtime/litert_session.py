@@ -1,4 +1,4 @@
-"""A .tflite in LiteRT's interpreter, with what its input needs before: resizing and scaling as the detector's.
+"""A .tflite in LiteRT's interpreter, with the preprocessing that its input needs: the detector's resizing and scaling.
 
 Dimensions: B batch, H W image, A anchors, C columns of the class head, D detections.
 """
@@ -19,27 +19,26 @@ from boxwright.runtime.metadata import KEY, Metadata
 from boxwright.runtime.optional import require_library
 
 INPUT, ANCHORS = "normalized_input_image_tensor", "anchors"
-# In the order in which what reads such files expects them.
+# In the order that readers of such files expect.
 OUTPUTS = ("detection_boxes", "detection_classes", "detection_scores", "num_detections")
-# What the network itself gives, to the operator.
+# The network's own outputs, which the operator takes.
 NETWORK_OUTPUTS = ("raw_box_codes", "raw_class_scores")
 LABELS = "labelmap.txt"
 Floats = NDArray[np.float32]
 
 
 class LitertSession:
-    """A .tflite of ours, one picture at a time."""
+    """One of our .tflite files, run one picture at a time."""
 
     def __init__(self, file: ExportFile, threads: int = 0, *, raw_outputs: bool = False) -> None:
         """Open a file.
 
         Args:
-            file: Its bytes.
-            threads: How many it may use; 0 for what OMP_NUM_THREADS says, else one a CPU (its own choice is one).
-            raw_outputs: Whether `run` also returns what the network gave before suppression; it then keeps all tensors.
+            threads: How many it may use; 0 for OMP_NUM_THREADS, else one per CPU (LiteRT's own default is one).
+            raw_outputs: Whether `run` also returns the network's outputs before suppression; all tensors are then kept.
 
         Raises:
-            ExportError: Where the file is damaged, or not ours.
+            ExportError: If the file is damaged or not ours.
         """
         library = require_library("ai_edge_litert.interpreter", "litert")
         self._name = file.name
@@ -48,30 +47,29 @@ class LitertSession:
         count = threads or runtime_threads() or usable_cpus()
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # keeping all tensors takes memory: it is for comparisons
+                warnings.simplefilter("ignore")  # it warns that keeping all tensors takes memory
                 self._interpreter = library.Interpreter(
                     model_content=file.data, num_threads=count, experimental_preserve_all_tensors=raw_outputs
                 )
             self._interpreter.allocate_tensors()
-        except Exception as error:  # noqa: BLE001  # the runtime's own errors share no base of theirs
+        except Exception as error:  # noqa: BLE001  # the runtime's errors have no common base
             raise ExportError(f"{file.name} cannot be opened by LiteRT: {first_line(error)}") from None
         self._raw = raw_outputs
         self.output_names = (*OUTPUTS, *(("raw_detection_boxes", "raw_detection_scores") if raw_outputs else ()))
 
     def run(self, images: NDArray[Any], names: Sequence[str] = ()) -> dict[str, Floats]:
-        """Return the outputs of some names, or all, for pictures uint8 [B, H, W, 3].
+        """Return the named outputs, or all, for pictures uint8 [B, H, W, 3].
 
-        Boxes are clipped to the picture and classes begin at 1, as TensorFlow's own outputs are; the operator does
-        neither.
+        Boxes are clipped to the picture and classes begin at 1, as in TensorFlow's outputs; the operator does neither.
         """
         try:
-            found = [self._run(one[None]) for one in self.preprocessed(images)]
+            outputs = [self._run(one[None]) for one in self.preprocessed(images)]
         except Exception as error:  # noqa: BLE001  # as above
             raise ExportError(f"{self._name} cannot be run by LiteRT: {first_line(error)}") from None
-        return {name: np.concatenate([one[name] for one in found]) for name in names or self.output_names}
+        return {name: np.concatenate([one[name] for one in outputs]) for name in names or self.output_names}
 
     def preprocessed(self, images: NDArray[Any]) -> Floats:
-        """Return what the network sees of pictures [B, H, W, 3]: float32 [B, H', W', 3]."""
+        """Return the network's inputs float32 [B, H', W', 3] for pictures [B, H, W, 3]."""
         about = self.metadata.input
         pixels = images.astype(np.float32)
         for axis, length in enumerate(about["size"], start=1):
@@ -86,29 +84,29 @@ class LitertSession:
         boxes, classes, scores, count = (
             interpreter.get_tensor(one["index"]) for one in interpreter.get_output_details()
         )
-        most = int(count[0])  # the operator leaves what it likes behind the last one
+        most = int(count[0])  # rows after the last detection are undefined
         boxes[:, most:], classes[:, most:], scores[:, most:] = 0, 0, 0
-        found = dict(zip(OUTPUTS, (boxes.clip(0, 1), classes + 1, scores, count), strict=True))
-        return {**found, **self._raw_outputs()} if self._raw else found
+        outputs = dict(zip(OUTPUTS, (boxes.clip(0, 1), classes + 1, scores, count), strict=True))
+        return {**outputs, **self._raw_outputs()} if self._raw else outputs
 
     def _raw_outputs(self) -> dict[str, Floats]:
-        """Return all boxes, decoded as the operator does, and all scores."""
+        """Return all boxes, decoded as the operator does it, and all scores."""
         places = {one["name"]: one["index"] for one in self._interpreter.get_tensor_details()}
         codes, scores = (self._interpreter.get_tensor(places[name]) for name in NETWORK_OUTPUTS)
         anchors = self._interpreter.get_tensor(places[ANCHORS])
-        centre = codes[..., :2] / self._scales[:2] * anchors[:, 2:] + anchors[:, :2]
+        center = codes[..., :2] / self._scales[:2] * anchors[:, 2:] + anchors[:, :2]
         half = np.exp(codes[..., 2:4] / self._scales[2:]) * anchors[:, 2:] / 2
         return {
-            "raw_detection_boxes": np.concatenate([centre - half, centre + half], -1),
+            "raw_detection_boxes": np.concatenate([center - half, center + half], -1),
             "raw_detection_scores": scores,
         }
 
 
-def _resized(pixels: Floats, axis: int, length: int, centre: float) -> Floats:
-    """Resize bilinearly along an axis; a pixel's value is at `centre` in it (0 as TensorFlow has it)."""
+def _resized(pixels: Floats, axis: int, length: int, center: float) -> Floats:
+    """Resize bilinearly along an axis; `center` is where in a pixel its value lies (0 in TensorFlow)."""
     old = pixels.shape[axis]
     places = np.arange(length, dtype=np.float32)
-    source = ((places + np.float32(centre)) * np.float32(old / length) - np.float32(centre)).clip(0)
+    source = ((places + np.float32(center)) * np.float32(old / length) - np.float32(center)).clip(0)
     low = np.floor(source).astype(np.int64).clip(max=old - 1)
     high = (low + 1).clip(max=old - 1)
     share = (source - np.floor(source)).reshape([-1 if number == axis else 1 for number in range(pixels.ndim)])
@@ -117,7 +115,7 @@ def _resized(pixels: Floats, axis: int, length: int, centre: float) -> Floats:
 
 
 def _own_metadata(data: bytes, where: str) -> tuple[str | None, NDArray[np.float32]]:
-    """Return what a file says of itself, None for another's file; and by what its operator divides codes."""
+    """Return a file's metadata (None if it is not ours), and the scales by which its operator divides box codes."""
     schema = require_library("ai_edge_litert.schema_py_generated", "litert")
     from flatbuffers import flexbuffers
 
@@ -131,6 +129,6 @@ def _own_metadata(data: bytes, where: str) -> tuple[str | None, NDArray[np.float
         if text is not None and packed is not None:
             options = flexbuffers.Loads(bytes(packed))
             scales = np.array([options[f"{side}_scale"] for side in "yxhw"], np.float32)
-    except Exception as error:  # noqa: BLE001  # the reader of flatbuffers raises whatever damage makes it meet
-        raise ExportError(f"{where} is no .tflite, or damaged: {first_line(error)}") from None
+    except Exception as error:  # noqa: BLE001  # flatbuffers' reader raises any error on damaged data
+        raise ExportError(f"{where} is not a .tflite, or damaged: {first_line(error)}") from None
     return text, scales

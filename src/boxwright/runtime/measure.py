@@ -1,6 +1,6 @@
-"""Measuring detectors against each other, in interleaved rounds of one process.
+"""Timing detectors against each other, in interleaved rounds of one process.
 
-On a machine that others use too, times of one run are worth little; ratios within a round are worth more.
+On a shared machine absolute times mean little; ratios within a round are more reliable.
 """
 
 from __future__ import annotations
@@ -22,15 +22,12 @@ class Timing:
     """How long one contender took.
 
     Attributes:
-        name: The contender's.
-        batch: Pictures of a call.
-        least_ms: The fastest call, in milliseconds.
-        median_ms: The call in the middle.
-        p95_ms: What 95 of 100 calls stay within.
-        cpu_ms: Processor time of the call in the middle, of all threads.
-        images_per_s: Pictures a second, by the median.
-        ratio: The median of this contender's time as a share of the first's, round by round.
-        ratio_least: The least of those shares.
+        batch: Pictures per call.
+        least_ms: The fastest call.
+        cpu_ms: Median processor time of a call, over all threads.
+        images_per_s: Pictures per second, from the median.
+        ratio: The median over rounds of this contender's time divided by the first contender's.
+        ratio_least: The smallest of those quotients.
         samples_ms: All calls.
     """
 
@@ -46,16 +43,12 @@ class Timing:
     samples_ms: list[float]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data."""
+        """Return the fields as plain data."""
         return asdict(self)
 
 
 def measure(contenders: Mapping[str, Callable[[], Any]], batch: int, rounds: int) -> list[Timing]:
-    """Call each contender once a round, in turn.
-
-    Args:
-        contenders: Name to what is measured; the first is what the others are compared with.
-    """
+    """Call each contender once per round, in turn, and return their timings; ratios are relative to the first."""
     for run in contenders.values():
         for _ in range(_WARM_UPS):
             run()
@@ -86,6 +79,6 @@ def measure(contenders: Mapping[str, Callable[[], Any]], batch: int, rounds: int
 
 
 def load() -> tuple[float, bool]:
-    """Return how many processes ran in the last minute for each core, and whether that is many."""
+    """Return the last minute's load average per core, and whether it is high."""
     share = os.getloadavg()[0] / (os.cpu_count() or 1)
     return share, share > _BUSY

@@ -1,4 +1,4 @@
-"""What an exported file says of itself: one JSON, under one key, in every format."""
+"""The metadata in an exported file: one JSON, under one key, in every format."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ SCHEMA = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Metadata:
-    """What is known of an exported detector.
+    """What is known about an exported detector.
 
     Attributes:
         format: Such as "onnx".
         boxwright: The version that wrote it.
         config: The text of its configuration.
         num_classes: Foreground classes.
-        categories: The classes as `Categories.to_list` has them; empty where they are not known.
-        step: Steps that it was trained.
-        metric: A metric's name and value, where one was computed; or empty.
+        categories: The classes as `Categories.to_list` returns them; empty if unknown.
+        step: How many steps it was trained for.
+        metric: A metric's name and value, if one was computed.
         created: When, in UTC, ISO 8601.
         weights_sha256: Of the weights, by name and value.
-        input: The input's name, dtype, colour, range, resizer and scaling.
+        input: The input's name, dtype, channel order, range, resizer and scaling.
         outputs: Each output's name and meaning.
         suppression: Its kind and thresholds.
         precision: Such as "float32".
-        calibration: How many images reduced precision was calibrated on, and their source; or empty.
-        parity: The verdict of the comparison with the detector, and its report's SHA-256; empty before it.
+        calibration: The number and source of the images that reduced precision was calibrated on; else empty.
+        parity: The verdict of the comparison with the detector, and its report's SHA-256; empty before the comparison.
         versions: Of the libraries that wrote it.
-        checksum: Of all that belongs to the file, as `seal.seal` has it; zeros before it is written.
-        schema: Of this JSON.
+        checksum: Of the whole export, as `seal.seal` writes it; zeros before.
+        schema: The version of this JSON.
     """
 
     format: str
@@ -59,38 +59,31 @@ class Metadata:
     schema: int = SCHEMA
 
     def to_json(self) -> str:
-        """Return the JSON, in one line, with keys in order."""
+        """Return the JSON, in one line, with sorted keys."""
         return json.dumps(asdict(self), sort_keys=True, ensure_ascii=False)
 
     def classes(self) -> Categories | None:
-        """Return the classes, where they are known."""
+        """Return the classes, if known."""
         return Categories.from_list(self.categories) if self.categories else None
 
     @classmethod
     def from_json(cls, text: str | None, where: str) -> Metadata:
-        """Read what `to_json` wrote.
-
-        Args:
-            text: The JSON; None where the file has none.
-
-        Raises:
-            ExportError: Where there is none, or of a newer schema, or it is damaged.
-        """
+        """Return the metadata that `to_json` wrote; ExportError if it is missing, damaged or of a newer schema."""
         if not text:
-            raise ExportError(f"{where} does not say what it is: it was not written by `boxwright export`")
+            raise ExportError(f"{where} has no metadata: it was not written by `boxwright export`")
         try:
             content = json.loads(text)
             schema = content.pop("schema")
         except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
-            raise ExportError(f"{where}: what it says of itself is damaged") from None
+            raise ExportError(f"{where}: its metadata is damaged") from None
         if schema != SCHEMA:
             raise ExportError(
-                f"{where}: its description has schema {str(schema)[:20]}, expected {SCHEMA}: is it newer?"
+                f"{where}: its metadata has schema {str(schema)[:20]}, expected {SCHEMA}: is it from a newer version?"
             )
         known = {item.name: item for item in fields(cls)}
         try:
-            found = cls(**{name: value for name, value in content.items() if name in known})
-            found.classes()
+            metadata = cls(**{name: value for name, value in content.items() if name in known})
+            metadata.classes()
         except (TypeError, DataError, AttributeError) as error:
-            raise ExportError(f"{where}: what it says of itself is damaged: {str(error)[:200]}") from None
-        return found
+            raise ExportError(f"{where}: its metadata is damaged: {str(error)[:200]}") from None
+        return metadata

@@ -1,4 +1,4 @@
-"""Reading what an exported file says of itself, without running it."""
+"""Reading an exported file's metadata, without running it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from boxwright.runtime.sessions import open_session
 
 
 def read_metadata(path: str | Path, *, allow_edited: bool = False) -> Metadata:
-    """Return what an exported file says of itself.
+    """Return an exported file's metadata.
 
     Args:
-        path: The file: .onnx, .xml, .tflite or .pt2, for which PyTorch is not needed.
-        allow_edited: Whether a file is read that is not as it was written.
+        path: The file: .onnx, .xml, .tflite or .pt2 (which does not need PyTorch).
+        allow_edited: Whether to read a file that was modified.
 
     Raises:
-        ExportError: Where there is no such file, it is damaged, edited or not ours, or its runtime is not installed.
+        ExportError: If the file is missing, damaged, modified or not ours, or its runtime is not installed.
     """
     if Path(path).suffix != ".pt2":
         return open_session(path, allow_edited=allow_edited).metadata

@@ -1,7 +1,7 @@
-"""What an ONNX file asks for outside itself, read from its bytes before a runtime opens it.
+"""Detecting references to other files in an ONNX file, from its bytes, before a runtime opens it.
 
-The `onnx` package is not needed to run a file, so the few messages that can hold a tensor are walked as protobuf lays
-them out (https://protobuf.dev/programming-guides/encoding; field numbers of onnx.proto).
+Running a file does not need the `onnx` package, so the few messages that can hold a tensor are walked in protobuf's
+encoding (https://protobuf.dev/programming-guides/encoding; field numbers from onnx.proto).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from boxwright.tensorflow.varint import read_varint
 
-# Message to field number to the message that the field holds.
+# From message and field number to the message in that field.
 _MESSAGES: dict[str, dict[int, str]] = {
     "model": {7: "graph", 20: "training", 25: "function"},
     "training": {1: "graph", 2: "graph"},
@@ -27,13 +27,9 @@ _DEEPEST, _FIELDS = 64, 2**29
 
 
 def has_external_data(data: bytes) -> bool:
-    """Tell whether any tensor of an ONNX model names data outside the file.
+    """Return whether any tensor of an ONNX model has data outside the file.
 
-    Returns:
-        Whether one does. A runtime would read them from any path, or as an address in its own memory.
-
-    Raises:
-        ValueError: Where the bytes are no protobuf message.
+    A runtime would read it from any path, or at an address in its own memory. Raises ValueError for malformed protobuf.
     """
     waiting: list[tuple[str, int, int, int]] = [("model", 0, len(data), 0)]
     while waiting:
@@ -50,13 +46,13 @@ def has_external_data(data: bytes) -> bool:
 
 
 def _fields(data: bytes, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yield (number, wire type, value or where the content starts, where the content ends) of a message's fields."""
+    """Yield (number, wire type, value or start of the content, end of the content) of a message's fields."""
     place = start
     while place < end:
         key, place = _number(data, place)
         number, kind, value = key >> 3, key & 7, 0
         if not 1 <= number < _FIELDS:
-            raise ValueError("it has a field of no possible number")
+            raise ValueError("it has a field with an invalid number")
         if kind == _VARINT:
             value, place = _number(data, place)
         elif kind == _LENGTH:
@@ -65,15 +61,15 @@ def _fields(data: bytes, start: int, end: int) -> Iterator[tuple[int, int, int, 
         elif kind in (_EIGHT, _FOUR):
             place += 8 if kind == _EIGHT else 4
         else:
-            raise ValueError("it has a field of no known kind")
+            raise ValueError("it has a field of an unknown wire type")
         if place > end:
-            raise ValueError("a field ends beyond its message")
+            raise ValueError("a field extends beyond its message")
         yield number, kind, value, place
 
 
 def _number(data: bytes, place: int) -> tuple[int, int]:
-    """Read a number and where it ends; other readers keep fewer bits of one that is written longer than it need be."""
+    """Return a number and where it ends; overlong encodings are refused, as readers truncate them differently."""
     value, end = read_varint(data, place)
     if end - place > 1 and data[end - 1] == 0:
-        raise ValueError("a number is written longer than it need be")
+        raise ValueError("a number has an overlong encoding")
     return value, end

@@ -1,4 +1,4 @@
-"""Libraries that are there only where an extra brought them, and their errors in a line."""
+"""Importing optional libraries, with an error that says how to install them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,10 @@ from boxwright.base.errors import ExportError
 
 
 def require_library(module: str, extra: str) -> Any:
-    """Import a library that an extra brings.
-
-    Raises:
-        ExportError: Where it is not installed, with the line that installs it.
-    """
+    """Return an optional library's module; ExportError with the install command if it is missing."""
     if module == "openvino":
-        # Importing it would fork this process, from a thread, to send statistics over the network: what forks so can
-        # hang or crash where other threads hold locks. Its own code for where that package is not installed goes on.
+        # Importing its telemetry would fork this process from a thread, to send statistics over the network; that can
+        # hang or crash if other threads hold locks. OpenVINO works without the telemetry package.
         sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
     try:
         return import_module(module)
@@ -27,11 +23,11 @@ def require_library(module: str, extra: str) -> Any:
 
 
 def installed_versions(*names: str) -> dict[str, str]:
-    """Return the versions of those of some packages that are installed."""
-    found = {}
+    """Return the versions of the installed packages among `names`."""
+    versions = {}
     for name in names:
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return versions

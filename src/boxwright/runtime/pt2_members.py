@@ -1,7 +1,7 @@
-"""The archive that a .pt2 is, read and written without PyTorch.
+"""Reading and writing a .pt2's zip archive without PyTorch.
 
-Two readers of zip archives may see two contents in one file; so only this one reads files, and what it has read is
-written anew for PyTorch.
+Two zip readers may see different contents in one file; so this module alone reads files, and PyTorch gets an archive
+rewritten from what was read.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from boxwright.base.errors import ExportError
 from boxwright.base.limits import ARCHIVE_FILES, CHECKPOINT_BYTES
 from boxwright.runtime.metadata import KEY
 
-# Members by name, without the folder that all of them are in.
+# Members by name, without their common folder.
 Members = dict[str, bytes]
 
 ABOUT = f"extra/{KEY}.json"
@@ -29,11 +29,7 @@ _FOLDER = "detector"
 
 
 def unpacked_members(data: bytes, name: str) -> Members:
-    """Return the members of an archive; what Boxwright does not write is refused.
-
-    Raises:
-        ExportError: Where it is no such archive, is damaged, or holds something else.
-    """
+    """Return an archive's members; ExportError if it is damaged, or has any that Boxwright does not write."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             infos = archive.infolist()
@@ -41,22 +37,22 @@ def unpacked_members(data: bytes, name: str) -> Members:
             if problem := ARCHIVE_FILES.exceeded(len(infos)) or CHECKPOINT_BYTES.exceeded(sizes):
                 raise ExportError(f"{name}: {problem}")
             if any(one.compress_type != zipfile.ZIP_STORED for one in infos):
-                raise ExportError(f"{name}: its members are compressed, which PyTorch's never are")
+                raise ExportError(f"{name}: its members are compressed, which PyTorch never does")
             found = [(one.filename.partition("/")[2], archive.read(one)) for one in infos]
     except (OSError, ValueError, RuntimeError, NotImplementedError, EOFError, zipfile.BadZipFile) as error:
-        raise ExportError(f"{name} is no PyTorch program, or damaged: {str(error)[:200]}") from None
+        raise ExportError(f"{name} is not a PyTorch program, or damaged: {str(error)[:200]}") from None
     for member, _ in found:
         if not _KNOWN.fullmatch(member):
             raise ExportError(
-                f"{name} holds {member[:80]!r}, which `boxwright export` does not write and could be code"
+                f"{name} contains {member[:80]!r}, which `boxwright export` does not write and may be code"
             )
     if len(dict(found)) < len(found):
-        raise ExportError(f"{name} holds two members of one name")
+        raise ExportError(f"{name} contains two members with the same name")
     return dict(found)
 
 
 def packed_members(members: Mapping[str, bytes]) -> bytes:
-    """Return an archive of members, as PyTorch's own are: nothing is compressed, all are in one folder."""
+    """Return an archive of members laid out as PyTorch's own: uncompressed, in one folder."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         for member, content in members.items():
@@ -65,6 +61,6 @@ def packed_members(members: Mapping[str, bytes]) -> bytes:
 
 
 def sealed_parts(members: Members) -> list[bytes]:
-    """Return names and contents in one order, with what the file says of itself last, for `seal` and `check_seal`."""
+    """Return names and contents in a fixed order, with the metadata last, for `seal` and `check_seal`."""
     others = sorted((name, content) for name, content in members.items() if name != ABOUT)
     return [*(part for name, content in others for part in (name.encode(), content)), members.get(ABOUT, b"")]

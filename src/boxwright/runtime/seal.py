@@ -1,6 +1,6 @@
-"""Checksums within what they are of: the SHA-256 of an export stands in its metadata, over zeros that were hashed.
+"""Embedded checksums: an export's metadata has the export's SHA-256, computed with zeros in its place.
 
-The place has a length of its own, so that writing the checksum moves nothing in any format.
+The placeholder has the same length, so that writing the checksum moves nothing in any format.
 """
 
 from __future__ import annotations
@@ -10,20 +10,13 @@ import re
 from collections.abc import Sequence
 
 _MARK = "boxwright-sha256:"
-# What metadata say until the rest of the file is known.
+# The placeholder until the rest of the file is known.
 UNSEALED = _MARK + 64 * "0"
 _SEAL = re.compile(rb"boxwright-sha256:[0-9a-f]{64}")
 
 
 def seal(parts: Sequence[bytes]) -> list[bytes]:
-    """Return the parts of an export with their SHA-256 in place of `UNSEALED`.
-
-    Args:
-        parts: In which `UNSEALED` stands once.
-
-    Raises:
-        ValueError: Where it does not stand in them, or more than once.
-    """
+    """Return an export's parts with their SHA-256 in place of `UNSEALED`; ValueError unless it occurs once."""
     place = UNSEALED.encode()
     count = sum(part.count(place) for part in parts)
     if count != 1:
@@ -33,18 +26,18 @@ def seal(parts: Sequence[bytes]) -> list[bytes]:
 
 
 def seals_in(parts: Sequence[bytes]) -> list[bytes]:
-    """Return all checksums that stand in an export's parts: one, unless it was edited or damaged."""
+    """Return all checksums in an export's parts: exactly one, unless it was modified or damaged."""
     return [mark for part in parts for mark in _SEAL.findall(part)]
 
 
-def is_whole(parts: Sequence[bytes], found: bytes) -> bool:
-    """Tell whether a checksum that stands in parts is of them."""
-    blank = [part.replace(found, UNSEALED.encode()) for part in parts]
-    return found == f"{_MARK}{digest_of(blank)}".encode()
+def is_whole(parts: Sequence[bytes], checksum: bytes) -> bool:
+    """Return whether a checksum in parts matches them."""
+    blank = [part.replace(checksum, UNSEALED.encode()) for part in parts]
+    return checksum == f"{_MARK}{digest_of(blank)}".encode()
 
 
 def digest_of(parts: Sequence[bytes]) -> str:
-    """Return the SHA-256 of parts and their lengths, as hexadecimal digits."""
+    """Return the SHA-256 of parts and their lengths, in hexadecimal."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(len(part).to_bytes(8, "little"))

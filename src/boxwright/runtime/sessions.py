@@ -1,7 +1,7 @@
-"""The runtimes that exported files are run by: ONNX Runtime, OpenVINO and LiteRT.
+"""The runtimes of exported files: ONNX Runtime, OpenVINO and LiteRT.
 
-Each session takes pictures uint8 [B, H, W, 3] and returns TensorFlow's named outputs. Precision is pinned: OpenVINO
-would choose bfloat16 by itself where the processor has it.
+Each session takes pictures uint8 [B, H, W, 3] and returns TensorFlow's named outputs. Precision is pinned, as OpenVINO
+by default chooses bfloat16 on processors that support it.
 
 Dimensions: B batch, H W image.
 """
@@ -30,26 +30,26 @@ from boxwright.runtime.trial import try_in_child
 
 
 class Session(Protocol):
-    """A file that is opened in its runtime."""
+    """A file opened in its runtime."""
 
     @property
     def metadata(self) -> Metadata:
-        """What the file says of itself."""
+        """The file's metadata."""
         ...
 
     @property
     def output_names(self) -> tuple[str, ...]:
-        """The outputs that there are."""
+        """The available outputs."""
         ...
 
     def run(self, images: NDArray[Any], names: Sequence[str] = ()) -> dict[str, NDArray[np.float32]]:
-        """Return the outputs of some names, or all, for pictures uint8 [B, H, W, 3]."""
+        """Return the named outputs, or all, for pictures uint8 [B, H, W, 3]."""
         ...
 
 
-# Bytes of pictures whose memory is given back at once, at the cost of some time; and of those whose memory is kept for
-# the next ones of their kind, until so many runs in a row had no quarter of their bytes. One such run says nothing: a
-# server's batches are of 8 pictures, then of 1, and giving back between them took a fifth of its speed.
+# Above _LARGE_BYTES of pictures, memory is freed after the run, at the cost of some time. Above _MEDIUM_BYTES it is
+# kept until _SMALL_RUNS runs in a row had less than a quarter of that. A single small run means nothing: a server's
+# batches alternate between 8 pictures and 1, and freeing between them cost a fifth of its throughput.
 _LARGE_BYTES, _MEDIUM_BYTES, _LESS, _SMALL_RUNS = 64 * 2**20, 4 * 2**20, 4, 64
 
 
@@ -60,11 +60,10 @@ class OnnxSession:
         """Open a file.
 
         Args:
-            file: Its bytes.
-            threads: How many it may use; 0 for what OMP_NUM_THREADS or a container says, else what the runtime chooses.
+            threads: How many it may use; 0 for OMP_NUM_THREADS or a container's quota, else the runtime's default.
 
         Raises:
-            ExportError: Where the file is damaged, or not ours.
+            ExportError: If the file is damaged or not ours.
         """
         runtime = require_library("onnxruntime", "onnx")
         self._name = file.name
@@ -75,31 +74,31 @@ class OnnxSession:
         try:
             self._session = runtime.InferenceSession(file.data, options, providers=["CPUExecutionProvider"])
             text = self._session.get_modelmeta().custom_metadata_map.get(KEY)
-        except Exception as error:  # noqa: BLE001  # the runtime's own errors share no base of theirs
+        except Exception as error:  # noqa: BLE001  # the runtime's errors have no common base
             raise ExportError(f"{file.name} cannot be opened by ONNX Runtime: {first_line(error)}") from None
         self.metadata = Metadata.from_json(text, file.name)
         self.output_names = tuple(output.name for output in self._session.get_outputs())
         inputs = self._session.get_inputs()
         if len(inputs) != 1:
-            raise ExportError(f"{file.name} takes {len(inputs)} inputs, expected pictures alone")
+            raise ExportError(f"{file.name} takes {len(inputs)} inputs, expected only pictures")
         self._kept_bytes = self._small_runs = 0
-        # Without it, the arena keeps for ever what the largest picture took: ten times its pixels as floats.
-        self._giving_back = runtime.RunOptions()
-        self._giving_back.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+        # Otherwise the arena forever keeps what the largest picture took: ten times its pixels as floats.
+        self._shrink_arena = runtime.RunOptions()
+        self._shrink_arena.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
         self._input, self._dtype = inputs[0].name, np.float32 if inputs[0].type == "tensor(float)" else np.uint8
 
     def run(self, images: NDArray[Any], names: Sequence[str] = ()) -> dict[str, NDArray[np.float32]]:
-        """Return the outputs of some names, or all, for pictures uint8 [B, H, W, 3]."""
+        """Return the named outputs, or all, for pictures uint8 [B, H, W, 3]."""
         wanted = list(names or self.output_names)
         try:
-            options = self._giving_back if self._is_too_much(images.nbytes) else None
-            found = self._session.run(wanted, {self._input: images.astype(self._dtype, copy=False)}, options)
+            options = self._shrink_arena if self._is_too_much(images.nbytes) else None
+            outputs = self._session.run(wanted, {self._input: images.astype(self._dtype, copy=False)}, options)
         except Exception as error:  # noqa: BLE001  # as above
             raise ExportError(f"{self._name} cannot be run by ONNX Runtime: {first_line(error)}") from None
-        return dict(zip(wanted, found, strict=True))
+        return dict(zip(wanted, outputs, strict=True))
 
     def _is_too_much(self, given: int) -> bool:
-        """Tell whether a run is to give back what the runtime keeps, and remember what it keeps after it."""
+        """Return whether the runtime should free its arena after this run, and update the record of what it keeps."""
         self._kept_bytes = max(self._kept_bytes, given)
         small = self._kept_bytes > max(_MEDIUM_BYTES, _LESS * given)
         self._small_runs = self._small_runs + 1 if small else 0
@@ -114,18 +113,18 @@ def _refuse_external_data(file: ExportFile) -> None:
     try:
         outside = has_external_data(file.data)
     except ValueError as error:
-        raise ExportError(f"{file.name} is no ONNX file, or damaged: {error}") from None
+        raise ExportError(f"{file.name} is not an ONNX file, or damaged: {error}") from None
     if outside:
-        raise ExportError(f"{file.name} keeps data in other files, which Boxwright never does; it is not opened")
+        raise ExportError(f"{file.name} refers to data in other files, which Boxwright never writes; it is not opened")
 
 
 @cache
 def _openvino_core() -> Any:
     """Return the one `openvino.Core` of this process, which is never freed.
 
-    A Core that compiles gives the calling thread another stack for signals and unmaps it at its end, which puts back
-    the stack of before. With two, one's end puts back what the other has unmapped: the next signal that Python handles
-    (SIGTERM, SIGCHLD) is a SIGSEGV.
+    A Core that compiles gives the calling thread an alternate signal stack and unmaps it when freed, restoring the
+    previous one. With two Cores, freeing one restores a stack that the other has unmapped: the next signal that Python
+    handles (SIGTERM, SIGCHLD) is a SIGSEGV.
     """
     return require_library("openvino", "openvino").Core()
 
@@ -134,18 +133,17 @@ class OpenVinoSession:
     """An OpenVINO model (.xml with its .bin) on the CPU."""
 
     def __init__(self, file: ExportFile, threads: int = 0) -> None:
-        """Open a file.
+        """Open a file, the bytes of the .xml and the .bin.
 
         Args:
-            file: The bytes of the .xml and the .bin.
-            threads: How many it may use; 0 for what OMP_NUM_THREADS or a container says, else what the runtime chooses.
+            threads: How many it may use; 0 for OMP_NUM_THREADS or a container's quota, else the runtime's default.
 
         Raises:
-            ExportError: Where the file is damaged, or not ours.
+            ExportError: If the file is damaged or not ours.
         """
         core = _openvino_core()
-        if not file.data.startswith((b"<?xml", b"<net")):  # other formats it would read, too, and their files
-            raise ExportError(f"{file.name} is no OpenVINO model, or damaged")
+        if not file.data.startswith((b"<?xml", b"<net")):  # it would also read other formats, and their files
+            raise ExportError(f"{file.name} is not an OpenVINO model, or damaged")
         self._name = file.name
         settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "f32"}
         if count := threads or runtime_threads():
@@ -155,7 +153,7 @@ class OpenVinoSession:
             model = core.read_model(*file.parts)
             with suppress(RuntimeError):
                 text = model.get_rt_info(KEY).astype(str)
-        except Exception as error:  # noqa: BLE001  # the runtime's own errors share no base of theirs
+        except Exception as error:  # noqa: BLE001  # the runtime's errors have no common base
             raise ExportError(f"{file.name} cannot be opened by OpenVINO: {first_line(error)}") from None
         self.metadata = Metadata.from_json(text, file.name)
         try:
@@ -167,10 +165,10 @@ class OpenVinoSession:
         self._dtype = np.float32 if given.get_element_type().get_type_name().startswith("f") else np.uint8
 
     def run(self, images: NDArray[Any], names: Sequence[str] = ()) -> dict[str, NDArray[np.float32]]:
-        """Return the outputs of some names, or all, for pictures uint8 [B, H, W, 3]."""
+        """Return the named outputs, or all, for pictures uint8 [B, H, W, 3]."""
         try:
-            found = self._compiled([images.astype(self._dtype, copy=False)])
-            return {name: np.array(found[name]) for name in names or self.output_names}
+            outputs = self._compiled([images.astype(self._dtype, copy=False)])
+            return {name: np.array(outputs[name]) for name in names or self.output_names}
         except Exception as error:  # noqa: BLE001  # as above
             raise ExportError(f"{self._name} cannot be run by OpenVINO: {first_line(error)}") from None
 
@@ -180,18 +178,18 @@ _SESSIONS: dict[str, Callable[[ExportFile, int], Session]] = {
     ".xml": OpenVinoSession,
     ".tflite": LitertSession,
 }
-# Whose runtimes a hand-made file can crash or hang: an input that is missing is enough.
+# A malformed file can crash or hang these runtimes; a missing input is enough.
 _TRIED_FIRST = (".tflite", ".xml")
 
 
 def session_of(file: ExportFile, threads: int = 0) -> Session:
-    """Open an export's bytes in the runtime of its format, as they are.
+    """Open an export's bytes in the runtime of its format, without checking them.
 
     Args:
-        threads: How many the runtime may use; 0 for what it chooses.
+        threads: How many the runtime may use; 0 for its default.
 
     Raises:
-        ExportError: Where the file is of another format, damaged or not ours, or its runtime is not installed.
+        ExportError: If the file has another format, is damaged or not ours, or its runtime is not installed.
     """
     if file.suffix not in _SESSIONS:
         raise ExportError(f"{file.name}: expected {' or '.join(RUNTIMES)}")
@@ -203,12 +201,11 @@ def open_session(path: str | Path, threads: int = 0, *, allow_edited: bool = Fal
 
     Args:
         path: The file: .onnx, OpenVINO's .xml, or .tflite.
-        threads: How many the runtime may use; 0 for what it chooses.
-        allow_edited: Whether a file is opened that is not as it was written.
+        threads: How many the runtime may use; 0 for its default.
+        allow_edited: Whether to open a file that was modified.
 
     Raises:
-        ExportError: Where there is no such file, it is of another format, damaged, edited or not ours, or its runtime
-            is not installed.
+        ExportError: If the file is missing, modified, or as for `session_of`.
     """
     if Path(path).suffix not in _SESSIONS:
         raise ExportError(f"{shown(path)}: expected {' or '.join(RUNTIMES)}")

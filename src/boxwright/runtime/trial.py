@@ -1,7 +1,7 @@
-"""Opening an exported file, and running it once, in a process of its own.
+"""Opening an exported file, and running it once, in a child process.
 
-Runtimes trust the files they are given: LiteRT ends the process at some damaged ones, others loop for ever or ask for
-all memory. Here that ends a child process, and becomes an error in a line.
+Runtimes trust the files they are given: LiteRT aborts on some damaged ones, others loop forever or exhaust memory.
+Here that ends a child process and becomes a one-line error.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from boxwright.base.child_process import child_environment, child_words, limit_memory
+from boxwright.base.child_process import child_environment, limit_memory, module_command
 from boxwright.base.errors import BoxwrightError, ExportError
 from boxwright.base.limits import TRIAL_BYTES, TRIAL_SECONDS
 from boxwright.runtime.export_file import ExportFile
@@ -38,24 +38,23 @@ _LIBRARIES = {
 }
 
 
-def _goes_on() -> bool:
+def _never() -> bool:
     return False
 
 
-def try_in_child(file: ExportFile, opener: str, stopped: Callable[[], bool] = _goes_on) -> None:
+def try_in_child(file: ExportFile, opener: str, stopped: Callable[[], bool] = _never) -> None:
     """Open a file's bytes in a child process, and run it on a picture of noise.
 
     Args:
-        file: Its bytes.
         opener: The module whose `session_of` opens it.
-        stopped: Asked now and then; once it is true, the child is killed.
+        stopped: Polled while waiting; once it returns true, the child is killed.
 
     Raises:
-        ExportError: Where that fails, ends the child, takes more time or memory than the limits allow, or was stopped.
+        ExportError: If that fails, crashes, exceeds the limits on time or memory, or was stopped.
     """
     sizes = [str(len(part)) for part in file.parts]
-    words = child_words("boxwright.runtime.trial", opener, str(file.path), str(TRIAL_BYTES.value), *sizes)
-    # Files, not pipes: a process that a library starts in the child keeps a pipe open after the child has ended.
+    words = module_command("boxwright.runtime.trial", opener, str(file.path), str(TRIAL_BYTES.value), *sizes)
+    # Files, not pipes: a grandchild that a library starts would keep a pipe open after the child has ended.
     with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as given:
         for part in file.parts:
             given.write(part)
@@ -74,18 +73,18 @@ def try_in_child(file: ExportFile, opener: str, stopped: Callable[[], bool] = _g
         said.seek(0)
         answer = _answer_in(said.read())
     if answer is None:
-        raise ExportError(f"{file.name} cannot be opened: {_how_it_ended(child.returncode)}")
+        raise ExportError(f"{file.name} cannot be opened: {_exit_reason(child.returncode)}")
     if answer:
         raise ExportError(answer)
 
 
 def _wait_for(child: subprocess.Popen[bytes], file: ExportFile, stopped: Callable[[], bool]) -> None:
-    """Wait until a child has ended, for as long as it has."""
+    """Wait until a child has ended, within the time limit."""
     until = time.monotonic() + TRIAL_SECONDS.value
     while child.poll() is None:
         time.sleep(_POLL_S)
         if stopped():
-            raise ExportError(f"{file.name} was not opened: the server ends")
+            raise ExportError(f"{file.name} was not opened: the server is shutting down")
         if time.monotonic() > until and child.poll() is None:
             raise ExportError(
                 f"{file.name} was not opened and run within {TRIAL_SECONDS.value} s "
@@ -94,42 +93,42 @@ def _wait_for(child: subprocess.Popen[bytes], file: ExportFile, stopped: Callabl
 
 
 def _answer_in(said: bytes) -> str | None:
-    """Return what a child says of its file: empty where all is well; None where it died before it said anything."""
+    """Return a child's report on its file: empty if all is well; None if it died before reporting."""
     lines = said.decode("utf-8", "replace").splitlines()
     answers = [json.loads(line.removeprefix(_ANSWER)) for line in lines if line.startswith(_ANSWER)]
     return str(answers[-1]) if answers else None
 
 
-def _how_it_ended(status: int) -> str:
+def _exit_reason(status: int) -> str:
     if status < 0:
-        return f"its runtime ends the process that opens it ({Signals(-status).name})"
+        return f"its runtime crashes the process that opens it ({Signals(-status).name})"
     return f"the process that opens it ended with status {status} ({TRIAL_BYTES.variable} raises its memory)"
 
 
 def _tried(file: ExportFile, opener: str) -> str:
-    """Open and run a file; return what is wrong with it, or nothing."""
+    """Open and run a file; return what is wrong with it, or an empty string."""
     try:
         session: Any = import_module(opener).session_of(file, 1)
         session.run(np.random.default_rng(0).integers(0, 256, _PICTURE, np.uint8))
     except BoxwrightError as error:
         said = str(error)
-        return f"{said} ({TRIAL_BYTES.variable} raises what it may take)" if "alloc" in said.lower() else said
+        return f"{said} ({TRIAL_BYTES.variable} raises its memory limit)" if "alloc" in said.lower() else said
     except MemoryError:
-        return f"{file.name} asks for more memory than trying it may take ({TRIAL_BYTES.variable} raises that)"
+        return f"{file.name} needs more memory than allowed for opening it ({TRIAL_BYTES.variable} raises that)"
     return ""
 
 
 def main() -> None:
-    """Try the file whose name and sizes are in the arguments, and whose bytes come in."""
+    """Try the file whose name and sizes are in the arguments and whose bytes are on standard input."""
     opener, path, memory, *sizes = sys.argv[1:]
-    with suppress(ExportError):  # libraries that are loaded under a limit would seem not to be installed
+    with suppress(ExportError):  # a library loaded under the limit would seem not to be installed
         require_library(_LIBRARIES[Path(path).suffix], "")
     limit_memory(int(memory))
     parts = [sys.stdin.buffer.read(int(size)) for size in sizes]
     answer = _tried(ExportFile(Path(path), *parts), opener)
     sys.stdout.write(f"{_ANSWER}{json.dumps(answer)}\n")
     sys.stdout.flush()
-    os._exit(0)  # a runtime's threads may hang at the end of a process
+    os._exit(0)  # a runtime's threads may hang at exit
 
 
 if __name__ == "__main__":

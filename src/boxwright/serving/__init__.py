@@ -1,1 +1,1 @@
-"""A server of exported detectors; without PyTorch."""
+"""An HTTP server for exported detectors, without PyTorch."""

@@ -1,7 +1,4 @@
-"""The server's routes.
-
-TensorFlow Serving's REST protocol, the Open Inference Protocol, and one plain route that takes an image file.
-"""
+"""The server's routes: TensorFlow Serving's REST protocol, the Open Inference Protocol, and `/detect` for images."""
 
 from __future__ import annotations
 
@@ -27,9 +24,9 @@ from boxwright.evaluation.pictures import draw_detections
 from boxwright.runtime.exported import found_objects
 from boxwright.serving import open_inference_protocol as v2
 from boxwright.serving import tensorflow_protocol as tf
-from boxwright.serving.batcher import Full, Row
+from boxwright.serving.batcher import QueueFull, Row
 from boxwright.serving.browsers import Browsers
-from boxwright.serving.decoders import Decoders, Read
+from boxwright.serving.decoders import DecodedRequest, Decoders
 from boxwright.serving.guard import Counters, Guard, error_response
 from boxwright.serving.held import Held, HeldResponse, Share, answer_bytes
 from boxwright.serving.model import Served, ServedModel
@@ -46,15 +43,15 @@ _WATCH_S = 2.0
 def make_app(
     model: ServedModel, settings: ServerSettings, counters: Counters, *, api_key: str = "", watch: bool = False
 ) -> FastAPI:
-    """Return the server of a model.
+    """Return the server application of a model.
 
     Args:
-        counters: What `/metrics` shows.
+        counters: The metrics that `/metrics` shows.
         api_key: What clients send as `Authorization: Bearer …`; empty for no key.
-        watch: Whether to take up the model's file anew when it changes.
+        watch: Whether to reload the model's file when it changes.
     """
     decoders = Decoders(settings, counters.count_replaced)
-    asking = _Asking(model, settings, decoders)
+    runner = _Runner(model, settings, decoders)
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, lifespan=_lifespan(model, decoders, watch=watch))
     app.state.ready, app.state.decoders = True, decoders
     app.add_middleware(Guard, counters=counters, browsers=Browsers(settings.host, settings.allow_host), api_key=api_key)
@@ -65,42 +62,42 @@ def make_app(
 
     @app.exception_handler(404)
     async def unknown(_: Request, __: Exception) -> Response:
-        return error_response(404, "there is no such address; see /")
+        return error_response(404, "no such address; see /")
 
     @app.exception_handler(405)
     async def wrong_method(_: Request, __: Exception) -> Response:
-        return error_response(405, "this address takes another method")
+        return error_response(405, "this address does not support the method")
 
-    _add_plain(app, model, counters, asking)
-    _add_tensorflow(app, model, asking)
-    _add_open_inference(app, model, asking)
+    _add_plain(app, model, counters, runner)
+    _add_tensorflow(app, model, runner)
+    _add_open_inference(app, model, runner)
     return app
 
 
-class _Asking:
-    """Reads requests and lets a model look at their pictures, within the time that a request has."""
+class _Runner:
+    """Reads requests and runs the model on their pictures, within each request's time limit."""
 
     def __init__(self, model: ServedModel, settings: ServerSettings, decoders: Decoders) -> None:
         self.model, self._settings, self._decoders = model, settings, decoders
         self.held = Held(settings.max_held_mib)
 
-    async def read(self, request: Request, kind: str, head: str | None, share: Share) -> Read:
-        """Return what a request asks."""
+    async def read(self, request: Request, kind: str, head: str | None, share: Share) -> DecodedRequest:
+        """Return a request's decoded content."""
         deadline = self._deadline(request)
         body = await read_body(request.stream(), self._settings, deadline, share.add)
         return await self._decoders.read(kind, head, body, deadline, share.add)
 
     async def __call__(self, request: Request, images: list[NDArray[np.uint8]]) -> tuple[list[Row], Served]:
-        """Return what was found in pictures, and by which version of the model."""
+        """Return the detections in pictures, and the version of the model that made them."""
         while True:
             served, left = self.model.current, self._deadline(request) - time.monotonic()
             try:
                 waiting = served.batcher.submit(images, left)
                 break
-            except Full:
-                # Where the model was taken up anew at this very moment, the new one is asked.
+            except QueueFull:
+                # If the model was reloaded at this very moment, the new one is tried.
                 if served is self.model.current:
-                    raise BadRequest(503, "too many pictures wait; try again") from None
+                    raise BadRequest(503, "too many pictures are queued; try again") from None
         try:
             rows = await asyncio.wait_for(asyncio.gather(*map(asyncio.wrap_future, waiting)), timeout=max(left, 0))
         except (TimeoutError, CancelledError, asyncio.CancelledError):
@@ -110,13 +107,13 @@ class _Asking:
         return list(rows), served
 
     def _deadline(self, request: Request) -> float:
-        """Return when a request must be answered: its time is from its first byte, which the connection saw."""
+        """Return when a request must be answered, counted from its first byte, whose time the connection recorded."""
         if not hasattr(request.state, BEGAN):
             setattr(request.state, BEGAN, time.monotonic())
         return float(getattr(request.state, BEGAN)) + self._settings.timeout_s
 
 
-def _add_plain(app: FastAPI, model: ServedModel, counters: Counters, asking: _Asking) -> None:
+def _add_plain(app: FastAPI, model: ServedModel, counters: Counters, runner: _Runner) -> None:
     page = files("boxwright.serving").joinpath("page.html").read_text()
 
     @app.get("/")
@@ -129,13 +126,13 @@ def _add_plain(app: FastAPI, model: ServedModel, counters: Counters, asking: _As
 
     @app.get("/readyz")
     async def ready() -> Response:
-        return Response("ready\n", media_type="text/plain") if app.state.ready else error_response(503, "ending")
+        return Response("ready\n", media_type="text/plain") if app.state.ready else error_response(503, "shutting down")
 
     @app.get("/metrics")
     async def metrics() -> Response:
         served = model.current
         counters.waiting.set(served.batcher.waiting)
-        counters.held.set(asking.held.bytes)
+        counters.held.set(runner.held.bytes)
         counters.version.clear()
         counters.version.labels(model.name, served.sha256[:12]).set(served.version)
         return Response(generate_latest(counters.registry), media_type="text/plain; version=0.0.4")
@@ -144,9 +141,9 @@ def _add_plain(app: FastAPI, model: ServedModel, counters: Counters, asking: _As
     async def detect(request: Request) -> Response:
         least = _number(request, "min_score", 0.5)
         with ExitStack() as held:
-            share = held.enter_context(Share(asking.held))
-            asked = await asking.read(request, "upload", request.headers.get("content-type"), share)
-            (row,), served = await asking(request, asked.images)
+            share = held.enter_context(Share(runner.held))
+            asked = await runner.read(request, "upload", request.headers.get("content-type"), share)
+            (row,), served = await runner(request, asked.images)
             (image,) = asked.images
             size = (image.shape[0], image.shape[1])
             batch = {name: value[None] for name, value in row.items()}
@@ -158,7 +155,7 @@ def _add_plain(app: FastAPI, model: ServedModel, counters: Counters, asking: _As
         return _json({**_objects(found), "model": model.name, "version": served.version})
 
 
-def _add_tensorflow(app: FastAPI, model: ServedModel, asking: _Asking) -> None:
+def _add_tensorflow(app: FastAPI, model: ServedModel, runner: _Runner) -> None:
     def known(name: str, version: str | None = None, label: str | None = None) -> Served:
         served = model.current
         if name != model.name or version not in (None, str(served.version)) or label not in (None, "stable"):
@@ -169,10 +166,10 @@ def _add_tensorflow(app: FastAPI, model: ServedModel, asking: _Asking) -> None:
     async def predict(request: Request, name: str, version: str | None = None, label: str | None = None) -> Response:
         known(name, version, label)
         with ExitStack() as held:
-            share = held.enter_context(Share(asking.held))
-            read = await asking.read(request, "tensorflow", None, share)
-            rows, _ = await asking(request, read.images)
-            asked = tf.Question(read.images, read.fields["by_row"], tuple(read.fields["wanted"]))
+            share = held.enter_context(Share(runner.held))
+            read = await runner.read(request, "tensorflow", None, share)
+            rows, _ = await runner(request, read.images)
+            asked = tf.PredictRequest(read.images, read.fields["by_row"], tuple(read.fields["wanted"]))
             share.add(answer_bytes(rows, asked.wanted))
             content = await run_in_threadpool(tf.answer, asked, rows)
             return HeldResponse(content, held.pop_all(), "application/json")
@@ -193,11 +190,11 @@ def _add_tensorflow(app: FastAPI, model: ServedModel, asking: _Asking) -> None:
         return _json(tf.metadata(name, served.version, served.shapes))
 
 
-def _add_open_inference(app: FastAPI, model: ServedModel, asking: _Asking) -> None:
+def _add_open_inference(app: FastAPI, model: ServedModel, runner: _Runner) -> None:
     def known(name: str, version: str | None = None) -> Served:
         served = model.current
         if name != model.name or version not in (None, "", str(served.version)):
-            raise BadRequest(404, f"there is no model {name[:60]!r} of that version")
+            raise BadRequest(404, f"no model {name[:60]!r} with that version")
         return served
 
     @app.get("/v2")
@@ -210,7 +207,7 @@ def _add_open_inference(app: FastAPI, model: ServedModel, asking: _Asking) -> No
 
     @app.get("/v2/health/ready")
     async def ready() -> Response:
-        return _json({"ready": True}) if app.state.ready else error_response(503, "ending")
+        return _json({"ready": True}) if app.state.ready else error_response(503, "shutting down")
 
     @app.get("/v2/models/{name}")
     @app.get("/v2/models/{name}/versions/{version}")
@@ -229,10 +226,10 @@ def _add_open_inference(app: FastAPI, model: ServedModel, asking: _Asking) -> No
     async def infer(request: Request, name: str, version: str | None = None) -> Response:
         known(name, version)
         with ExitStack() as held:
-            share = held.enter_context(Share(asking.held))
-            read = await asking.read(request, "open_inference", request.headers.get(v2.LENGTH_HEADER), share)
-            rows, served = await asking(request, read.images)
-            asked = v2.Asked(read.images, **read.fields)
+            share = held.enter_context(Share(runner.held))
+            read = await runner.read(request, "open_inference", request.headers.get(v2.LENGTH_HEADER), share)
+            rows, served = await runner(request, read.images)
+            asked = v2.InferRequest(read.images, **read.fields)
             share.add(answer_bytes(rows, asked.outputs))
             content, json_length = await run_in_threadpool(v2.answer, asked, rows, name, served.version)
             headers = {} if json_length is None else {v2.LENGTH_HEADER: str(json_length)}
@@ -264,9 +261,9 @@ async def _watch(model: ServedModel) -> None:
             if newest != stamp:
                 stamp = newest
                 if await run_in_threadpool(model.reload):
-                    _LOG.info("version %d is served now", model.current.version)
+                    _LOG.info("now serving version %d", model.current.version)
         except (OSError, BoxwrightError) as error:
-            _LOG.warning("the old version goes on: %s", error)
+            _LOG.warning("still serving the old version: %s", error)
 
 
 def _drawn(image: NDArray[np.uint8], found: FoundObjects, least: float) -> bytes:
@@ -280,7 +277,7 @@ def _number(request: Request, name: str, default: float) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value <= 1:
-        raise BadRequest(400, f"{name}: expected a number of 0 to 1")
+        raise BadRequest(400, f"{name}: expected a number from 0 to 1")
     return value
 
 

@@ -1,4 +1,4 @@
-"""Running requests together: a bounded queue, and one thread that runs batches of pictures of one size.
+"""Batching requests: a bounded queue, and one thread that runs batches of pictures of one size.
 
 Dimensions: B batch, H W picture.
 """
@@ -16,24 +16,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# What runs together at most, so that eight pictures of 50 megapixels do not take the memory of 400.
+# The most pixels in a batch, so that eight pictures of 50 megapixels do not take the memory of 400.
 _MOST_PIXELS = 50_000_000
 Row = dict[str, NDArray[np.float32]]
 Runner = Callable[[NDArray[np.uint8]], dict[str, NDArray[np.float32]]]
 
 
-class Full(Exception):  # noqa: N818  # a state, not an error of ours
-    """The queue has no room for more."""
+class QueueFull(Exception):  # noqa: N818  # a state, not an error
+    """The queue is full."""
 
 
 @dataclass(eq=False)
 class _Job:
-    """A picture that waits.
+    """A queued picture.
 
     Attributes:
         image: uint8 [H, W, 3].
-        expires: After this moment nobody waits for it any more.
-        answer: Gets the picture's row of each output.
+        expires: The time after which nobody waits for it any more.
+        answer: Receives the picture's row of each output.
     """
 
     image: NDArray[np.uint8]
@@ -42,7 +42,7 @@ class _Job:
 
 
 class Batcher:
-    """Collects pictures and runs those of one size together; who came first is answered first."""
+    """Queues pictures and runs those of one size together, oldest first."""
 
     def __init__(
         self,
@@ -57,8 +57,8 @@ class Batcher:
 
         Args:
             run: From pictures [B, H, W, 3] to named outputs, each with B rows.
-            wait_s: How long the first of a batch waits for others, in seconds.
-            observe: Is told the size of each batch, and the seconds it took.
+            wait_s: How long the first picture of a batch waits for others, in seconds.
+            observe: Called with each batch's size and the seconds it took.
         """
         self._run, self._most, self._wait, self._queue, self._observe = run, most, wait_s, queue, observe
         self._jobs: deque[_Job] = deque()
@@ -68,35 +68,32 @@ class Batcher:
         self._thread.start()
 
     def submit(self, images: Sequence[NDArray[np.uint8]], timeout_s: float) -> list[Future[Row]]:
-        """Let pictures wait for their turn, all of them or none.
+        """Queue pictures, all of them or none, and return a future for each with its row of every output.
 
         Args:
             images: uint8 [H, W, 3] each.
-            timeout_s: After so many seconds nobody waits for them any more.
-
-        Returns:
-            For each its row of every output, once it is there.
+            timeout_s: After this many seconds they are dropped.
 
         Raises:
-            Full: Where the queue has no room for all of them, or the batcher is closed.
+            QueueFull: If the queue has no room for all of them, or the batcher is closed.
         """
         expires = time.monotonic() + timeout_s
         jobs = [_Job(image, expires) for image in images]
         with self._changed:
             self._forget()
             if self._closing or len(self._jobs) + len(jobs) > self._queue:
-                raise Full
+                raise QueueFull
             self._jobs.extend(jobs)
             self._changed.notify()
         return [job.answer for job in jobs]
 
     @property
     def waiting(self) -> int:
-        """How many pictures wait."""
+        """How many pictures are queued."""
         return len(self._jobs)
 
     def close(self) -> None:
-        """Take no more; return once what waits is answered."""
+        """Refuse new pictures, and return once the queued ones are answered."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -108,7 +105,7 @@ class Batcher:
             try:
                 outputs = self._run(np.stack([job.image for job in jobs]))
                 rows = [{name: value[number] for name, value in outputs.items()} for number in range(len(jobs))]
-            except Exception as error:  # noqa: BLE001  # whatever it is, those who wait are told, and the next are run
+            except Exception as error:  # noqa: BLE001  # any error is reported to the waiting requests, and the next batch runs
                 for job in jobs:
                     job.answer.set_exception(error)
             else:
@@ -117,7 +114,7 @@ class Batcher:
                     job.answer.set_result(row)
 
     def _next(self) -> list[_Job]:
-        """Wait for a batch; none once the batcher is closed and nothing waits."""
+        """Wait for a batch; empty once the batcher is closed and nothing is queued."""
         with self._changed:
             while True:
                 self._forget()
@@ -137,17 +134,17 @@ class Batcher:
             return [job for job in chosen if job.answer.set_running_or_notify_cancel()] or self._next()
 
     def _alike(self) -> list[_Job]:
-        """Return the first that waits, and those of its size, in order; of large ones fewer, down to one."""
+        """Return the first queued picture and those of its size, in order; fewer for large ones, at least one."""
         shape = self._jobs[0].image.shape
         return [job for job in self._jobs if job.image.shape == shape][: self._room()]
 
     def _room(self) -> int:
-        """Return how many pictures of the first's size may run together."""
+        """Return how many pictures of the first one's size may run together."""
         pixels = self._jobs[0].image.size // 3
         return max(min(self._most, _MOST_PIXELS // pixels), 1)
 
     def _forget(self) -> None:
-        """Drop those for whom nobody waits any more."""
+        """Drop pictures that nobody waits for any more."""
         now = time.monotonic()
         late = [job for job in self._jobs if job.answer.cancelled() or job.expires < now]
         for job in late:

@@ -1,7 +1,7 @@
-"""Which requests of a browser are answered: those of the server's own page, by a name that is known.
+"""Which browser requests are answered: those from the server's own page, under a known host name.
 
-A page of anywhere can let a browser send a POST here, and a page whose name has come to mean this address (DNS
-rebinding) can read the answer too. Programs that are no browsers choose what they send, and need no such check.
+A page anywhere can make a browser send a POST here, and a page whose name was rebound to this address (DNS rebinding)
+can also read the answer. Programs other than browsers choose what they send, and need no such check.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ _LOOPBACK = ("localhost", "localhost.localdomain", "ip6-localhost")
 
 
 class Browsers:
-    """The names by which browsers may reach a server."""
+    """The host names under which browsers may reach a server."""
 
     def __init__(self, listening: str, allowed: Iterable[str] = ()) -> None:
         """Collect the names.
 
         Args:
-            listening: The address or name where the server listens.
-            allowed: Others, each with a port or for any; several in one are separated by commas.
+            listening: The address or name that the server listens on.
+            allowed: Additional names, each with or without a port; one string may have several, separated by commas.
 
         Raises:
-            ConfigError: For what is no name.
+            ConfigError: For an invalid name.
         """
         self._named = {_plain(name) for names in allowed for name in names.split(",") if name.strip()}
         if odd := next((name for name in self._named if not _HOST.fullmatch(name)), None):
@@ -41,28 +41,28 @@ class Browsers:
         self._names = {*self._named, *_LOOPBACK, listening.lower(), here, here.partition(".")[0], f"{here}.local"}
 
     def refusal(self, headers: Mapping[bytes, bytes]) -> tuple[int, str] | None:
-        """Return the status and the reason for which a request is refused; None where it is not.
+        """Return why a request is refused; None if it is not.
 
         Args:
-            headers: The request's, by names in small letters.
+            headers: The request's, with lowercase names.
 
         Returns:
-            400 for a host that is none, 403 for a browser's request from elsewhere.
+            The status and the reason: 400 for an invalid host, 403 for a browser's request from elsewhere.
         """
         host = _plain(headers.get(b"host", b"").decode("latin-1"))
         if host and not _HOST.fullmatch(host):
-            return 400, "the Host header names no host"
+            return 400, "the Host header is invalid"
         origin = headers.get(b"origin")
         if origin is None and not _is_browser(headers):
             return None
         if not self._is_known(host):
-            return 403, f"browsers reach this server by {host[:200]!r} only where --allow_host names it"
+            return 403, f"browsers can use {host[:200]!r} for this server only if --allow_host names it"
         if origin is not None:
             there = _plain(origin.decode("latin-1").partition("://")[2])
             if there != host and not _is_among(there, self._named):
                 return (
                     403,
-                    f"pages of {there[:200] or 'nowhere'!r} may use this server only where --allow_host names it",
+                    f"pages from {there[:200] or 'nowhere'!r} can use this server only if --allow_host names it",
                 )
         return None
 
@@ -74,11 +74,11 @@ class Browsers:
             ipaddress.ip_address(found[1].strip("[]"))
         except ValueError:
             return _is_among(host, self._names)
-        return True  # a page has a name of its own; what reaches an address by its number was not misled
+        return True  # DNS rebinding needs a name: a request to a numeric address cannot have been misdirected
 
 
 def _plain(host: str) -> str:
-    """Return a host as browsers name it: in small letters, without the last dot and a port that goes without saying."""
+    """Return a host as browsers write it: lowercase, without a trailing dot or a default port."""
     name, colon, port = host.strip().lower().rpartition(":")
     if not colon or not port.isdigit():
         return host.strip().lower().removesuffix(".")
@@ -91,5 +91,5 @@ def _is_among(host: str, names: set[str]) -> bool:
 
 
 def _is_browser(headers: Mapping[bytes, bytes]) -> bool:
-    # Sec-Fetch-… is not sent to plain HTTP by a name, which is the case that matters; the agent's name is.
+    # Browsers omit Sec-Fetch-… for plain HTTP to a host name, the case that matters here; they do send User-Agent.
     return any(name in headers for name in _FETCHED) or headers.get(b"user-agent", b"").startswith(b"Mozilla/")

@@ -1,4 +1,4 @@
-"""Connections that may not be silent for ever: a request's head, its body and the reading of its answer have a time."""
+"""Connections with time limits: on a request's head, on its body, and on the client reading the answer."""
 
 from __future__ import annotations
 
@@ -25,49 +25,50 @@ def _refusal(status: str, reason: str) -> bytes:
     return f"HTTP/1.1 {status}\r\n{head}\r\n\r\n{body}".encode()
 
 
-_LATE_HEAD = _refusal("408 Request Timeout", "the head of the request is too late")
-_TINY_CHUNKS = _refusal("400 Bad Request", "the request comes in too many chunks of too few bytes")
-# What is read at once of a body in chunks, and how many lines of how few bytes are too many: each chunk has two.
+_LATE_HEAD = _refusal("408 Request Timeout", "the request head was not received in time")
+_TINY_CHUNKS = _refusal("400 Bad Request", "the request has too many small chunks")
+# Bytes of a chunked body parsed at once; a body of more than _MANY_LINES lines (two per chunk) that average fewer than
+# _TINY bytes is refused.
 _PIECE, _MANY_LINES, _TINY = 16 * 1024, 20_000, 16
 
-# Connections on which nothing is asked, the one that is so for longest first.
+# Connections without a request, the longest idle one first.
 Idle = dict["Connection", None]
 
 
 class Connection(H11Protocol):
-    """uvicorn's, with a clock: it is closed where nothing is asked, half is sent, or the answer is not read."""
+    """uvicorn's protocol with a timer: idle, half-sent and unread connections are closed."""
 
     def __init__(
         self, settings: ServerSettings, idle: Idle, config: Config, server_state: ServerState, **more: Any
     ) -> None:
-        """Make a connection's protocol.
+        """Create a connection's protocol.
 
         Args:
-            idle: Where it stands while nothing is asked on it.
-            **more: What else it hands its protocols.
+            idle: The connections without a request, where this one registers itself.
+            **more: uvicorn's other arguments.
         """
         super().__init__(config=config, server_state=server_state, **more)
         self._settings, self._idle, self.app_state = settings, idle, dict(self.app_state)
         self._clock: asyncio.TimerHandle | None = None
         self._unsent, self._lines, self._bytes = 0, 0, 0
         self._pieces = deque[bytes]()
-        # Whether a request is being answered; whether bytes of its head are here; whether the rest of one that was
-        # answered before it was whole is read and dropped.
+        # Whether a request is being answered; whether part of its head has arrived; whether the rest of a request that
+        # was answered early is being discarded.
         self._asks, self._begun, self._drains = False, False, False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take a connection; its first request is awaited."""
+        """Start waiting for the first request."""
         super().connection_made(transport)
         self._await_request()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget it."""
+        """Clean up."""
         self._stop_clock()
         self._idle.pop(self, None)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes; with a request's first its time begins."""
+        """Process bytes; a request's timer starts with its first."""
         if self._pieces:
             self._pieces.append(data)
             self.transport.pause_reading()
@@ -78,7 +79,7 @@ class Connection(H11Protocol):
         if self._has_length():
             self._feed(data[_PIECE:])
             return
-        # What comes in chunks may be thousands of them, each read by itself: others are answered in between.
+        # The data may have thousands of chunks, parsed one by one: others are served in between.
         self._pieces.append(data[_PIECE:])
         self.transport.pause_reading()
         self.loop.call_soon(self._feed_piece)
@@ -108,23 +109,23 @@ class Connection(H11Protocol):
                 self.transport.close()
 
     def _has_length(self) -> bool:
-        """Tell whether a body is being read whose length is known."""
+        """Return whether a body of known length is being read."""
         chunked = any(name == b"transfer-encoding" for name, _ in self.headers or ())
         return self.conn.their_state is h11.SEND_BODY and not chunked
 
     def handle_events(self) -> None:
-        """Read what has come; once a request's head is whole, the application watches the time."""
+        """Process received data; once a request's head is complete, the application enforces its time limit."""
         super().handle_events()
         if self.cycle is not None and not self.cycle.response_complete:
             self._asks = True
             self._idle.pop(self, None)
-            # The application answers in its time; beyond, it is a client that does not read.
+            # The application answers within its time limit; after that, the client is not reading.
             self._set_clock(self._settings.timeout_s + self._settings.idle_s, self._close_unread)
         elif self._drains and self.conn.their_state is h11.IDLE:
             self._await_request()
 
     def on_response_complete(self) -> None:
-        """Await the next request, of which bytes may be here already."""
+        """Wait for the next request, part of which may already have arrived."""
         self._await_request()
         self._drains = self.conn.their_state is h11.SEND_BODY
         if self.conn.trailing_data[0]:
@@ -132,20 +133,20 @@ class Connection(H11Protocol):
         super().on_response_complete()
 
     def shutdown(self) -> None:
-        """End once what is asked is answered."""
+        """Close once the current request is answered."""
         try:
             super().shutdown()
-        except h11.LocalProtocolError:  # it is broken already
+        except h11.LocalProtocolError:  # the connection is already broken
             self.transport.close()
 
     def close_idle(self) -> None:
-        """Make room for another: end at once, as nothing is asked."""
+        """Close at once, to make room; no request is in progress."""
         self._idle.pop(self, None)
         self.connections.discard(self)
         self.transport.abort()
 
     def _should_upgrade(self) -> bool:
-        """Speak HTTP alone; uvicorn would write two lines to the log for whoever asks for something else."""
+        """Return False: only HTTP is supported, and uvicorn would log two lines for every such request."""
         return False
 
     def _await_request(self) -> None:
@@ -155,7 +156,7 @@ class Connection(H11Protocol):
         self._set_clock(self._settings.idle_s, self._close_silent)
 
     def _begin(self) -> None:
-        """Start the time of a request."""
+        """Start a request's timer."""
         self._begun, self._lines, self._bytes = True, 0, 0
         self.app_state[BEGAN] = time.monotonic()
         self._set_clock(min(self._settings.timeout_s, self._settings.idle_s), self._close_silent)
@@ -176,7 +177,7 @@ class Connection(H11Protocol):
         self._close_unread()
 
     def _close_unread(self) -> None:
-        """Close once what was written is taken; at once, where the client takes none of it."""
+        """Close once the written data has been read; at once if the client reads none of it."""
         unsent = self.transport.get_write_buffer_size()
         if unsent and (self._unsent == 0 or unsent < self._unsent):
             self._unsent = unsent
@@ -188,20 +189,16 @@ class Connection(H11Protocol):
             self.transport.close()
 
 
-class OnceAMinute(logging.Filter):
-    """Lets each message through once a minute: what strangers do must not fill the disk."""
+class RateLimitFilter(logging.Filter):
+    """Passes each message once per minute, so that clients cannot fill the disk with log lines."""
 
     def __init__(self, seconds: float = 60.0) -> None:
-        """Start with nothing said.
-
-        Args:
-            seconds: For how long a message is not said again.
-        """
+        """Remember each passed message for `seconds`."""
         super().__init__()
         self._seconds, self._said = seconds, dict[str, float]()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether a message may be logged: the same one, whatever its values, was not within the last minute."""
+        """Return whether a message, compared without its arguments, was not logged within the last minute."""
         now, message = time.monotonic(), str(record.msg)[:200]
         if now - self._said.get(message, -self._seconds) < self._seconds:
             return False

@@ -1,10 +1,10 @@
-"""The process that reads what strangers send: JSON, forms and pictures. `boxwright.serving.decoders` starts it.
+"""The process that parses untrusted input: JSON, forms and pictures. `boxwright.serving.decoders` starts it.
 
     python -m boxwright.serving.decoder_child SOCKET FILE SETTINGS
 
-SOCKET and FILE are descriptors that it inherits, SETTINGS is JSON. A request is a line of JSON on the socket, with its
-body in the file; the answer is a line of JSON, with the pictures one after another in the file. It ends when the
-socket is closed, so also with the server.
+SOCKET and FILE are inherited descriptors, SETTINGS is JSON. A request is a line of JSON on the socket, with its body in
+the file; the answer is a line of JSON, with the pictures concatenated in the file. The process ends when the socket is
+closed, so also when the server dies.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from boxwright.serving.settings import ServerSettings
 
 LENGTH = struct.Struct("<I")
 READY = {"ready": True}
-# Beyond what one request leaves behind, a new process takes the place of this one.
+# A process larger than this after a request is replaced.
 _GROWN_BYTES = 256 * 2**20
-# What a request must have had before it is worth looking.
+# Only after requests larger than this is the process's size checked.
 _LARGE_BYTES = 48 * 2**20
-# After the time of a request, the server ends this process; where the server itself is gone, the kernel does.
+# The server kills this process after a request's time limit; if the server is gone, SIGALRM does.
 _ALARM_S = 30.0
 
 
@@ -49,14 +49,14 @@ def _read_upload(body: bytes, head: str | None, settings: ServerSettings) -> tup
 
 
 def _read_tensorflow(body: bytes, _: str | None, settings: ServerSettings) -> tuple[list[NDArray[np.uint8]], Any]:
-    asked = tf.question(parsed_json(body), settings)
+    asked = tf.parse_request(parsed_json(body), settings)
     return asked.images, {"by_row": asked.by_row, "wanted": asked.wanted}
 
 
 def _read_open_inference(
     body: bytes, head: str | None, settings: ServerSettings
 ) -> tuple[list[NDArray[np.uint8]], Any]:
-    asked = v2.question(body, head, settings)
+    asked = v2.parse_request(body, head, settings)
     return asked.images, {"outputs": asked.outputs, "binary": asked.binary, "id": asked.id}
 
 
@@ -71,10 +71,10 @@ def answered(question: dict[str, Any], file: int, settings: ServerSettings) -> b
     """Return the answer to a request, whose body is read from a file and whose pictures are written to it.
 
     Args:
-        question: `kind`, which protocol; `head`, a header of its; `size`, the body's.
+        question: `kind`, which protocol; `head`, one of its headers; `size` of the body.
 
     Returns:
-        JSON: the `sizes` of the pictures and the `fields` of the question, or a `status` and a `reason`.
+        JSON: the pictures' `sizes` and the request's `fields`, or a `status` and a `reason`.
     """
     try:
         body = os.pread(file, question["size"], 0)
@@ -90,13 +90,13 @@ def answered(question: dict[str, Any], file: int, settings: ServerSettings) -> b
     except MemoryError:
         reason = f"reading the request takes more than {settings.decoder_mib:g} MiB of memory"
         refusal = {"status": 413, "reason": reason}
-    except Exception as error:  # noqa: BLE001  # the server writes it to its log, and answers 500
+    except Exception as error:  # noqa: BLE001  # the server logs it and answers 500
         refusal = {"status": 500, "reason": f"{type(error).__name__}: {str(error)[:1000]}"}
     return json.dumps(refusal).encode()
 
 
 def _written(file: int, picture: NDArray[np.uint8], place: int) -> int:
-    """Write a picture, and return how many bytes it has; the kernel writes at most 2 GiB at once."""
+    """Write a picture and return its size in bytes; the kernel writes at most 2 GiB per call."""
     data, done = np.ascontiguousarray(picture).data.cast("B"), 0
     while done < len(data):
         done += os.pwrite(file, data[done:], place + done)
@@ -104,7 +104,7 @@ def _written(file: int, picture: NDArray[np.uint8], place: int) -> int:
 
 
 def _resident_bytes() -> int:
-    """Return the memory that this process holds; 0 where the system does not say."""
+    """Return this process's resident memory; 0 if the system does not report it."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
@@ -112,7 +112,7 @@ def _resident_bytes() -> int:
 
 
 def _has_grown() -> bool:
-    """Give back what was freed, and tell whether much is held all the same."""
+    """Return freed memory to the system, and return whether the process is still large."""
     if sys.platform.startswith("linux"):
         with suppress(AttributeError):
             ctypes.CDLL(None).malloc_trim(0)
@@ -130,19 +130,15 @@ def _received(connection: socket.socket, count: int) -> bytes:
 
 
 def main(arguments: list[str]) -> None:
-    """Answer requests until the server ends.
-
-    Args:
-        arguments: The descriptors of the socket and of the file, and the settings.
-    """
-    # Ctrl-C and a service's end reach every process of a group; requests that were taken are still read.
+    """Answer requests until the server ends."""
+    # Ctrl-C and service managers signal the whole process group; accepted requests are still decoded.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     connection, file = socket.socket(fileno=int(arguments[0])), int(arguments[1])
     settings = ServerSettings(**json.loads(arguments[2]))
     limit_memory(int(settings.decoder_mib * 2**20))
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # decoders' own remarks on what strangers send
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # image libraries' warnings about untrusted input
     _send(connection, orjson.dumps(READY))
     with suppress(EOFError, ConnectionError):
         while True:
@@ -159,12 +155,12 @@ def main(arguments: list[str]) -> None:
 
 
 def _send(connection: socket.socket, answer: bytes, *, last: bool = False) -> None:
-    """Send an answer, behind its length and whether it is the last of this process."""
+    """Send an answer, preceded by its length and whether it is this process's last."""
     connection.sendall(LENGTH.pack(len(answer)) + (b"\1" if last else b"\0") + answer)
 
 
 def settings_json(settings: ServerSettings) -> str:
-    """Return settings as the argument that `main` takes."""
+    """Return settings as `main`'s argument."""
     return json.dumps(dataclasses.asdict(settings))
 
 

@@ -1,7 +1,7 @@
-"""Reading what strangers send in processes of its own, which can be ended: each request within its time and memory.
+"""Parsing untrusted requests in child processes, which can be killed: each request within its time and memory limits.
 
-A process that overruns a request's time is killed, one that a picture crashed is gone, one that has grown ends itself;
-another takes its place. Pictures come back through a file in memory.
+A process that exceeds a request's time is killed, one may crash on a picture, and one that has grown exits by itself;
+each is replaced. Pictures come back through a file in memory.
 
 Dimensions: H W picture.
 """
@@ -26,7 +26,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from boxwright.base.child_process import child_environment, child_words
+from boxwright.base.child_process import child_environment, module_command
 from boxwright.base.threads import usable_cpus
 from boxwright.serving.decoder_child import LENGTH, settings_json
 from boxwright.serving.requests import BadRequest
@@ -34,24 +34,24 @@ from boxwright.serving.settings import ServerSettings
 
 _LOG = logging.getLogger("boxwright.serving")
 _FEWEST, _MOST = 2, 4
-# A process gets so long for a request that came to it late: starting another costs more than waiting.
+# A request close to its deadline still gets _LEAST_WORK_S: replacing the process costs more than waiting.
 _LEAST_WORK_S, _MOST_WORK_S = 2.0, 86400.0
 _START_S = 60.0
-# After one that could not start, so that a machine without memory is not kept busy by trying.
+# After a failed start, so that retries do not keep a machine without memory busy.
 _PAUSE_S = 1.0
-# What is copied by the loop itself; more than this, by a thread.
+# Copied in the event loop; larger data in a thread.
 _QUICK_BYTES = 8 * 2**20
-# Of a process's file, for the next picture of a camera; more is given back at once.
+# Of a process's file, kept for the next picture; a larger file is truncated at once.
 _KEPT_BYTES = 48 * 2**20
 
 
 @dataclass(frozen=True)
-class Read:
-    """What a request asks.
+class DecodedRequest:
+    """A decoded request.
 
     Attributes:
         images: uint8 [H, W, 3] each.
-        fields: What else its protocol's question has.
+        fields: The protocol's other fields.
     """
 
     images: list[NDArray[np.uint8]]
@@ -60,7 +60,7 @@ class Read:
 
 @dataclass(frozen=True)
 class _Question:
-    """A request, as a process is asked."""
+    """A request, as it is sent to a process."""
 
     kind: str
     head: str | None
@@ -68,13 +68,13 @@ class _Question:
     hold: Callable[[int], None]
 
     def message(self, seconds: float) -> bytes:
-        """Return what is sent; the body is in the file."""
+        """Return the bytes to send; the body is in the file."""
         return orjson.dumps({"kind": self.kind, "head": self.head, "size": len(self.body), "seconds": seconds})
 
 
 @dataclass(eq=False)
 class _Child:
-    """A process, the socket to it and the file that both have."""
+    """A process, the socket to it and the shared file."""
 
     process: subprocess.Popen[bytes]
     connection: socket.socket
@@ -82,7 +82,7 @@ class _Child:
     last: bool = False
 
     def end(self) -> None:
-        """Kill the process and close what leads to it."""
+        """Kill the process and close its descriptors."""
         self.connection.close()
         os.close(self.file)
         self.process.kill()
@@ -94,10 +94,10 @@ def decoder_count(settings: ServerSettings) -> int:
 
 
 class Decoders:
-    """The processes; requests wait for a free one in turn."""
+    """The decoding processes; requests wait for a free one in turn."""
 
     def __init__(self, settings: ServerSettings, replaced: Callable[[str], Any] = lambda why: None) -> None:
-        """Start none yet.
+        """Initialize, without starting a process.
 
         Args:
             replaced: Called with the reason when a process is replaced: late, died, grown.
@@ -111,13 +111,13 @@ class Decoders:
         self._starting, self._closed = 0, False
 
     def start(self) -> None:
-        """Start the processes that there are to be."""
+        """Start the missing processes."""
         while not self._closed and len(self._children) + self._starting < self._count:
             self._starting += 1
             self._later(self._start_one())
 
     async def close(self) -> None:
-        """End the processes."""
+        """Kill the processes."""
         self._closed = True
         for task in list(self._tasks):
             task.cancel()
@@ -132,28 +132,28 @@ class Decoders:
 
     @property
     def processes(self) -> list[int]:
-        """The ids of the processes."""
+        """The processes' ids."""
         return [child.process.pid for child in self._children]
 
     async def read(
         self, kind: str, head: str | None, body: bytes, deadline: float, hold: Callable[[int], None]
-    ) -> Read:
-        """Return what a request asks.
+    ) -> DecodedRequest:
+        """Return a decoded request.
 
         Args:
-            kind: Which protocol, as `boxwright.serving.decoder_child` names them.
-            head: The header that it needs, if there is one.
-            deadline: When it must be read, on the clock of `time.monotonic`.
-            hold: Called with the bytes of the pictures before they are copied; may raise to refuse them.
+            kind: Which protocol, as named in `boxwright.serving.decoder_child`.
+            head: The protocol's header, if it has one.
+            deadline: When it must be decoded, on the clock of `time.monotonic`.
+            hold: Called with the pictures' bytes before they are copied; may raise to refuse them.
 
         Raises:
-            BadRequest: Where it is malformed, too large, or takes too long.
+            BadRequest: If the request is malformed, too large, or takes too long.
         """
         question = _Question(kind, head, body, hold)
         for again in (True, False):
             child = await self._take(deadline)
             working = asyncio.ensure_future(self._work(child, question, deadline))
-            # Where the time is over, or nobody waits any more, the work ends by itself and gives the process back.
+            # If the time is up or the client is gone, the task still finishes and releases the process.
             self._keep(working)
             done, _ = await asyncio.wait({working}, timeout=max(deadline - time.monotonic(), 0))
             if not done:
@@ -161,17 +161,17 @@ class Decoders:
             with suppress(ConnectionError):
                 return working.result()
             status = await asyncio.to_thread(child.process.wait)
-            # Killed from outside, by a person or because the machine is out of memory, not by what it read.
+            # SIGKILL comes from outside (a user, the out-of-memory killer), not from the request: try once more.
             if not (again and status == -signal.SIGKILL):
                 break
-        raise BadRequest(400, "the request cannot be read: the process that read it ended")
+        raise BadRequest(400, "the request cannot be read: the process that decoded it crashed")
 
     async def _take(self, deadline: float) -> _Child:
         self.start()
         if self._free:
-            return self._free.pop()  # the last that worked: its memory is in the caches
+            return self._free.pop()  # the most recently used: its memory is still in the CPU caches
         if len(self._waiting) >= max(self._settings.queue, self._count):
-            raise BadRequest(503, "too many requests wait; try again")
+            raise BadRequest(503, "too many requests are queued; try again")
         turn: asyncio.Future[_Child] = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
         try:
@@ -180,7 +180,7 @@ class Decoders:
         except (TimeoutError, asyncio.CancelledError) as error:
             if turn in self._waiting:
                 self._waiting.remove(turn)
-            elif not turn.cancelled():  # it came at this very moment
+            elif not turn.cancelled():  # assigned at this very moment
                 self._give(turn.result())
             if isinstance(error, TimeoutError):
                 raise self._late() from None
@@ -190,7 +190,7 @@ class Decoders:
         return BadRequest(504, f"not read within {self._settings.timeout_s:g} s")
 
     def _give(self, child: _Child) -> None:
-        """Let the next that waits have a process."""
+        """Give a process to the next waiting request."""
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():
@@ -198,7 +198,7 @@ class Decoders:
                 return
         self._free.append(child)
 
-    async def _work(self, child: _Child, question: _Question, deadline: float) -> Read:
+    async def _work(self, child: _Child, question: _Question, deadline: float) -> DecodedRequest:
         why = "died"
         try:
             left = min(max(deadline - time.monotonic(), _LEAST_WORK_S), _MOST_WORK_S)
@@ -206,7 +206,7 @@ class Decoders:
             counts = [height * width * 3 for height, width in answer.get("sizes", [])]
             why = "grown" if child.last else ""
             question.hold(sum(counts))
-            why = why or "died"  # what it promised may not be there
+            why = why or "died"  # the file may be truncated
             pixels = np.empty(sum(counts), np.uint8)
             await _copied(_fill, child.file, pixels.data)
             why = "grown" if child.last else ""
@@ -222,7 +222,7 @@ class Decoders:
         if "status" in answer:
             raise _refused(answer)
         ends = np.cumsum(counts)
-        return Read(
+        return DecodedRequest(
             [
                 pixels[end - count : end].reshape(height, width, 3)
                 for (height, width), count, end in zip(answer["sizes"], counts, ends, strict=True)
@@ -233,8 +233,8 @@ class Decoders:
     async def _answer(self, child: _Child, question: _Question, seconds: float) -> dict[str, Any]:
         await _copied(_write, child.file, question.body)
         async with asyncio.timeout(seconds):
-            found: dict[str, Any] = orjson.loads(await _exchanged(child, question.message(seconds)))
-        return found
+            answer: dict[str, Any] = orjson.loads(await _exchanged(child, question.message(seconds)))
+        return answer
 
     def _replace(self, child: _Child, why: str) -> None:
         if child in self._children:
@@ -254,7 +254,7 @@ class Decoders:
     def _forget(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # marks it as retrieved: whoever waited has it already
+            task.exception()  # marks it as retrieved: the waiting request has it already
 
     async def _start_one(self) -> None:
         child = None
@@ -268,7 +268,7 @@ class Decoders:
                 await asyncio.shield(asyncio.to_thread(child.process.wait))
             if not isinstance(error, Exception):
                 raise
-            _LOG.warning("a process that decodes could not be started: %s", f"{type(error).__name__}: {error}")
+            _LOG.warning("a decoding process could not be started: %s", f"{type(error).__name__}: {error}")
             await asyncio.sleep(_PAUSE_S)
         else:
             self._children.add(child)
@@ -279,10 +279,10 @@ class Decoders:
             self.start()
 
 
-def _refused(found: dict[str, Any]) -> Exception:
-    if found["status"] == 500:
-        return RuntimeError(found["reason"])
-    return BadRequest(found["status"], found["reason"])
+def _refused(answer: dict[str, Any]) -> Exception:
+    if answer["status"] == 500:
+        return RuntimeError(answer["reason"])
+    return BadRequest(answer["status"], answer["reason"])
 
 
 def _started(settings: ServerSettings) -> _Child:
@@ -291,7 +291,7 @@ def _started(settings: ServerSettings) -> _Child:
     try:
         own = [str(theirs.fileno()), str(file), settings_json(settings)]
         process = subprocess.Popen(
-            child_words("boxwright.serving.decoder_child", *own),
+            module_command("boxwright.serving.decoder_child", *own),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             pass_fds=(theirs.fileno(), file),
@@ -320,7 +320,7 @@ async def _exchanged(child: _Child, message: bytes) -> bytes:
 
 
 async def _received(child: _Child) -> bytes:
-    """Return a process's next message; raise ConnectionError where it has ended."""
+    """Return a process's next message; raise ConnectionError if it has ended."""
     loop, parts, whole = asyncio.get_running_loop(), bytearray(), LENGTH.size + 1
     while len(parts) < whole:
         part = await loop.sock_recv(child.connection, 65536)
@@ -334,7 +334,7 @@ async def _received(child: _Child) -> bytes:
 
 
 async def _copied(copy: Callable[[int, Any], None], file: int, data: Any) -> None:
-    """Copy into or out of a process's file; the loop does by itself what is done in a moment."""
+    """Copy into or out of a process's file; small data without a thread."""
     if len(data) <= _QUICK_BYTES:
         copy(file, data)
         return
@@ -345,12 +345,12 @@ async def _copied(copy: Callable[[int, Any], None], file: int, data: Any) -> Non
         finally:
             os.close(duplicate)
 
-    # A descriptor of its own, and never cancelled: the file may be closed before the thread is done.
+    # With a duplicate descriptor, never cancelled: the file may be closed before the thread is done.
     await asyncio.shield(asyncio.to_thread(in_a_thread, os.dup(file)))
 
 
 def _make_small(file: int) -> None:
-    """Give back the memory of a large request."""
+    """Free the memory of a large request."""
     if os.fstat(file).st_size > _KEPT_BYTES:
         os.ftruncate(file, 0)
 
@@ -366,5 +366,5 @@ def _fill(file: int, data: memoryview) -> None:
     while done < len(data):
         count = os.preadv(file, [data[done:]], done)
         if not count:
-            raise ConnectionResetError  # what it promised is not there
+            raise ConnectionResetError  # fewer bytes than announced
         done += count

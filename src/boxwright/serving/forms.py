@@ -1,4 +1,4 @@
-"""Forms (multipart/form-data, RFC 7578), split in one pass: parts do not nest, and they and their headers are few."""
+"""Forms (multipart/form-data, RFC 7578), split in one pass: no nested parts, and few parts and headers."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from boxwright.serving.requests import BadRequest
 _BOUNDARY = re.compile(r';\s*boundary=(?:"([^"\r\n]{1,70})"|([^\s";,]{1,70}))\s*(?:;|$)', re.IGNORECASE)
 _FILENAME = re.compile(rb";\s*filename\*?=", re.IGNORECASE)
 _MOST_PARTS, _MOST_HEADER_BYTES = 100, 8192
-_AS_IT_IS = (b"", b"binary", b"8bit", b"7bit")
+_UNENCODED = (b"", b"binary", b"8bit", b"7bit")
 _END = b"--"
 
 
 def file_of_form(body: bytes, content_type: str) -> bytes:
-    """Return the one file of a form.
+    """Return the only file in a form.
 
     Args:
-        content_type: The request's, which names the boundary.
+        content_type: The request's, which has the boundary.
 
     Raises:
-        BadRequest: Where it is no form, or has no file, or more than one.
+        BadRequest: If it is not a form, or does not have exactly one file.
     """
-    found = _BOUNDARY.search(content_type)
-    if found is None:
-        raise BadRequest(400, "the form cannot be read: its Content-Type names no boundary")
-    files = _files(body, (found[1] or found[2]).encode("latin-1", "replace"))
+    boundary = _BOUNDARY.search(content_type)
+    if boundary is None:
+        raise BadRequest(400, "the form cannot be read: its Content-Type has no boundary")
+    files = _files(body, (boundary[1] or boundary[2]).encode("latin-1", "replace"))
     if len(files) != 1:
         raise BadRequest(400, f"expected a form with one file, found {len(files)}")
     return files[0]
@@ -42,11 +42,11 @@ def _files(body: bytes, boundary: bytes) -> list[bytes]:
         if body.startswith(_END, place):
             return files
         if not body.startswith(b"\r\n", place):
-            raise BadRequest(400, "the form cannot be read: a boundary is not followed by a line's end")
+            raise BadRequest(400, "the form cannot be read: a boundary is not followed by a line break")
         end = body.find(between, place + 2)
         if end < 0:
-            raise BadRequest(400, "the form cannot be read: it is cut off")
-        # A part without headers begins with the empty line itself.
+            raise BadRequest(400, "the form cannot be read: it is truncated")
+        # A part without headers begins with an empty line.
         blank = body.find(b"\r\n\r\n", place, min(end, place + _MOST_HEADER_BYTES))
         if blank < 0:
             raise BadRequest(400, f"the form cannot be read: a part has no headers, or over {_MOST_HEADER_BYTES} bytes")
@@ -59,6 +59,6 @@ def _files(body: bytes, boundary: bytes) -> list[bytes]:
 def _is_file(head: bytes) -> bool:
     lines = [line.partition(b":") for line in head.split(b"\r\n")]
     fields = {name.strip().lower(): value.strip() for name, _, value in lines}
-    if fields.get(b"content-transfer-encoding", b"").lower() not in _AS_IT_IS:
-        raise BadRequest(400, "the form's file is to be sent as it is, without a Content-Transfer-Encoding")
+    if fields.get(b"content-transfer-encoding", b"").lower() not in _UNENCODED:
+        raise BadRequest(400, "the form's file must be sent unencoded, without a Content-Transfer-Encoding")
     return _FILENAME.search(fields.get(b"content-disposition", b"")) is not None

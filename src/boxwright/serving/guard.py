@@ -1,4 +1,4 @@
-"""What is done around every request: who may ask, what is counted, and an answer whatever happens."""
+"""Middleware around every request: access checks, metrics, and an answer to any failure."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ _GONE = 499
 
 
 class Counters:
-    """What `/metrics` shows."""
+    """The metrics that `/metrics` shows."""
 
     def __init__(self) -> None:
-        """Make them, in a registry of their own."""
+        """Create them, in a separate registry."""
         self.registry = CollectorRegistry()
         self.begun = Counter("boxwright_requests_begun", "Requests read.", registry=self.registry)
         self.requests = Counter("boxwright_requests", "Requests answered.", ("route", "status"), registry=self.registry)
         self.seconds = Histogram(
             "boxwright_request_seconds", "Seconds of a request.", ("route",), registry=self.registry
         )
-        self.images = Counter("boxwright_images", "Pictures detected in.", registry=self.registry)
+        self.images = Counter("boxwright_images", "Pictures processed.", registry=self.registry)
         self.batch = Histogram(
             "boxwright_batch_size", "Pictures run together.", buckets=(1, 2, 4, 8, 16, 32, 64), registry=self.registry
         )
         self.run = Histogram("boxwright_batch_seconds", "Seconds of a batch in the runtime.", registry=self.registry)
-        self.waiting = Gauge("boxwright_queue", "Pictures that wait.", registry=self.registry)
+        self.waiting = Gauge("boxwright_queue", "Queued pictures.", registry=self.registry)
         self.held = Gauge("boxwright_held_bytes", "Bytes of bodies and pictures in memory.", registry=self.registry)
         self.replaced = Counter(
-            "boxwright_decoders_replaced", "Processes that decode, ended before the server.", ("why",),
+            "boxwright_decoders_replaced", "Decoding processes that were replaced.", ("why",),
             registry=self.registry,
         )  # fmt: skip
         self.version = Gauge(
@@ -53,11 +53,11 @@ class Counters:
         self.images.inc(size)
 
     def count_replaced(self, why: str) -> None:
-        """Count a process that was replaced."""
+        """Count a replaced decoding process."""
         self.replaced.labels(why).inc()
 
     def summary(self) -> str:
-        """Return what became of all requests, in a line."""
+        """Return a line that counts received and answered requests."""
         return f"{_total(self.requests):.0f} of {_total(self.begun):.0f} requests were answered"
 
 
@@ -67,13 +67,13 @@ def _total(counter: Counter) -> float:
 
 
 class Guard:
-    """The application, behind what is done around every request."""
+    """The application behind access checks, metrics and error handling."""
 
     def __init__(self, app: ASGIApp, counters: Counters, browsers: Browsers, api_key: str) -> None:
         """Wrap an application.
 
         Args:
-            browsers: Which requests of browsers are answered.
+            browsers: Which browser requests are answered.
             api_key: What clients send as `Authorization: Bearer …`; empty for no key.
         """
         self._app, self._counters, self._browsers, self._key = app, counters, browsers, api_key.encode()
@@ -102,12 +102,12 @@ class Guard:
                 await refused(scope, receive, counted)
         except ClientDisconnect:
             status = _GONE
-        except Exception as error:  # whatever it is, no traceback leaves the server
+        except Exception as error:  # no traceback leaves the server
             _LOG.error("a request failed: %s", _line(error))
-            _LOG.debug("where it failed:", exc_info=error)
+            _LOG.debug("traceback:", exc_info=error)
             if status:
                 raise
-            await error_response(500, "the server failed at this request; its log says why")(scope, receive, counted)
+            await error_response(500, "internal error; the server's log has the reason")(scope, receive, counted)
         finally:
             self._counters.requests.labels(route, str(status or _GONE)).inc()
             self._counters.seconds.labels(route).observe(time.monotonic() - began)
@@ -115,25 +115,25 @@ class Guard:
     def _refused(self, scope: Scope) -> Response | None:
         headers: Mapping[bytes, bytes] = dict(scope["headers"])
         if b"transfer-encoding" in headers and b"content-length" in headers:
-            # What comes first is the end for one reader and not for another: the rest would be another request.
-            reason = "a request has a Content-Length or a Transfer-Encoding, not both"
+            # Request smuggling: proxies and servers disagree on which header delimits the body.
+            reason = "a request may not have both a Content-Length and a Transfer-Encoding"
             return error_response(400, reason, close=True)
         if (refusal := self._browsers.refusal(headers)) is not None:
             return error_response(*refusal)
         if self._key and scope["path"] not in _OPEN_TO_ALL:
             given = headers.get(b"authorization", b"")
             if not hmac.compare_digest(given, b"Bearer " + self._key):
-                return error_response(401, "an API key is needed: Authorization: Bearer …")
+                return error_response(401, "an API key is required: Authorization: Bearer …")
         return None
 
 
 def _line(error: Exception) -> str:
-    """Return an error's type and text, in a line."""
+    """Return an error's type and text in one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:1000]}"
 
 
 def _route(path: str) -> str:
-    """Return a path's kind, of which there are few: clients choose paths."""
+    """Return a path's metrics label, one of a few: clients choose paths."""
     for start in ("/detect", "/metrics", "/healthz", "/readyz", "/v1/models", "/v2"):
         if path.startswith(start):
             return start
@@ -141,13 +141,6 @@ def _route(path: str) -> str:
 
 
 def error_response(status: int, reason: str, *, close: bool = False) -> Response:
-    """Return an answer that says what was wrong.
-
-    Args:
-        close: Whether the connection ends with it.
-
-    Returns:
-        JSON with the reason as `error`.
-    """
+    """Return a JSON response with the reason as `error`; `close` ends the connection after it."""
     headers = {"Connection": "close"} if close else None
     return Response(json.dumps({"error": reason}), status, headers, media_type="application/json")

@@ -1,4 +1,4 @@
-"""How much memory requests hold together: their bodies, their pictures, and their answers until a client has them."""
+"""Limiting the memory of all requests together: bodies, pictures, and answers until the client has read them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from starlette.types import Receive, Scope, Send
 from boxwright.serving.batcher import Row
 from boxwright.serving.requests import BadRequest
 
-# Of an answer, what is handed to a connection at once; the rest waits until the client has read.
+# Bytes of a response written at once; the rest waits until the client has read them.
 _PIECE = 256 * 2**10
-# Of a number: four in its array, and at most so many in JSON.
+# Per number: in an array, and at most in JSON.
 _ARRAY_BYTES, _JSON_BYTES = 4, 13
 
 
@@ -22,36 +22,29 @@ class Held:
     """The memory of all requests in progress."""
 
     def __init__(self, most_mib: float) -> None:
-        """Start with nothing held.
-
-        Args:
-            most_mib: What may be held at once.
-        """
+        """Start with nothing held, of at most `most_mib`."""
         self.most, self.bytes = int(most_mib * 2**20), 0
 
 
 class Share:
-    """What one request holds, until it is answered."""
+    """The memory that one request holds until it is answered."""
 
     def __init__(self, held: Held) -> None:
-        """Start with nothing.
-
-        Args:
-            held: What it is a part of.
-        """
+        """Start with nothing held."""
         self._held, self._bytes, self._over = held, 0, False
 
     def add(self, count: int) -> None:
-        """Hold so many bytes more.
+        """Hold `count` more bytes.
 
         Raises:
-            BadRequest: Where it is more than may be held at all, all requests together would hold too much, or this
-                one is over.
+            BadRequest: If that exceeds the limit by itself or with all other requests, or this request is over.
         """
         if count > self._held.most:
-            raise BadRequest(413, f"what is asked takes more than the {self._held.most / 2**20:g} MiB of all requests")
+            raise BadRequest(
+                413, f"the request takes more than the {self._held.most / 2**20:g} MiB allowed for all requests"
+            )
         if self._over or self._held.bytes + count > self._held.most:
-            raise BadRequest(503, "too much is being read and waits; try again")
+            raise BadRequest(503, "too many requests are in progress; try again")
         self._bytes += count
         self._held.bytes += count
 
@@ -64,11 +57,11 @@ class Share:
 
 
 def answer_bytes(rows: Sequence[Row], wanted: Collection[str]) -> int:
-    """Return how much memory an answer takes at most: all outputs as arrays, those that are answered as text.
+    """Return the most memory that an answer takes: all outputs as arrays, and the returned ones as text.
 
     Args:
-        rows: What was found in each picture.
-        wanted: The outputs; none for those that are given unasked.
+        rows: The outputs of each picture.
+        wanted: The requested outputs; empty for the default ones.
     """
     numbers = {name: value.size * len(rows) for name, value in rows[0].items()}
     written = [count for name, count in numbers.items() if (name in wanted if wanted else not name.startswith("raw_"))]
@@ -76,21 +69,17 @@ def answer_bytes(rows: Sequence[Row], wanted: Collection[str]) -> int:
 
 
 class HeldResponse(Response):
-    """An answer whose memory is held until it is sent: a client that does not read it lets others wait."""
+    """A response whose memory counts as held until it is sent, so that clients who do not read it delay others."""
 
     def __init__(
         self, content: bytes, held: ExitStack, media_type: str, headers: Mapping[str, str] | None = None
     ) -> None:
-        """Take an answer.
-
-        Args:
-            held: Lets go of what it holds.
-        """
+        """Take the content, and `held`, which is closed once it is sent."""
         super().__init__(content, headers=headers, media_type=media_type)
         self._held = held
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the answer, a piece at a time."""
+        """Send the response in pieces."""
         del scope, receive
         with self._held:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})

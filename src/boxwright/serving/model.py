@@ -1,4 +1,4 @@
-"""A model that is served: its file, opened, behind a batcher; and its successor when the file changes."""
+"""A served model: its opened file behind a batcher, replaced when the file changes."""
 
 from __future__ import annotations
 
@@ -28,11 +28,9 @@ class Served:
     """One version of a model.
 
     Attributes:
-        version: 1, and one more for each file that took its place.
-        detector: The opened file.
-        batcher: Runs it.
+        version: 1, plus one for each replacement of the file.
         sha256: Of its files.
-        shapes: The shape of each output for one picture, without the batch.
+        shapes: The shape of each output for one picture, without the batch dimension.
     """
 
     version: int
@@ -43,7 +41,7 @@ class Served:
 
 
 class ServedModel:
-    """The newest version of a model's file; requests that were taken are answered by the version that took them."""
+    """The newest version of a model's file; each request is answered by the version that accepted it."""
 
     def __init__(
         self,
@@ -55,16 +53,15 @@ class ServedModel:
         *,
         allow_edited: bool = False,
     ) -> None:
-        """Read the file, try it in a process of its own, open what was read, and run it once.
+        """Read the file, try it in a child process, open it, and run it once.
 
         Args:
-            observe: Is told the size of each batch, and the seconds it took.
+            observe: Called with each batch's size and the seconds it took.
             opener: The module whose `session_of` opens a file's bytes.
-            allow_edited: Whether a file is served that is not as it was written.
+            allow_edited: Whether to serve a file that was modified.
 
         Raises:
-            ExportError: Where the file is damaged, edited or not ours, or was written although it differs from its
-                detector.
+            ExportError: If the file is damaged, modified or not ours, or failed the comparison with its detector.
         """
         self.path, self.name, self._settings, self._observe = Path(path), name, settings, observe
         self._opener, self._allow_edited = opener, allow_edited
@@ -78,7 +75,7 @@ class ServedModel:
         session = import_module(self._opener).session_of(file, self._settings.threads)
         verdict = session.metadata.parity.get("verdict")
         if verdict != "passed":
-            raise ExportError(f"{self.path} was written although it differs from its detector; it is not served")
+            raise ExportError(f"{self.path} failed the comparison with its detector; it is not served")
         if "num_detections" not in session.output_names:
             raise ExportError(f"{self.path} ends before suppression (--nms none); it is not served")
         probe = checked_outputs(session.run(np.zeros((1, *_WARM_UP), np.uint8)), 1)
@@ -97,18 +94,14 @@ class ServedModel:
         return Served(version, ExportedDetector(session), batcher, file.sha256(), shapes)
 
     def stamp(self) -> tuple[tuple[int, int, int] | None, ...]:
-        """Return what shows that the model's files were replaced or changed.
-
-        Returns:
-            Of each file its number, size and time; None where it is gone.
-        """
+        """Return each file's inode number, size and modification time (None if missing), which change with the file."""
         return tuple(_stamp_of(one) for one in export_paths(self.path))
 
     def reload(self) -> bool:
-        """Take up the file anew where it has changed; the old version finishes what it took.
+        """Reload the file if it has changed, and return whether it has; the old version finishes its requests.
 
         Raises:
-            ExportError: Where the new file cannot be served; the old version goes on.
+            ExportError: If the new file cannot be served; the old version stays in use.
         """
         with self._swap:
             old, file = self.current, read_export_file(self.path)
@@ -119,7 +112,7 @@ class ServedModel:
         return True
 
     def close(self) -> None:
-        """Take no more; return once what waits is answered. A file that is being tried is given up."""
+        """Refuse new pictures and return once the queued ones are answered; a trial of a new file is aborted."""
         self._closing.set()
         self.current.batcher.close()
 

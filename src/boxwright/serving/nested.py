@@ -1,4 +1,4 @@
-"""Numbers in nested lists, looked at before an array is made: memory is in proportion to what was sent.
+"""Numbers in nested lists, validated before an array is made, so that memory is proportional to the input.
 
 Dimensions: H W picture.
 """
@@ -18,8 +18,8 @@ _IMAGE, _CHANNELS = 3, (1, 3, 4)
 _NUMBERS = {int, float}
 
 
-def outline(values: Any) -> tuple[int, ...]:
-    """Return the lengths of the first list of each level: what a regular array would have for its shape."""
+def nested_shape(values: Any) -> tuple[int, ...]:
+    """Return the length of the first list at each level: the shape, if the lists are regular."""
     shape: list[int] = []
     while isinstance(values, list) and len(shape) <= _IMAGE + 1:
         shape.append(len(values))
@@ -28,56 +28,32 @@ def outline(values: Any) -> tuple[int, ...]:
 
 
 def flat_numbers(values: Any, levels: int, where: str) -> tuple[tuple[int, ...], list[Any]]:
-    """Return the shape of nested lists and their numbers, one after another.
-
-    Raises:
-        BadRequest: Where lists of a level are of unlike lengths, or hold something else than numbers.
-    """
+    """Return the shape and the flattened numbers of nested lists; BadRequest if they are ragged or not numeric."""
     shape: list[int] = []
     level: list[Any] = [values]
     while (kinds := set(map(type, level))) == {list}:
         lengths = set(map(len, level))
         if len(lengths) != 1:
-            raise BadRequest(400, f"{where}: rows of unlike lengths")
+            raise BadRequest(400, f"{where}: rows of different lengths")
         if len(shape) == levels:
             raise BadRequest(400, f"{where}: expected at most {levels} levels of lists")
         shape.append(lengths.pop())
         level = list(chain.from_iterable(level))
     if list in kinds:
-        raise BadRequest(400, f"{where}: rows of unlike lengths")
+        raise BadRequest(400, f"{where}: rows of different lengths")
     if not kinds <= _NUMBERS:
-        raise BadRequest(400, f"{where}: expected numbers of 0 to 255")
+        raise BadRequest(400, f"{where}: expected numbers from 0 to 255")
     return tuple(shape), level
 
 
 def picture_of_list(values: Any, where: str) -> NDArray[np.uint8]:
-    """Return the picture of nested lists.
-
-    Args:
-        values: Rows of pixels of channels, whole numbers of 0 to 255.
-
-    Returns:
-        uint8 [H, W, 3].
-
-    Raises:
-        BadRequest: Where it is no picture.
-    """
+    """Return nested lists of rows of pixels of channels, in 0..255, as uint8 [H, W, 3]; BadRequest if invalid."""
     shape, numbers = flat_numbers(values, _IMAGE, where)
     return picture_of_numbers(bytes_of(numbers, where), shape, where)
 
 
 def picture_of_numbers(values: NDArray[np.uint8], shape: Sequence[int], where: str) -> NDArray[np.uint8]:
-    """Return the picture of numbers that stand one after another.
-
-    Args:
-        values: uint8, flat.
-
-    Returns:
-        uint8 [H, W, 3].
-
-    Raises:
-        BadRequest: Where the shape is no picture's.
-    """
+    """Return flat uint8 values as a picture uint8 [H, W, 3]; BadRequest if `shape` is not a picture's."""
     if len(shape) != _IMAGE or shape[2] not in _CHANNELS or values.size == 0:
         raise BadRequest(400, f"{where}: expected [height, width, 3], found shape {list(shape)}")
     picture = values.reshape(shape)
@@ -85,20 +61,16 @@ def picture_of_numbers(values: NDArray[np.uint8], shape: Sequence[int], where: s
 
 
 def bytes_of(numbers: list[Any], where: str) -> NDArray[np.uint8]:
-    """Return whole numbers of 0 to 255 as bytes.
-
-    Returns:
-        uint8, flat.
-    """
+    """Return whole numbers in 0..255 as a flat uint8 array."""
     try:
         return np.frombuffer(bytes(numbers), np.uint8)
     except ValueError:
-        raise BadRequest(400, f"{where}: expected numbers of 0 to 255") from None
-    except TypeError:  # there are floats among them
+        raise BadRequest(400, f"{where}: expected numbers from 0 to 255") from None
+    except TypeError:  # some are floats
         values = np.array(numbers, np.float64)
     if not (values.min() >= 0 and values.max() <= np.iinfo(np.uint8).max):
-        raise BadRequest(400, f"{where}: expected numbers of 0 to 255")
+        raise BadRequest(400, f"{where}: expected numbers from 0 to 255")
     whole = values.astype(np.uint8)
     if not np.array_equal(whole, values):
-        raise BadRequest(400, f"{where}: expected whole numbers of 0 to 255")
+        raise BadRequest(400, f"{where}: expected integers from 0 to 255")
     return whole

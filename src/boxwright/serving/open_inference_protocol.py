@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from boxwright.serving.batcher import Row
 from boxwright.serving.nested import bytes_of, flat_numbers, picture_of_numbers
-from boxwright.serving.pictures import check_sizes, pictures_of, unpacked
+from boxwright.serving.pictures import check_sizes, decode_base64, pictures_of
 from boxwright.serving.requests import BadRequest, parsed_json
 from boxwright.serving.settings import ServerSettings
 from boxwright.serving.tensorflow_protocol import numbers
@@ -31,14 +31,13 @@ _PREFIX = struct.Struct("<I")
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a client asks.
+class InferRequest:
+    """A parsed request.
 
     Attributes:
         images: uint8 [H, W, 3] each.
-        outputs: Each wanted output, and whether it is to be binary; empty for those that are given unasked.
-        binary: Whether outputs are binary unless they say otherwise.
-        id: The request's.
+        outputs: Each requested output, and whether it is binary; empty for the default ones.
+        binary: Whether outputs are binary by default.
     """
 
     images: list[NDArray[np.uint8]]
@@ -47,13 +46,8 @@ class Asked:
     id: str
 
 
-def question(body: bytes, header_length: str | None, settings: ServerSettings) -> Asked:
-    """Read a request.
-
-    Args:
-        body: JSON, and behind it binary tensors.
-        header_length: How long the JSON is; None where it is all.
-    """
+def parse_request(body: bytes, header_length: str | None, settings: ServerSettings) -> InferRequest:
+    """Parse a request: JSON of `header_length` bytes (None: all of the body), followed by binary tensors."""
     content, tail = _parts(body, header_length)
     inputs = content.get("inputs")
     if not isinstance(inputs, list) or len(inputs) != 1 or not isinstance(inputs[0], dict):
@@ -73,11 +67,11 @@ def question(body: bytes, header_length: str | None, settings: ServerSettings) -
         raise BadRequest(400, f"{_INPUT}: expected datatype UINT8 or BYTES, found {_shown(kind)}")
     images = _pixels(data, shape, settings) if kind == "UINT8" else _files(data, shape, settings)
     binary = _flag(_parameters(content, "the request"), "binary_data_output", default=False)
-    return Asked(images, _wanted(content, binary=binary), binary, _id(content))
+    return InferRequest(images, _wanted(content, binary=binary), binary, _id(content))
 
 
 def _shown(value: Any) -> str:
-    """Return a short text of what a client sent in place of something else."""
+    """Return a short description of an unexpected value."""
     return repr(value[:60]) if isinstance(value, str) else f"{value!r:.20}" if type(value) is int else _kind(value)
 
 
@@ -95,16 +89,16 @@ def _parts(body: bytes, header_length: str | None) -> tuple[dict[str, Any], byte
 
 
 def _shape(shape: Any, settings: ServerSettings) -> list[int]:
-    """Return a shape whose numbers are few and small, so that they may be multiplied."""
+    """Return a shape with few, bounded dimensions, so that their product is bounded."""
     most = max(settings.max_pixels, settings.max_images)
     if not isinstance(shape, list) or not shape or not all(type(side) is int and side > 0 for side in shape):
-        raise BadRequest(400, f"{_INPUT}: expected a shape of positive numbers")
+        raise BadRequest(400, f"{_INPUT}: expected a shape of positive integers")
     if len(shape) > _BATCH:
         raise BadRequest(400, f"{_INPUT}: expected shape [batch, height, width, 3], found {len(shape)} numbers")
     if shape[0] > settings.max_images:
-        raise BadRequest(400, f"{shape[0]} pictures are over the {settings.max_images} of a request")
+        raise BadRequest(400, f"{shape[0]} pictures exceed the limit of {settings.max_images} per request")
     if max(shape) > most:
-        raise BadRequest(400, f"{_INPUT}: a side of {max(shape)} is over {most} pixels")
+        raise BadRequest(400, f"{_INPUT}: a dimension of {max(shape)} exceeds {most}")
     return shape
 
 
@@ -147,7 +141,7 @@ def _pixels(data: Any, shape: list[int], settings: ServerSettings) -> list[NDArr
     count = math.prod(shape)
     if isinstance(data, bytes):
         if len(data) != count:
-            raise BadRequest(400, f"{_INPUT}: shape {shape} wants {count} bytes, found {len(data)}")
+            raise BadRequest(400, f"{_INPUT}: shape {shape} needs {count} bytes, found {len(data)}")
         values = np.frombuffer(data, np.uint8)
     else:
         if not isinstance(data, list):
@@ -164,7 +158,7 @@ def _pixels(data: Any, shape: list[int], settings: ServerSettings) -> list[NDArr
 def _files(data: Any, shape: list[int], settings: ServerSettings) -> list[NDArray[np.uint8]]:
     count = math.prod(shape)
     if count > settings.max_images:
-        raise BadRequest(400, f"{count} pictures are over the {settings.max_images} of a request")
+        raise BadRequest(400, f"{count} pictures exceed the limit of {settings.max_images} per request")
     if isinstance(data, bytes):
         files: list[bytes] = []
         place = 0
@@ -175,29 +169,26 @@ def _files(data: Any, shape: list[int], settings: ServerSettings) -> list[NDArra
         if place != len(data):
             raise BadRequest(400, f"{_INPUT}: lengths within the binary data do not add up")
     elif isinstance(data, list):
-        files = [unpacked(one, f"picture {number}") for number, one in enumerate(data[: count + 1])]
+        files = [decode_base64(one, f"picture {number}") for number, one in enumerate(data[: count + 1])]
     else:
         raise BadRequest(400, f"{_INPUT}: expected data")
     if len(files) != count:
-        raise BadRequest(400, f"{_INPUT}: shape {shape} wants {count} pictures, found {len(files)}")
+        raise BadRequest(400, f"{_INPUT}: shape {shape} needs {count} pictures, found {len(files)}")
     return pictures_of(files, settings)
 
 
-def answer(asked: Asked, rows: Sequence[Row], name: str, version: int) -> tuple[bytes, int | None]:
+def answer(asked: InferRequest, rows: Sequence[Row], name: str, version: int) -> tuple[bytes, int | None]:
     """Return the answer's body.
 
-    Args:
-        rows: What was found in each picture.
-
     Returns:
-        The body, and how long its JSON is where binary tensors follow.
+        The body, and the length of its JSON if binary tensors follow.
 
     Raises:
-        BadRequest: For an output that there is not.
+        BadRequest: For an unknown output.
     """
     missing = [wanted for wanted in asked.outputs if wanted not in rows[0]]
     if missing:
-        raise BadRequest(400, f"outputs: there is no output {missing[0][:60]!r}")
+        raise BadRequest(400, f"outputs: no output {missing[0][:60]!r}")
     names = asked.outputs or {name: asked.binary for name in rows[0] if not name.startswith("raw_")}
     outputs, tails = [], []
     for output, binary in names.items():
@@ -216,11 +207,7 @@ def answer(asked: Asked, rows: Sequence[Row], name: str, version: int) -> tuple[
 
 
 def metadata(name: str, version: int, shapes: dict[str, tuple[int, ...]]) -> dict[str, Any]:
-    """Return what the protocol says of a model.
-
-    Args:
-        shapes: The shape of each output for one picture, without the batch.
-    """
+    """Return the protocol's description of a model; `shapes` are without the batch dimension."""
     return {
         "name": name,
         "versions": [str(version)],

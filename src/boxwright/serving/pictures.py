@@ -1,4 +1,4 @@
-"""Pictures in each form that clients send; the sizes of all that a request has are read before any is decoded.
+"""Pictures in each form that clients send; the sizes of all in a request are checked before any is decoded.
 
 Dimensions: H W picture.
 """
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from boxwright.base.errors import DataError
 from boxwright.data.image_io import decode_image, image_size
 from boxwright.serving.forms import file_of_form
-from boxwright.serving.nested import outline, picture_of_list
+from boxwright.serving.nested import nested_shape, picture_of_list
 from boxwright.serving.requests import BadRequest
 from boxwright.serving.settings import ServerSettings
 
@@ -25,33 +25,25 @@ _IMAGE = 3
 
 
 def check_sizes(sizes: Sequence[tuple[int, int]], settings: ServerSettings, where: Sequence[str]) -> None:
-    """Raise where one picture, or all of a request, are larger than is allowed.
-
-    Args:
-        settings: The limits of pixels.
-    """
+    """Raise BadRequest if a picture, or all of a request together, exceeds the pixel limits."""
     for (height, width), name in zip(sizes, where, strict=True):
         if height * width > settings.max_pixels:
-            raise BadRequest(400, f"{name}: {width}x{height} is over {settings.max_pixels} pixels")
+            raise BadRequest(400, f"{name}: {width}x{height} exceeds {settings.max_pixels} pixels")
     total = sum(height * width for height, width in sizes)
     if total > settings.max_request_pixels:
         most = settings.max_request_pixels
-        raise BadRequest(413, f"{total} pixels are over the {most} of a request's pictures together")
+        raise BadRequest(413, f"the request's pictures have {total} pixels, more than {most}")
 
 
 def pictures_of(given: Sequence[Any], settings: ServerSettings, where: Sequence[str] = ()) -> list[Picture]:
-    """Return pictures, upright.
+    """Return upright pictures, uint8 [H, W, 3] each.
 
     Args:
         given: For each an image file's bytes (JPEG, PNG, BMP, GIF, TIFF, WebP), or nested lists of rows of pixels.
-        settings: The limits of pixels.
-        where: What each is called in errors.
-
-    Returns:
-        uint8 [H, W, 3] each.
+        where: Their names in errors.
 
     Raises:
-        BadRequest: Where one is no picture, or they are too large.
+        BadRequest: If one is not a picture, or they are too large.
     """
     names = where or [f"picture {number}" for number in range(len(given))]
     try:
@@ -68,39 +60,25 @@ def pictures_of(given: Sequence[Any], settings: ServerSettings, where: Sequence[
 def _size(given: Any, where: str) -> tuple[int, int]:
     if isinstance(given, bytes):
         return image_size(given, where)
-    shape = outline(given)
+    shape = nested_shape(given)
     if len(shape) != _IMAGE:
         raise BadRequest(400, f"{where}: expected [height, width, 3], found shape {list(shape)}")
     return shape[0], shape[1]
 
 
-def unpacked(text: Any, where: str) -> bytes:
-    """Return the bytes of base64 text, of either alphabet.
-
-    Raises:
-        BadRequest: Where it is no base64.
-    """
+def decode_base64(text: Any, where: str) -> bytes:
+    """Return the bytes of base64 text, in either alphabet; BadRequest if it is invalid."""
     if not isinstance(text, str):
         raise BadRequest(400, f"{where}: expected base64 text, found {type(text).__name__}")
     try:
         plain = text.replace("-", "+").replace("_", "/").rstrip("=\n")
         return base64.b64decode(plain + "=" * (-len(plain) % 4), validate=True)
     except (binascii.Error, ValueError):
-        raise BadRequest(400, f"{where}: this is no base64") from None
+        raise BadRequest(400, f"{where}: invalid base64") from None
 
 
 def picture_of_upload(body: bytes, content_type: str, settings: ServerSettings) -> Picture:
-    """Return the picture of a body that is an image file, or a form with one.
-
-    Args:
-        body: The bytes.
-
-    Returns:
-        uint8 [H, W, 3].
-
-    Raises:
-        BadRequest: Where there is no picture in it.
-    """
+    """Return a body's picture, from an image file or a form with one, as uint8 [H, W, 3]; BadRequest if it has none."""
     is_form = content_type.lower().startswith("multipart/form-data")
     file = file_of_form(body, content_type) if is_form else body
     (picture,) = pictures_of([file], settings, ["the image"])

@@ -1,4 +1,4 @@
-"""What a request may hold and how long it may take: its body, counted and timed while it arrives."""
+"""Reading a request's body within limits on its size and time."""
 
 from __future__ import annotations
 
@@ -11,19 +11,15 @@ import orjson
 
 from boxwright.serving.settings import ServerSettings
 
-# Where a request's state says when its first byte came, on the clock of `time.monotonic`.
+# The key in a request's state of the time of its first byte, on the clock of `time.monotonic`.
 BEGAN = "began"
 
 
-class BadRequest(Exception):  # noqa: N818  # an answer, with its status
-    """A request that is answered with a status and a reason."""
+class BadRequest(Exception):  # noqa: N818  # an HTTP answer, not an error
+    """A request that is answered with an error status and a reason."""
 
     def __init__(self, status: int, reason: str) -> None:
-        """Say why.
-
-        Args:
-            reason: A line; it never holds a path.
-        """
+        """Take the status and the reason, a line without any path."""
         super().__init__(reason)
         self.status, self.reason = status, reason
 
@@ -31,14 +27,14 @@ class BadRequest(Exception):  # noqa: N818  # an answer, with its status
 async def read_body(
     stream: AsyncIterator[bytes], settings: ServerSettings, deadline: float, hold: Callable[[int], None]
 ) -> bytes:
-    """Return a request's body, counted and timed while it arrives.
+    """Return a request's body.
 
     Args:
-        deadline: When it must be there, on the clock of `time.monotonic`.
-        hold: Called with the bytes of each part; may raise to refuse it.
+        deadline: When it must be complete, on the clock of `time.monotonic`.
+        hold: Called with each part's size; may raise to refuse it.
 
     Raises:
-        BadRequest: Where it is larger than the limit, or not there in time.
+        BadRequest: If it is too large or late.
     """
     most = int(settings.max_body_mib * 2**20)
     parts, total = [], 0
@@ -51,19 +47,12 @@ async def read_body(
                 hold(len(part))
                 parts.append(part)
     except TimeoutError:
-        raise BadRequest(408, f"the request was not whole within {settings.timeout_s:g} s") from None
+        raise BadRequest(408, f"the request was not complete within {settings.timeout_s:g} s") from None
     return b"".join(parts)
 
 
 def parsed_json(body: bytes) -> dict[str, Any]:
-    """Return a body's JSON object.
-
-    Args:
-        body: The bytes.
-
-    Raises:
-        BadRequest: Where it is none.
-    """
+    """Return a body's JSON object; BadRequest if it is not one."""
     try:
         content = orjson.loads(body)
     except orjson.JSONDecodeError as error:

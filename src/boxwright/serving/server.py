@@ -1,4 +1,4 @@
-"""The server's connections, which are no more than there is room for, and its end: what was sent is still answered."""
+"""Accepting connections up to a limit, and shutting down only after received requests are answered."""
 
 from __future__ import annotations
 
@@ -14,28 +14,27 @@ from typing import Any
 
 import uvicorn
 
-from boxwright.serving.connections import Connection, Idle, OnceAMinute
+from boxwright.serving.connections import Connection, Idle, RateLimitFilter
 from boxwright.serving.decoders import decoder_count
 from boxwright.serving.settings import ServerSettings
 
 _LOG = logging.getLogger("boxwright.serving.server")
 for _logger in (_LOG, logging.getLogger("uvicorn.error")):
-    _logger.addFilter(OnceAMinute())
-# Seconds for the request of a connection that was opened just before the end.
+    _logger.addFilter(RateLimitFilter())
+# Seconds for the request of a connection that was opened just before shutdown.
 _LAST_REQUESTS_S = 0.5
-# Until accepting is tried again where there was no room, or no descriptor.
+# Seconds before accepting again after there was no room, or no descriptor.
 _PAUSE_S, _ERROR_PAUSE_S = 0.05, 0.5
 _HANDSHAKE_S, _QUICK_HANDSHAKE_S = 10.0, 1.0
 _ACCEPTED_AT_ONCE = 100
-# Descriptors for files that are opened in passing, and for starting a process in place of another.
+# Descriptors for temporarily opened files, and for replacing a process.
 _SPARE, _A_DECODER = 24, 2
 
 
 def connection_limit(settings: ServerSettings) -> int:
-    """Return how many connections there may be, and let this process open as many files as the system allows.
+    """Return how many connections are allowed, after raising this process's limit on open files as far as possible.
 
-    Returns:
-        What is wanted, or what leaves enough descriptors for everything else; at least 1.
+    The configured number, or fewer if the other files leave fewer descriptors; at least 1.
     """
     try:
         import resource
@@ -56,24 +55,24 @@ def _open_files() -> int:
 
 
 class Server(uvicorn.Server):
-    """uvicorn's, which accepts no more connections than there is room for, and when told to end reads what was sent."""
+    """uvicorn's server, with a limit on connections, and a shutdown that still reads the requests that were sent."""
 
     def __init__(self, config: uvicorn.Config, settings: ServerSettings, ended: Callable[[], None]) -> None:
-        """Make a server.
+        """Create a server.
 
         Args:
-            ended: Is called when all is answered; the signal that ended the server is raised after that.
+            ended: Called when everything is answered; the signal that ended the server is re-raised after that.
         """
         super().__init__(config)
         self._settings, self._ended = settings, ended
         self._most = connection_limit(settings)
         self._listening: list[socket.socket] = []
         self._idle: Idle = {}
-        # Connections that have no protocol yet, and since when.
+        # Connections without a protocol yet, and since when.
         self._new: dict[asyncio.Task[None], float] = {}
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start the application, then accept."""
+        """Start the application, then accept connections."""
         await super().startup(sockets=[])
         for one in sockets or []:
             one.listen(self.config.backlog)
@@ -82,7 +81,7 @@ class Server(uvicorn.Server):
             self._listen(one)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen no more, take the requests of connections there are, then end as uvicorn does."""
+        """Stop listening, read the requests of open connections, then shut down as uvicorn does."""
         loop = asyncio.get_running_loop()
         listening, self._listening = self._listening, []
         for one in listening:
@@ -102,14 +101,14 @@ class Server(uvicorn.Server):
             asyncio.get_running_loop().add_reader(listening.fileno(), self._accept_some, listening)
 
     def _accept_some(self, listening: socket.socket) -> None:
-        """Accept what waits; where there is no room, look again in a moment."""
+        """Accept pending connections; if there is no room, try again shortly."""
         if (pause := self._accept_waiting(listening)) > 0:
             loop = asyncio.get_running_loop()
             loop.remove_reader(listening.fileno())
             loop.call_later(pause, self._listen, listening)
 
     def _accept_waiting(self, listening: socket.socket) -> float:
-        """Accept what waits, and return for how many seconds to pause; 0 for none."""
+        """Accept pending connections, and return how many seconds to pause; 0 for none."""
         for _ in range(_ACCEPTED_AT_ONCE):
             if not self._has_room():
                 return _PAUSE_S
@@ -120,7 +119,7 @@ class Server(uvicorn.Server):
             except ConnectionAbortedError:
                 continue
             except OSError as error:
-                _LOG.warning("connections are not accepted for a moment: %s", error.strerror)
+                _LOG.warning("pausing to accept connections: %s", error.strerror)
                 self._close_one_idle()
                 return _ERROR_PAUSE_S
             accepted.setblocking(False)
@@ -144,14 +143,14 @@ class Server(uvicorn.Server):
                 _LOG.warning("a connection failed: %s", f"{type(error).__name__}: {error}")
 
     def _has_room(self) -> bool:
-        """Tell whether one more may be accepted; where not, one that asks nothing is closed for it."""
+        """Return whether one more connection may be accepted; if not, an idle one is closed."""
         if len(self.server_state.connections) + len(self._new) < self._most:
             return True
-        _LOG.warning("there are %d connections, the most allowed: idle ones are closed for others", self._most)
+        _LOG.warning("the limit of %d connections is reached: closing idle ones", self._most)
         return self._close_one_idle()
 
     def _close_one_idle(self) -> bool:
-        """Close the connection that has asked nothing for longest, and return whether there was one."""
+        """Close the longest idle connection, and return whether there was one."""
         slowest = next(iter(self._new), None)
         if slowest is not None and time.monotonic() - self._new[slowest] > _QUICK_HANDSHAKE_S:
             slowest.cancel()

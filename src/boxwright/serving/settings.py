@@ -1,4 +1,4 @@
-"""What a server needs beside a model."""
+"""Settings of the server."""
 
 from __future__ import annotations
 
@@ -11,37 +11,35 @@ _LIMITS = "Limits"
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSettings:
-    """How requests are taken and answered; `boxwright serve` has an option for each."""
+    """How requests are accepted and answered; `boxwright serve` has an option for each."""
 
-    host: str = setting("127.0.0.1", "Where to listen; 0.0.0.0 for every network.")
-    port: int = setting(8501, "Which port; 0 for any that is free.", least=0, most=65535)
-    max_batch: int = setting(8, "The most pictures that run together.", least=1)
-    batch_wait_ms: float = setting(2.0, "How long the first of a batch waits for others, in milliseconds.", least=0)
-    threads: int = setting(0, "Threads of the runtime; 0 for what it chooses.", least=0)
-    decoders: int = setting(0, "Processes that decode pictures; 0 for one a usable CPU, 2 to 4.", least=0)
+    host: str = setting("127.0.0.1", "The address to listen on; 0.0.0.0 for all networks.")
+    port: int = setting(8501, "The port; 0 for any free one.", least=0, most=65535)
+    max_batch: int = setting(8, "The largest batch of pictures.", least=1)
+    batch_wait_ms: float = setting(2.0, "Milliseconds that the first picture of a batch waits for others.", least=0)
+    threads: int = setting(0, "Threads of the runtime; 0 for its default.", least=0)
+    decoders: int = setting(0, "Processes that decode pictures; 0 for one per usable CPU, 2 to 4.", least=0)
     allow_host: tuple[str, ...] = setting(
         (),
-        "A name by which browsers reach the server, HOST or HOST:PORT; addresses and this machine's name are known.",
+        "A name that browsers reach the server by, HOST or HOST:PORT; addresses and this host's name always work.",
     )
-    allow_edited: bool = setting(False, "Serve an exported file that is not as `boxwright export` wrote it.")
-    queue: int = setting(64, "The most pictures that wait; beyond, requests are answered 503.", _LIMITS, 1)
+    allow_edited: bool = setting(False, "Serve an exported file that was modified.")
+    queue: int = setting(64, "The most queued pictures; further requests are answered 503.", _LIMITS, 1)
     timeout_s: float = setting(
-        10.0, "Seconds from a request's first byte after which it is answered 408 or 504.", _LIMITS, 0.001
+        10.0, "Seconds from a request's first byte until it is answered 408 or 504.", _LIMITS, 0.001
     )
-    grace_s: float = setting(
-        20.0, "Seconds that requests begun have to finish when the server is told to end.", _LIMITS, 0
-    )
-    idle_s: float = setting(30.0, "Seconds after which a connection without a request is closed.", _LIMITS, 0.001)
+    grace_s: float = setting(20.0, "Seconds for requests in progress to finish when the server shuts down.", _LIMITS, 0)
+    idle_s: float = setting(30.0, "Seconds after which an idle connection is closed.", _LIMITS, 0.001)
     max_connections: int = setting(
-        1000, "The most connections; fewer where the system allows fewer open files.", _LIMITS, 1
+        1000, "The most connections; fewer if the system allows fewer open files.", _LIMITS, 1
     )
     max_body_mib: float = setting(20.0, "The largest request, in MiB.", _LIMITS, 0.001)
-    max_pixels: int = setting(50_000_000, "The most pixels of a picture, read before it is decoded.", _LIMITS, 1)
+    max_pixels: int = setting(50_000_000, "The most pixels in a picture, checked before it is decoded.", _LIMITS, 1)
     max_request_pixels: int = setting(
-        100_000_000, "The most pixels of a request's pictures together, read before any is decoded.", _LIMITS, 1
+        100_000_000, "The most pixels in a request's pictures together, checked before any is decoded.", _LIMITS, 1
     )
-    max_images: int = setting(32, "The most pictures of a request.", _LIMITS, 1)
+    max_images: int = setting(32, "The most pictures in a request.", _LIMITS, 1)
     max_held_mib: float = setting(
-        1024.0, "The most memory of all requests' bodies and pictures, in MiB; beyond, 503.", _LIMITS, 0.001
+        1024.0, "The most memory for all requests' bodies and pictures, in MiB; beyond that, 503.", _LIMITS, 0.001
     )
-    decoder_mib: float = setting(1024.0, "The most memory of a process that decodes, in MiB.", _LIMITS, 64)
+    decoder_mib: float = setting(1024.0, "The most memory of a decoding process, in MiB.", _LIMITS, 64)

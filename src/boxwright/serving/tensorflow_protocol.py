@@ -1,6 +1,6 @@
 """TensorFlow Serving's REST protocol: rows and columns, nested lists and base64.
 
-https://www.tensorflow.org/tfx/serving/api_rest. Raw outputs, of which there are megabytes a picture, are given where
+https://www.tensorflow.org/tfx/serving/api_rest. Raw outputs, megabytes per picture, are returned only if
 `output_filter` names them.
 
 Dimensions: H W picture.
@@ -17,7 +17,7 @@ import orjson
 from numpy.typing import NDArray
 
 from boxwright.serving.batcher import Row
-from boxwright.serving.pictures import pictures_of, unpacked
+from boxwright.serving.pictures import decode_base64, pictures_of
 from boxwright.serving.requests import BadRequest
 from boxwright.serving.settings import ServerSettings
 
@@ -27,13 +27,13 @@ _ARRAYS = orjson.OPT_SERIALIZE_NUMPY
 
 
 @dataclass(frozen=True)
-class Question:
-    """What a client asks.
+class PredictRequest:
+    """A parsed request.
 
     Attributes:
         images: uint8 [H, W, 3] each.
-        by_row: Whether the answer has a row a picture, rather than a column an output.
-        wanted: The outputs; empty for those that are given unasked.
+        by_row: Whether the answer has a row per picture, rather than a column per output.
+        wanted: The requested outputs; empty for the default ones.
     """
 
     images: list[NDArray[np.uint8]]
@@ -41,8 +41,8 @@ class Question:
     wanted: tuple[str, ...]
 
 
-def question(content: dict[str, Any], settings: ServerSettings) -> Question:
-    """Read a request."""
+def parse_request(content: dict[str, Any], settings: ServerSettings) -> PredictRequest:
+    """Parse a request."""
     signature = content.get("signature_name", "serving_default")
     if not isinstance(signature, str):
         raise BadRequest(400, f"signature_name: expected text, found {type(signature).__name__}")
@@ -56,15 +56,15 @@ def question(content: dict[str, Any], settings: ServerSettings) -> Question:
     by_row = "instances" in content
     given = content["instances"] if by_row else _column(content["inputs"])
     if not isinstance(given, list) or not given:
-        raise BadRequest(400, "expected a list of pictures that is not empty")
+        raise BadRequest(400, "expected a non-empty list of pictures")
     if len(given) > settings.max_images:
-        raise BadRequest(400, f"{len(given)} pictures are over the {settings.max_images} of a request")
+        raise BadRequest(400, f"{len(given)} pictures exceed the limit of {settings.max_images} per request")
     encoded = [_encoded(one, number) for number, one in enumerate(given)]
-    return Question(pictures_of(encoded, settings), by_row, tuple(wanted))
+    return PredictRequest(pictures_of(encoded, settings), by_row, tuple(wanted))
 
 
 def _column(inputs: Any) -> Any:
-    """Return the list of pictures of the column format."""
+    """Return the pictures of the column format as a list."""
     if isinstance(inputs, dict) and "b64" not in inputs:
         if len(inputs) != 1:
             raise BadRequest(400, f"expected one input, {_INPUT}; found {len(inputs)}")
@@ -73,29 +73,19 @@ def _column(inputs: Any) -> Any:
 
 
 def _encoded(given: Any, number: int) -> Any:
-    """Return an image file's bytes, or nested lists as they are."""
+    """Return an image file's bytes, or nested lists unchanged."""
     if isinstance(given, dict) and "b64" not in given and len(given) == 1:
         (given,) = given.values()
-    return unpacked(given.get("b64"), f"picture {number}") if isinstance(given, dict) else given
+    return decode_base64(given.get("b64"), f"picture {number}") if isinstance(given, dict) else given
 
 
-def answer(asked: Question, rows: Sequence[Row]) -> bytes:
-    """Return the answer.
-
-    Args:
-        rows: What was found in each picture.
-
-    Returns:
-        JSON: `predictions` by row, or `outputs` by column.
-
-    Raises:
-        BadRequest: For an output that there is not.
-    """
+def answer(asked: PredictRequest, rows: Sequence[Row]) -> bytes:
+    """Return the answer's JSON, `predictions` by row or `outputs` by column; BadRequest for an unknown output."""
     names = [name for name in rows[0] if not name.startswith("raw_")]
     if asked.wanted:
         missing = [name for name in asked.wanted if name not in rows[0]]
         if missing:
-            raise BadRequest(400, f"output_filter: there is no output {missing[0][:60]!r}")
+            raise BadRequest(400, f"output_filter: no output {missing[0][:60]!r}")
         names = list(dict.fromkeys(asked.wanted))
     if asked.by_row:
         written = (orjson.dumps({name: _plain(row[name]) for name in names}, option=_ARRAYS) for row in rows)
@@ -105,7 +95,7 @@ def answer(asked: Question, rows: Sequence[Row]) -> bytes:
 
 
 def numbers(values: Sequence[NDArray[np.float32]]) -> bytes:
-    """Return arrays as JSON, with commas between them; one by one, so that other threads have their turns."""
+    """Return arrays as comma-separated JSON; converted one by one, to let other threads run in between."""
     return b",".join(orjson.dumps(np.array(value, order="C")[None], option=_ARRAYS)[1:-1] for value in values)
 
 
@@ -114,17 +104,13 @@ def _plain(value: NDArray[np.float32]) -> Any:
 
 
 def status(version: int) -> dict[str, Any]:
-    """Return the status of a model that is there."""
+    """Return the status of an available model."""
     state = {"error_code": "OK", "error_message": ""}
     return {"model_version_status": [{"version": str(version), "state": "AVAILABLE", "status": state}]}
 
 
 def metadata(name: str, version: int, shapes: dict[str, tuple[int, ...]]) -> dict[str, Any]:
-    """Return what TF Serving says of a model.
-
-    Args:
-        shapes: The shape of each output for one picture, without the batch.
-    """
+    """Return TF Serving's metadata of a model; `shapes` are without the batch dimension."""
 
     def tensor(name: str, dtype: str, shape: Sequence[int]) -> dict[str, Any]:
         dim = [{"size": str(size), "name": ""} for size in shape]

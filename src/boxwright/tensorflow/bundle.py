@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from boxwright.base.errors import CheckpointError
 from boxwright.base.files import cause, is_file, is_folder, read_file, shown
-from boxwright.base.wrong_file import what_it_is_instead
+from boxwright.base.wrong_file import diagnose_wrong_file
 from boxwright.tensorflow.crc import mask_crc
 from boxwright.tensorflow.object_graph import GRAPH_KEY, ObjectGraph
 from boxwright.tensorflow.protos import BundleEntry, BundleHeader, ObjectGraphProto
@@ -225,7 +225,7 @@ class Bundle(Mapping[str, "NDArray[Any]"]):
         try:
             with path.open("rb") as file:
                 size = os.fstat(file.fileno()).st_size
-                if instead := what_it_is_instead(path) if size < _SMALLEST else "":
+                if instead := diagnose_wrong_file(path) if size < _SMALLEST else "":
                     raise CheckpointError(f"{path}: {instead}")
                 if entry.offset < 0 or entry.size < 0 or entry.offset + entry.size > size:
                     raise CheckpointError(

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from boxwright.base.errors import CheckpointError
 from boxwright.base.files import read_file, shown, size_of
 from boxwright.base.limits import CHECKPOINT_BYTES
-from boxwright.base.wrong_file import what_it_is_instead
+from boxwright.base.wrong_file import diagnose_wrong_file
 from boxwright.tensorflow.protos import GraphDef
 from boxwright.tensorflow.tensor_proto import array_of, check_sizes
 
@@ -52,7 +52,7 @@ class FrozenGraph(Mapping[str, "NDArray[Any]"]):
         if problem := CHECKPOINT_BYTES.exceeded(size_of(path)):
             raise CheckpointError(f"{where}: {problem}")
         data = read_file(path, CheckpointError)
-        if instead := what_it_is_instead(data):
+        if instead := diagnose_wrong_file(data):
             raise CheckpointError(f"{where}: {instead}")
         try:
             graph = GraphDef.FromString(data)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from boxwright.base.errors import CheckpointError
 from boxwright.base.limits import INDEX_BYTES, Limit
-from boxwright.base.wrong_file import what_it_is_instead
+from boxwright.base.wrong_file import diagnose_wrong_file
 from boxwright.tensorflow.crc import masked_crc
 from boxwright.tensorflow.snappy import decompress
 from boxwright.tensorflow.varint import read_varint, write_varint
@@ -46,7 +46,7 @@ def read_table(data: bytes, where: str, most: Limit = INDEX_BYTES) -> dict[bytes
     Raises:
         CheckpointError: If the bytes are not a table, or are damaged; with the position.
     """
-    if instead := what_it_is_instead(data):
+    if instead := diagnose_wrong_file(data):
         raise CheckpointError(f"{where}: {instead}")
     if len(data) < _FOOTER_SIZE or struct.unpack("<Q", data[-8:])[0] != _MAGIC:
         raise CheckpointError(
