@@ -11,7 +11,10 @@ ROOT = Path(__file__).parent.parent.parent
 WORDS = [
     line for line in (Path(__file__).parent / "house_words.txt").read_text().splitlines() if not line.startswith("#")
 ]
-ANY_WORD = re.compile("|".join(WORDS), re.IGNORECASE)
+# The longest part of a word without metacharacters: looking for it first is a hundred times as fast as 49 expressions.
+PATTERNS = [
+    (max(re.split(r"\\.|\([^)]*\)\??|.\?", word), key=len).lower(), re.compile(word, re.IGNORECASE)) for word in WORDS
+]
 ANYWHERE = ""
 
 
@@ -46,11 +49,17 @@ def searched_files() -> list[Path]:
 
 
 def findings(text: str, path: str) -> Iterator[Finding]:
-    for number, line in enumerate(text.splitlines(), start=1):
+    patterns = _possible(text)
+    for number, line in enumerate(text.splitlines() if patterns else (), start=1):
         allowed = [use.span() for use in _allowed_uses(line, path)]
-        for match in ANY_WORD.finditer(line):
+        for match in (match for pattern in patterns for match in pattern.finditer(line)):
             if not any(start <= match.start() and match.end() <= end for start, end in allowed):
                 yield Finding(path, number, match[0])
+
+
+def _possible(text: str) -> list[re.Pattern[str]]:
+    lowered = text.lower()
+    return [pattern for stem, pattern in PATTERNS if stem in lowered]
 
 
 def _allowed_uses(line: str, path: str) -> Iterator[re.Match[str]]:
@@ -67,8 +76,9 @@ def test_no_house_words() -> None:
 
 
 def test_the_search_covers_the_words_and_the_files() -> None:
-    assert len(WORDS) == len(set(WORDS)) >= 49
-    assert all(word.strip() for word in WORDS)
+    assert len(PATTERNS) == len(set(WORDS)) >= 49
+    assert all(len(stem) >= 4 for stem, _ in PATTERNS)
+    assert not any("|" in re.sub(r"\([^)]*\)", "", word) for word in WORDS), "an alternative has no common stem"
     files = searched_files()
     assert len([path for path in files if path.suffix == ".py"]) >= 400
     assert len([path for path in files if path.suffix == ".md"]) >= 19
