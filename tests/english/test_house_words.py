@@ -28,6 +28,8 @@ class Allowed(NamedTuple):
 
 ALLOWED = [
     Allowed(r"\bwas=\"\w+\"", ANYWHERE, "an old spelling of a field, which is still read"),
+    Allowed("[\"']colour[\"']", "src/boxwright/exporters/describe.py", "a key of the metadata in exported files"),
+    Allowed(r"\.get\('colour'\)", "src/boxwright/cli/inspect.py", "the same key, read"),
     Allowed(r"\[[^\]]*\]\(https?:[^)]*\)", ANYWHERE, "the title and address of somebody else's page"),
 ]
 
