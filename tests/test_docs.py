@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from boxwright.base.errors import ConfigError
+from boxwright.config import parse_message
+from boxwright.config.field import field, number
+from boxwright.config.message import Message
+from boxwright.config.messages import ImageResizer
+from boxwright.config.rules import excludes
+from boxwright.config.support import refuse_unsupported
 
 ROOT = Path(__file__).parent.parent
 
@@ -34,6 +43,21 @@ def test_limits_are_all_documented() -> None:
     for limit, row in zip(LIMITS, rows, strict=True):
         name, default = (cell.strip() for cell in row.strip("|").split("|")[:2])
         assert (name, int(default.replace(",", ""))) == (f"`{limit.variable}`", limit.default)
+
+
+def test_the_message_of_the_page_on_configurations_reads_and_refuses() -> None:
+    text = (ROOT / "docs" / "configuration.md").read_text()
+    (source,) = re.findall(r"```python\n(class .*?)```", text, re.DOTALL)
+    names = {"Message": Message, "field": field, "number": number, "excludes": excludes, "ImageResizer": ImageResizer}
+    exec(compile(source, "docs/configuration.md", "exec", dont_inherit=True), names)
+    sampler: type[Message] = names["Sampler"]  # type: ignore[assignment]
+    message = parse_message("num_examples: 8 hardest: true", sampler)
+    assert message.to_dict() == {"num_examples": 8, "hardest_first": True}
+    with pytest.raises(ConfigError, match=r"excludes positive_fraction"):
+        refuse_unsupported(parse_message("positive_fraction: 0.25 hardest_first: true", sampler), "")
+    with pytest.raises(ConfigError, match=r"positive_fraction: "):
+        parse_message("positive_fraction: 0", sampler)
+    assert sampler.fields["use_static_shapes"].status.verdict == "without effect"
 
 
 def test_faults_name_tests_that_are_there() -> None:
