@@ -8,7 +8,7 @@ from __future__ import annotations
 
 Wait = tuple[str, str]
 
-_ARRIVED: Wait = ("training/step.py _read", "Event.synchronize")
+_ARRIVED: Wait = ("training/step_report.py _read", "Event.synchronize")
 _SUPPRESSED: set[Wait] = {
     ("ops/nms.py suppress_classes", "nms"),
     ("ops/suppression_in_tensors.py suppress_on_cuda", "item"),

@@ -23,7 +23,8 @@ from boxwright.distributed import Processes
 from boxwright.training.background_writer import BackgroundWriter
 from boxwright.training.content import Content, contribute, copied
 from boxwright.training.evaluations import Evaluations
-from boxwright.training.forensics import written_down
+from boxwright.training.finite_guard import NotFiniteError, check_previous_step
+from boxwright.training.forensics import dump_step
 from boxwright.training.graphs import graphed
 from boxwright.training.log import Described, Gradients, Inputs, Scalars, TrainingLog
 from boxwright.training.performance_summary import write_performance_summary
@@ -31,7 +32,8 @@ from boxwright.training.profile import described, profile_steps
 from boxwright.training.selection import Selection
 from boxwright.training.settings import RunSettings
 from boxwright.training.state import TrainingState
-from boxwright.training.step import Learner, NotFiniteError, StepResult
+from boxwright.training.step import Learner
+from boxwright.training.step_report import StepReport
 from boxwright.training.stop import Ending, agreed_batches
 from boxwright.training.transfer import on_device
 
@@ -51,7 +53,7 @@ class _Progress:
     skipped_in_a_row: int = 0
     bad_records: int = 0
     problems: list[str] = field(default_factory=list)
-    last: StepResult | None = None
+    last: StepReport | None = None
     ending: Ending = Ending.NOT_YET
 
 
@@ -92,10 +94,10 @@ class Loop:
         self._start()
         with closing(self._incoming()) as batches:
             while not (state.step >= total or state.selection.exhausted) and (batch := next(batches, None)):
-                result = self._learn(batch)
+                report = self._step(batch)
                 self.writer.look()
                 self._take_in_when_ready()
-                self._log(result, batch)
+                self._log(report, batch)
                 if self._is_due(self.settings.checkpoint_every_n):
                     self._save()
                 if self._is_due(self._evaluate_every):
@@ -109,7 +111,7 @@ class Loop:
         with closing(self._incoming()) as batches:
             found = profile_steps(
                 batches,
-                self.learner.learn,
+                self.learner.step,
                 lambda: self.batches.ready,
                 folder if self.processes.leads else None,
                 self.device,
@@ -125,7 +127,6 @@ class Loop:
             at_once: Whether the user waits no longer: not for metrics either.
         """
         self.writer.wait()
-        path = self.store.folder / f"ckpt-{self.state.step}.pt"
         if not self.processes.leads or (at_once and self.evaluations.pending and not self.evaluations.ready):
             return  # a checkpoint would have to know of the evaluation; the one before is resumed from
         try:
@@ -134,8 +135,12 @@ class Loop:
             raise
         except BoxwrightError:
             pass  # the error at hand is the one to tell
-        if self.learner.settle() and self.state.step and not path.exists() and not self.settings.shard:
-            self._save_newest()  # of weights that are spread the others, which may be gone, have a part
+        if not self.state.updating:
+            with suppress(NotFiniteError):
+                check_previous_step(self.progress.last, self.state)
+            path = self.store.folder / f"ckpt-{self.state.step}.pt"
+            if self.state.step and not path.exists() and not self.settings.shard:
+                self._save_newest()  # of weights that are spread the others, which may be gone, have a part
         self.writer.wait()
 
     def _start(self) -> None:
@@ -169,22 +174,23 @@ class Loop:
     def _end(self, ending: Ending) -> None:
         self.progress.ending = ending
 
-    def _learn(self, batch: Batch) -> StepResult | None:
-        """Take a step; None where it was left out."""
-        every = self.settings.summarize_every_n
-        summarized = bool(every) and self.state.step % every == 0
+    def _step(self, batch: Batch) -> StepReport | None:
+        """Take a step; None where it was not finite, and left out."""
         if self.state.step in self.learner.trainable.changes():
             self._say_what_learns()
-        try:
-            result = self.learner.learn(
-                batch, describe=summarized and self.processes.leads, wait=summarized or self._waits()
-            )
-            self.progress.skipped_in_a_row = 0
-            return result
-        except NotFiniteError as error:
-            self._look_into(error)
-            # Where it was the step before, this batch has still to be learned from.
-            return None if error.batch is batch else self._learn(batch)
+        while True:
+            every = self.settings.summarize_every_n
+            summarized = bool(every) and self.state.step % every == 0
+            describe, wait = summarized and self.processes.leads, summarized or self._waits()
+            try:
+                report = self.learner.step(batch, self.progress.last, describe=describe, wait=wait)
+            except NotFiniteError as error:
+                self._leave_out(error)
+                if error.batch is batch:
+                    return None
+                continue  # it was the step before: this batch has still to be learned from
+            self.progress.last, self.progress.skipped_in_a_row = report, 0
+            return report
 
     def _waits(self) -> bool:
         """Say whether the next step must be known to be finite at once; on a GPU most steps need not."""
@@ -197,51 +203,50 @@ class Loop:
             or any(step % every == 0 for every in looked_at)
         )
 
-    def _look_into(self, error: NotFiniteError) -> None:
-        """Write down a step that was not finite; then leave it out or end."""
+    def _leave_out(self, error: NotFiniteError) -> None:
+        """Dump a step that was not finite; then leave it out or end."""
+        self.progress.last = None
         if not self.settings.skip_not_finite and self.state.step:
             self._save()
         batches = self.processes.gather(error.batch.to("cpu"))
         # The others wait, so that nothing ends the one that writes before it is done.
         given = self.store.folder, self.state, self._content(), batches, self.config, error
-        where = self.processes.from_leader(lambda: written_down(*given))
+        where = self.processes.from_leader(lambda: dump_step(*given))
         self.progress.skipped_in_a_row += 1
         if not self.settings.skip_not_finite:
             raise TrainingError(where) from None
         if self.progress.skipped_in_a_row >= _MOST_SKIPPED_IN_A_ROW:
             raise TrainingError(f"{where}; {_MOST_SKIPPED_IN_A_ROW} steps in a row were left out") from None
         self.processes.log.info(f"{where}; the step is left out")
-        self.state.step += 1
-        self.state.samples += self.plan.stream.batch_size
+        self.state.advance(self.plan.stream.batch_size)
 
     def _is_due(self, every: int) -> bool:
         return self.state.step % every == 0 and self.state.step < self.plan.num_steps
 
-    def _log(self, result: StepResult | None, batch: Batch) -> None:
+    def _log(self, report: StepReport | None, batch: Batch) -> None:
         self.progress.problems += batch.problems
-        self.progress.last = result
-        if result is None:
+        if report is None:
             return
         step = self.state.step
-        if self.log is not None and result.description is not None:
-            self.log.tell(step, Described(result.description))
+        if self.log is not None and report.description is not None:
+            self.log.tell(step, Described(report.description))
             self.log.tell(step, Inputs(batch, self.state.detector.categories))
-            if self.plan.summarize_gradients and not result.skipped:
+            if self.plan.summarize_gradients and not report.skipped:
                 self.log.tell(step, Gradients(self._gradients()))
         if step % self.settings.log_every_n == 0 or step == 1:
-            self._log_numbers(result)
+            self._log_numbers(report)
 
     def _gradients(self) -> dict[str, NDArray[np.float32]]:
         parameters = self.state.detector.network.named_parameters()
         return {name: p.grad.float().cpu().numpy() for name, p in parameters if p.grad is not None}
 
-    def _log_numbers(self, result: StepResult) -> None:
+    def _log_numbers(self, report: StepReport) -> None:
         step, progress = self.state.step, self.progress
         if progress.logged == step:
             return
         speed = (step - progress.since) / max(time.monotonic() - progress.clock, 1e-9)
         progress.speeds.append(speed)
-        values = {**result.losses, "learning_rate": result.rate, "global_norm/gradient_norm": result.gradient_norm}
+        values = {**report.losses, "learning_rate": report.rate, "global_norm/gradient_norm": report.gradient_norm}
         if self.log is not None:
             self.log.tell(step, Scalars({**values, "steps_per_sec": speed}))
         self._tell_problems()
@@ -326,10 +331,9 @@ class Loop:
         """Log, save and evaluate what the loop has not; say why it ended, and how fast it was."""
         progress, state = self.progress, self.state
         try:
-            self.learner.look_back()
+            check_previous_step(progress.last, state)
         except NotFiniteError as error:
-            progress.last = None
-            self._look_into(error)
+            self._leave_out(error)
         if progress.last is not None:
             self._log_numbers(progress.last)
         self._save()

@@ -29,6 +29,7 @@ from boxwright.distributed import ALONE
 from boxwright.optimization.schedules import Constant
 from boxwright.preflight.finding import Finding
 from boxwright.training.examples import training_examples
+from boxwright.training.finite_guard import check_previous_step
 from boxwright.training.state import new_state, placed
 from boxwright.training.step import Learner
 from boxwright.types import Sample
@@ -233,11 +234,11 @@ def _read(examples: TrainingExamples, count: int) -> tuple[list[Sample], float]:
 def _take_steps(learner: Learner, batch: Batch, device: torch.device) -> float:
     """Return the seconds of a step: of the third, as the first makes the slots."""
     batch, wait = batch.to(device), device.type == "cpu"  # as in a run, which on a GPU waits for few steps
-    for _ in range(2):
-        learner.learn(batch, wait=wait)
+    report = learner.step(batch, wait=wait)
+    report = learner.step(batch, report, wait=wait)
     began = time.perf_counter()
-    learner.learn(batch, wait=wait)
-    learner.look_back()
+    report = learner.step(batch, report, wait=wait)
+    check_previous_step(report, learner.state)
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter() - began

@@ -83,7 +83,7 @@ def train(
         check_tracker(name)
     with join_processes() as processes, ExitStack() as held:
         run = _prepare(config, Path(model_dir), settings, listeners or {}, processes, held)
-        held.callback(run.learner.untie)
+        held.callback(run.learner.unwrap)
         if settings.profile:
             run.profile()
         else:
