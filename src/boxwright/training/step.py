@@ -22,7 +22,7 @@ from boxwright.training.finite_guard import all_finite, check_previous_step, che
 from boxwright.training.gradient_accumulation import BatchLosses, accumulate_gradients, present_gradients
 from boxwright.training.graphs import check_capture
 from boxwright.training.losses import LossModule
-from boxwright.training.sharding import learn_as_their_rows, shard_state
+from boxwright.training.sharding import freeze_whole_weights, shard_state
 from boxwright.training.state import TrainingState, seed_step
 from boxwright.training.step_report import StepReport, send_report
 
@@ -110,7 +110,7 @@ class Learner:
             return
         self.learning = learning
         if isinstance(self.losses, FSDPModule):
-            learn_as_their_rows(self.losses)
+            freeze_whole_weights(self.losses)
         elif self.processes.count > 1:
             self.module = data_parallel(self.losses)
 
