@@ -18,6 +18,7 @@ from boxwright.data.shapes import ShapesDataset
 from boxwright.distributed import ALONE
 from boxwright.training.state import new_state, placed
 from boxwright.training.step import Learner
+from boxwright.training.step_report import StepReport
 from boxwright.types import Categories
 from tests.cuda.fake import fake_batch, fake_cuda, to_fake
 from tests.cuda.ledger import Ledger
@@ -90,7 +91,7 @@ def learner_from(
     return Learner(new_state(detector, plan), plan, ALONE), collate(samples), plan
 
 
-@dataclass(frozen=True)
+@dataclass
 class FakeRun:
     """A run on a fake GPU.
 
@@ -98,11 +99,17 @@ class FakeRun:
         ledger: What the GPU is told.
         learner: Takes its steps.
         batch: There already.
+        previous: What the step before reported.
     """
 
     ledger: Ledger
     learner: Learner
     batch: Batch
+    previous: StepReport | None = None
+
+    def step(self, *, describe: bool = False) -> None:
+        """Take a step that is not waited for."""
+        self.previous = self.learner.step(self.batch, self.previous, describe=describe, wait=False)
 
     @property
     def detector(self) -> bw.Detector:
@@ -126,6 +133,6 @@ def on_fake_gpu(whole: Learner, batch: Batch, plan: TrainingPlan, *, steps: int)
         there = fake_batch(batch, ledger.mode)
         run = FakeRun(ledger, Learner(new_state(detector, plan), plan, ALONE), there)
         for _ in range(steps):
-            run.learner.learn(there, wait=False)
+            run.step()
         ledger.clear()
         yield run

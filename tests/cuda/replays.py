@@ -48,10 +48,10 @@ def launches(run: FakeRun) -> int:
     with mock.patch.object(backward, "_hand_on", lambda *given: captured.hand_on(hand_on, *given)):
         if two_stages:
             with mock.patch.object(network, "first_stage", captured):
-                learner.learn(run.batch, wait=False)
+                run.step()
         else:
             with mock.patch.object(learner, "module", captured):
-                learner.learn(run.batch, wait=False)
+                run.step()
     assert captured.operations > 0
     return sum(ledger.kernels.values()) - captured.operations + 2
 

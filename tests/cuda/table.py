@@ -42,7 +42,7 @@ def step(path: str, precision: str) -> tuple[str, int, Counter[str], int]:
     classes = Categories(tuple(Category(n, n + 1, str(n)) for n in range(_classes(config))))
     learner, batch, plan = learner_from(config, classes, (480, 640))
     with on_fake_gpu(learner, batch, plan, steps=_STEADY) as run:
-        run.learner.learn(run.batch, wait=False)
+        run.step()
         told, told_waits = sum(run.ledger.kernels.values()), Counter(run.ledger.waits)
         run.ledger.clear()
         captured = launches(run)

@@ -17,7 +17,7 @@ def test_gradients_are_those_of_the_engine(family: str) -> None:
     for walked in (False, True):
         learner, batch, _ = learner_of(family)
         with mock.patch("torch.autograd.backward", backward if walked else torch.autograd.backward):
-            learner.learn(batch)
+            learner.step(batch)
         found.append({name: one.grad for name, one in learner.state.detector.network.named_parameters()})
     engine, ours = found
     assert len(engine) > 30

@@ -33,14 +33,14 @@ def check(family: str, resizer: str, precision: str) -> None:
     """Take a step, a described one, and look at pictures; a tensor of another device is an error of the ledger's."""
     with fake_run(family, resizer, precision) as run:
         ledger, network = run.ledger, run.detector.network
-        run.learner.learn(run.batch, wait=False)
+        run.step()
         waits = set(ledger.waits)
         often = sum(count for wait, count in ledger.waits.items() if wait not in ALWAYS)
         assert sum(ledger.kernels.values()) > 300
         learning = [(name, one) for name, one in network.named_parameters() if one.requires_grad]
         assert [name for name, one in learning if one.grad is None] == []
         assert {one.grad.device.type for _, one in learning if one.grad is not None} == {"cuda"}
-        run.learner.learn(run.batch, wait=False, describe=True)
+        run.step(describe=True)
         described = set(ledger.waits) - waits
         ledger.clear()
         found = look(run)
@@ -89,7 +89,7 @@ def test_the_product_is_whole() -> None:
 def test_float16_waits_for_its_scale_alone() -> None:
     """Gradients that overflowed leave the step out, which PyTorch's scaler decides on the CPU."""
     with fake_run("ssd", precision="use_float16: true") as run:
-        run.learner.learn(run.batch, wait=False)
+        run.step()
         assert set(run.ledger.waits) == ALWAYS | {("training/step.py _update", "item")}
 
 

@@ -53,7 +53,7 @@ def test_gradients_come_from_scalars_alone(family: str) -> None:
     kept = Kept()
     learner, batch, _ = learner_of(family)
     learner.module = GraphedLosses(learner.losses, backend=kept.backend())
-    learner.learn(batch)
+    learner.step(batch)
     assert len(kept.forward) == len(kept.backward) == 1, "one graph, without a break"
     (forward,), (backward,) = kept.forward, kept.backward
     given = tangents(backward)
@@ -75,7 +75,7 @@ def test_the_first_stage_is_one_graph(family: str) -> None:
     assert isinstance(network, FasterRCNN)
     learner.module = GraphedFirstStage(learner.state.detector, network, plan, backend=kept.backend())
     for _ in range(2):
-        assert learner.learn(batch).losses == pytest.approx(plain.learn(batch).losses, rel=1e-3)
+        assert learner.step(batch).losses == pytest.approx(plain.step(batch).losses, rel=1e-3)
     (forward,), (backward,) = kept.forward, kept.backward
     convolutions = sum(isinstance(module, torch.nn.Conv2d) for module in network.backbone.modules())
     assert sum("convolution" in str(node.target) for node in forward.graph.nodes) > convolutions > 10

@@ -118,9 +118,9 @@ def test_what_is_planted_in_a_step_is_caught(planted: str) -> None:
         run.detector.criterion = with_a_fault  # type: ignore[assignment]
         if planted == "constant":
             with pytest.raises(MixedDevicesError):
-                run.learner.learn(run.batch, wait=False)
+                run.step()
             return
-        run.learner.learn(run.batch, wait=False)
+        run.step()
     if planted == "item":
         assert ("training/losses.py forward", "item") in run.ledger.waits
     else:

@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 import boxwright as bw
 from boxwright.distributed import Processes
 from boxwright.optimization.optimizers import Adam, AdamW, Momentum, MomentumTF1, Optimizer, RMSProp, RMSPropTF1
+from boxwright.training.finite_guard import check_previous_step
 from boxwright.training.train import _device
 from boxwright.training.transfer import on_device
 from tests.cuda.dtypes import KNOWN_BETTER, unsupported
@@ -50,7 +51,7 @@ def test_an_update_is_a_few_kernels_and_no_wait(rule: Any, flagged: bool) -> Non
 def test_a_state_is_saved_from_a_gpu_and_restored_to_one() -> None:
     """A checkpoint is on the CPU; what comes from it is on the GPU again, slots and averages too."""
     with fake_run("ssd") as run:
-        run.learner.look_back()
+        check_previous_step(run.previous, run.learner.state)
         # `copied` compares addresses, which fake memory has not.
         content = tree_map(
             lambda one: one.cpu() if isinstance(one, torch.Tensor) else one, run.learner.state.content("")
@@ -64,7 +65,7 @@ def test_a_state_is_saved_from_a_gpu_and_restored_to_one() -> None:
         slots = [value for some in state.optimizer.state.values() for value in some.values()]
         assert {one.device.type for one in (*slots, *state.average.shadow.values())} == {"cuda"}
         run.ledger.clear()
-        run.learner.learn(run.batch, wait=False)
+        run.step()
         assert {name for _, name in run.ledger.waits} <= {"Event.synchronize"}
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 Wait = tuple[str, str]
 
-_ARRIVED: Wait = ("training/step.py _read", "Event.synchronize")
+_ARRIVED: Wait = ("training/step_report.py _read", "Event.synchronize")
 _SUPPRESSED: set[Wait] = {
     ("ops/suppression/greedy.py suppress_classes", "nms"),
     ("ops/suppression/image_by_image.py all_complete", "item"),

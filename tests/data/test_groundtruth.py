@@ -10,6 +10,7 @@ import torch
 
 import boxwright as bw
 from boxwright.builders.groundtruth import build_groundtruth
+from boxwright.builders.training import build_training
 from boxwright.criteria.target_assigner import ClassColumns, TargetAssigner
 from boxwright.data.batch import collate, to_input
 from boxwright.data.groundtruth import ClassScores, KeepFirst, MergeLabels, WeighClasses
@@ -96,7 +97,7 @@ def test_scores_are_read_from_records(tmp_path: Path) -> None:
     [
         (
             ["train_config.merge_multiple_label_boxes=true", "train_config.use_multiclass_scores=true"],
-            "use_multiclass_scores: merge_multiple_label_boxes too says",
+            "use_multiclass_scores: excludes merge_multiple_label_boxes",
         ),
         (["train_config.use_multiclass_scores=true"], "set train_input_reader.load_multiclass_scores too"),
         (["train_input_reader.max_number_of_boxes=0"], "max_number_of_boxes: expected at least 1"),
@@ -106,6 +107,7 @@ def test_scores_are_read_from_records(tmp_path: Path) -> None:
 def test_contradictions(small_config: Path, shapes_data: Path, overrides: list[str], wanted: str) -> None:
     config = bw.load_config(small_config, overrides)
     with pytest.raises(bw.ConfigError, match=wanted):
+        build_training(config)
         build_groundtruth(config, load_label_map(shapes_data / "label_map.pbtxt"), 4)
 
 

@@ -188,13 +188,13 @@ def test_batches_carry_masks_only_for_networks_that_learn_them(
     from boxwright.training.step import Learner
 
     seen: list[bool] = []
-    plain = Learner.learn
+    plain = Learner.step
 
-    def watched(self: Learner, batch: Batch, **how: bool) -> Any:
+    def watched(self: Learner, batch: Batch, *given: Any, **how: bool) -> Any:
         seen.append(batch.targets.masks is not None)
-        return plain(self, batch, **how)
+        return plain(self, batch, *given, **how)
 
-    monkeypatch.setattr(Learner, "learn", watched)
+    monkeypatch.setattr(Learner, "step", watched)
     config = bw.load_config(small_config, ["train_config.num_steps=1", "train_config.batch_size=2"])
     config.train_input_reader = parse_message(READERS["png"].replace("FOLDER", str(folder)), m.InputReader)
     settings = bw.RunSettings(workers=0, evaluate=False)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from boxwright.optimization import undo
 from boxwright.optimization.moving_average import MovingAverage
 from boxwright.optimization.optimizers import Adam, AdamW, Momentum, MomentumTF1, Optimizer, RMSProp, RMSPropTF1
-from boxwright.optimization.undo import Kept, in_parts, undone_unless
+from boxwright.optimization.undo import Snapshot, in_parts, undone_on_error, undone_unless
 
 RULES = [Momentum(), MomentumTF1(), RMSProp(), RMSPropTF1(), Adam(), AdamW()]
 YES, NO = torch.tensor(True), torch.tensor(False)
@@ -73,16 +73,31 @@ def test_an_average_follows_or_stays(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_was_kept_comes_back_as_often_as_asked_for() -> None:
     values = [torch.arange(6.0).reshape(2, 3), torch.tensor(7.0), torch.zeros(0, 4)]
     before = copy.deepcopy(values)
-    kept = Kept(values)
+    snapshot = Snapshot(values)
     for _ in range(2):
         for value in values:
             value.fill_(torch.nan)
-        kept.restore(unless=YES)
+        snapshot.restore(unless=YES)
         assert values[0].isnan().all()
-        kept.restore(unless=NO)
+        snapshot.restore(unless=NO)
         assert all(torch.equal(*both) for both in zip(before, values, strict=True))
-    Kept([]).restore()
-    Kept([]).restore(unless=NO)
+    Snapshot([]).restore()
+    Snapshot([]).restore(unless=NO)
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_an_error_undoes_the_block(error: type[BaseException]) -> None:
+    values = [torch.arange(6.0).reshape(2, 3), torch.tensor(7.0)]
+    before = copy.deepcopy(values)
+    with pytest.raises(error), undone_on_error(values):
+        values[0].fill_(torch.nan)
+        raise error
+    assert all(torch.equal(*both) for both in zip(before, values, strict=True))
+    with undone_on_error(values) as snapshot:
+        values[0].zero_()
+    assert not values[0].any()
+    snapshot.restore()
+    assert torch.equal(before[0], values[0])
 
 
 def test_memory_with_gaps_is_refused_before_anything_changes() -> None:

@@ -38,10 +38,10 @@ def one_step(config: m.TrainEvalPipelineConfig, shares: int, share: int, process
     plan = build_training(config, workers=0)
     learner = Learner(new_state(detector, plan), plan, processes)  # type: ignore[arg-type]
     mine = range(share * 4 // shares, (share + 1) * 4 // shares)
-    found = learner.learn(collate([to_input(dataset[n], detector.preprocessor.resizer) for n in mine]))
+    found = learner.step(collate([to_input(dataset[n], detector.preprocessor.resizer) for n in mine]))
     assert shares == 1 or "anchors" not in {name.split(".")[-1] for name in _broadcast(learner)}
     norms = {n: float(p.grad.norm()) for n, p in detector.network.named_parameters() if p.grad is not None}
-    learner.untie()
+    learner.unwrap()
     return {**found.losses, "norm": found.gradient_norm, **norms}
 
 

@@ -28,7 +28,7 @@ def test_content_may_change_while_it_is_written_and_errors_come_once(tmp_path: P
         writer.write(save, copied(content), "saved {path}")
         weights += 1
         content["step"] = 4
-        writer.look()
+        writer.poll()
         assert not said
         may_write.set()
         writer.wait()
@@ -44,7 +44,7 @@ def test_content_may_change_while_it_is_written_and_errors_come_once(tmp_path: P
         writer.write(fail, content)
         with pytest.raises(CheckpointError, match="full"):
             writer.write(save, content)
-        writer.look()
+        writer.poll()
         writer.wait()
     assert len(written) == 1
 

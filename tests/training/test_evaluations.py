@@ -121,10 +121,10 @@ def test_an_error_keeps_the_evaluation_before_it(
     small_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What ends the run comes before the metrics are asked for: the checkpoint that is saved then knows of them."""
-    learn = evaluations_end(monkeypatch, 4)
+    begun = evaluations_end(monkeypatch, 4)
     with pytest.raises(MemoryError):
         run(small_config, tmp_path, checkpoint_every_n=6, evaluate_every_n=2)
-    assert learn == [0, 1, 2, 3]
+    assert begun == [0, 1, 2, 3]
     assert read_checkpoint(tmp_path / "ckpt-3.pt")["selection"]["evaluated"] == 2
     assert read_checkpoint(tmp_path / "best.pt")["step"] == 2
 
@@ -134,15 +134,15 @@ def evaluations_end(monkeypatch: pytest.MonkeyPatch, step: int) -> list[int]:
     from boxwright.training.step import Learner
 
     begun: list[int] = []
-    learn: Callable[..., Any] = Learner.learn
+    plain: Callable[..., Any] = Learner.step
 
     def fail(self: Learner, *given: Any, **named: Any) -> Any:
         begun.append(self.state.step)
         if len(begun) == step:
             raise MemoryError
-        return learn(self, *given, **named)
+        return plain(self, *given, **named)
 
-    monkeypatch.setattr(Learner, "learn", fail)
+    monkeypatch.setattr(Learner, "step", fail)
     return begun
 
 

@@ -1,4 +1,4 @@
-"""A step that is not finite: written down, named, done again; nothing of it reaches the weights."""
+"""A step that is not finite: dumped, named, done again; nothing of it reaches the weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from boxwright.checkpoints.store import CheckpointStore, read_checkpoint, write_
 from boxwright.models.layers import Conv2d
 from boxwright.training.forensics import replay_step
 from boxwright.training.loop import Loop
-from boxwright.training.step import LossModule
+from boxwright.training.losses import LossModule
 
 MIDDLE = "backbone.blocks.3.depthwise.0"
 
@@ -26,9 +26,9 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> Any:
     from boxwright.training import step as step_module
 
     switch = {"at": {2}}
-    plain = step_module.Learner.learn
+    plain = step_module.Learner.step
 
-    def learn(self: Any, batch: Any, **options: Any) -> Any:
+    def step(self: Any, batch: Any, previous: Any = None, **options: Any) -> Any:
         module = self.state.detector.network.get_submodule(MIDDLE)
         assert isinstance(module, Conv2d)
         handle = None
@@ -39,12 +39,12 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> Any:
 
             handle = module.register_forward_hook(spoil)
         try:
-            return plain(self, batch, **options)
+            return plain(self, batch, previous, **options)
         finally:
             if handle:
                 handle.remove()
 
-    monkeypatch.setattr(step_module.Learner, "learn", learn)
+    monkeypatch.setattr(step_module.Learner, "step", step)
     return switch
 
 

@@ -51,7 +51,7 @@ def test_steps_are_those_of_the_plain_module(small_config: Path) -> None:
     graphed, _ = learner(small_config, FROZEN)
     graphed.module = GraphedLosses(graphed.losses, backend="eager")
     for _ in range(3):
-        assert graphed.learn(batch).losses == pytest.approx(plain.learn(batch).losses, rel=1e-4)
+        assert graphed.step(batch).losses == pytest.approx(plain.step(batch).losses, rel=1e-4)
     first, second = gradients(plain), gradients(graphed)
     assert first.keys() == second.keys()
     assert len(first) > 50
@@ -138,7 +138,7 @@ def test_a_backward_pass_that_is_not_captured_is_an_error_too(small_config: Path
             bw.TrainingError, match="--cuda_graphs: nothing was captured: skipping cudagraphs due to mutated"
         ),
     ):
-        one.learn(batch)
+        one.step(batch)
 
 
 def test_the_compiler_is_asked_to_say_what_it_skips() -> None:
@@ -159,7 +159,7 @@ def test_memory_that_is_too_small_is_said_not_split(small_config: Path) -> None:
 
     one.module = TooLarge()
     with pytest.raises(bw.TrainingError, match="CUDA graphs learn from a batch at once"):
-        one.learn(batch)
+        one.step(batch)
 
 
 @pytest.mark.parametrize(

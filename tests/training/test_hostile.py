@@ -110,7 +110,7 @@ class Failing:
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), ConnectionError(), ValueError("of its own")])
-def test_a_listener_that_fails_is_named_once_dropped_and_counted(error: Exception) -> None:
+def test_a_listener_that_fails_is_named_once_disabled_and_counted(error: Exception) -> None:
     heard = Heard()
     failing, whole = Failing(error), []
 
@@ -133,7 +133,7 @@ def test_a_listener_that_fails_is_named_once_dropped_and_counted(error: Exceptio
     assert failing.told == 1
     assert whole == [1, 2, 3, -1]
     said = heard.texts
-    assert [text.split(" and hears")[0] for text in said[:2]] == [
+    assert [text.split(" and has been disabled")[0] for text in said[:2]] == [
         "warning: never failed at the start",
         "warning: network tracker failed at step 1",
     ]

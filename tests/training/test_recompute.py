@@ -52,7 +52,7 @@ def test_statistics_move_once(small_config: Path) -> None:
         )
     recompute_blocks(network.backbone)
     before = {name: norm.running_mean.clone() for name, norm in norms.items() if norm.running_mean is not None}
-    one.learn(batch)
+    one.step(batch)
     assert sum(len(of_norm) == 2 for of_norm in given.values()) > 15
     for name, norm in norms.items():
         assert norm.momentum is not None

@@ -23,6 +23,7 @@ from boxwright.data.label_map import load_label_map
 from boxwright.data.loader import TrainingExamples, training_batches
 from boxwright.data.shapes import ShapesDataset
 from boxwright.distributed import ALONE
+from boxwright.training.gradient_accumulation import counts_of
 from boxwright.training.state import new_state
 from boxwright.training.step import Learner
 
@@ -70,7 +71,7 @@ def test_parts_add_up_to_the_batch(refinedet_config: Path, parts: int) -> None:
     frozen = "model.refinedet.freeze_batchnorm=true"
     whole, batch = learner(refinedet_config, frozen)
     split, _ = learner(refinedet_config, frozen, f"train_config.gradient_accumulation_steps={parts}")
-    once, twice = whole.learn(batch), split.learn(batch)
+    once, twice = whole.step(batch), split.step(batch)
     assert twice.losses == pytest.approx(once.losses, rel=1e-5)
     compared = 0
     for one, other in zip(
@@ -87,8 +88,7 @@ def test_counting_leaves_statistics_alone(refinedet_config: Path) -> None:
     """Normalization learns from each part once, though each is looked at twice."""
     split, batch = learner(refinedet_config, "train_config.gradient_accumulation_steps=2")
     before = [buffer.clone() for buffer in split.state.detector.network.buffers()]
-    split._statistics = before
-    split._count(batch.split(2))
+    counts_of(split.losses, batch.split(2))
     assert all(torch.equal(a, b) for a, b in zip(before, split.state.detector.network.buffers(), strict=True))
 
 

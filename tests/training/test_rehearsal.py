@@ -75,15 +75,15 @@ def test_two_images_that_do_not_fit_are_out_of_memory(small_config: Path, room_f
 def test_steps_are_those_of_a_run(small_config: Path) -> None:
     """Channels last, as a run places its network; on a GPU without waiting, so that there is a copy of the weights."""
     placed = []
-    real = Learner.learn
+    real = Learner.step
 
-    def learn(self: Learner, batch: Any, **how: Any) -> Any:
+    def step(self: Learner, batch: Any, previous: Any = None, **how: Any) -> Any:
         kernels = [p for p in self.state.detector.network.parameters() if p.ndim == 4 and p.shape[1] > 1 < p.shape[2]]
         placed.append(all(one.is_contiguous(memory_format=torch.channels_last) for one in kernels) and bool(kernels))
         assert how == {"wait": True}, "a CPU waits"
-        return real(self, batch, **how)
+        return real(self, batch, previous, **how)
 
-    with mock.patch.object(Learner, "learn", learn):
+    with mock.patch.object(Learner, "step", step):
         *_, found = _measure(bw.load_config(small_config), CPU)
     assert placed == [True] * 9
     assert (found.batches, found.split, found.device) == ((1, 2, 4), 0, "CPU")
@@ -93,12 +93,17 @@ def test_steps_are_those_of_a_run(small_config: Path) -> None:
 
 
 def test_on_a_gpu_steps_are_not_waited_for() -> None:
-    learner, batch = mock.Mock(), mock.Mock()
-    with mock.patch("torch.cuda.synchronize") as synchronize:
+    learner, batch, reports = mock.Mock(), mock.Mock(), [mock.Mock() for _ in range(3)]
+    learner.step.side_effect = reports
+    with (
+        mock.patch("torch.cuda.synchronize") as synchronize,
+        mock.patch.object(rehearsal, "check_previous_step") as check,
+    ):
         assert _take_steps(learner, batch, torch.device("cuda", 1)) >= 0
     batch.to.assert_called_once_with(torch.device("cuda", 1))
-    assert [one.kwargs for one in learner.learn.call_args_list] == [{"wait": False}] * 3
-    learner.look_back.assert_called_once_with()
+    assert [one.kwargs for one in learner.step.call_args_list] == [{"wait": False}] * 3
+    assert [one.args[1:] for one in learner.step.call_args_list] == [(), (reports[0],), (reports[1],)]
+    check.assert_called_once_with(reports[2], learner.state)
     synchronize.assert_called_once_with(torch.device("cuda", 1))
 
 

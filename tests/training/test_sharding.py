@@ -204,7 +204,8 @@ from boxwright.distributed import join_processes
 from boxwright.training.examples import training_examples
 from boxwright.distributed import gathered, local
 from boxwright.training.state import new_state
-from boxwright.training.step import Learner, NotFiniteError
+from boxwright.training.finite_guard import NotFiniteError, check_previous_step
+from boxwright.training.step import Learner
 
 config = bw.load_config(sys.argv[1])
 with join_processes() as processes:
@@ -217,7 +218,7 @@ with join_processes() as processes:
     learner.shard()
     examples = training_examples(config, dataset, detector, 0, skip_bad=False)
     batches = iter(training_batches(examples, plan.stream, 0, processes))
-    learner.learn(next(batches))
+    learner.step(next(batches))
     def everything():
         slots = [one for slots in state.optimizer.state.values() for one in slots.values()]
         return [*detector.network.parameters(), *slots, *state.average.shadow.values()]
@@ -229,10 +230,10 @@ with join_processes() as processes:
             term.total.mul_(float("nan"))
         return found
     learner.losses.forward = not_finite
-    learner.learn(next(batches), wait=False)
+    report = learner.step(next(batches), wait=False)
     spoilt = sum(int(not gathered(one).isfinite().all()) for one in everything())
     try:
-        learner.look_back()
+        check_previous_step(report, state)
         undone = False
     except NotFiniteError:
         undone = all(torch.equal(gathered(one), kept) for one, kept in zip(everything(), before, strict=True))

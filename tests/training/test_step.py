@@ -12,12 +12,14 @@ import torch
 import boxwright as bw
 from boxwright.builders.input_reader import build_dataset
 from boxwright.builders.training import build_training
+from boxwright.criteria.terms import TOTAL
 from boxwright.data.augmentation.transform import Chain
 from boxwright.data.batch import Batch
 from boxwright.data.loader import TrainingExamples, training_batches
 from boxwright.distributed import ALONE
+from boxwright.training.finite_guard import NotFiniteError, check_previous_step
 from boxwright.training.state import new_state
-from boxwright.training.step import TOTAL, Learner, NotFiniteError
+from boxwright.training.step import Learner
 from tests.conftest import Silent
 
 FROZEN = "model.ssd.freeze_batchnorm=true"
@@ -47,7 +49,7 @@ def test_parts_add_up_to_the_batch(small_config: Path, parts: int, normalize: st
     more = (FROZEN, f"model.ssd.normalize_loss_by_num_matches={normalize}")
     whole, batch = learner(small_config, *more)
     split, _ = learner(small_config, *more, f"train_config.gradient_accumulation_steps={parts}")
-    once, twice = whole.learn(batch), split.learn(batch)
+    once, twice = whole.step(batch), split.step(batch)
     assert twice.losses == pytest.approx(once.losses, rel=1e-5)
     first, second = gradients(whole), gradients(split)
     assert first.keys() == second.keys()
@@ -75,11 +77,11 @@ def test_memory_that_is_too_small_splits_the_batch(small_config: Path, monkeypat
         return result
 
     monkeypatch.setattr(small.losses, "forward", out_of_memory)
-    found = small.learn(batch)
+    found = small.step(batch)
     assert small.state.parts == 4
     assert small._parts(batch.split(2)[0]) == 2, "never more parts than images"
     assert [text.split(" in ")[1] for text in heard] == ["2 parts from here on", "4 parts from here on"]
-    assert found.losses == pytest.approx(whole.learn(batch).losses, rel=1e-5)
+    assert found.losses == pytest.approx(whole.step(batch).losses, rel=1e-5)
     assert all(torch.equal(a, b) for a, b in zip(statistics, small.state.detector.network.buffers(), strict=True))
     content = small.state.content("")
     assert content["parts"] == 4, "a resumed run learns in as many parts"
@@ -111,17 +113,21 @@ def test_a_step_that_is_not_finite_changes_nothing(
     averaged = "train_config.optimizer.use_moving_average=true"
     plain, batch = learner(small_config, averaged, *optimizer)
     one, _ = learner(small_config, averaged, *optimizer)
-    plain.learn(batch)
-    one.learn(batch)
+    plain.step(batch)
+    one.step(batch)
     before = whole_state(one)
-    one.learn(not_a_number(batch), wait=False)
+    report = one.step(not_a_number(batch), wait=False)
+    assert one.state.step == 2, "not known yet"
     with pytest.raises(NotFiniteError, match="step 2: the loss is not finite"):
-        one.look_back() if in_time else one.learn(batch, wait=False)
+        check_previous_step(report, one.state) if in_time else one.step(batch, report, wait=False)
     assert (one.state.step, one.state.samples) == (1, plain.state.samples)
     assert all(torch.equal(*both) for both in zip(before, whole_state(one), strict=True))
+    following = None
     for _ in range(2):
-        assert one.learn(batch, wait=False).losses == plain.learn(batch).losses
-    one.look_back()
+        following = one.step(batch, following, wait=False)
+        assert following.losses == plain.step(batch).losses
+    check_previous_step(following, one.state)
+    assert one.state.step == 3
     assert all(torch.equal(*both) for both in zip(whole_state(plain), whole_state(one), strict=True))
     assert len(before) > 200
 
@@ -129,8 +135,10 @@ def test_a_step_that_is_not_finite_changes_nothing(
 def test_a_first_step_that_is_not_finite_changes_nothing(small_config: Path) -> None:
     one, batch = learner(small_config, ADAM)
     before = [value.detach().clone() for value in one.state.detector.network.state_dict().values()]
-    one.learn(not_a_number(batch), wait=False)
-    assert one.settle()
+    report = one.step(not_a_number(batch), wait=False)
+    with pytest.raises(NotFiniteError, match="step 1"):
+        check_previous_step(report, one.state)
+    assert not one.state.updating
     assert one.state.step == 0
     after = one.state.detector.network.state_dict().values()
     assert all(torch.equal(*both) for both in zip(before, after, strict=True))
@@ -143,7 +151,7 @@ def test_an_update_that_does_not_fit_is_said_and_the_state_counts_as_broken(
     small_config: Path, monkeypatch: pytest.MonkeyPatch, wait: bool
 ) -> None:
     one, batch = learner(small_config, ADAM, FROZEN)
-    one.learn(batch, wait=wait)
+    one.step(batch, wait=wait)
     real = torch._foreach_addcdiv_
 
     def half(parameters: list[torch.Tensor], *others: Any, **more: Any) -> None:
@@ -152,9 +160,26 @@ def test_an_update_that_does_not_fit_is_said_and_the_state_counts_as_broken(
 
     monkeypatch.setattr(torch, "_foreach_addcdiv_", half)
     with pytest.raises(bw.TrainingError, match=r"step 2: not enough memory to update the weights \(CUDA error: out of"):
-        one.learn(batch, wait=wait)
-    assert not one.settle()
+        one.step(batch, wait=wait)
+    assert one.state.updating
     assert one.state.step == 1
+
+
+def test_a_step_that_is_interrupted_changes_nothing(small_config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the statistics of normalization, which forward has moved by then, nor what counts."""
+    one, batch = learner(small_config, ADAM)
+    one.step(batch)
+    before = whole_state(one)
+
+    def interrupted(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(torch.autograd, "backward", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        one.step(batch)
+    assert not one.state.updating
+    assert one.state.step == 1
+    assert all(torch.equal(*both) for both in zip(before, whole_state(one), strict=True))
 
 
 def test_one_image_too_large_is_an_error(small_config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,18 +190,18 @@ def test_one_image_too_large_is_an_error(small_config: Path, monkeypatch: pytest
 
     monkeypatch.setattr(one.losses, "forward", out_of_memory)
     with pytest.raises(bw.TrainingError, match="not enough memory: one image is too much"):
-        one.learn(batch)
+        one.step(batch)
 
 
 @pytest.mark.parametrize("precision", ["use_bfloat16", "use_float16"])
 def test_half_precision_is_near(small_config: Path, precision: str) -> None:
     full, batch = learner(small_config)
     half, _ = learner(small_config, f"train_config.{precision}=true")
-    one, other, overflows = full.learn(batch), half.learn(batch), 0
+    one, other, overflows = full.step(batch), half.step(batch), 0
     while other.skipped:
         overflows += 1
         assert overflows < 12
-        other = half.learn(batch)
+        other = half.step(batch)
     assert other.losses == pytest.approx(one.losses, rel=0.03)
     # The smallest network there is, with maps of 2×2: its gradients are no better conditioned than that.
     assert other.gradient_norm == pytest.approx(one.gradient_norm, rel=0.5)
@@ -188,7 +213,7 @@ def test_overflow_of_float16_leaves_the_step_out_and_lowers_the_scale(small_conf
     one, batch = learner(small_config, "train_config.use_float16=true")
     one.state.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**60)
     before = {n: p.detach().clone() for n, p in one.state.detector.network.named_parameters()}
-    found = one.learn(batch)
+    found = one.step(batch)
     assert found.skipped
     assert one.state.step == 1
     assert one.state.scaler.get_scale() == 2.0**59
@@ -198,8 +223,8 @@ def test_overflow_of_float16_leaves_the_step_out_and_lowers_the_scale(small_conf
 def test_clipping_is_by_the_norm_of_all(small_config: Path) -> None:
     free, batch = learner(small_config)
     clipped, _ = learner(small_config, "train_config.gradient_clipping_by_norm=0.5")
-    norm = free.learn(batch).gradient_norm
-    assert clipped.learn(batch).gradient_norm == pytest.approx(norm)
+    norm = free.step(batch).gradient_norm
+    assert clipped.step(batch).gradient_norm == pytest.approx(norm)
     assert norm > 0.5
     ratio = {n: float(g.norm() / gradients(free)[n].norm()) for n, g in gradients(clipped).items() if g.norm() > 1e-6}
     assert len(ratio) > 50
@@ -209,8 +234,8 @@ def test_clipping_is_by_the_norm_of_all(small_config: Path) -> None:
 def test_bias_multiplier_is_for_biases_of_convolutions(small_config: Path) -> None:
     plain, batch = learner(small_config)
     tripled, _ = learner(small_config, "train_config.bias_grad_multiplier=3")
-    plain.learn(batch)
-    tripled.learn(batch)
+    plain.step(batch)
+    tripled.step(batch)
     first, second = gradients(plain), gradients(tripled)
     shapes = dict(plain.state.detector.network.named_parameters())
     hit = {n for n in first if float(first[n].norm()) > 1e-4 and torch.allclose(second[n], 3 * first[n], rtol=1e-3)}
@@ -229,7 +254,7 @@ def test_what_is_frozen_stays(small_config: Path) -> None:
     moved: list[set[str]] = []
     for _ in range(3):
         before = {n: p.detach().clone() for n, p in one.state.detector.network.named_parameters()}
-        one.learn(batch)
+        one.step(batch)
         after = dict(one.state.detector.network.named_parameters())
         moved.append({n.split(".")[0] for n in before if not torch.equal(before[n], after[n])})
     assert moved == [{"head"}, {"head"}, {"head", "neck"}]
@@ -250,7 +275,7 @@ def test_bad_patterns(small_config: Path, override: str, wanted: str | None) -> 
     if wanted is None:
         one, batch = learner(small_config, override)
         with pytest.raises(bw.ConfigError, match="nothing learns at step 0"):
-            one.learn(batch)
+            one.step(batch)
         return
     with pytest.raises(bw.ConfigError, match=wanted):
         learner(small_config, override)
@@ -274,5 +299,5 @@ def test_names_of_tf_and_ours(small_config: Path, pattern: str, part: set[str]) 
 
 def test_total_is_the_sum(small_config: Path) -> None:
     one, batch = learner(small_config)
-    losses = one.learn(batch).losses
+    losses = one.step(batch).losses
     assert losses[TOTAL] == pytest.approx(sum(value for name, value in losses.items() if name != TOTAL))

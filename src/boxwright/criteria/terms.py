@@ -32,10 +32,10 @@ class LossTerm:
         return self.total if self.count is None else self.total / self.count.clamp(min=1.0)
 
     @staticmethod
-    def distinct_counts(terms: dict[str, LossTerm]) -> list[Tensor]:
-        """Return the divisors of some terms, each once, in order."""
-        counts: dict[int, Tensor] = {id(term.count): term.count for term in terms.values() if term.count is not None}
-        return list(counts.values())
+    def share_count(terms: dict[str, LossTerm]) -> bool:
+        """Return whether there is one count, by which all terms are divided."""
+        counts = [term.count for term in terms.values()]
+        return counts[0] is not None and all(count is counts[0] for count in counts)
 
     @staticmethod
     def values(terms: dict[str, LossTerm]) -> dict[str, Tensor]:

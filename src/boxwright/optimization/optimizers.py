@@ -44,10 +44,15 @@ class Optimizer(torch.optim.Optimizer):
         """Set up.
 
         Args:
-            parameters: What to train; the rate is `param_groups[…]["lr"]`, 0 until it is set.
+            parameters: What to train; the rate is 0 until it is set.
         """
         super().__init__(parameters, {"lr": 0.0, "count": 0})
         self.rule = rule
+
+    def set_rate(self, rate: float) -> None:
+        """Set the learning rate of all parameters."""
+        for group in self.param_groups:
+            group["lr"] = rate
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None, *, finite: Tensor | None = None) -> None:  # type: ignore[override]

@@ -1,4 +1,4 @@
-"""Changes that a flag on the device takes back, of which the program asks the device nothing."""
+"""Changes of tensors that are undone: by a flag on the device, for which the program does not wait, or by an error."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch import Tensor
 _AT_ONCE = 128 * 2**20  # bytes
 
 
-class Kept:
-    """What some tensors held, so that changes of them can be taken back."""
+class Snapshot:
+    """What some tensors held, so that changes of them can be undone."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         """Copy them.
@@ -42,14 +42,29 @@ def undone_unless(flag: Tensor | None, tensors: Sequence[Tensor]) -> Iterator[No
 
     Args:
         flag: A bool scalar on the tensors' device; None lets every change stay.
-        tensors: What the block changes in place, as for `Kept`.
+        tensors: What the block changes in place, as for `Snapshot`.
     """
     if flag is None:
         yield
         return
-    kept = Kept(tensors)
+    before = Snapshot(tensors)
     yield
-    kept.restore(unless=flag)
+    before.restore(unless=flag)
+
+
+@contextmanager
+def undone_on_error(tensors: Sequence[Tensor]) -> Iterator[Snapshot]:
+    """Bring tensors back to what they were before the block where it ends with an error, an interrupt among them.
+
+    Args:
+        tensors: What the block changes in place, as for `Snapshot`.
+    """
+    before = Snapshot(tensors)
+    try:
+        yield before
+    except BaseException:
+        before.restore()
+        raise
 
 
 def _flattened(tensors: Sequence[Tensor]) -> list[Tensor]:

@@ -11,51 +11,46 @@ from boxwright.training.content import Content
 
 
 class BackgroundWriter:
-    """Writes one checkpoint at a time; who comes with the next waits until the one before is on the disk.
+    """Writes one checkpoint at a time: the next waits until the one before is on the disk.
 
-    As a context it ends when all is written, so that the folder's lock can be let go after it.
+    As a context it ends when all is written, so that the folder's lock can be released after it.
     """
 
     def __init__(self, say: Callable[[str], object]) -> None:
-        """Start nothing yet; `say` is told of what was written, in the caller's thread."""
+        """Start nothing yet; `say` is called with each message, in the caller's thread."""
         self._say = say
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._writing: Future[Path] | None = None
-        self._told = ""
+        self._message = ""
 
-    def write(
-        self,
-        save: Callable[[Content], Path],
-        content: Content,
-        told: str = "",
-    ) -> None:
-        """Let content be written.
+    def write(self, save: Callable[[Content], Path], content: Content, message: str = "") -> None:
+        """Start writing.
 
         Args:
             save: Writes it whole or not at all, and returns its path.
-            content: Tensors and plain data that nobody changes any more, as `copied` returns.
-            told: What is said when it is there, `{path}` in it; empty for nothing.
+            content: Tensors and plain data that no longer change, as `copied` returns.
+            message: Said when it is written, `{path}` in it; empty for nothing.
 
         Raises:
             CheckpointError: Where the one before could not be written.
         """
         self.wait()
-        self._told = told
+        self._message = message
         self._writing = self._thread.submit(save, content)
 
-    def look(self) -> None:
-        """Say that a checkpoint is there, where it is by now; raise CheckpointError where it could not be written."""
+    def poll(self) -> None:
+        """Say that a checkpoint is written, where it is by now; raise CheckpointError where it could not be."""
         if self._writing is not None and self._writing.done():
             self.wait()
 
     def wait(self) -> None:
-        """As `look`, when the checkpoint that is being written is there or has failed."""
+        """As `poll`, when the checkpoint that is being written is there or has failed."""
         if self._writing is None:
             return
         writing, self._writing = self._writing, None
         path = writing.result()
-        if self._told:
-            self._say(self._told.replace("{path}", str(path)))
+        if self._message:
+            self._say(self._message.replace("{path}", str(path)))
 
     def __enter__(self) -> BackgroundWriter:
         return self

@@ -1,4 +1,4 @@
-"""The evaluations of a run: the network looks at the data, and the metrics are known some steps later."""
+"""The evaluations of a run: the network runs over the data, and the metrics are known some steps later."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from boxwright.training.state import TrainingState
 
 
 @dataclass(frozen=True)
-class TakenIn:
-    """What an evaluation made of the run.
+class EvaluatedStep:
+    """A step whose evaluation has been collected.
 
     Attributes:
-        step: Where the network looked at the data.
+        step: Its number.
         content: What a checkpoint of that step holds, its selection included; on the CPU.
         best: Whether it is the best yet.
     """
@@ -47,9 +47,9 @@ class _Pending:
 
 
 class Evaluations:
-    """Evaluates a state on every reader, the processes together; the one that leads hears of the metrics.
+    """Evaluates a state on every reader, the processes together; the leader gets the metrics.
 
-    One evaluation at a time is pending. Whoever needs the selection takes it in first.
+    One evaluation at a time is pending; it is collected before the selection is used.
     """
 
     def __init__(
@@ -61,24 +61,24 @@ class Evaluations:
         workers: int,
         run: Path | None,
     ) -> None:
-        """Remember what is evaluated.
+        """Evaluate nothing yet.
 
         Args:
             sets: The data of each reader, and how; the first decides which checkpoint is best.
-            state: The run's; its selection follows what is taken in.
-            run: The run's folder, which has the workers' sockets.
+            state: The run's; its selection follows what is collected.
+            run: The run's folder, for the workers' sockets.
         """
         self.sets, self._state, self._processes, self._log = sets, state, processes, log
         self._workers, self._run = workers, run
         self._pending: _Pending | None = None
 
-    def look(self, losses: nn.Module, content: Callable[[], Content], stop_requested: Callable[[], bool]) -> bool:
-        """Let the network look at the data, as the state is now; whatever was pending has been taken in.
+    def start(self, losses: nn.Module, content: Callable[[], Content], stop_requested: Callable[[], bool]) -> bool:
+        """Run the network over the data, as the state is now; what was pending has been collected.
 
         Args:
-            losses: Has the state's network, and its whole weights where they are spread over the processes.
+            losses: Has the state's network, and gathers its weights where they are sharded.
             content: Makes what a checkpoint of this step holds.
-            stop_requested: Asked before each reader; the others are left out then.
+            stop_requested: Asked before each reader; those that remain are left out then.
 
         Returns:
             Whether all metrics are known already, the same in every process.
@@ -101,19 +101,19 @@ class Evaluations:
 
     @property
     def pending(self) -> bool:
-        """Whether there is an evaluation that has not been taken in."""
+        """Whether there is an evaluation that has not been collected."""
         return self._pending is not None
 
     @property
     def ready(self) -> bool:
-        """Whether an evaluation can be taken in without waiting."""
+        """Whether an evaluation can be collected without waiting."""
         return self._pending is not None and all(one.done() for one in self._pending.found)
 
-    def take_in(self) -> TakenIn | None:
-        """Wait for the metrics of the pending evaluation; log them, and choose by them. It stays pending at an error.
+    def collect(self) -> EvaluatedStep | None:
+        """Wait for the metrics of the pending evaluation; log them, and choose by them. At an error it stays pending.
 
         Returns:
-            What became of it; None where none is pending.
+            The step that was evaluated; None where none is pending.
 
         Raises:
             BoxwrightError: Where metrics cannot be computed of this data, or the one to choose by is not computed.
@@ -128,7 +128,7 @@ class Evaluations:
             if self._log is not None:
                 self._log.tell(step, Evaluated(one.metrics, one.pictures, data.name, tuple(one.notes)))
         content: dict[str, Any] = {**pending.content, "selection": state.selection.content()}
-        return TakenIn(step, content, best=state.selection.best_step == step)
+        return EvaluatedStep(step, content, best=state.selection.best_step == step)
 
     @contextmanager
     def _averaged_weights(self) -> Iterator[None]:

@@ -1,7 +1,7 @@
-"""What a user needs to find out why a loss or gradient was not finite, and the step done again.
+"""Dumps of steps whose loss or gradient was not finite, and their replay.
 
-A folder gets the images with their boxes, the terms of the loss, the first module that is to blame,
-and all that the step was made of, so that it can be repeated.
+A dump has the images with their boxes, the terms of the loss, the first module that is to blame, and all that is
+needed to repeat the step.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from boxwright.metrics.metric import without_nan
 from boxwright.models.batch_norm import SyncBatchNorm2d
 from boxwright.models.detector import Detector
 from boxwright.training.content import Content
+from boxwright.training.finite_guard import NotFiniteError
 from boxwright.training.log import draw_inputs
 from boxwright.training.losses import LossModule
 from boxwright.training.state import TrainingState, seed_step
-from boxwright.training.step import NotFiniteError
 from boxwright.types import Categories, Targets
 
 _MOST_IMAGES = 64
@@ -43,7 +43,7 @@ _NAMED = 20
 Replay = dict[str, Any]
 
 
-def written_down(
+def dump_step(
     run_folder: Path,
     state: TrainingState,
     content: Content,
@@ -51,7 +51,7 @@ def written_down(
     config: m.TrainEvalPipelineConfig,
     error: NotFiniteError,
 ) -> str:
-    """Write a step that was not finite to a folder of the run's, no more than ten in a run; return what and where.
+    """Write a step that was not finite to a folder of the run's, at most ten in a run; return what and where.
 
     Args:
         content: What a checkpoint of it holds.
@@ -63,15 +63,15 @@ def written_down(
     images = ", ".join(name for one in batches for name in one.ids[:_NAMED])
     folder = run_folder / f"not-finite-{state.step + 1}"
     if len(list(run_folder.glob("not-finite-*"))) >= _MOST_FOLDERS and not folder.exists():
-        return f"{error}; images {images}; not written down: there are {_MOST_FOLDERS} such folders already"
+        return f"{error}; images {images}; not dumped: there are {_MOST_FOLDERS} such folders already"
     try:
-        first = write_step(folder, state, content, batches, config, error)["first"]
+        first = _write_dump(folder, state, content, batches, config, error)["first"]
     except (CheckpointError, OSError) as problem:
-        return f"{error}; images {images}; it could not be written down: {problem}"
+        return f"{error}; images {images}; it could not be dumped: {problem}"
     return f"{error}; images {images}; first: {first}; all of it: {folder}; again: boxwright replay {folder}"
 
 
-def write_step(
+def _write_dump(
     folder: Path,
     state: TrainingState,
     content: Content,
@@ -79,7 +79,7 @@ def write_step(
     config: m.TrainEvalPipelineConfig,
     error: NotFiniteError,
 ) -> Replay:
-    """Write down a step that was not finite.
+    """Write a step that was not finite to a folder.
 
     Args:
         content: What a checkpoint of it holds.
@@ -118,13 +118,13 @@ def write_step(
 
 
 def replay_step(folder: str | Path) -> Replay:
-    """Do a step again on the CPU, watching every module.
+    """Repeat a step on the CPU, checking every module.
 
     Args:
-        folder: What `write_step` wrote.
+        folder: What `dump_step` wrote.
 
     Returns:
-        `first`: the first thing that was not finite, in words, or that everything was finite;
+        `first`: the first value that was not finite, in words, or that everything was finite;
         `losses`: the terms of each process's part, which divides by its own matches.
 
     Raises:
@@ -152,7 +152,7 @@ def replay_step(folder: str | Path) -> Replay:
 
 
 def _watch(detector: Detector, plan: TrainingPlan, batch: Batch) -> tuple[list[str], dict[str, float]]:
-    """Do a step's forward and backward; name what is not finite, in the order in which it arose."""
+    """Run a step's forward and backward; return what is not finite, in the order in which it arose, and the losses."""
     network = detector.network
     found = [f"weight {name}" for name, p in network.named_parameters() if not p.isfinite().all()]
     module = LossModule(detector, plan)
@@ -166,7 +166,7 @@ def _watch(detector: Detector, plan: TrainingPlan, batch: Batch) -> tuple[list[s
 
 @contextmanager
 def _watching(network: nn.Module, found: list[str]) -> Iterator[None]:
-    """Note modules whose output, and parameters whose gradient, is not finite."""
+    """Collect modules whose output, and parameters whose gradient, is not finite."""
     leaves = [(name, module) for name, module in network.named_modules() if not list(module.children())]
     handles: list[Any] = [module.register_forward_hook(_output_hook(name, found)) for name, module in leaves]
     for name, parameter in network.named_parameters():

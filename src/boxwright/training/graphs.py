@@ -1,7 +1,7 @@
-"""Steps as graphs, which a GPU replays without being told each operation anew.
+"""CUDA graphs of steps, which a GPU replays without launching each operation.
 
-Of a detector of one stage network and losses are one graph. Of others the first stage is: what comes after depends on
-what it finds.
+Network and losses of a one-stage detector are one graph. Of a two-stage detector the first stage is: the shapes of the
+second depend on its proposals.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class GraphedLosses(nn.Module):
 
     def forward(self, images: Tensor, true_sizes: Tensor, targets: Targets) -> Forward:
         """Return the losses of a batch; they and the gradients are gone when the next call begins."""
-        with _a_step("this detector and its losses"):
+        with _graph_step("this detector and its losses"):
             return self._run(images, true_sizes, in_bucket(targets))
 
 
@@ -82,7 +82,7 @@ class GraphedFirstStage(nn.Module):
 
     def forward(self, images: Tensor, true_sizes: Tensor, targets: Targets) -> Forward:
         """Return the losses of a batch; maps and gradients of the first stage are gone when the next call begins."""
-        with _a_step("the first stage"):
+        with _graph_step("the first stage"):
             found: Forward = self.losses(images, true_sizes, targets)
         return found
 
@@ -92,14 +92,14 @@ def _compiled(run: Callable[..., Any], backend: Backend) -> Callable[..., Any]:
         compiled: Callable[..., Any] = torch.compile(run, fullgraph=True, dynamic=False, backend=backend)
         return compiled
     torch._inductor.config.triton.cudagraph_or_error = True  # what is skipped at a replay reads the process's setting
-    # Else what cannot be captured runs without a graph, as slow as before, and nobody hears of it.
+    # Otherwise what cannot be captured runs without a graph, as slow as before, and silently.
     options: dict[str, Any] = {"triton.cudagraphs": True, "triton.cudagraph_or_error": True}
     return torch.compile(run, fullgraph=True, dynamic=False, options=options)
 
 
 @contextmanager
-def _a_step(what: str) -> Iterator[None]:
-    """Begin a step, within which graphs are compiled and replayed; what stands in the way is a TrainingError."""
+def _graph_step(what: str) -> Iterator[None]:
+    """Begin a step of compiled graphs; what keeps them from being captured is raised as TrainingError."""
     torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]  # torch's
     try:
         with torch._dynamo.config.patch(recompile_limit=_MOST_SHAPES):

@@ -1,4 +1,4 @@
-"""A run's log: what happened, told to listeners. One that fails is named and dropped, and training goes on."""
+"""A run's log: events for listeners. One that fails is disabled with a warning, and training goes on."""
 
 from __future__ import annotations
 
@@ -75,18 +75,18 @@ Event = Scalars | Evaluated | Described | Gradients | Inputs
 
 @runtime_checkable
 class Listener(Protocol):
-    """Hears what happens in a run; one that raises is named and dropped, and the run continues."""
+    """Is told what happens in a run; one that raises is disabled with a warning, and the run continues."""
 
     def hear(self, step: int, event: Event) -> None:
-        """Take an event in, or pass over one of a kind that it has no use for."""
+        """Handle an event, or ignore one of a kind that it has no use for."""
         ...
 
     def close(self) -> None:
-        """Hear the end."""
+        """Handle the end of the run."""
         ...
 
 
-# What a plain function is told: the step, and numbers by name.
+# A plain function is called with the step, and numbers by name.
 Hearing = Callable[[int, Mapping[str, float]], object]
 Listeners = Mapping[str, "Listener | Hearing"] | Sequence["Listener | Hearing"] | Listener | Hearing
 
@@ -95,11 +95,7 @@ class PlainFunction:
     """Tells a function the step and the numbers of each line of the log and of each evaluation."""
 
     def __init__(self, function: Hearing) -> None:
-        """Remember it.
-
-        Args:
-            function: Called with the step and numbers by name, as `print` can be.
-        """
+        """Call `function` with the step and numbers by name."""
         self._function = function
 
     def hear(self, step: int, event: Event) -> None:
@@ -110,20 +106,14 @@ class PlainFunction:
             self._function(step, dict(event.metrics))
 
     def close(self) -> None:
-        """Do nothing: a function hears of no end."""
+        """Do nothing: functions are not told of the end."""
 
 
 def named_listeners(listeners: Listeners | None) -> dict[str, Listener]:
-    """Return listeners by name: of one or several, each an object that hears or a plain function.
-
-    Args:
-        listeners: They; by name, in a list, or one alone.
-
-    Returns:
-        The listeners; those without a name have that of their function or class.
+    """Return listeners by name; those without one have the name of their function or class.
 
     Raises:
-        TrainingError: For what can neither hear nor be called.
+        TrainingError: For what is neither a listener nor can be called.
     """
     if listeners is None:
         return {}
@@ -156,11 +146,7 @@ class TrainingLog:
         self._dropped: dict[str, str] = {}
 
     def add(self, name: str, make: Callable[[], Listener]) -> None:
-        """Add a listener, unless it fails to begin.
-
-        Args:
-            name: What it is called where it fails.
-        """
+        """Add a listener, unless it fails to start."""
         try:
             self._listeners[name] = make()
         except Exception as error:  # noqa: BLE001  # a listener is others' code, on others' networks and disks
@@ -180,7 +166,7 @@ class TrainingLog:
             with suppress(Exception):  # it has failed already
                 listener.close()
         self._dropped[name] = when
-        _LOG.warning("%s failed %s and hears no more of this run, which continues: %s", name, when, first_line(error))
+        _LOG.warning("%s failed %s and has been disabled; the run continues: %s", name, when, first_line(error))
 
     def __enter__(self) -> TrainingLog:
         return self

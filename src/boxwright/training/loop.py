@@ -3,35 +3,33 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Generator
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
-
-import numpy as np
-from numpy.typing import NDArray
 
 from boxwright.base.errors import BoxwrightError, CheckpointError, ConfigError, DataError, TrainingError
 from boxwright.builders.training import ENDLESS, TrainingPlan
 from boxwright.checkpoints.store import CheckpointStore
 from boxwright.config import messages as m
 from boxwright.config.load import dump_message
-from boxwright.criteria.terms import TOTAL
 from boxwright.data.batch import Batch
 from boxwright.data.loader import BatchStream
 from boxwright.distributed import Processes
 from boxwright.training.background_writer import BackgroundWriter
 from boxwright.training.content import Content, contribute, copied
 from boxwright.training.evaluations import Evaluations
-from boxwright.training.forensics import written_down
+from boxwright.training.finite_guard import NotFiniteError, check_previous_step
+from boxwright.training.forensics import dump_step
 from boxwright.training.graphs import graphed
-from boxwright.training.log import Described, Gradients, Inputs, Scalars, TrainingLog
-from boxwright.training.performance_summary import write_performance_summary
+from boxwright.training.log import TrainingLog
 from boxwright.training.profile import described, profile_steps
 from boxwright.training.selection import Selection
 from boxwright.training.settings import RunSettings
 from boxwright.training.state import TrainingState
-from boxwright.training.step import Learner, NotFiniteError, StepResult
+from boxwright.training.step import Learner
+from boxwright.training.step_log import StepLog
+from boxwright.training.step_report import StepReport
 from boxwright.training.stop import Ending, agreed_batches
 from boxwright.training.transfer import on_device
 
@@ -43,15 +41,9 @@ class _Progress:
     """What the loop counts on its way; nothing of it is needed to resume."""
 
     began: float = field(default_factory=time.monotonic)
-    clock: float = field(default_factory=time.monotonic)
-    since: int = 0
-    logged: int = -1
     saved: int = -1
-    speeds: list[float] = field(default_factory=list)
     skipped_in_a_row: int = 0
-    bad_records: int = 0
-    problems: list[str] = field(default_factory=list)
-    last: StepResult | None = None
+    last: StepReport | None = None
     ending: Ending = Ending.NOT_YET
 
 
@@ -79,6 +71,7 @@ class Loop:
             self.learner.module = graphed(self.learner.losses, self.plan)
         self.device = next(self.state.detector.parameters()).device
         self.progress = _Progress(saved=self.state.step or -1)
+        self.step_log = StepLog(self.log, self.state, self.plan, self.settings, self.processes)
 
     def loop(self) -> None:
         """Step until the configured number, or until there is a reason to end earlier."""
@@ -87,15 +80,15 @@ class Loop:
             self.processes.log.info(f"already trained for {state.step} of {total} steps")
             if state.selection.evaluated < state.step:
                 self._evaluate()  # which a kill, or Ctrl-C, prevented
-                self._settle()
+                self._agree_on_selection()
             return
         self._start()
         with closing(self._incoming()) as batches:
             while not (state.step >= total or state.selection.exhausted) and (batch := next(batches, None)):
-                result = self._learn(batch)
-                self.writer.look()
-                self._take_in_when_ready()
-                self._log(result, batch)
+                report = self._step(batch)
+                self.writer.poll()
+                self._collect_when_ready()
+                self.step_log.log_step(report, batch)
                 if self._is_due(self.settings.checkpoint_every_n):
                     self._save()
                 if self._is_due(self._evaluate_every):
@@ -103,13 +96,13 @@ class Loop:
         self._finish()
 
     def profile(self) -> None:
-        """Measure some steps and say where their time goes; nothing is saved."""
+        """Measure some steps and log where their time goes; nothing is saved."""
         self.state.detector.train()
         folder = self.store.folder / "profile"
         with closing(self._incoming()) as batches:
             found = profile_steps(
                 batches,
-                self.learner.learn,
+                self.learner.step,
                 lambda: self.batches.ready,
                 folder if self.processes.leads else None,
                 self.device,
@@ -122,32 +115,35 @@ class Loop:
         """Keep the steps since the last checkpoint when an error ends the run; weights are those before it.
 
         Args:
-            at_once: Whether the user waits no longer: not for metrics either.
+            at_once: Whether the user has asked not to wait, for metrics either.
         """
         self.writer.wait()
-        path = self.store.folder / f"ckpt-{self.state.step}.pt"
         if not self.processes.leads or (at_once and self.evaluations.pending and not self.evaluations.ready):
-            return  # a checkpoint would have to know of the evaluation; the one before is resumed from
+            return  # a checkpoint has to include the evaluation; the one before is resumed from
         try:
-            self._take_in()
+            self._collect_evaluation()
         except CheckpointError:
             raise
         except BoxwrightError:
-            pass  # the error at hand is the one to tell
-        if self.learner.settle() and self.state.step and not path.exists() and not self.settings.shard:
-            self._save_newest()  # of weights that are spread the others, which may be gone, have a part
+            pass  # the error at hand is the one to report
+        if not self.state.updating:
+            with suppress(NotFiniteError):
+                check_previous_step(self.progress.last, self.state)
+            path = self.store.folder / f"ckpt-{self.state.step}.pt"
+            if self.state.step and not path.exists() and not self.settings.shard:
+                self._save_newest()  # sharded weights are partly in other processes, which may be gone
         self.writer.wait()
 
     def _start(self) -> None:
-        """Do the evaluation that a kill prevented; say what learns."""
+        """Make the evaluation that a kill prevented; log which weights learn."""
         state = self.state
-        self._say_what_learns()
+        self._log_trainable()
         if self.plan.num_steps == ENDLESS:
             self.processes.log.info("train_config.num_steps is not set: training lasts until it is stopped, as in TF1")
         if state.step and state.step % self._evaluate_every == 0 and state.selection.evaluated < state.step:
             self._evaluate()
         state.detector.train()
-        self._restart_clock()
+        self.step_log.restart_clock()
 
     @property
     def _evaluate_every(self) -> int:
@@ -155,10 +151,10 @@ class Loop:
 
     def _incoming(self) -> Generator[Batch]:
         """Hand out batches on the device, until all processes agree to end."""
-        agreed = agreed_batches(self.batches.polled(), self._wants_end, self.processes, self._end)
+        agreed = agreed_batches(self.batches.polled(), self._reason_to_end, self.processes, self._end)
         return on_device(agreed, self.device)
 
-    def _wants_end(self) -> Ending:
+    def _reason_to_end(self) -> Ending:
         if self.stop_requested():
             return Ending.INTERRUPTED
         limit = self.settings.max_seconds
@@ -169,121 +165,71 @@ class Loop:
     def _end(self, ending: Ending) -> None:
         self.progress.ending = ending
 
-    def _learn(self, batch: Batch) -> StepResult | None:
-        """Take a step; None where it was left out."""
-        every = self.settings.summarize_every_n
-        summarized = bool(every) and self.state.step % every == 0
+    def _step(self, batch: Batch) -> StepReport | None:
+        """Take a step; None where it was not finite, and left out."""
         if self.state.step in self.learner.trainable.changes():
-            self._say_what_learns()
-        try:
-            result = self.learner.learn(
-                batch, describe=summarized and self.processes.leads, wait=summarized or self._waits()
-            )
-            self.progress.skipped_in_a_row = 0
-            return result
-        except NotFiniteError as error:
-            self._look_into(error)
-            # Where it was the step before, this batch has still to be learned from.
-            return None if error.batch is batch else self._learn(batch)
+            self._log_trainable()
+        while True:
+            every = self.settings.summarize_every_n
+            summarized = bool(every) and self.state.step % every == 0
+            describe, wait = summarized and self.processes.leads, summarized or self._waits()
+            try:
+                report = self.learner.step(batch, self.progress.last, describe=describe, wait=wait)
+            except NotFiniteError as error:
+                self._leave_out(error)
+                if error.batch is batch:
+                    return None
+                continue  # it was the step before: this batch has still to be learned from
+            self.progress.last, self.progress.skipped_in_a_row = report, 0
+            return report
 
     def _waits(self) -> bool:
-        """Say whether the next step must be known to be finite at once; on a GPU most steps need not."""
+        """Return whether the next step must be known to be finite at once; on a GPU most need not."""
         step, settings = self.state.step + 1, self.settings
-        looked_at = (settings.log_every_n, settings.checkpoint_every_n, self._evaluate_every)
+        intervals = (settings.log_every_n, settings.checkpoint_every_n, self._evaluate_every)
         return (
             self.device.type == "cpu"
             or self.progress.skipped_in_a_row > 0
             or step in (1, self.plan.num_steps)
-            or any(step % every == 0 for every in looked_at)
+            or any(step % every == 0 for every in intervals)
         )
 
-    def _look_into(self, error: NotFiniteError) -> None:
-        """Write down a step that was not finite; then leave it out or end."""
+    def _leave_out(self, error: NotFiniteError) -> None:
+        """Dump a step that was not finite; then leave it out or end."""
+        self.progress.last = None
         if not self.settings.skip_not_finite and self.state.step:
             self._save()
         batches = self.processes.gather(error.batch.to("cpu"))
         # The others wait, so that nothing ends the one that writes before it is done.
         given = self.store.folder, self.state, self._content(), batches, self.config, error
-        where = self.processes.from_leader(lambda: written_down(*given))
+        where = self.processes.from_leader(lambda: dump_step(*given))
         self.progress.skipped_in_a_row += 1
         if not self.settings.skip_not_finite:
             raise TrainingError(where) from None
         if self.progress.skipped_in_a_row >= _MOST_SKIPPED_IN_A_ROW:
             raise TrainingError(f"{where}; {_MOST_SKIPPED_IN_A_ROW} steps in a row were left out") from None
         self.processes.log.info(f"{where}; the step is left out")
-        self.state.step += 1
-        self.state.samples += self.plan.stream.batch_size
+        self.state.advance(self.plan.stream.batch_size)
 
     def _is_due(self, every: int) -> bool:
         return self.state.step % every == 0 and self.state.step < self.plan.num_steps
 
-    def _log(self, result: StepResult | None, batch: Batch) -> None:
-        self.progress.problems += batch.problems
-        self.progress.last = result
-        if result is None:
-            return
-        step = self.state.step
-        if self.log is not None and result.description is not None:
-            self.log.tell(step, Described(result.description))
-            self.log.tell(step, Inputs(batch, self.state.detector.categories))
-            if self.plan.summarize_gradients and not result.skipped:
-                self.log.tell(step, Gradients(self._gradients()))
-        if step % self.settings.log_every_n == 0 or step == 1:
-            self._log_numbers(result)
-
-    def _gradients(self) -> dict[str, NDArray[np.float32]]:
-        parameters = self.state.detector.network.named_parameters()
-        return {name: p.grad.float().cpu().numpy() for name, p in parameters if p.grad is not None}
-
-    def _log_numbers(self, result: StepResult) -> None:
-        step, progress = self.state.step, self.progress
-        if progress.logged == step:
-            return
-        speed = (step - progress.since) / max(time.monotonic() - progress.clock, 1e-9)
-        progress.speeds.append(speed)
-        values = {**result.losses, "learning_rate": result.rate, "global_norm/gradient_norm": result.gradient_norm}
-        if self.log is not None:
-            self.log.tell(step, Scalars({**values, "steps_per_sec": speed}))
-        self._tell_problems()
-        progress.logged = step
-        self._restart_clock()
-
-    def _tell_problems(self) -> None:
-        """Name the records that were left out, in whichever process."""
-        if not self.settings.skip_bad_records:
-            return
-        problems = [text for texts in self.processes.gather(self.progress.problems) for text in texts]
-        self.progress.problems = []
-        for text in problems:
-            self.progress.bad_records += 1
-            self.processes.log.info(f"left out ({self.progress.bad_records} so far): {text}")
-
-    def _restart_clock(self) -> None:
-        self.progress.clock, self.progress.since = time.monotonic(), self.state.step
-
-    @contextmanager
-    def _off_the_clock(self) -> Iterator[None]:
-        """Keep what is not training out of the speed."""
-        left = time.monotonic()
-        yield
-        self.progress.clock += time.monotonic() - left
-
     def _save(self) -> None:
-        """Have the state of this step written, which knows of all evaluations before it, while the run goes on."""
+        """Write the state of this step, the evaluations before it included, while the run goes on."""
         if self.progress.saved != self.state.step:
-            self._settle()
+            self._agree_on_selection()
             self._save_newest()
         self.progress.saved = self.state.step
 
     def _save_newest(self) -> None:
         save = partial(self.store.save, self.state.step, began=self.state.began)
-        with self._off_the_clock():
+        with self.step_log.clock_stopped():
             content = self._content()
             if self.processes.leads:
                 self.writer.write(save, content, "saved {path}")
 
     def _content(self) -> Content:
-        """Return what a checkpoint of this step holds, on the CPU; nothing where nobody asks this process for it."""
+        """Return what a checkpoint of this step holds, on the CPU; nothing in processes that do not write it."""
         if self.processes.leads:
             return copied(self.state.content(dump_message(self.config)))
         if self.settings.shard:
@@ -291,66 +237,57 @@ class Loop:
         return {}
 
     def _evaluate(self) -> None:
-        """Let the network look at the data of every reader; what its metrics say is taken in when they are there."""
+        """Run the network over the data of every reader; metrics are collected when they have been computed."""
         if not self.evaluations.sets:
             return
-        self._settle()
-        with self._off_the_clock():
-            known = self.evaluations.look(self.learner.losses, self._content, self.stop_requested)
+        self._agree_on_selection()
+        with self.step_log.clock_stopped():
+            known = self.evaluations.start(self.learner.losses, self._content, self.stop_requested)
         if known or self.settings.patience:  # patience must end the run at the same step whatever metrics take
-            self._settle()
+            self._agree_on_selection()
 
-    def _take_in_when_ready(self) -> None:
-        """Take in a pending evaluation between two steps; several processes hear of its errors when they settle."""
+    def _collect_when_ready(self) -> None:
+        """Collect an evaluation between two steps; several processes are told of its errors when they agree on it."""
         if self.evaluations.ready:
             with suppress(ConfigError, DataError) if self.processes.count > 1 else nullcontext():
-                self._take_in()
+                self._collect_evaluation()
 
-    def _take_in(self) -> Selection:
+    def _collect_evaluation(self) -> Selection:
         """Return the selection after the pending evaluation; write the best, and its step's checkpoint again."""
-        with self._off_the_clock():
-            taken, chosen = self.evaluations.take_in(), self.state.selection
-            if taken is not None and taken.best:
-                told = f"best so far: {chosen.metric} {chosen.best:.4f}: {{path}}"
-                self.writer.write(partial(self.store.save_best, taken.step), taken.content, told)
-            if taken is not None and self.progress.saved == taken.step:
-                self.writer.write(partial(self.store.save, taken.step, began=self.state.began), taken.content)
+        with self.step_log.clock_stopped():
+            evaluated, selection = self.evaluations.collect(), self.state.selection
+            if evaluated is not None and evaluated.best:
+                message = f"best so far: {selection.metric} {selection.best:.4f}: {{path}}"
+                self.writer.write(partial(self.store.save_best, evaluated.step), evaluated.content, message)
+            if evaluated is not None and self.progress.saved == evaluated.step:
+                self.writer.write(partial(self.store.save, evaluated.step, began=self.state.began), evaluated.content)
         return self.state.selection
 
-    def _settle(self) -> None:
-        """Let all processes know what the pending evaluation makes of the selection."""
+    def _agree_on_selection(self) -> None:
+        """Let all processes know the selection after the pending evaluation."""
         if self.evaluations.sets:
-            self.state.selection = self.processes.from_leader(self._take_in)
+            self.state.selection = self.processes.from_leader(self._collect_evaluation)
 
     def _finish(self) -> None:
-        """Log, save and evaluate what the loop has not; say why it ended, and how fast it was."""
+        """Log, save and evaluate what the loop has not; log why it ended, and how fast it was."""
         progress, state = self.progress, self.state
         try:
-            self.learner.look_back()
+            check_previous_step(progress.last, state)
         except NotFiniteError as error:
-            progress.last = None
-            self._look_into(error)
+            self._leave_out(error)
         if progress.last is not None:
-            self._log_numbers(progress.last)
+            self.step_log.log_numbers(progress.last)
         self._save()
-        self._settle()
+        self._agree_on_selection()
         if progress.ending is not Ending.INTERRUPTED and state.selection.evaluated < state.step:
             self._evaluate()
-        self._settle()
+        self._agree_on_selection()
         self.writer.wait()
-        self._summarize_performance()
+        self.step_log.write_summary(self.store.folder, progress.last)
         if state.step < self.plan.num_steps:
             self.processes.log.info(_why_it_ended(progress.ending, state, self.plan.num_steps))
 
-    def _summarize_performance(self) -> None:
-        """Write what TF's `performance_summary_exporter` is given, and the peak memory."""
-        speeds, last = self.progress.speeds, self.progress.last
-        if not (self.processes.leads and speeds and last):
-            return
-        folder, count = self.store.folder, self.processes.count
-        write_performance_summary(folder, speeds, last.losses[TOTAL], self.plan, count)
-
-    def _say_what_learns(self) -> None:
+    def _log_trainable(self) -> None:
         text = self.learner.trainable.report(self.state.step)
         if text:
             self.processes.log.info(text)

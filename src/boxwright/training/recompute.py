@@ -1,4 +1,4 @@
-"""Less memory for more time: a backbone's maps are computed again in the backward pass instead of being kept."""
+"""Less memory for more time: a backbone's maps are recomputed in the backward pass (gradient checkpointing)."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ from torch.utils.checkpoint import checkpoint
 
 
 def recompute_blocks(backbone: nn.Module) -> int:
-    """Let each block of a backbone keep what it is given alone, while it learns.
+    """Let each block of a backbone in training keep its input alone; return how many blocks there are.
 
-    Losses, gradients and statistics are the same to the last bit: the second computation does not move statistics.
+    Losses, gradients and statistics are the same to the last bit: the second computation does not update statistics.
 
     Args:
         backbone: Its blocks' `forward` is replaced.
     """
-    found = _blocks(backbone)
-    for block in found:
-        plain = block.forward
-        block.forward = partial(_forward, block, plain)
-    return len(found)
+    blocks = _blocks(backbone)
+    for block in blocks:
+        block.forward = partial(_forward, block, block.forward)
+    return len(blocks)
 
 
 def _blocks(module: nn.Module) -> list[nn.Module]:
@@ -45,13 +44,13 @@ def _forward(block: nn.Module, plain: Any, *given: Any) -> Any:
 
 
 def _contexts(block: nn.Module) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    """Return what holds during the first computation, and during the second."""
-    return nullcontext(), _statistics_stay(block)
+    """Return the contexts of the first computation and of the second."""
+    return nullcontext(), _statistics_unchanged(block)
 
 
 @contextmanager
-def _statistics_stay(block: nn.Module) -> Iterator[None]:
-    """Let normalization move copies of its statistics, not them."""
+def _statistics_unchanged(block: nn.Module) -> Iterator[None]:
+    """Let normalization update copies of its statistics."""
     kept = [(part, dict(part._buffers)) for part in block.modules() if isinstance(part, nn.BatchNorm2d)]
     for part, buffers in kept:
         part._buffers.update({name: None if value is None else value.clone() for name, value in buffers.items()})

@@ -1,4 +1,4 @@
-"""Training steps tried out: what memory and time a configuration takes, measured in a process of its own."""
+"""Trial steps: the memory and time that a configuration takes, measured in a process of its own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import islice
+from itertools import cycle, islice
 from pathlib import Path
 
 import torch
@@ -29,6 +29,7 @@ from boxwright.distributed import ALONE
 from boxwright.optimization.schedules import Constant
 from boxwright.preflight.finding import Finding
 from boxwright.training.examples import training_examples
+from boxwright.training.finite_guard import check_previous_step
 from boxwright.training.state import new_state, placed
 from boxwright.training.step import Learner
 from boxwright.types import Sample
@@ -85,7 +86,7 @@ class Rehearsal:
 
 
 def check_speed_and_memory(config: m.TrainEvalPipelineConfig, workers: int, device: str = "auto") -> Iterable[Finding]:
-    """Yield whether a batch fits into the memory, and whether samples come as fast as they are learnt from.
+    """Yield whether a batch fits into the memory, and whether samples are read as fast as steps take them.
 
     Args:
         config: The whole configuration; it can be built.
@@ -201,7 +202,7 @@ def _measure(config: m.TrainEvalPipelineConfig, device: torch.device) -> Iterato
     for count in dict.fromkeys((1, 2, size)):
         if count > 2 and (found.predicted(found.seconds, count) > _TRIED_SECONDS or not found.fits(count)):
             break
-        seconds = _take_steps(learner, collate(list(islice(_again(samples), count))), device)
+        seconds = _take_steps(learner, collate(list(islice(cycle(samples), count))), device)
         if state.parts > 1:  # it was learned from in parts, which is another step than was asked for
             if len(found.batches) < 2:
                 raise TrainingError(f"not enough memory for a batch of {count} at once")
@@ -233,11 +234,11 @@ def _read(examples: TrainingExamples, count: int) -> tuple[list[Sample], float]:
 def _take_steps(learner: Learner, batch: Batch, device: torch.device) -> float:
     """Return the seconds of a step: of the third, as the first makes the slots."""
     batch, wait = batch.to(device), device.type == "cpu"  # as in a run, which on a GPU waits for few steps
-    for _ in range(2):
-        learner.learn(batch, wait=wait)
+    report = learner.step(batch, wait=wait)
+    report = learner.step(batch, report, wait=wait)
     began = time.perf_counter()
-    learner.learn(batch, wait=wait)
-    learner.look_back()
+    report = learner.step(batch, report, wait=wait)
+    check_previous_step(report, learner.state)
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter() - began
@@ -255,11 +256,6 @@ def _most_memory(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.max_memory_reserved(device)
     return _linux("/proc/self/status", "VmHWM")
-
-
-def _again(samples: list[Sample]) -> Iterator[Sample]:
-    while True:
-        yield from samples
 
 
 def _container() -> float:

@@ -67,7 +67,7 @@ class RunSettings:
     )
     skip_not_finite: bool = setting(
         False,
-        "Leave out a step whose loss or gradient is not finite, instead of ending; it is written down either way.",
+        "Leave out a step whose loss or gradient is not finite, instead of ending; either way it is dumped for replay.",
         _SAFETY,
     )
     summarize_every_n: int = 100

@@ -1,4 +1,4 @@
-"""Weights, gradients, averages and what the optimizer remembers, spread over the processes (PyTorch's FSDP2).
+"""Weights, gradients, averages and the optimizer's slots, sharded over the processes (PyTorch's FSDP2).
 
 At rest each process holds its rows of every weight. A step gathers the weights block by block, each shortly before it
 computes and again for its backward pass, while the block before computes; and it leaves each process with its rows of
@@ -84,7 +84,7 @@ def _called(module: nn.Module) -> list[nn.Module]:
 
 @contextmanager
 def whole_weights(module: nn.Module) -> Iterator[None]:
-    """Let a module have its whole weights here, however often it is called; all processes enter and leave together.
+    """Give a module its whole weights, however often it is called; all processes enter and leave together.
 
     They are read and not changed. Within, processes need not call it equally often: nothing is freed that would have
     to be gathered again.
@@ -101,8 +101,8 @@ def whole_weights(module: nn.Module) -> Iterator[None]:
             block.set_reshard_after_forward(block is not module, recurse=False)
 
 
-def learn_as_their_rows(module: nn.Module) -> None:
-    """Let whole weights, which are other tensors, learn where their rows do; all processes call this together."""
+def freeze_whole_weights(module: nn.Module) -> None:
+    """Freeze the whole weights, which are other tensors, whose rows are frozen; all processes call this together."""
     learning = {name for name, rows in module.named_parameters() if rows.requires_grad}
     with whole_weights(module):
         for name, weight in module.named_parameters():

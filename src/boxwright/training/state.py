@@ -18,6 +18,15 @@ from boxwright.optimization.optimizers import Optimizer
 from boxwright.training.selection import Selection
 
 
+@dataclass(frozen=True)
+class Counters:
+    """How far a run has come: steps, samples, and updates of each group of the optimizer's."""
+
+    step: int
+    samples: int
+    updates: tuple[int, ...]
+
+
 @dataclass
 class TrainingState:
     """A run's state.
@@ -33,6 +42,7 @@ class TrainingState:
         samples: Samples seen: where the stream of data resumes.
         selection: The evaluations so far.
         began: When the run began, in seconds since 1970.
+        updating: Whether an update has begun and not ended: weights may be half-changed.
     """
 
     detector: Detector
@@ -45,6 +55,22 @@ class TrainingState:
     samples: int = 0
     selection: Selection = field(default_factory=Selection)
     began: float = field(default_factory=time.time)
+    updating: bool = False
+
+    def counters(self) -> Counters:
+        """Return how far the run has come."""
+        return Counters(self.step, self.samples, tuple(group["count"] for group in self.optimizer.param_groups))
+
+    def go_back(self, counters: Counters) -> None:
+        """Count from there on again."""
+        self.step, self.samples = counters.step, counters.samples
+        for group, count in zip(self.optimizer.param_groups, counters.updates, strict=True):
+            group["count"] = count
+
+    def advance(self, samples: int) -> None:
+        """Count a step that took so many samples."""
+        self.step += 1
+        self.samples += samples
 
     def content(self, config_text: str) -> dict[str, Any]:
         """Return what a checkpoint holds, beside its step.

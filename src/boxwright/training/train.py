@@ -50,7 +50,7 @@ from boxwright.training.state import TrainingState, new_state, placed
 from boxwright.training.stop import stop_requests
 from boxwright.training.trackers import check_tracker, open_tracker
 
-Found = tuple[Path, dict[str, Any]] | None
+_Newest = tuple[Path, dict[str, Any]] | None
 
 
 def train(
@@ -61,14 +61,14 @@ def train(
 ) -> int:
     """Train the detector that a configuration describes, resuming where an earlier run stopped.
 
-    Under torchrun, all processes call it alike; one of them writes and speaks.
+    Under torchrun all processes call it alike; one of them writes and logs.
 
     Args:
         config: The whole configuration.
         model_dir: The run's folder; it is made.
         settings: What the configuration does not say; without, the defaults.
-        listeners: Hear what happens, each by a name; one that fails is named and dropped. What is said in words
-            goes to the logger "boxwright.run".
+        listeners: Are told what happens, each by a name; one that fails is disabled with a warning. Messages
+            go to the logger "boxwright.run".
 
     Returns:
         Steps done in all: fewer than configured where the time was up, patience ended or the run was
@@ -81,9 +81,9 @@ def train(
     settings = settings or RunSettings()
     for name in settings.track:
         check_tracker(name)
-    with join_processes() as processes, ExitStack() as held:
-        run = _prepare(config, Path(model_dir), settings, listeners or {}, processes, held)
-        held.callback(run.learner.untie)
+    with join_processes() as processes, ExitStack() as resources:
+        run = _prepare(config, Path(model_dir), settings, listeners or {}, processes, resources)
+        resources.callback(run.learner.unwrap)
         if settings.profile:
             run.profile()
         else:
@@ -92,38 +92,38 @@ def train(
         return run.state.step
 
 
-def _take_folder(folder: Path, processes: Processes, lock: ExitStack) -> None:
-    """Hold the run's folder until the lock is let go, and clear away what killed writers left there."""
+def _lock_folder(folder: Path, processes: Processes, resources: ExitStack) -> None:
+    """Lock the run's folder until the resources are closed, and remove what killed writers left there."""
 
-    def take() -> None:
-        if taken_over := lock.enter_context(run_lock(folder)):
-            processes.log.warning(taken_over)
+    def acquire() -> None:
+        if warning := resources.enter_context(run_lock(folder)):
+            processes.log.warning(warning)
         CheckpointStore(folder).tidy()
         clear_worker_folders(folder)
 
-    processes.from_leader(take)
+    processes.from_leader(acquire)
 
 
 @contextmanager
 def _saving_before_stopping(run: Loop, processes: Processes) -> Iterator[None]:
-    """Save when anything ends the run, unless saving is what failed; say in our words what happened."""
+    """Save when an error ends the run, unless saving is what failed; raise errors of libraries as TrainingError."""
     try:
         yield
     except CheckpointError:
         raise
     except BaseException as error:
-        with suppress(CheckpointError):  # the error at hand is the one to tell
+        with suppress(CheckpointError):  # the error at hand is the one to report
             run.save_before_stopping(at_once=isinstance(error, KeyboardInterrupt))
-        told = _translate_error(error, processes)
-        if told is None:
+        translated = _translate_error(error, processes)
+        if translated is None:
             raise
-        raise told from None
+        raise translated from None
 
 
 def _translate_error(error: BaseException, processes: Processes) -> TrainingError | None:
     if isinstance(error, BoxwrightError) or not isinstance(error, RuntimeError):
         return None
-    if "DataLoader worker" in str(error):  # its death, told by a signal wherever the run happens to be
+    if "DataLoader worker" in str(error):  # raised by a signal handler, wherever the run is
         return TrainingError(f"a data worker died: {error}")
     if is_out_of_memory(error):
         return TrainingError(f"not enough memory: {first_line(error)}; a smaller batch_size needs less")
@@ -138,20 +138,20 @@ def _prepare(
     settings: RunSettings,
     listeners: Mapping[str, Listener],
     processes: Processes,
-    held: ExitStack,
+    resources: ExitStack,
 ) -> Loop:
-    """Load, build, restore. What must be let go at the end (the folder's lock, log, signals) goes to `held`."""
+    """Load, build, restore. What is to be closed at the end (lock, log, signals) goes to `resources`."""
     refuse_unsupported(config, "")
     require_for_training(config)
     plan = build_training(config, workers=settings.workers, skip_bad=settings.skip_bad_records)
     _check_processes(plan, processes)
-    _say_what_is_not_honoured(config, processes)
+    _log_unsupported_fields(config, processes)
     dataset = build_dataset(config.train_input_reader, "train_input_reader")
     evaluations = _open_evaluations(config, plan, settings, dataset)
     store = CheckpointStore(model_dir, settings.max_to_keep, plan.keep_every_n_hours)
     if not settings.profile:
-        _take_folder(model_dir, processes, held)
-    newest: Found = processes.from_leader(store.latest)
+        _lock_folder(model_dir, processes, resources)
+    newest: _Newest = processes.from_leader(store.latest)
     if newest is not None:
         begun = with_version_of(config, config_of(newest[1], newest[0]))
         if begun is not config:
@@ -162,38 +162,38 @@ def _prepare(
         processes.log.info(meaning)
     state = _restore(config, plan, dataset, store, newest, settings, processes, _device(settings, processes))
     if settings.preflight and newest is None:
-        _say_what_looks_wrong(config, plan, dataset, state, processes)
+        _log_preflight(config, plan, dataset, state, processes)
     _change_execution(state, plan, settings, processes)
-    log, own = None, None if settings.profile else model_dir  # what looks at a run only leaves its folder alone
+    log, folder = None, None if settings.profile else model_dir  # a profile leaves the run's folder alone
     if processes.leads and not settings.profile:
         text = dump_message(config)
         # An earlier one is replaced whole or not at all.
         write_whole(store.folder / "pipeline.config", text)
-        log = held.enter_context(_open_log(store.folder, text, state, listeners, settings.track))
+        log = resources.enter_context(_open_log(store.folder, text, state, listeners, settings.track))
     return Loop(
         config=config,
         plan=plan,
         settings=settings,
         state=state,
         store=store,
-        batches=_batches(config, plan, settings, state, dataset, processes, own),
+        batches=_batches(config, plan, settings, state, dataset, processes, folder),
         log=log,
-        evaluations=Evaluations(evaluations, state, processes, log, settings.workers, own),
+        evaluations=Evaluations(evaluations, state, processes, log, settings.workers, folder),
         processes=processes,
-        stop_requested=held.enter_context(stop_requests()),
-        writer=held.enter_context(BackgroundWriter(processes.log.info)),
+        stop_requested=resources.enter_context(stop_requests()),
+        writer=resources.enter_context(BackgroundWriter(processes.log.info)),
     )
 
 
-def _say_what_is_not_honoured(config: m.TrainEvalPipelineConfig, processes: Processes) -> None:
+def _log_unsupported_fields(config: m.TrainEvalPipelineConfig, processes: Processes) -> None:
     for note in config.notes:
         processes.log.info(note)
-    for found in report(config):
-        if found.worth_saying:
-            processes.log.info(str(found))
+    for field in report(config):
+        if field.worth_saying:
+            processes.log.info(str(field))
 
 
-def _say_what_looks_wrong(
+def _log_preflight(
     config: m.TrainEvalPipelineConfig,
     plan: TrainingPlan,
     dataset: Dataset,
@@ -208,7 +208,7 @@ def _say_what_looks_wrong(
 def _open_log(
     folder: Path, config: str, state: TrainingState, listeners: Mapping[str, Listener], trackers: Sequence[str]
 ) -> TrainingLog:
-    """Return the log with all that hear it."""
+    """Return the log with its listeners."""
     step, evaluated = state.step, state.selection.evaluated
     log = TrainingLog()
     log.add("metrics.jsonl", lambda: JsonLines(folder, step, evaluated))
@@ -227,11 +227,11 @@ def _batches(
     state: TrainingState,
     dataset: Dataset,
     processes: Processes,
-    own: Path | None,
+    folder: Path | None,
 ) -> BatchStream:
     """Return the stream of this process's parts of the batches, from where the run stopped."""
     examples = training_examples(config, dataset, state.detector, state.seed, skip_bad=plan.stream.skip_bad)
-    return training_batches(examples, plan.stream, state.samples, processes, settings.data_timeout, own)
+    return training_batches(examples, plan.stream, state.samples, processes, settings.data_timeout, folder)
 
 
 def _check_processes(plan: TrainingPlan, processes: Processes) -> None:
@@ -248,7 +248,7 @@ def _check_processes(plan: TrainingPlan, processes: Processes) -> None:
 
 
 def _change_execution(state: TrainingState, plan: TrainingPlan, settings: RunSettings, processes: Processes) -> None:
-    """Compile, compute maps again, or let cuDNN choose algorithms by trial: to the last digits the numbers stay."""
+    """Compile, recompute maps, or let cuDNN choose algorithms by trial: numbers stay the same but for rounding."""
     network = state.detector.network
     # Of inputs of one size the trials are over after a step; each new size would have its own.
     torch.backends.cudnn.benchmark = state.detector.preprocessor.resizer.output_size is not None
@@ -285,7 +285,7 @@ def _check_graphs(state: TrainingState, plan: TrainingPlan, processes: Processes
             raise TrainingError(f"--cuda_graphs: {why}")
 
 
-def _seed(newest: Found, asked: int | None) -> int:
+def _seed(newest: _Newest, asked: int | None) -> int:
     """Return the seed of the run that is resumed, or the one that is asked for."""
     if newest is None:
         return asked or 0
@@ -305,7 +305,7 @@ def _restore(
     plan: TrainingPlan,
     dataset: Dataset,
     store: CheckpointStore,
-    newest: Found,
+    newest: _Newest,
     settings: RunSettings,
     processes: Processes,
     device: torch.device,
@@ -313,8 +313,9 @@ def _restore(
     """Build the detector; restore the newest checkpoint, else the fine-tune checkpoint."""
     torch.manual_seed(plan.stream.seed)
     detector = placed(build_detector(config, dataset.categories), device)
-    theirs = find_training(store.folder) if newest is None else None
-    if newest is None and theirs is None and plan.fine_tune.source:
+    tensorflow = find_training(store.folder) if newest is None else None
+    fresh = newest is None and tensorflow is None
+    if fresh and plan.fine_tune.source:
         start = plan.fine_tune
         source, note = find_source(start.source, start.folder)
         if note:
@@ -325,12 +326,12 @@ def _restore(
         share = start.min_share if is_tensorflow(source) or is_archive(source) else 1.0
         loaded = load_weights(detector, source, start.scope, channels=start.channels, min_share=share)
         processes.log.info(f"from {source}:\n{loaded}")
-    elif newest is None and theirs is None and plan.pretrained:
+    elif fresh and plan.pretrained:
         processes.log.info(load_pretrained(detector.network, processes.from_leader))
     state = new_state(detector, plan, Selection(settings.best_metric, settings.patience))
-    if theirs is not None:
-        said = resume_tensorflow(state, theirs, plan.stream.batch_size)
-        processes.log.info(f"resuming where TensorFlow stopped, from {theirs}, step {state.step}\n{said}")
+    if tensorflow is not None:
+        restored = resume_tensorflow(state, tensorflow, plan.stream.batch_size)
+        processes.log.info(f"resuming where TensorFlow stopped, from {tensorflow}, step {state.step}\n{restored}")
     if newest is not None:
         path, content = newest
         if content["categories"] != dataset.categories.to_list():

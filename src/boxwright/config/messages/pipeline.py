@@ -59,7 +59,8 @@ class TrainEvalPipelineConfig(Message, path=""):
             "the detector learns masks (number_of_stages: 3); set it to true, and mask_type to what the records have",
             when=lambda c: _learns_masks(c) and not _reads_masks(c.train_input_reader)),
         refuse("train_input_reader.num_keypoints",
-            "{train_input_reader.num_keypoints}, but keypoint_box_coder has another number; set it to the same",
+            "{train_input_reader.num_keypoints}, but keypoint_box_coder has "
+            "{model.ssd.box_coder.keypoint_box_coder.num_keypoints}; set it to the same",
             when=lambda c: c.train_config and c.train_input_reader
             and _coded_keypoints(c) not in (0, c.train_input_reader.num_keypoints)),
         refuse("train_config.use_multiclass_scores", "set train_input_reader.load_multiclass_scores too",

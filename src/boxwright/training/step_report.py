@@ -1,0 +1,91 @@
+"""What a training step reports: numbers that may still be on their way from the device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from boxwright.criteria.criterion import Description
+from boxwright.data.batch import Batch
+from boxwright.training.state import Counters
+
+
+def is_finite(value: float) -> bool:
+    """Return whether a number is neither infinite nor NaN."""
+    return value - value == 0
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """What a step reports.
+
+    Attributes:
+        before: Of the state, when the step began.
+        names: TF's names of the losses.
+        numbers: Their values, of the whole batch, and the norm of all gradients together, before clipping; on the CPU,
+            where they may still be on their way.
+        arrived: Whoever reads numbers from a GPU waits for this first.
+        rate: The learning rate.
+        batch: This process's part of the batch, until it is known whether the step was finite; else None.
+        description: How the batch was assigned, where that was asked for; of the last part.
+        skipped: Whether the weights stayed, as float16 gradients overflowed.
+    """
+
+    before: Counters
+    names: tuple[str, ...]
+    numbers: Tensor
+    arrived: torch.cuda.Event | None
+    rate: float
+    batch: Batch | None
+    description: Description | None = None
+    skipped: bool = False
+
+    @cached_property
+    def losses(self) -> dict[str, float]:
+        """TF's loss names to values; waits for the step."""
+        return dict(zip(self.names, self._read[:-1], strict=True))
+
+    @property
+    def gradient_norm(self) -> float:
+        """Of all gradients together, before clipping; waits for the step."""
+        return self._read[-1]
+
+    @property
+    def finite(self) -> bool:
+        """Whether all numbers are; waits for the step."""
+        return all(is_finite(number) for number in self._read)
+
+    def finished(self, description: Description | None, *, pending: bool, skipped: bool) -> StepReport:
+        """Return the report of a step that has been taken.
+
+        Args:
+            pending: Whether it is not known yet if the step was finite.
+        """
+        return replace(self, description=description, skipped=skipped, batch=self.batch if pending else None)
+
+    @cached_property
+    def _read(self) -> list[float]:
+        if self.arrived is not None:
+            self.arrived.synchronize()
+        return list(self.numbers.tolist())
+
+
+def send_report(
+    before: Counters, losses: Mapping[str, Tensor], numbers: Tensor, rate: float, batch: Batch
+) -> StepReport:
+    """Send a step's numbers to the CPU without waiting for them.
+
+    Args:
+        losses: By name.
+        numbers: Their values and the norm of the gradients, [n + 1], on the device.
+    """
+    arrived = None
+    if numbers.is_cuda:
+        numbers = numbers.to("cpu", non_blocking=True)  # into pinned memory
+        arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch's
+        arrived.record()
+    return StepReport(before, tuple(losses), numbers, arrived, rate, batch)
