@@ -1,4 +1,4 @@
-"""What a user asks for beside the data."""
+"""Settings of `boxwright init`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from boxwright.base.errors import ConfigError
 from boxwright.base.settings import setting
 
-# Trains from fresh weights on hundreds of images, on a CPU too.
+# Learns from random weights on hundreds of images, even on a CPU.
 DEFAULT_PRESET = "ssd_mobilenet_v2_fpn_small"
 _SIZE = re.compile(r"([0-9]{1,5})(?:[x×]([0-9]{1,5}))?")
 _LEAST_SIDE = 32
@@ -16,49 +16,38 @@ _LEAST_SIDE = 32
 
 @dataclass(frozen=True, kw_only=True)
 class Wishes:
-    """What is not left to be chosen; `boxwright init` has an option for each."""
+    """Choices that the user makes; `boxwright init` has an option for each."""
 
-    model: str = setting("", "A preset, as boxwright models lists them; default: one for small data.")
+    model: str = setting("", "A preset, as listed by boxwright models; default: one for small data.")
     imgsz: str = setting("", "Input size: 320, or WIDTHxHEIGHT as 320x240; default: one that fits the objects.")
-    batch: str = setting("auto", "Images of a step; auto for as many as fit the memory, at most 16.")
-    epochs: float | None = setting(None, "Times through the images; default: by their number.", least=0)
+    batch: str = setting("auto", "Batch size; auto for as many images as fit in memory, at most 16.")
+    epochs: float | None = setting(None, "Passes over the images; default: by their number.", least=0)
     minutes: float | None = setting(
-        None, "Train for about so long on this machine, instead of --epochs; steps are timed first.", least=0
+        None, "Train for about this long on this machine, instead of --epochs; steps are timed first.", least=0
     )
     weights: str = setting("", "A checkpoint of the same model to start from, such as a zoo archive.")
-    device: str = setting("auto", "Where it is to be trained: cpu, cuda, one GPU as cuda:1, or auto.")
+    device: str = setting("auto", "Device to train on: cpu, cuda, one GPU as cuda:1, or auto.")
     allow_paths_outside: bool = setting(
         False, "Let annotations name files outside their folder, as a data.yaml with `path: ../data` does."
     )
-    steps: bool = setting(True, "Try training steps, for a batch that fits the memory.")
+    steps: bool = setting(True, "Try training steps, to find a batch size that fits in memory.")
 
     @property
     def preset(self) -> str:
-        """The preset that is asked for, or the one for small data."""
+        """The requested preset, or the one for small data."""
         return self.model or DEFAULT_PRESET
 
     def image_size(self) -> tuple[int, int] | None:
-        """Return (height, width) of the input; None to choose, or to keep what the preset is made for."""
+        """Return the requested (height, width) of the input; None to choose it, or keep the preset's."""
         return size_of(self.imgsz) if self.imgsz else None
 
     def batch_size(self) -> int | None:
-        """Return the batch size that is asked for; None to choose."""
+        """Return the requested batch size; None to choose it."""
         return batch_of(self.batch, "batch")
 
 
 def batch_of(text: str, what: str) -> int | None:
-    """Read a batch size.
-
-    Args:
-        text: A number of images, or auto.
-        what: What the user calls it, for the error.
-
-    Returns:
-        The number; None for auto.
-
-    Raises:
-        ConfigError: Where it is neither a number above 0 nor auto.
-    """
+    """Return a batch size, None for auto; raise a ConfigError, which names `what`, for any other text."""
     if text == "auto":
         return None
     if not text.isdecimal() or int(text) < 1:
@@ -67,16 +56,9 @@ def batch_of(text: str, what: str) -> int | None:
 
 
 def size_of(text: str) -> tuple[int, int]:
-    """Read an input size.
-
-    Args:
-        text: A side in pixels, as 320, or WIDTHxHEIGHT, as 320x240.
-
-    Raises:
-        ConfigError: Where it is neither, or a side is below 32.
-    """
+    """Return (height, width) of 320 or 320x240 (width first); raise a ConfigError for other text or sides below 32."""
     match = _SIZE.fullmatch(text)
     if match is None or not all(int(side) >= _LEAST_SIDE for side in match.groups() if side):
-        raise ConfigError(f"imgsz {text}: expected a side in pixels, as 320, or WIDTHxHEIGHT, as 320x240; at least 32")
+        raise ConfigError(f"imgsz {text}: expected a side in pixels, as 320, or WIDTHxHEIGHT, as 320x240; minimum 32")
     width = int(match[1])
     return int(match[2] or width), width

@@ -21,20 +21,19 @@ def init_command(
     data: Annotated[
         str,
         typer.Argument(
-            help="A folder or file of annotated pictures: YOLO, COCO, Roboflow's exports of both, Pascal VOC, Open Images, "
+            help="A folder or file of annotated images: YOLO, COCO, Roboflow's exports of both, Pascal VOC, Open Images, "
             "TFRecords."
         ),
     ],
-    out: Annotated[Path, typer.Option("--out", help="The configuration; its other files lie beside it.")] = Path(
-        "pipeline.config"
-    ),
-    force: Annotated[bool, typer.Option("--force", help="Replace files that are there already.")] = False,
+    out: Annotated[
+        Path, typer.Option("--out", help="Where to write the configuration; its other files go beside it.")
+    ] = Path("pipeline.config"),
+    force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
 ) -> None:
-    """Look at annotated pictures and write a configuration that trains a detector on them.
+    """Read annotated images and write a configuration that trains a detector on them.
 
-    It recognizes the format, splits what comes unsplit (pictures that are nearly the same stay together), and chooses
-    input size, anchors, batch, length and augmentation. Nothing is overwritten without --force; run twice, it writes
-    the same bytes.
+    It recognizes the format, splits data without a split (near-duplicates stay together), and chooses input size,
+    anchors, batch, length and augmentation. Nothing is overwritten without --force; a second run writes the same bytes.
     """
     require_data(data)
     from boxwright.autoconfig.start import init_config
@@ -46,7 +45,7 @@ def init_command(
 
 
 def print_choices(choices: Sequence[Choice]) -> None:
-    """Print what was chosen and why; nothing where nothing was."""
+    """Print what was chosen and why."""
     from rich.table import Column, Table
     from rich.text import Text
 
