@@ -43,7 +43,7 @@ def test_config_check(small_config: Path, tmp_path: Path) -> None:
     output = run("config", "check", tmp_path / "b.config", status=1)
     assert "b.config:2:2: train_config.sync_replicas: without effect: of TF1's training" in output
     assert "eval_config.ignore_groundtruth: refused: not supported yet" in output
-    assert "5 fields set: 3 honoured, 1 without effect, 1 refused" in output
+    assert "5 fields set: 3 honored, 1 without effect, 1 refused" in output
 
 
 def test_config_fields() -> None:

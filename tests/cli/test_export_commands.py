@@ -235,12 +235,12 @@ def test_tensorflows_exporter(project: Path, tmp_path: Path) -> None:
     assert metadata.suppression["iou_threshold"] == pytest.approx(0.4)
     assert (metadata.step, metadata.input["type"]) == (5, "tf_example")
     again = run("exporter_main_v2", *common, "--output_directory", out, fails=True)
-    assert "holds an export already" in again
+    assert "already contains an export" in again
 
 
 @pytest.mark.parametrize(
     ("form", "reason"),
-    [("savedmodel", "needs TensorFlow"), ("executorch", "other results")],
+    [("savedmodel", "needs TensorFlow"), ("executorch", "different results")],
 )
 def test_formats_that_are_refused_say_why(form: str, reason: str, project: Path) -> None:
     told = run("export", project / "training" / "ckpt-5", "x", "--format", form, fails=True)

@@ -94,8 +94,8 @@ def _check_floats(images: Iterable[Any], scale: str) -> None:
         raise DataError(f'scale="unit": expected floats in 0..1, found {largest:g}; by default floats are in 0..255')
     if scale == "guess" and 0 < largest <= 1:
         raise DataError(
-            f"the images are floats of at most {largest:g}, as if they were in 0..1; expected uint8, or floats in 0..255. "
-            'Set scale="unit" if they are in 0..1, or scale="pixels" if they are that dark'
+            f"the images are floats of at most {largest:g}, as if they were in 0..1; expected uint8, or "
+            'floats in 0..255. Set scale="unit" if they are in 0..1, or scale="pixels" if they are that dark'
         )
 
 

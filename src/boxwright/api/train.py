@@ -12,7 +12,7 @@ from rich.console import Console
 
 from boxwright.api.progress import ProgressBar, is_watched
 from boxwright.api.run import Run
-from boxwright.autoconfig.wishes import Wishes
+from boxwright.autoconfig.settings import InitSettings
 from boxwright.base.errors import ConfigError
 from boxwright.base.settings import with_options
 from boxwright.config.load import load_config
@@ -68,8 +68,8 @@ def train(  # noqa: PLR0913  # two ways to specify a run, with different argumen
     """
     folder = _folder(model_dir, out)
     chosen = with_options(settings or RunSettings(), options, "train", _OTHERS)
-    wishes = Wishes(model=model or "", epochs=epochs, device=chosen.device)
-    plan = _configuration(config, data, wishes, folder, overrides)
+    init = InitSettings(model=model or "", epochs=epochs, device=chosen.device)
+    plan = _configuration(config, data, init, folder, overrides)
     if epochs is not None:
         plan.train_config.num_steps = steps_of_epochs(plan, epochs)[0]  # type: ignore[union-attr]  # it has one, or that raised
     console = Console(stderr=True)
@@ -91,7 +91,7 @@ def _folder(model_dir: str | Path | None, out: str | Path | None) -> Path:
 def _configuration(
     config: str | Path | TrainEvalPipelineConfig | None,
     data: str | Path | None,
-    wishes: Wishes,
+    init: InitSettings,
     folder: Path,
     overrides: Sequence[str],
 ) -> TrainEvalPipelineConfig:
@@ -101,12 +101,12 @@ def _configuration(
     if data is not None:
         from boxwright.autoconfig.start import start_run
 
-        written, choices = start_run(data, folder, wishes)
+        written, choices = start_run(data, folder, init)
         for choice in choices:
             _LOG.info("%s: %s (%s)", choice.what, choice.chosen, choice.why)
         return load_config(written, overrides)
-    if wishes.model:
-        raise ConfigError(f"train: model={wishes.model!r} names a preset for data=…; a configuration has its own model")
+    if init.model:
+        raise ConfigError(f"train: model={init.model!r} names a preset for data=…; a configuration has its own model")
     if isinstance(config, TrainEvalPipelineConfig):
         changed = copy.deepcopy(config)
         for override in overrides:

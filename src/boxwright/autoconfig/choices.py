@@ -67,7 +67,7 @@ def choose_input(size: tuple[int, int], small_side: float, aspect: float) -> tup
 
 
 def choose_length(images: int, batch_size: int) -> Length:
-    """Return the length of training from scratch: `_EPOCHS` by the number of images, 600 to 90,000 steps, 5 % warmup."""
+    """Return the length of training from scratch: epochs by the number of images, 600 to 90,000 steps, 5 % warmup."""
     epochs = next((epochs for most, epochs in _EPOCHS if images <= most), _FEWEST_EPOCHS)
     steps = min(max(math.ceil(images * epochs / batch_size), _LEAST_STEPS), _MOST_STEPS)
     return Length(steps, max(round(steps * _WARMUP), 1), steps * batch_size / images)

@@ -12,8 +12,8 @@ from pathlib import Path
 from boxwright.autoconfig.choices import Choice, choose_augmentation, choose_batch, choose_input, choose_length
 from boxwright.autoconfig.facts import Facts, read_facts
 from boxwright.autoconfig.recognize import Recognized, open_recognized, recognize
+from boxwright.autoconfig.settings import DEFAULT_PRESET, InitSettings
 from boxwright.autoconfig.split import Split, split_dataset
-from boxwright.autoconfig.wishes import DEFAULT_PRESET, Wishes
 from boxwright.autoconfig.write import Plan, config_text, family_of, schedule_text
 from boxwright.base.errors import ConfigError, OutputError, TrainingError
 from boxwright.base.files import is_file, make_folder, write_whole
@@ -58,13 +58,13 @@ class _Data:
     choices: list[Choice]
 
 
-_NO_WISHES = Wishes()
+_DEFAULTS = InitSettings()
 
 
 def init_config(
     data: str | Path,
     out: str | Path = "pipeline.config",
-    wishes: Wishes = _NO_WISHES,
+    settings: InitSettings = _DEFAULTS,
     *,
     force: bool = False,
     progress: Progress | None = None,
@@ -87,13 +87,13 @@ def init_config(
     if out.is_dir():
         raise OutputError(f"{out} is a folder; name a file in it, such as {out / 'pipeline.config'}")
     stem = out.with_suffix("")
-    preset = wishes.preset
+    preset = settings.preset
     base = load_config(f"preset:{preset}")
-    if wishes.epochs is not None and wishes.minutes is not None:
+    if settings.epochs is not None and settings.minutes is not None:
         raise ConfigError("epochs and minutes both set the run's length; remove one")
-    opened = _open(recognize(data, allow_paths_outside=wishes.allow_paths_outside), stem, progress)
-    header = _header(data, wishes)
-    text, choices = _fitted(opened, base, preset, header, wishes)
+    opened = _open(recognize(data, allow_paths_outside=settings.allow_paths_outside), stem, progress)
+    header = _header(data, settings)
+    text, choices = _fitted(opened, base, preset, header, settings)
     files = {**opened.files, out: text}
     for path, content in files.items() if not force else ():
         if is_file(path) and path.read_bytes() != content.encode():
@@ -105,7 +105,7 @@ def init_config(
 
 
 def start_run(
-    data: str | Path, folder: str | Path, wishes: Wishes = _NO_WISHES, progress: Progress | None = None
+    data: str | Path, folder: str | Path, settings: InitSettings = _DEFAULTS, progress: Progress | None = None
 ) -> tuple[Path, tuple[Choice, ...]]:
     """Write a configuration for data into a run's folder, unless an earlier call did; return `init.config` and choices.
 
@@ -117,14 +117,14 @@ def start_run(
         _wait_for(path)  # the first of torchrun's processes writes it
     if is_file(path):
         first = (path.read_bytes().decode("utf-8", "replace").splitlines() or [""])[0]
-        if first != f"# {_header(data, wishes)}":
+        if first != f"# {_header(data, settings)}":
             raise ConfigError(f"{path} was written for other data or another preset ({first[2:]}); use another folder")
         return path, ()
     if any(Path(folder).glob("ckpt-*.pt")):
         raise ConfigError(
             f"{folder} contains a run of another configuration; name another folder with --model_dir, or out="
         )
-    started = init_config(data, path, wishes, progress=progress)
+    started = init_config(data, path, settings, progress=progress)
     return started.config, started.choices
 
 
@@ -137,8 +137,8 @@ def _wait_for(path: Path) -> None:
         time.sleep(0.2)
 
 
-def _header(data: str | Path, wishes: Wishes) -> str:
-    return f"Written by boxwright init {Path(data).resolve()} --model {wishes.preset}"
+def _header(data: str | Path, settings: InitSettings) -> str:
+    return f"Written by boxwright init {Path(data).resolve()} --model {settings.preset}"
 
 
 def _open(found: Recognized, stem: Path, progress: Progress | None) -> _Data:
@@ -187,59 +187,59 @@ def _split_choice(split: Split) -> Choice:
 
 
 def _fitted(
-    data: _Data, base: m.TrainEvalPipelineConfig, preset: str, header: str, wishes: Wishes
+    data: _Data, base: m.TrainEvalPipelineConfig, preset: str, header: str, settings: InitSettings
 ) -> tuple[str, list[Choice]]:
     """Return the configuration's text, and the choices made for it."""
-    plan, choices = _first_plan(data, base, preset, header, wishes)
+    plan, choices = _first_plan(data, base, preset, header, settings)
     with tempfile.TemporaryDirectory() as folder:
         config = _loaded(plan, data.files, Path(folder))
-        if not wishes.weights:
+        if not settings.weights:
             plan, choice = _with_anchors(plan, config, data)
             choices += [choice] if choice else []
-        if wishes.steps or wishes.minutes is not None:
-            plan, choice = _tried(plan, _loaded(plan, data.files, Path(folder)), preset, data, wishes)
+        if settings.steps or settings.minutes is not None:
+            plan, choice = _tried(plan, _loaded(plan, data.files, Path(folder)), preset, data, settings)
             choices.append(choice)
         else:
-            why = "as requested" if wishes.batch_size() else "not tried"
+            why = "as requested" if settings.batch_size() else "not tried"
             choices.append(Choice("batch", f"{plan.batch_size} images", why))
     length = plan.length
-    requested = wishes.epochs is not None or wishes.minutes is not None
+    requested = settings.epochs is not None or settings.minutes is not None
     why = "as requested" if requested else f"for {data.facts.images} images"
     choices.append(Choice("length", f"{length.steps} steps", f"{length.epochs:.0f} epochs, {why}"))
     return config_text(plan), choices
 
 
 def _tried(
-    plan: Plan, config: m.TrainEvalPipelineConfig, preset: str, data: _Data, wishes: Wishes
+    plan: Plan, config: m.TrainEvalPipelineConfig, preset: str, data: _Data, settings: InitSettings
 ) -> tuple[Plan, Choice]:
     """Return a plan with a batch size that fits in memory and, if requested, a length that fits the time."""
-    fits, measured = fitting_batch(config, plan.batch_size, wishes.device)
-    if wishes.batch_size() is None and fits < plan.batch_size:
-        plan = _of_batch(plan, preset, fits, data, wishes)
+    fits, measured = fitting_batch(config, plan.batch_size, settings.device)
+    if settings.batch_size() is None and fits < plan.batch_size:
+        plan = _of_batch(plan, preset, fits, data, settings)
     seconds = measured.predicted(measured.seconds, plan.batch_size) + plan.batch_size * measured.sample_seconds
-    if wishes.minutes is not None:
-        steps = max(int(60 * wishes.minutes / seconds), _LEAST_STEPS)
+    if settings.minutes is not None:
+        steps = max(int(60 * settings.minutes / seconds), _LEAST_STEPS)
         epochs = steps * plan.batch_size / data.facts.images
-        plan = _of_batch(plan, preset, plan.batch_size, data, replace(wishes, epochs=epochs))
+        plan = _of_batch(plan, preset, plan.batch_size, data, replace(settings, epochs=epochs))
     minutes = f"about {max(seconds * plan.length.steps / 60, 1):.0f} minutes there"
-    why = "as requested" if wishes.batch_size() else f"fits in the {measured.device}'s memory"
+    why = "as requested" if settings.batch_size() else f"fits in the {measured.device}'s memory"
     return plan, Choice("batch", f"{plan.batch_size} images", f"{why}; {minutes}")
 
 
 def _first_plan(
-    data: _Data, base: m.TrainEvalPipelineConfig, preset: str, header: str, wishes: Wishes
+    data: _Data, base: m.TrainEvalPipelineConfig, preset: str, header: str, settings: InitSettings
 ) -> tuple[Plan, list[Choice]]:
     """Return a plan with the preset's own anchors, and an untried batch size."""
     facts, own = data.facts, preset == DEFAULT_PRESET
-    size = wishes.image_size() or (choose_input(facts.size, facts.small_side(), facts.aspect) if own else None)
+    size = settings.image_size() or (choose_input(facts.size, facts.small_side(), facts.aspect) if own else None)
     shape = f"images are {facts.size[1]}×{facts.size[0]}"
-    if wishes.image_size():
+    if settings.image_size():
         why = f"As requested; {shape}."
     else:
         smallest = facts.small_side() * max(size or facts.size)
         why = f"{shape[0].upper()}{shape[1:]}; a tenth of the objects are then smaller than {smallest:.0f} pixels."
     chosen = f"{size[1]}×{size[0]}" if size else "the preset's"
-    reason = "as requested" if wishes.model else "learns from few images, without pretrained weights"
+    reason = "as requested" if settings.model else "learns from few images, without pretrained weights"
     choices = [Choice("model", preset, reason), Choice("input", chosen, why if size else shape)]
     names = [item.name for item in data.training.categories]
     steps: list[str] | None = None
@@ -260,21 +260,21 @@ def _first_plan(
         length=choose_length(facts.images, 1),
         optimizer=m.Optimizer(),
         augmentation=steps,
-        checkpoint=wishes.weights,
+        checkpoint=settings.weights,
         train=data.train,
         held_out=data.held_out,
     )
-    batch = wishes.batch_size() or choose_batch(facts.images, _MOST_BATCH)
-    return _of_batch(plan, preset, batch, data, wishes), choices
+    batch = settings.batch_size() or choose_batch(facts.images, _MOST_BATCH)
+    return _of_batch(plan, preset, batch, data, settings), choices
 
 
-def _of_batch(plan: Plan, preset: str, batch_size: int, data: _Data, wishes: Wishes) -> Plan:
+def _of_batch(plan: Plan, preset: str, batch_size: int, data: _Data, settings: InitSettings) -> Plan:
     """Return a plan for another batch size, with its length and the preset's rates and schedule for both."""
     images = data.facts.images
     length = choose_length(images, batch_size)
-    if wishes.epochs is not None:
-        steps = steps_through(images, wishes.epochs, batch_size)
-        length = replace(length, steps=steps, warmup=max(round(steps / 20), 1), epochs=wishes.epochs)
+    if settings.epochs is not None:
+        steps = steps_through(images, settings.epochs, batch_size)
+        length = replace(length, steps=steps, warmup=max(round(steps / 20), 1), epochs=settings.epochs)
     train = load_config(f"preset:{preset}", [f"train_config.batch_size={batch_size}"]).train_config
     if train is None or train.optimizer is None:
         raise ConfigError(f"preset {preset} cannot be trained: it has no optimizer")

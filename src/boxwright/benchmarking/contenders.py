@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def open_contenders(names: Sequence[str], settings: BenchmarkSettings) -> dict[str, Contender]:
-    """Return contenders by name; the names of compiled and of bfloat16 ones say so.
+    """Return contenders by name; the names of compiled and of bfloat16 ones show it.
 
     Args:
         names: Runs' folders, checkpoints, exported files, configurations, and torchvision's as `torchvision:NAME`.

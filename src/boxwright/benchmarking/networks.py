@@ -22,7 +22,7 @@ _TORCHVISION = "torchvision:"
 
 
 def open_network(name: str, settings: BenchmarkSettings) -> dict[str, Contender]:
-    """Return the contenders of a PyTorch model by name; the names of compiled and of bfloat16 ones say so.
+    """Return the contenders of a PyTorch model by name; the names of compiled and of bfloat16 ones show it.
 
     Args:
         name: A run's folder, a checkpoint, a configuration, `preset:NAME`, or torchvision's as `torchvision:NAME`.

@@ -57,7 +57,7 @@ def doctor_command(  # noqa: PLR0913  # each is an option
     fail or learn nothing.
     """
     if fix is not None:
-        from boxwright.preflight.mend import require_new
+        from boxwright.preflight.repair import require_new
 
         require_new(fix)
     if not _is_configuration(config) and (changes or checkpoint):
@@ -139,7 +139,7 @@ def _of_data(data: Path, depth: Depth, progress: Progress) -> list[Finding]:
 def _fix(path: Path, changes: list[str], out: Path, progress: Progress, to: Console) -> None:
     """Write repaired data, and print what was fixed."""
     from boxwright.autoconfig.recognize import open_recognized, recognize
-    from boxwright.preflight.mend import mend
+    from boxwright.preflight.repair import repair
 
     if _is_configuration(path):
         from boxwright.builders.input_reader import build_dataset
@@ -151,7 +151,7 @@ def _fix(path: Path, changes: list[str], out: Path, progress: Progress, to: Cons
         held_out = build_dataset(readers[0], "eval_input_reader", train.categories) if readers else None
     else:
         train, held_out = open_recognized(recognize(path), masks=True)
-    done = mend(train, held_out, out, progress)
+    done = repair(train, held_out, out, progress)
     for what, count in done.counts.items():
         to.print(f"{what}: {count} ({', '.join(done.examples[what])})", markup=False)
     if train[0].masks is None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from boxwright.autoconfig.wishes import Wishes
+from boxwright.autoconfig.settings import InitSettings
 from boxwright.cli.console import console, progress_of, suggest
 from boxwright.cli.paths import require_data
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def init_command(
-    wishes: Wishes,
+    settings: InitSettings,
     data: Annotated[
         str,
         typer.Argument(
@@ -38,7 +38,7 @@ def init_command(
     require_data(data)
     from boxwright.autoconfig.start import init_config
 
-    started = init_config(data, out, wishes, force=force, progress=progress_of)
+    started = init_config(data, out, settings, force=force, progress=progress_of)
     print_choices(started.choices)
     console.print(f"written: {', '.join(map(str, started.files))}", markup=False)
     suggest("train", "--config", out, "--model_dir", "model")

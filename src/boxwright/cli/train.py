@@ -202,14 +202,14 @@ def _configuration_of(
         if model_dir is None:
             raise ConfigError("name the run's folder with --model_dir")
         return config, model_dir
+    from boxwright.autoconfig.settings import InitSettings
     from boxwright.autoconfig.start import start_run
-    from boxwright.autoconfig.wishes import Wishes
     from boxwright.cli.console import progress_of
     from boxwright.cli.init import print_choices
     from boxwright.cli.paths import require_data
 
     require_data(str(data))
-    wishes = Wishes(
+    init = InitSettings(
         model=model,
         imgsz=words.imgsz,
         batch=words.batch or "auto",
@@ -219,7 +219,7 @@ def _configuration_of(
         device=settings.device,
     )
     folder = model_dir or Path("model")
-    path, choices = start_run(str(data), folder, wishes, progress_of)
+    path, choices = start_run(str(data), folder, init, progress_of)
     print_choices(choices)
     console.print(f"configuration: {path}", markup=False)
     return path, folder

@@ -24,7 +24,7 @@ _DEFAULTS = EvaluationSettings(workers=0)
 
 
 def open_for_evaluation(path: Path, config: m.TrainEvalPipelineConfig, settings: EvaluationSettings) -> OpenModel:
-    """Return a run, a checkpoint or an exported file, opened and optimized by the settings; `config` is not for exports."""
+    """Return a run, checkpoint or exported file, opened and optimized by the settings; exports ignore `config`."""
     opened = open_model(
         path,
         device=settings.device,

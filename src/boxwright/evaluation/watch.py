@@ -80,7 +80,7 @@ def watch(
 
 
 def _newest_step(folder: Path) -> int:
-    """Return the newest checkpoint's step; -1 without checkpoints, 0 for TF's, whose step is unknown until it is read."""
+    """Return the newest checkpoint's step; -1 without checkpoints, 0 for TF's, whose step is not known yet."""
     paths = CheckpointStore(folder).paths()
     if paths:
         return int(paths[-1].stem.removeprefix("ckpt-"))

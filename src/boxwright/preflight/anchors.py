@@ -134,7 +134,7 @@ def anchors_of(model: m.DetectionModel | None) -> tuple[m.AnchorGenerator, float
 def fit_anchors(
     detector: Detector, generator: m.AnchorGenerator, records: Sequence[Record], threshold: float
 ) -> tuple[Coverage, tuple[m.AnchorGenerator, Coverage] | None]:
-    """Return the coverage of a detector's anchors, and the best-fitting anchors of the same kind with theirs, if any."""
+    """Return the coverage of a detector's anchors, and the best anchors of the same kind with theirs, if any."""
     by_size = _by_size(records, InputFrame(detector))
     layers = _Layers(detector)
     coverage = measure_coverage(by_size, layers.own, threshold)

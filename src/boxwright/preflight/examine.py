@@ -94,7 +94,7 @@ def examine(
 def examine_data(
     train: Dataset, held_out: Dataset | None, depth: Depth | None = None, progress: Progress | None = None
 ) -> Iterator[Finding]:
-    """Check data alone: readability, boxes, classes, duplicates, leaks; yield each check's finding, even if all is well."""
+    """Check data alone: readability, boxes, classes, duplicates, leaks; yield each check's finding."""
     depth, shown = depth or Depth(), progress or silent
     records, unreadable = _read(train, depth.decoded, "training samples", shown)
     prints = read_fingerprints(train, shown("training images", spread(len(train), depth.hashed)))

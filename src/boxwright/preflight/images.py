@@ -131,7 +131,7 @@ def _pairs(first: Fingerprints, second: Fingerprints | None = None) -> tuple[int
 
 
 def _near_blocks(first: Fingerprints, second: Fingerprints | None = None) -> Iterator[tuple[int, NDArray[np.bool_]]]:
-    """Yield the table of near-duplicates in blocks of rows, each with its first row; pairs within one data set occur once."""
+    """Yield the table of near-duplicates in blocks of rows, with their first row; one data set's pairs occur once."""
     other = second or first
     columns = np.arange(len(other.names))
     bits = {name: _unpacked(other.hashes[name]) for name in _NEAR}

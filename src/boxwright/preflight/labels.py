@@ -37,7 +37,7 @@ def check_label_map(records: Sequence[Record], categories: Categories, num_class
         yield Finding(
             "num_classes",
             "warning",
-            f"the model has {num_classes} classes, the label map ids up to {slots}: the other classes are never learned",
+            f"the model has {num_classes} classes, the label map ids up to {slots}: the others are never learned",
             f"set num_classes to {slots}",
         )
 

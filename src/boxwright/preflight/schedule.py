@@ -30,8 +30,8 @@ def check_schedule(schedule: Schedule, num_steps: int) -> Iterable[Finding]:
         yield Finding(
             "learning_rate",
             "warning",
-            f"for {little:.0%} of {num_steps} steps it is below 1 % of its maximum of {top:g} (first at step {first}; at "
-            f"the end it is {rates[-1]:.2g}): most of the run learns nothing",
+            f"for {little:.0%} of {num_steps} steps it is below 1 % of its maximum of {top:g} (first at step {first}; "
+            f"at the end it is {rates[-1]:.2g}): most of the run learns nothing",
             "stretch its decay (decay_steps, step boundaries, total_steps) over num_steps, or train fewer steps",
         )
     elif problem := mismatch(schedule, num_steps):

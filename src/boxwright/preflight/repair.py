@@ -30,7 +30,7 @@ _SHOWN = 5
 
 
 @dataclass
-class Mended:
+class Repaired:
     """Repaired data, and counts of the repairs.
 
     Attributes:
@@ -50,7 +50,7 @@ class Mended:
             self.examples[what].append(name)
 
 
-def _with_valid_boxes(done: Mended, sample: Sample) -> Sample:
+def _with_valid_boxes(done: Repaired, sample: Sample) -> Sample:
     """Return a sample with the boxes that have an area in its image, clipped to it, and count the repairs."""
     height, width = sample.image.shape[:2]
     limits = np.array([width, height] * 2, np.float32)
@@ -65,7 +65,7 @@ def _with_valid_boxes(done: Mended, sample: Sample) -> Sample:
     return replace(sample, boxes=boxes, areas=areas.astype(np.float32)).keep(whole)
 
 
-def mend(train: Dataset, held_out: Dataset | None, out: str | Path, progress: Progress | None = None) -> Mended:
+def repair(train: Dataset, held_out: Dataset | None, out: str | Path, progress: Progress | None = None) -> Repaired:
     """Write repaired data in a format that `boxwright init` recognizes, to a new or empty folder.
 
     Args:
@@ -77,15 +77,15 @@ def mend(train: Dataset, held_out: Dataset | None, out: str | Path, progress: Pr
     folder = Path(out)
     require_new(folder)
     shown = progress or silent
-    done = Mended(folder)
+    done = Repaired(folder)
     prints = read_fingerprints(train, shown("training images", range(len(train))))
-    parts = {"train": _mended(train, prints, set(), done, "training")}
+    parts = {"train": _repaired(train, prints, set(), done, "training")}
     if held_out is not None:
         others = read_fingerprints(held_out, shown("evaluation images", range(len(held_out))))
         leaked = {others.indices[row] for _, row in near_pairs(prints, others)}
         for number in sorted(leaked):
             done.add("evaluation: near-duplicates of training images, removed", _name(held_out, number))
-        parts["valid"] = _mended(held_out, others, leaked, done, "evaluation")
+        parts["valid"] = _repaired(held_out, others, leaked, done, "evaluation")
     with unfinished(folder, "data that are being fixed"):
         for name, part in parts.items():
             write_coco(part, folder / name / ROBOFLOW_ANNOTATIONS, progress=_titled(shown, f"write {name}"))
@@ -100,7 +100,7 @@ def require_new(folder: Path) -> None:
         raise OutputError(f"{folder} already exists; fixed data are written to a new folder")
 
 
-def _mended(dataset: Dataset, prints: Fingerprints, without: set[int], done: Mended, what: str) -> Dataset:
+def _repaired(dataset: Dataset, prints: Fingerprints, without: set[int], done: Repaired, what: str) -> Dataset:
     """Return the samples whose images and annotations can be read, each image once, with valid boxes."""
     kept, seen = list[int](), dict[bytes, int]()
     readable = dict(zip(prints.indices, prints.exact, strict=True))

@@ -15,7 +15,7 @@ _LEAST_SIDE = 32
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wishes:
+class InitSettings:
     """Choices that the user makes; `boxwright init` has an option for each."""
 
     model: str = setting("", "A preset, as listed by boxwright models; default: one for small data.")
