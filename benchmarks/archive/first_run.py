@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import boxwright as bw
+from boxwright.autoconfig.settings import InitSettings
 from boxwright.autoconfig.start import init_config
-from boxwright.autoconfig.wishes import Wishes
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "first-run-cpu.json"
@@ -56,7 +56,7 @@ def bccd(folder: Path) -> dict[str, Any]:
     data = data_folder() / "bccd"
     rows: dict[str, Any] = {"steps": STEPS, "init": [], "by hand": []}
     for seed in SEEDS:
-        wishes = Wishes(epochs=STEPS * 16 / 292, steps=False)
+        wishes = InitSettings(epochs=STEPS * 16 / 292, steps=False)
         config = init_config(data, folder / f"init-{seed}" / "pipeline.config", wishes).config
         bw.train(config, folder / f"init-{seed}" / "model", seed=seed, **QUIET)
         rows["init"].append(measured(folder / f"init-{seed}" / "model"))

@@ -65,8 +65,8 @@ __all__ = [
     "train",
 ]
 
-# Where each name lives. A name is imported when it is first asked for: torch and its libraries take
-# seconds, and reading a configuration needs none of them.
+# The module of each name, which is imported on first use: torch and its libraries take seconds to import, and reading
+# a configuration needs none of them.
 _HOMES = {
     "boxwright.api.evaluate": ("evaluate",),
     "boxwright.api.model": ("Model", "load"),
@@ -100,7 +100,7 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        from importlib.metadata import version  # takes longer than all else here
+        from importlib.metadata import version  # slower to import than everything else here
 
         return version("boxwright")
     for module, names in _HOMES.items():

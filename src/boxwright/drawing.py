@@ -1,7 +1,6 @@
-"""Pictures of boxes: on one image, truth beside detections, many images on a sheet.
+"""Pictures of boxes: on one image, ground truth beside detections, many images on a sheet.
 
-A picture is never larger than `limits.PICTURE_SIDE` a side: larger images are scaled down, and what is
-drawn is clipped to the picture first.
+The sides of a picture are at most `limits.PICTURE_SIDE`: larger images are scaled down, and drawings are clipped.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from PIL import Image, ImageDraw, ImageFont
 
 from boxwright.base.limits import PICTURE_SIDE
 
-Colour = tuple[int, int, int]
-# The side of the square that a picture of a contact sheet has.
+Color = tuple[int, int, int]
+# The side of a contact sheet's square cells.
 SHEET_CELL = 320
 _LEAST_SIDE = 320
 _MOST_CAPTION = 60
@@ -29,12 +28,7 @@ _FARTHEST = 1e6  # pixels: Pillow counts in 32 bits
 
 @dataclass(frozen=True)
 class Captions:
-    """What is written at a detection's box.
-
-    Attributes:
-        names: Whether its class is.
-        scores: Whether its score is.
-    """
+    """Whether captions have class names, and scores."""
 
     names: bool = True
     scores: bool = True
@@ -47,8 +41,8 @@ class Captions:
 NAME_AND_SCORE = Captions()
 
 
-def colour_of(label: int) -> Colour:
-    """Give each label a colour of its own, far from its neighbours'."""
+def color_of(label: int) -> Color:
+    """Return the color of a label, which is far from those of adjacent labels."""
     red, green, blue = colorsys.hsv_to_rgb((0.11 + label * 0.618034) % 1.0, 0.85, 1.0)
     return int(red * 255), int(green * 255), int(blue * 255)
 
@@ -68,52 +62,51 @@ def draw_boxes(
 
     Args:
         image: uint8 [H, W, 3].
-        boxes: float [N, 4], xyxy in pixels.
+        boxes: float [N, 4], xyxy in pixels; boxes that are inverted or not finite are not drawn.
         masks: uint8 [N, H, W] of 0 and 1, or None.
-        keypoints: float [N, P, 2] or [N, P, 3], x and y in pixels and visibility, or None; what is not finite or not
-            visible is not drawn.
-        edges: Pairs of numbers of keypoints between which a line is drawn, where both are.
-        fit: The longer side of the picture; 0 for the image's own size, if that can be seen.
+        keypoints: float [N, P, 2] or [N, P, 3], x and y in pixels and visibility, or None; points that are invisible or
+            not finite are not drawn.
+        edges: Pairs of keypoint numbers that are joined by a line, if both are drawn.
+        fit: The longer side of the picture; 0 for the image's own size, if that is legible.
 
     Returns:
-        uint8 [H', W', 3], a new picture; small images are enlarged, for captions to be read, large ones made smaller.
-        Boxes that are not finite, or turned inside out, are not drawn.
+        uint8 [H', W', 3], a new picture; small images are enlarged for legible captions, large ones reduced.
     """
     canvas, zoom = _canvas(image if masks is None else _tinted(image, masks, labels), fit)
     draw = ImageDraw.Draw(canvas)
     line = max(round(min(canvas.size) / 250), 1)
     letters = max(min(canvas.size) // 28, _LEAST_LETTERS if fit else 9)
-    # A little beyond the picture, so that an edge that lies outside is not drawn on its border.
+    # A little beyond the picture, so that an edge outside it is not drawn on its border.
     least, most = -2.0 * line, np.array([*canvas.size, *canvas.size]) + 2.0 * line
     for box, label, caption in zip(np.asarray(boxes, np.float64).reshape(-1, 4), labels, captions, strict=True):
         if not np.isfinite(box).all() or (box[2:] < box[:2]).any():
             continue
         x_min, y_min, x_max, y_max = np.clip(box * zoom, least, most).tolist()
-        colour = colour_of(int(label))
+        color = color_of(int(label))
         draw.rectangle(
             (x_min, y_min, x_max - 1 if x_max - 1 > x_min else x_max, y_max - 1 if y_max - 1 > y_min else y_max),
-            outline=colour,
+            outline=color,
             width=line,
         )
         if caption:
-            _caption(canvas, (x_min, y_min), _short(caption), colour, letters)
+            _caption(canvas, (x_min, y_min), _short(caption), color, letters)
     for points, label in zip(() if keypoints is None else keypoints, labels, strict=keypoints is not None):
         _points(
             draw,
             np.asarray(points, np.float64) * [zoom, zoom, 1][: points.shape[1]],
             line,
-            colour_of(int(label)),
+            color_of(int(label)),
             edges,
         )
     return np.asarray(canvas)
 
 
 def _tinted(image: NDArray[np.uint8], masks: NDArray[np.uint8], labels: Sequence[int]) -> NDArray[np.uint8]:
-    """Mix the colour of its label into each object's pixels."""
+    """Return an image with each object's pixels tinted in the color of its label."""
     tinted = image.copy()
     for mask, label in zip(masks, labels, strict=True):
         inside = mask > 0
-        tinted[inside] = (tinted[inside] * (1 - _MASK_SHARE) + np.array(colour_of(int(label))) * _MASK_SHARE).astype(
+        tinted[inside] = (tinted[inside] * (1 - _MASK_SHARE) + np.array(color_of(int(label))) * _MASK_SHARE).astype(
             np.uint8
         )
     return tinted
@@ -123,7 +116,7 @@ def _points(
     draw: ImageDraw.ImageDraw,
     points: NDArray[np.float64],
     line: int,
-    colour: Colour,
+    color: Color,
     edges: Sequence[tuple[int, int]],
 ) -> None:
     """Draw an object's keypoints, in pixels of the picture, and lines between them."""
@@ -133,14 +126,14 @@ def _points(
     visible = np.atleast_1d(seen)
     for start, end in edges:
         if max(start, end) < len(points) and min(start, end) >= 0 and visible[start] and visible[end]:
-            draw.line((*points[start, :2].tolist(), *points[end, :2].tolist()), fill=colour, width=line)
+            draw.line((*points[start, :2].tolist(), *points[end, :2].tolist()), fill=color, width=line)
     radius = 2.0 * line
     for x, y in points[visible, :2].tolist():
-        draw.ellipse((x - radius, y - radius, x + radius, y + radius), fill=colour, outline=(0, 0, 0))
+        draw.ellipse((x - radius, y - radius, x + radius, y + radius), fill=color, outline=(0, 0, 0))
 
 
 def _canvas(image: NDArray[np.uint8], fit: int) -> tuple[Image.Image, float]:
-    """Return an image in the size in which it is drawn, and how much larger that is."""
+    """Return an image in its drawn size, and the scale factor."""
     height, width = image.shape[:2]
     if fit:
         zoom = fit / max(height, width)
@@ -160,14 +153,14 @@ def _canvas(image: NDArray[np.uint8], fit: int) -> tuple[Image.Image, float]:
 
 
 def _short(caption: str) -> str:
-    """Return a caption of one line that can be drawn."""
+    """Return a printable caption of limited length."""
     plain = "".join(c if c.isprintable() else "?" for c in caption)
     return plain if len(plain) <= _MOST_CAPTION else f"{plain[: _MOST_CAPTION - 1]}…"
 
 
-def _caption(canvas: Image.Image, corner: tuple[float, float], text: str, colour: Colour, letters: int) -> None:
-    """Paste a caption above a corner; below it, where there is no room above."""
-    label = _label(text, colour, letters)
+def _caption(canvas: Image.Image, corner: tuple[float, float], text: str, color: Color, letters: int) -> None:
+    """Paste a caption above a corner, or below it if there is no room above."""
+    label = _label(text, color, letters)
     x = max(min(corner[0], canvas.width - label.width), 0)
     y = corner[1] - label.height + 1
     y = min(corner[1] + 1, float(canvas.height)) if y < 0 else y
@@ -175,41 +168,29 @@ def _caption(canvas: Image.Image, corner: tuple[float, float], text: str, colour
 
 
 @lru_cache(maxsize=1024)
-def _label(text: str, colour: Colour, letters: int) -> Image.Image:
-    """Draw a caption by itself; most of what drawing takes are its letters, and captions come again."""
+def _label(text: str, color: Color, letters: int) -> Image.Image:
+    """Return a drawn caption, cached: letters take most of the drawing time, and captions recur."""
     font = ImageFont.load_default(size=letters)
     left, top, right, bottom = (round(side) for side in font.getbbox(text))
-    label = Image.new("RGB", (right - left + 4, bottom - top + 4), colour)
-    ink = (0, 0, 0) if sum(colour) > 380 else (255, 255, 255)
+    label = Image.new("RGB", (right - left + 4, bottom - top + 4), color)
+    ink = (0, 0, 0) if sum(color) > 380 else (255, 255, 255)
     ImageDraw.Draw(label).text((2 - left, 1 - top), text, fill=ink, font=font)
     return label
 
 
 def side_by_side(left: NDArray[np.uint8], right: NDArray[np.uint8], titles: tuple[str, str]) -> NDArray[np.uint8]:
-    """Put two pictures of one size beside each other, each under its title.
-
-    Args:
-        left: uint8 [H, W, 3].
-        right: uint8 [H, W, 3].
-
-    Returns:
-        uint8 [H + title, 2 W + gap, 3].
-    """
+    """Return two pictures of one size, uint8 [H, W, 3], side by side, each under its title."""
     return contact_sheet([left, right], list(titles), columns=2, cell=None)
 
 
 def contact_sheet(
     pictures: Sequence[NDArray[np.uint8]], titles: Sequence[str], *, columns: int = 5, cell: int | None = 240
 ) -> NDArray[np.uint8]:
-    """Put many pictures on one sheet.
+    """Return many pictures, uint8 [H, W, 3], on one sheet.
 
     Args:
-        pictures: uint8 [H, W, 3] each.
-        titles: A title each, of one or several lines.
-        cell: The side of the square that each is scaled into; None keeps their size.
-
-    Returns:
-        uint8 [H', W', 3].
+        titles: One title per picture, of one or several lines.
+        cell: The side of the square that each picture is scaled to fit; None to keep its size.
     """
     images = [Image.fromarray(picture) for picture in pictures]
     if cell is not None:
@@ -232,20 +213,17 @@ def contact_sheet(
 
 
 def draw_cumulative(values: NDArray[np.float32], size: tuple[int, int] = (480, 360)) -> NDArray[np.uint8]:
-    """Draw what share of a sum the smallest values make up (TF's loss CDF).
+    """Return a plot, uint8 [H, W, 3], of the share of a sum that the smallest values make up (TF's loss CDF).
 
     Args:
         values: float [N], at least 0; N may be 0.
         size: Width and height of the picture.
-
-    Returns:
-        uint8 [H, W, 3]: the share of the values across, their share of the sum up.
     """
     width, height = size
     left, top, right, bottom = 40, 10, width - 10, height - 30
     canvas = Image.new("RGB", size, "white")
     draw = ImageDraw.Draw(canvas)
-    draw.rectangle((left, top, right, bottom), outline="grey")
+    draw.rectangle((left, top, right, bottom), outline="gray")
     font = ImageFont.load_default(size=11)
     draw.text((left, bottom + 4), f"0   fraction of {len(values)} examples   1", fill="black", font=font)
     draw.text((4, top), "1", fill="black", font=font)

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import pytest
 
 import boxwright as bw
+from boxwright.autoconfig.settings import InitSettings
 from boxwright.autoconfig.start import init_config, start_run
-from boxwright.autoconfig.wishes import Wishes
 from boxwright.builders.input_reader import build_dataset
 from boxwright.evaluation.data import open_evaluation_data
 from boxwright.evaluation.settings import EvaluationSettings
@@ -20,7 +20,7 @@ from boxwright.training import rehearsal
 from tests import forked
 from tests.autoconfig.datasets import coco, roboflow_coco, roboflow_yolo, tfrecords, voc, yolo
 
-QUICK = Wishes(steps=False)
+QUICK = InitSettings(steps=False)
 
 
 @pytest.fixture(autouse=True)
@@ -89,10 +89,10 @@ def test_the_same_bytes_twice_and_nothing_overwritten(tmp_path: Path) -> None:
         init_config(data, tmp_path, QUICK)
 
 
-def test_wishes(tmp_path: Path) -> None:
+def test_requested_settings(tmp_path: Path) -> None:
     data = yolo(tmp_path / "data")
-    wishes = Wishes(imgsz="96x64", batch="4", epochs=3, steps=False)
-    config = bw.load_config(init_config(data, tmp_path / "a.config", wishes).config)
+    settings = InitSettings(imgsz="96x64", batch="4", epochs=3, steps=False)
+    config = bw.load_config(init_config(data, tmp_path / "a.config", settings).config)
     assert config.model is not None
     assert config.model.ssd is not None
     assert config.model.ssd.image_resizer is not None
@@ -104,10 +104,10 @@ def test_wishes(tmp_path: Path) -> None:
     # 20 images three times, four a step.
     assert (config.train_config.batch_size, config.train_config.num_steps) == (4, 15)
     for wrong, message in (
-        (Wishes(imgsz="large"), "imgsz large: expected a side in pixels"),
-        (Wishes(imgsz="8"), "at least 32"),
-        (Wishes(batch="some"), "batch some: expected a number of images, or auto"),
-        (Wishes(model="ssd_mobilenet_v2_fpnlite"), "did you mean ssd_mobilenet_v2_fpnlite_"),
+        (InitSettings(imgsz="large"), "imgsz large: expected a side in pixels"),
+        (InitSettings(imgsz="8"), "at least 32"),
+        (InitSettings(batch="some"), "batch some: expected a number of images, or auto"),
+        (InitSettings(model="ssd_mobilenet_v2_fpnlite"), "did you mean ssd_mobilenet_v2_fpnlite_"),
     ):
         with pytest.raises(bw.ConfigError, match=message):
             init_config(data, tmp_path / "b.config", wrong)
@@ -117,8 +117,8 @@ def test_wishes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("model", ["ssd_mobilenet_v2_fpnlite_320", "faster_rcnn_resnet50_v1_640", "efficientdet_d0"])
 def test_presets_of_the_zoo(model: str, tmp_path: Path) -> None:
     data = yolo(tmp_path / "data")
-    wishes = Wishes(model=model, batch="2", epochs=10, steps=False)
-    config = bw.load_config(init_config(data, tmp_path / "a.config", wishes).config)
+    settings = InitSettings(model=model, batch="2", epochs=10, steps=False)
+    config = bw.load_config(init_config(data, tmp_path / "a.config", settings).config)
     base = bw.load_config(f"preset:{model}")
     assert config.train_config is not None
     assert base.train_config is not None
@@ -135,7 +135,7 @@ def test_presets_of_the_zoo(model: str, tmp_path: Path) -> None:
 
 
 def test_a_batch_that_fits_is_tried(tmp_path: Path) -> None:
-    started = init_config(yolo(tmp_path / "data"), tmp_path / "a.config", Wishes(imgsz="64"))
+    started = init_config(yolo(tmp_path / "data"), tmp_path / "a.config", InitSettings(imgsz="64"))
     (batch,) = [choice for choice in started.choices if choice.what == "batch"]
     assert batch.chosen == "5 images"  # a quarter of 20
     assert "fits the" in batch.why
@@ -149,7 +149,7 @@ def test_a_run_starts_from_data_and_is_resumed(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "data" / "images" / "val")  # nothing is read again
     assert start_run(data, tmp_path / "model", QUICK) == (first[0], ())
     with pytest.raises(bw.ConfigError, match="was written for other data or another preset"):
-        start_run(data, tmp_path / "model", Wishes(model="efficientdet_d0", steps=False))
+        start_run(data, tmp_path / "model", InitSettings(model="efficientdet_d0", steps=False))
     with pytest.raises(bw.ConfigError, match="was written for other data or another preset"):
         start_run(tmp_path / "other", tmp_path / "model", QUICK)
 
@@ -190,23 +190,23 @@ def test_other_processes_wait_for_the_first(tmp_path: Path, monkeypatch: pytest.
 def test_names_that_text_must_escape(tmp_path: Path) -> None:
     data = voc(tmp_path / "my data")
     out = tmp_path / 'a "quoted" folder' / "pipeline.config"
-    wishes = Wishes(weights="C:\\models\\a.tar.gz", steps=False)
-    config = bw.load_config(init_config(data, out, wishes).config)
+    settings = InitSettings(weights="C:\\models\\a.tar.gz", steps=False)
+    config = bw.load_config(init_config(data, out, settings).config)
     assert config.train_config is not None
     assert config.train_config.fine_tune_checkpoint == "C:\\models\\a.tar.gz"
     assert len(build_dataset(config.train_input_reader, "train_input_reader")) == 16
     out.write_bytes(b"\xff\xfe")
     with pytest.raises(bw.OutputError, match="is there already"):
-        init_config(data, out, wishes)
+        init_config(data, out, settings)
 
 
 def test_minutes_choose_the_length(tmp_path: Path) -> None:
-    started = init_config(yolo(tmp_path / "data"), tmp_path / "a.config", Wishes(imgsz="64", minutes=0.001))
+    started = init_config(yolo(tmp_path / "data"), tmp_path / "a.config", InitSettings(imgsz="64", minutes=0.001))
     config = bw.load_config(started.config)
     assert config.train_config is not None
     assert config.train_config.num_steps == 50  # the least
     with pytest.raises(bw.ConfigError, match="epochs and minutes"):
-        init_config(tmp_path / "data", tmp_path / "b.config", Wishes(minutes=1, epochs=1))
+        init_config(tmp_path / "data", tmp_path / "b.config", InitSettings(minutes=1, epochs=1))
 
 
 def test_data_without_an_object(tmp_path: Path) -> None:

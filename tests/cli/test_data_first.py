@@ -50,10 +50,10 @@ def test_train_takes_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_train_says_what_is_missing(tmp_path: Path, small_config: Path) -> None:
     for words, message in (
-        ((), "say what to train: a configuration, by --pipeline_config_path, or a folder"),
+        ((), "expected a configuration, --pipeline_config_path, or a folder"),
         ((tmp_path, "--config", small_config), "not both"),
-        (("--config", small_config), "say where the run is to be, by --model_dir"),
-        (("--config", small_config, "--model", "m"), "names a preset for a folder of pictures"),
+        (("--config", small_config), "name the run's folder with --model_dir"),
+        (("--config", small_config, "--model", "m"), "names a preset for a folder of images"),
         (("--config", small_config, "--model_dir", "m", "--batch", "x"), "expected a number of images, or auto"),
     ):
         with pytest.raises(ConfigError, match=message):
@@ -106,5 +106,5 @@ def test_doctor_and_json(tmp_path: Path) -> None:
     assert "fixed data" in result.stderr
     with pytest.raises(OutputError, match="written to a new folder"):
         run("doctor", data, "--fix", tmp_path / "fixed")
-    with pytest.raises(ConfigError, match="are of a configuration; data have neither"):
+    with pytest.raises(ConfigError, match="need a configuration, not data"):
         run("doctor", data, "--set", "train_config.batch_size=2")

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from boxwright.base.errors import BoxwrightError
 from boxwright.checkpoints.export_weights import write_tensorflow_checkpoint
 from boxwright.cli.console import console, errors
-from boxwright.cli.main import app, like_absl
+from boxwright.cli.main import app, from_absl
 from boxwright.exporters.export import report_path
 from boxwright.tensorflow.bundle import Bundle
 from tests.exporters.exported import made_once
@@ -29,7 +29,7 @@ def run(*arguments: Any, code: str | None = None, fails: bool = False) -> str:
     """Run a command here, or, where it must not import something, in a process that starts with some code."""
     if code is None:
         with console.capture() as captured, errors.capture() as refused:
-            result = CliRunner().invoke(app, like_absl([str(argument) for argument in arguments]))
+            result = CliRunner().invoke(app, from_absl([str(argument) for argument in arguments]))
         told = captured.get() + refused.get() + result.output + str(result.exception or "")
         assert (result.exit_code != 0) == fails, told
         assert result.exception is None or isinstance(result.exception, BoxwrightError | SystemExit)
@@ -235,12 +235,12 @@ def test_tensorflows_exporter(project: Path, tmp_path: Path) -> None:
     assert metadata.suppression["iou_threshold"] == pytest.approx(0.4)
     assert (metadata.step, metadata.input["type"]) == (5, "tf_example")
     again = run("exporter_main_v2", *common, "--output_directory", out, fails=True)
-    assert "holds an export already" in again
+    assert "already contains an export" in again
 
 
 @pytest.mark.parametrize(
     ("form", "reason"),
-    [("savedmodel", "needs TensorFlow"), ("executorch", "other results")],
+    [("savedmodel", "needs TensorFlow"), ("executorch", "different results")],
 )
 def test_formats_that_are_refused_say_why(form: str, reason: str, project: Path) -> None:
     told = run("export", project / "training" / "ckpt-5", "x", "--format", form, fails=True)

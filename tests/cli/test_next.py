@@ -37,7 +37,7 @@ def trained(small_config: Path, tmp_path: Path) -> tuple[Path, str]:
 
 def test_from_training_to_prediction(trained: tuple[Path, str], shapes_data: Path, tmp_path: Path) -> None:
     folder, output = trained
-    assert "1 epoch of 12 images, 6 a step: 2 steps" in output
+    assert "1 epoch of 12 images, 6 per step: 2 steps" in output
     assert next_of(output) == f"evaluate --model_dir {folder}"
     assert next_of(run("val", "--model", folder)) == f"predict IMAGES --model_dir {folder}"
     image = sorted((shapes_data / "voc" / "JPEGImages").glob("*.jpg"))[0]
@@ -52,7 +52,7 @@ def test_a_run_that_is_not_done_goes_on(small_config: Path, tmp_path: Path) -> N
     arguments = ["--config", small_config, "--model_dir", tmp_path / "m", "--workers", 0, "--no_evaluate"]
     output = run("train", *arguments, "--num_train_steps", 1000, "--max_seconds", 0.01)
     assert next_of(output) == f"train --pipeline_config_path {small_config} --model_dir {tmp_path / 'm'}"
-    assert "next, to go on: boxwright train" in output
+    assert "next, to continue: boxwright train" in output
 
 
 def test_before_training(small_config: Path, shapes_data: Path, tmp_path: Path) -> None:

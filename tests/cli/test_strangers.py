@@ -56,7 +56,7 @@ def test_check_tells_a_reason_once_and_refusals_first(tmp_path: Path) -> None:
     queue = next(number for number, line in enumerate(lines) if "num_readers" in line)
     assert "prefetch_size" in output
     assert queue > 0
-    assert lines[-1] == "training cannot start: remove or change what is refused"
+    assert lines[-1] == "training cannot start: remove or change the refused fields"
 
 
 def test_check_ends_with_0_exactly_where_training_can_start(small_config: Path, tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_boxes_left_out_are_counted(tmp_path: Path) -> None:
     (tmp_path / "label_map.pbtxt").write_text('item { id: 2 name: "dog" }')
     assert sum(sample.left_out for sample in map(open_dataset(path).__getitem__, range(3))) == 2
     output = run("inspect", path, "--sheet", tmp_path / "s.png")[1]
-    assert "2 boxes of classes that the label map lacks are left out of all counts" in output
+    assert "2 boxes of classes missing from the label map are not counted" in output
 
 
 @pytest.mark.parametrize("size", [(24, 24), (40, 900), (1080, 1920)])

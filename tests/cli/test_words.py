@@ -59,7 +59,7 @@ def test_epochs_are_steps_of_the_batch(small_config: Path) -> None:
     lines = apply_words(config, words)
     assert config.train_config is not None
     assert (config.train_config.num_steps, config.train_config.batch_size) == (8, 5)
-    assert lines == ["3 epochs of 12 images, 5 a step: 8 steps"]
+    assert lines == ["3 epochs of 12 images, 5 per step: 8 steps"]
 
 
 @pytest.mark.parametrize("batch", ["0", "-1", "many", "1.5"])
@@ -104,7 +104,7 @@ def test_the_input_size() -> None:
 
 def test_an_input_size_without_a_place_names_the_right_way() -> None:
     """And what it names works."""
-    with pytest.raises(ConfigError, match="shorter side 600, the longer at most 1200") as told:
+    with pytest.raises(ConfigError, match="shorter side of 600 and a longer of at most 1200") as told:
         resizer("keep_aspect_ratio_resizer { min_dimension: 600 max_dimension: 1200 }", 300)
     path = "model.ssd.image_resizer.keep_aspect_ratio_resizer"
     assert f"--set {path}.min_dimension=300 --set {path}.max_dimension=600" in str(told.value)
@@ -133,7 +133,7 @@ def test_weights() -> None:
     assert model.ssd is not None
     assert model.ssd.feature_extractor is not None
     assert model.ssd.feature_extractor.pretrained
-    with pytest.raises(ConfigError, match="the backbone is ssd_x, of which timm keeps no weights"):
+    with pytest.raises(ConfigError, match="timm has no weights for the backbone ssd_x"):
         changed('model { ssd { feature_extractor { type: "ssd_x" } } }', weights="timm")
 
 
@@ -160,7 +160,7 @@ def test_an_unknown_command_lists_all() -> None:
     [
         (["train", "--modeldir", "m"], "no option --modeldir; did you mean --model_dir?"),
         (["train", "--batch-size", "4"], "no option --batch_size; here it is --batch"),
-        (["train", "--resume"], "here it is --model_dir alone: a run that is in it is resumed"),
+        (["train", "--resume"], "here it is --model_dir alone: a run in it is resumed"),
         (["evaluate", "--conf=0.3"], "here it is --set eval_config.min_score_threshold"),
         (["predict", "--source", "a.jpg"], "boxwright predict photos --model_dir model"),
         (["detect", "--imgsz", "640"], "train another: boxwright train --imgsz"),

@@ -23,7 +23,7 @@ from boxwright.data.batch import Batch, collate
 from boxwright.data.convert import write_coco, write_tfrecords
 from boxwright.data.loader import TrainingExamples
 from boxwright.data.shapes import ShapesDataset
-from boxwright.drawing import colour_of
+from boxwright.drawing import color_of
 from boxwright.evaluation.network import evaluate_on_dataset
 from boxwright.ops.roi import crop_and_resize
 from boxwright.types import Detections, Targets
@@ -121,7 +121,7 @@ def test_masks_travel(kind: str, folder: Path) -> None:
     for mask, label in zip(sample.masks, sample.labels.tolist(), strict=True):
         only = mask.astype(bool) & (np.asarray(sample.masks).sum(0) == 1)
         y, x = np.argwhere(only)[len(np.argwhere(only)) // 2]
-        want = (sample.image[y, x] * 0.55 + np.array(colour_of(label)) * 0.45).astype(int)
+        want = (sample.image[y, x] * 0.55 + np.array(color_of(label)) * 0.45).astype(int)
         for half in (left, right):
             near = half[y * zoom : y * zoom + zoom, 6 + x * zoom : 6 + x * zoom + zoom].astype(int)
             tinted += int((np.abs(near - want).max(-1) <= 12).any())
@@ -171,7 +171,7 @@ def test_keypoints_are_drawn() -> None:
     image = np.zeros((400, 400, 3), np.uint8)
     points = np.array([[[100, 200, 1], [300, 300, 0], [np.nan, 5, 1]]], np.float32)
     picture = draw_boxes(image, np.zeros((1, 4), np.float32), [3], [""], keypoints=points)
-    assert tuple(picture[200, 100]) == colour_of(3)
+    assert tuple(picture[200, 100]) == color_of(3)
     assert not picture[290:310, 290:310].any()
 
 

@@ -11,7 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from typer.testing import CliRunner
 
 import boxwright as bw
-from boxwright.cli.main import app, like_absl
+from boxwright.cli.main import app, from_absl
 from boxwright.evaluation.data import open_evaluation_data
 from boxwright.evaluation.evaluate import evaluate_on_reader
 from boxwright.evaluation.results import Evaluation
@@ -129,8 +129,8 @@ def test_flags_of_model_main_tf2(small_config: Path, tmp_path: Path) -> None:
 
 def test_absls_forms() -> None:
     given = ["train", "--use_tpu=false", "--record_summaries=True", "--alsologtostderr", "--set", "a=b", "--workers=2"]
-    assert like_absl(given) == ["train", "--nouse_tpu", "--record_summaries", "--set", "a=b", "--workers=2"]
-    assert like_absl(["--eval_on_train_data", "--eval_timeout=5"]) == ["--eval_on_train_data", "--eval_timeout=5"]
+    assert from_absl(given) == ["train", "--nouse_tpu", "--record_summaries", "--set", "a=b", "--workers=2"]
+    assert from_absl(["--eval_on_train_data", "--eval_timeout=5"]) == ["--eval_on_train_data", "--eval_timeout=5"]
 
 
 def test_what_comes_while_it_waits_is_not_missed(small_config: Path, tmp_path: Path) -> None:

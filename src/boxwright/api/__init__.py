@@ -1,1 +1,1 @@
-"""What `import boxwright` offers: models that take pictures, results, training and evaluation in one call."""
+"""The Python API: models that take pictures, results, training and evaluation in one call."""

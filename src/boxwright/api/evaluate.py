@@ -1,4 +1,4 @@
-"""`boxwright.evaluate`: the metrics of whatever detects."""
+"""`boxwright.evaluate`: the metrics of a detector of any kind."""
 
 from __future__ import annotations
 
@@ -22,28 +22,27 @@ def evaluate(
 ) -> dict[str, float]:
     """Evaluate a model on the data of an eval_input_reader.
 
-    `evaluate("model")` takes a run's folder, a checkpoint or an exported file; `evaluate(config, "model")`, the
-    configuration first, is understood as well.
+    `evaluate("model")` takes a run's folder, a checkpoint or an exported file; `evaluate(config, "model")` works too.
 
     Args:
         model: A run's folder, a checkpoint, an exported file, or an opened `Model`; or a configuration.
-        model_dir: With a configuration first, the run's folder.
-        config: Whose eval_config and eval_input_reader are taken; without, the pipeline.config beside the checkpoint,
-            else what the checkpoint carries.
+        model_dir: The run's folder, if `model` is a configuration.
+        config: The configuration with eval_config and eval_input_reader; by default the pipeline.config beside the
+            checkpoint, or else the checkpoint's own.
         overrides: Changes of the configuration, such as "eval_config.metrics_set=pascal_voc_detection_metrics".
-        **settings: Of `EvaluationSettings`, such as device, eval_on_train_data, sample_1_of_n_eval_examples.
+        **settings: Fields of `EvaluationSettings`, such as device, eval_on_train_data, sample_1_of_n_eval_examples.
 
     Returns:
         TF's metric names to values.
 
     Raises:
-        BoxwrightError: Where model, configuration or data cannot be used.
+        BoxwrightError: If model, configuration or data cannot be used.
     """
     if isinstance(model, TrainEvalPipelineConfig) or model_dir is not None:
         if model_dir is None:
             raise ConfigError("evaluate(config, model_dir): the run's folder is missing")
         if isinstance(model, Model):
-            raise ConfigError("evaluate(model): a Model knows where it came from; leave model_dir out")
+            raise ConfigError("evaluate(model): a Model has its own path; remove model_dir")
         config, model = model, model_dir
     if isinstance(model, Model):
         return model.evaluate(config=config, overrides=overrides, **settings)

@@ -1,4 +1,4 @@
-"""Writing a model for another runtime, compared on pictures of the run's own data where none are given."""
+"""Exporting a model to another runtime; by default it is compared on pictures of the run's own data."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from boxwright.models.detector import Detector
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written.
+    """An exported file.
 
     Attributes:
         path: The file.
-        report: How it was compared with the detector.
+        report: Its comparison with the detector.
     """
 
     path: Path
@@ -39,20 +39,20 @@ class Exported:
 def export_model(
     model: OpenModel, format: str, path: str | Path | None, images: Any = None, options: dict[str, Any] | None = None
 ) -> Exported:
-    """Write a model's detector for another runtime.
+    """Export a model's detector to another runtime.
 
     Args:
-        model: Not exported itself.
+        model: The model, not an exported one.
         format: One of `exporters.export.FORMATS`.
         path: The file; None for `export/detector` with the format's ending in the run's folder.
-        images: Pictures for the comparison, as a model takes them; None for those of the configuration's data.
+        images: Pictures for the comparison, as for a model; None for those of the configuration's data.
         options: `nms` and `allow_difference` of `exporters.export.export`.
 
     Returns:
         The file and its report.
 
     Raises:
-        ExportError: Where it cannot be written so, or what was written differs from the detector.
+        ExportError: If the format cannot express the detector, or the exported file differs from it.
     """
     if format not in FORMATS:
         raise ExportError(f"format {format!r}: expected {', '.join(FORMATS)}")
@@ -79,24 +79,24 @@ def export_model(
 
 
 def pictures_of_data(config: TrainEvalPipelineConfig, detector: Detector) -> tuple[Sequence[NDArray[np.uint8]], str]:
-    """Return pictures of the data that a configuration names, and which reader they are from.
+    """Return pictures of a configuration's data, and the name of their reader.
 
     Args:
         config: The configuration.
-        detector: Has the classes.
+        detector: The detector, for its classes.
 
     Returns:
         uint8 [H, W, 3] each, and the reader's name.
 
     Raises:
-        ExportError: Where it names no data.
+        ExportError: If the configuration names no data.
     """
     readers = [(reader, "eval_input_reader") for reader in config.eval_input_reader]
     if config.train_input_reader is not None:
         readers.append((config.train_input_reader, "train_input_reader"))
     if not readers:
         raise ExportError(
-            "the configuration names no data to compare the export on; give pictures: images=[…], or --images"
+            "the configuration names no data on which to compare the export; pass pictures: images=[…], or --images"
         )
     reader, name = readers[0]
     dataset = build_dataset(reader, name, detector.categories)

@@ -1,4 +1,4 @@
-"""A picture of a run's loss and average precision over its steps."""
+"""A plot of a run's loss and average precision over its steps."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _SIZE, _DPI = (9.0, 3.6), 110
 
 
 def draw_history(history: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -> Image.Image:
-    """Return two diagrams beside each other: the loss's terms, and the metrics that were evaluated.
+    """Return two plots side by side: the loss terms, and the evaluated metrics.
 
     Args:
         history: Lines of a run's log, each with its step; those of evaluations have `evaluation`.
-        metrics: Which metrics to draw; where none of them was evaluated, the first that was.
+        metrics: The metrics to draw; if none of them was evaluated, the first that was.
 
     Returns:
         The picture.
     """
-    # Not pyplot: it keeps figures, and opens windows.
+    # Not pyplot, which keeps figures and opens windows.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -1,4 +1,4 @@
-"""The metrics of a model that is open, or is opened for them."""
+"""The metrics of a model, which is opened if necessary."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from boxwright.evaluation.settings import EvaluationSettings
 from boxwright.loading.configuration import configuration_of
 from boxwright.loading.open_model import OpenModel
 
-# A process that reads images is worth its start for long evaluations alone.
+# A process that reads images pays off in long evaluations only.
 _DEFAULTS = EvaluationSettings(workers=0)
 _OF_COMMANDS, _OF_OPENING = ("engine", "shares"), ("device", "tf32", "precision", "compile")
 
@@ -31,25 +31,25 @@ def metrics_of(
     """Evaluate a model.
 
     Args:
-        model: What is open, or where a run, a checkpoint or an exported file is.
-        config: Whose eval_config and eval_input_reader are taken; None for the model's own.
-        overrides: Changes of it.
-        **settings: Of `EvaluationSettings`.
+        model: An open model, or the path of a run, a checkpoint or an exported file.
+        config: The configuration with eval_config and eval_input_reader; None for the model's own.
+        overrides: Changes of the configuration.
+        **settings: Fields of `EvaluationSettings`.
 
     Returns:
         TF's metric names to values.
 
     Raises:
-        BoxwrightError: Where model, configuration or data cannot be used.
+        BoxwrightError: If model, configuration or data cannot be used.
     """
     chosen = with_options(_DEFAULTS, settings, "evaluate")
     for name in settings:
         if name in _OF_COMMANDS:
             raise ConfigError(
-                f"evaluate: {name} has no effect here: boxwright evaluate spreads work over processes; leave it out"
+                f"evaluate: {name} has no effect here: boxwright evaluate spreads work over processes; remove it"
             )
         if name in _OF_OPENING and isinstance(model, OpenModel):
-            raise ConfigError(f"evaluate: {name} has no effect on a Model that is open already; leave it out")
+            raise ConfigError(f"evaluate: {name} has no effect on a Model that is already open; remove it")
     if isinstance(model, OpenModel):
         given = model.config if config is None else config
         plan = _with_overrides(load_config(given) if isinstance(given, str | Path) else given, overrides)
@@ -62,7 +62,7 @@ def metrics_of(
 
 
 def _with_overrides(config: TrainEvalPipelineConfig, overrides: Sequence[str]) -> TrainEvalPipelineConfig:
-    """Return a configuration with changes; the one that is given stays as it is."""
+    """Return a configuration with changes; the given one is not modified."""
     if not overrides:
         return config
     changed = copy.deepcopy(config)

@@ -1,4 +1,4 @@
-"""`boxwright.load`: any detector that was opened, as pictures in, results out."""
+"""`boxwright.load`: a detector of any kind that takes pictures and returns results."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ def load(
     label_map: str | Path | None = None,
     allow_edited: bool = False,
 ) -> Model:
-    """Open whatever detects.
+    """Open a detector of any kind.
 
     Args:
         source: A run's folder (its newest checkpoint), a checkpoint, a model zoo archive, a SavedModel, a frozen graph,
             or an exported .onnx, .xml, .tflite or .pt2; PyTorch is imported for .pt2 and checkpoints alone.
-        device: cpu, cuda, cuda:1, or auto for a GPU where there is one; exported files run on the CPU.
-        config: The configuration, for weights of TensorFlow's that lie without their pipeline.config.
-        label_map: Names of the classes (.pbtxt), where the source has none.
-        allow_edited: Whether an exported file is opened that is not as `boxwright export` wrote it.
+        device: cpu, cuda, cuda:1, or auto for a GPU if available; exported files run on the CPU.
+        config: The configuration, for TensorFlow weights without a pipeline.config.
+        label_map: Class names (.pbtxt), if the source has none.
+        allow_edited: Whether to open an exported file that was changed after `boxwright export` wrote it.
 
     Returns:
         The model.
 
     Raises:
-        BoxwrightError: Where there is no detector, it is damaged, or it cannot be what is asked for.
+        BoxwrightError: If there is no detector, it is damaged, or the options do not apply to it.
     """
     from boxwright.config.load import load_config
     from boxwright.data.label_map import load_label_map
@@ -58,29 +58,29 @@ def load(
 
 
 class Model:
-    """Takes pictures, returns what is in them; made by `boxwright.load`.
+    """Detects objects in pictures; returned by `boxwright.load`.
 
     Attributes:
-        path: What was opened.
+        path: The source that was opened.
     """
 
     def __init__(self, opened: OpenModel) -> None:
-        """Take what `boxwright.load` opened.
+        """Wrap an open model.
 
         Args:
-            opened: A detector, on its device, or an exported one.
+            opened: A detector on its device, or an exported one.
         """
         self.path = opened.path
         self._model = opened
 
     @property
     def is_exported(self) -> bool:
-        """Whether it is an exported file, which can neither be trained nor exported again."""
+        """Whether it is an exported file, which can be neither trained nor exported again."""
         return self._model.is_exported
 
     @property
     def opened(self) -> Detector | ExportedDetector:
-        """What was opened: a detector on its device, or an exported one."""
+        """The detector on its device, or an exported one."""
         return self._model.opened
 
     @property
@@ -94,17 +94,17 @@ class Model:
 
     @property
     def categories(self) -> Categories | None:
-        """The classes; None where nothing names them."""
+        """The classes; None if they are unknown."""
         return self._model.categories
 
     @property
     def names(self) -> list[str]:
-        """The names of the classes, in the order of their labels; empty where nothing names them."""
+        """The class names, in the order of their labels; empty if they are unknown."""
         return [] if self.categories is None else [item.title for item in self.categories]
 
     @property
     def step(self) -> int:
-        """How many steps it was trained."""
+        """The number of training steps."""
         return self._model.step
 
     @property
@@ -127,22 +127,22 @@ class Model:
             images: A picture: a path, an http(s) address, the bytes of an image file, a PIL image, an array HWC in
                 RGB or a tensor CHW. Or several: a list of pictures, a folder, a pattern such as `shots/*.jpg`, an array
                 or tensor of four dimensions.
-            min_score: Leave out what scores less; without, all is kept that the configuration keeps, and `plot` and
-                `save` draw what scores 0.5 or more.
-            scale: What floats are: "pixels" for 0..255, "unit" for 0..1; to "guess" refuses what looks like 0..1.
-            batch_size: How many pictures the network sees together, where they have one size.
+            min_score: The least score of returned objects; by default the configuration's, and `plot` and `save` draw
+                those of 0.5 or more.
+            scale: The range of floats: "pixels" for 0..255, "unit" for 0..1; "guess" refuses what looks like 0..1.
+            batch_size: The number of pictures per network call, if they have one size.
 
         Returns:
             A `Result`, or a list of them.
 
         Raises:
-            DataError: For what is no picture or cannot be read.
+            DataError: If a picture cannot be read, or is none.
         """
-        found = list(self.stream(images, min_score=min_score, scale=scale, batch_size=batch_size))
-        return found[0] if is_one(images) else found
+        results = list(self.stream(images, min_score=min_score, scale=scale, batch_size=batch_size))
+        return results[0] if is_one(images) else results
 
     def detect(self, images: Any, scale: str = "guess") -> list[Result]:
-        """Detect objects in several pictures, as a call does, and return a list in any case."""
+        """Detect objects in pictures, as a call does, but always return a list."""
         return list(self.stream(images, scale=scale))
 
     def stream(
@@ -156,19 +156,19 @@ class Model:
             yield from self._results(batch, min_score)
 
     def _results(self, pictures: list[Picture], min_score: float | None) -> Iterator[Result]:
-        found = self._model.finder()([picture.image for picture in pictures])
-        for picture, objects in zip(pictures, found, strict=True):
+        detections = self._model.finder()([picture.image for picture in pictures])
+        for picture, objects in zip(pictures, detections, strict=True):
             kept = objects if min_score is None else objects.above(min_score)
             yield Result(kept, picture.image, picture.source, DRAWN_FROM if min_score is None else 0.0)
 
     def optimize(self) -> Model:
-        """Make a detector faster, for inference alone: batch normalization is folded into convolutions.
+        """Speed up a detector for inference only, by folding batch normalization into convolutions.
 
         Returns:
             The model itself.
 
         Raises:
-            ExportError: For an exported file, which is as fast as it was made.
+            ExportError: For an exported file, which cannot be changed.
         """
         self.detector.optimize()
         return self
@@ -182,19 +182,19 @@ class Model:
     def export(
         self, format: str = "onnx", path: str | Path | None = None, *, images: Any = None, **options: Any
     ) -> Path:
-        """Write the detector for another runtime, after what was written has been compared with it.
+        """Export the detector to another runtime, after comparing the two.
 
         Args:
             format: "onnx", "openvino", "litert" or "pt2".
-            path: The file; without, `export/detector.onnx` (or the format's ending) in the run's folder.
-            images: Pictures for the comparison, as a call takes them; without, those of the configuration's data.
-            **options: As `boxwright.export` has them: nms, allow_difference.
+            path: The file; by default `export/detector.onnx` (or the format's ending) in the run's folder.
+            images: Pictures for the comparison, as for a call; by default those of the configuration's data.
+            **options: nms and allow_difference, as for `boxwright.export`.
 
         Returns:
-            The file; its report lies beside it.
+            The file; its report is beside it.
 
         Raises:
-            ExportError: Where it cannot be written so, or what was written differs from the detector.
+            ExportError: If the format cannot express the detector, or the exported file differs from it.
         """
         from boxwright.api.export import export_model
 

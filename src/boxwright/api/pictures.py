@@ -1,4 +1,4 @@
-"""Pictures as people hold them: paths, addresses, bytes, PIL images, arrays, tensors; without PyTorch.
+"""Reading pictures of any form: paths, addresses, bytes, PIL images, arrays, tensors; without PyTorch.
 
 Dimensions: H W image, C channels.
 """
@@ -33,7 +33,7 @@ class Picture:
 
     Attributes:
         image: uint8 [H, W, 3] in RGB.
-        source: Its path or address; empty where it had none.
+        source: Its path or address; empty if it had none.
     """
 
     image: NDArray[np.uint8]
@@ -41,7 +41,7 @@ class Picture:
 
 
 def is_one(images: Any) -> bool:
-    """Tell whether what a caller gives is one picture, and not several: a folder and a pattern are several."""
+    """Whether an argument is one picture, not several: a folder or a pattern is several."""
     if isinstance(images, str | os.PathLike):
         return not _is_several(images)
     if isinstance(images, bytes | bytearray | Image.Image):
@@ -50,19 +50,19 @@ def is_one(images: Any) -> bool:
 
 
 def pictures_of(images: Any, scale: str = "guess") -> Iterator[Picture]:
-    """Yield each picture that a caller gives.
+    """Yield each picture of an argument.
 
     Args:
-        images: One of them, a list, an array or tensor of four dimensions, a folder, or a pattern such as
-            `shots/*.jpg`. Of a file an EXIF orientation is applied; floats are rounded to 8 bits.
-        scale: What floats are: "pixels" for 0..255, "unit" for 0..1. To "guess" takes them for pixels, and refuses a
-            call whose largest float is above 0 and no more than 1.
+        images: One picture, a list, an array or tensor of four dimensions, a folder, or a pattern such as
+            `shots/*.jpg`. A file's EXIF orientation is applied; floats are rounded to 8 bits.
+        scale: The range of floats: "pixels" for 0..255, "unit" for 0..1. "guess" takes them for pixels, but refuses a
+            call whose largest float is above 0 and at most 1.
 
     Yields:
-        The pictures, in order, each read when it is asked for.
+        The pictures, in order, read one at a time.
 
     Raises:
-        DataError: For what is no picture, a file or address that cannot be read, and floats on another scale.
+        DataError: If a picture is none or cannot be read, or its floats have another scale.
     """
     if scale not in _SCALES:
         raise DataError(f"scale: expected {', '.join(_SCALES)}, found {scale!r}")
@@ -74,7 +74,7 @@ def pictures_of(images: Any, scale: str = "guess") -> Iterator[Picture]:
         raise DataError(f"expected {_KINDS}, or a list of such, found {type(images).__name__}")
     if isinstance(images, Sequence) or hasattr(images, "ndim"):
         _check_floats(images, scale)
-    else:  # one by one: there may be no end to them
+    else:  # one at a time: an iterator may be endless
         images = _checked(images, scale)
     for number, image in enumerate(images):
         yield _picture(image, f"image {number}", scale)
@@ -87,15 +87,15 @@ def _checked(images: Iterable[Any], scale: str) -> Iterator[Any]:
 
 
 def _check_floats(images: Iterable[Any], scale: str) -> None:
-    """Refuse floats on another scale than the caller says, judged by the largest of the call."""
+    """Raise a DataError for floats of another scale, judged by the largest of the call."""
     floats = [image.detach() if hasattr(image, "detach") else image for image in images if _is_float(image)]
     largest = max((float(image.max()) for image in floats if 0 not in image.shape), default=0.0)
     if scale == "unit" and largest > 1:
-        raise DataError(f'scale="unit": expected floats in 0..1, found {largest:g}; without, floats are in 0..255')
+        raise DataError(f'scale="unit": expected floats in 0..1, found {largest:g}; by default floats are in 0..255')
     if scale == "guess" and 0 < largest <= 1:
         raise DataError(
-            f"the images are floats of which none is above {largest:g}, as if they were in 0..1; expected uint8, or "
-            'floats in 0..255. Say scale="unit" where they are in 0..1, and scale="pixels" where they are so dark'
+            f"the images are floats of at most {largest:g}, as if they were in 0..1; expected uint8, or "
+            'floats in 0..255. Set scale="unit" if they are in 0..1, or scale="pixels" if they are that dark'
         )
 
 

@@ -1,4 +1,4 @@
-"""A bar that shows how far training is, for whoever calls it from Python in a terminal or a notebook."""
+"""A progress bar for training from Python in a terminal or a notebook."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _AP = "DetectionBoxes_Precision/mAP"
 
 
 def is_watched(console: Console) -> bool:
-    """Tell whether somebody sees a bar: in a terminal or a notebook, and not in a file."""
+    """Whether output goes to a terminal or a notebook, not to a file."""
     return console.is_terminal or console.is_jupyter
 
 
@@ -19,26 +19,26 @@ class ProgressBar:
     """Shows steps, time left and loss, and a line for each evaluation."""
 
     def __init__(self, total: int, console: Console) -> None:
-        """Remember how far it goes.
+        """Create the bar, hidden until the first step.
 
         Args:
-            total: Steps in all.
+            total: The number of steps.
             console: Where it is shown.
         """
         columns = (BarColumn(20), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.fields[loss]}"))
         self._progress = Progress(TextColumn("train"), *columns, console=console, transient=True)
         self._total = total
-        self._task: TaskID | None = None  # begins with the first step, so that an error before it leaves no bar
+        self._task: TaskID | None = None  # starts with the first step, so that an earlier error leaves no bar
 
     def hear(self, step: int, event: Event) -> None:
-        """Move the bar, or print what an evaluation found."""
+        """Advance the bar, or print an evaluation's first metric."""
         if isinstance(event, Scalars) and "steps_per_sec" in event.values:
             loss = event.values.get("Loss/total_loss")
-            told = "" if loss is None else f"loss {loss:.3f}"
+            text = "" if loss is None else f"loss {loss:.3f}"
             if self._task is None:
-                self._task = self._progress.add_task("train", total=self._total, loss=told)
+                self._task = self._progress.add_task("train", total=self._total, loss=text)
                 self._progress.start()
-            self._progress.update(self._task, completed=step, loss=told)
+            self._progress.update(self._task, completed=step, loss=text)
         elif isinstance(event, Evaluated) and event.metrics:
             name = _AP if _AP in event.metrics else next(iter(event.metrics))
             self._progress.console.print(
@@ -46,5 +46,5 @@ class ProgressBar:
             )
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         self._progress.stop()

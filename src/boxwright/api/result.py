@@ -1,4 +1,4 @@
-"""What a model found in one picture, with the picture.
+"""The objects detected in one picture, with the picture.
 
 Dimensions: D detections, P keypoints, h w mask.
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from boxwright.types.detections import Detections
 
-# The least score that is drawn where the caller names none and has selected nothing.
+# The least score that is drawn by default, unless objects were selected.
 DRAWN_FROM = 0.5
 _MOST_BOXES = 100
 _PICTURES = (".jpg", ".jpeg", ".png")
@@ -45,9 +45,9 @@ class FoundObject:
         score: 0 to 1.
         name: Its class.
         label: The class's 0-based number.
-        mask: uint8 [H, W] of 0 and 1, as large as the picture; None where the model finds none, as what follows.
-        keypoints: float32 [P, 2], x and y in pixels.
-        track: The number that the object keeps through a video.
+        mask: uint8 [H, W] of 0 and 1, in the picture's size; None if the model predicts no masks.
+        keypoints: float32 [P, 2], x and y in pixels; None if the model predicts none.
+        track: The object's number in a video; None without tracking.
     """
 
     box: NDArray[np.float32]
@@ -68,15 +68,15 @@ class FoundObject:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Result:
-    """What a model found in one picture, best first, with the picture.
+    """The objects detected in one picture, best first, with the picture.
 
-    `len(found)` counts the objects; `found[0]` is one of them; `found[found.scores > 0.3]`, `found[:10]` and
-    `found[[2, 5]]` are results of some of them; `for one in found` goes through them.
+    `len(result)` counts the objects; `result[0]` is one of them; `result[result.scores > 0.3]`, `result[:10]` and
+    `result[[2, 5]]` are results with some of them; `for one in result` iterates over them.
 
     Attributes:
-        objects: What was found, as arrays.
+        objects: The objects as arrays.
         image: uint8 [H, W, 3] in RGB.
-        source: The path or address of the picture; empty where it had none.
+        source: The path or address of the picture; empty if it had none.
         drawn_from: The least score that `plot` and `save` draw; 0 once objects were selected.
     """
 
@@ -102,12 +102,12 @@ class Result:
 
     @property
     def masks(self) -> NDArray[np.uint8] | None:
-        """The masks, uint8 [D, H, W] of 0 and 1, as large as the picture; None where the model finds none."""
+        """The masks, uint8 [D, H, W] of 0 and 1, in the picture's size; None if the model predicts none."""
         return None if self.objects.masks is None else whole_masks(self.objects)
 
     @property
     def keypoints(self) -> NDArray[np.float32] | None:
-        """The keypoints, float32 [D, P, 2], x and y in pixels; None where the model finds none."""
+        """The keypoints, float32 [D, P, 2], x and y in pixels; None if the model predicts none."""
         return self.objects.keypoints
 
     @property
@@ -116,7 +116,7 @@ class Result:
         return self.objects.image_size
 
     def names(self) -> list[str]:
-        """Return the objects' classes, by name."""
+        """Return the objects' class names."""
         return self.objects.names()
 
     def above(self, score: float) -> Result:
@@ -127,7 +127,7 @@ class Result:
         return len(self.objects)
 
     def __bool__(self) -> bool:
-        return True  # a result without objects is a result
+        return True  # even without objects
 
     @overload
     def __getitem__(self, rows: int) -> FoundObject: ...
@@ -135,7 +135,7 @@ class Result:
     def __getitem__(self, rows: Any) -> Result: ...
     def __getitem__(self, rows: Any) -> FoundObject | Result:
         if isinstance(rows, bool | np.bool_):
-            raise TypeError("expected a number, a slice, or a mask with a value for each object, found one truth value")
+            raise TypeError("expected a number, a slice, or a mask with a value for each object, found one boolean")
         if isinstance(rows, int | np.integer) or getattr(rows, "ndim", 1) == 0:
             number = int(rows)
             if not -len(self) <= number < len(self):
@@ -152,14 +152,14 @@ class Result:
     def __repr__(self) -> str:
         height, width = self.image_size
         counts = Counter(self.above(self.drawn_from).names())
-        told = ", ".join(f"{count} {name}" for name, count in counts.most_common(5)) or "nothing"
+        classes = ", ".join(f"{count} {name}" for name, count in counts.most_common(5)) or "nothing"
         more = f" and {len(counts) - 5} more classes" if len(counts) > 5 else ""
         of = f" (score {self.drawn_from:g} or more; {len(self)} objects in all)" if self.drawn_from else ""
         where = f" in {self.source}" if self.source else ""
-        return f"<Result {width}×{height}{where}: {told}{more}{of}>"
+        return f"<Result {width}×{height}{where}: {classes}{more}{of}>"
 
     def _repr_html_(self) -> str:
-        """Return the picture with a table below it, as notebooks show them."""
+        """Return HTML of the picture with a table below it, for notebooks."""
         data = base64.b64encode(encode_jpeg(self._drawn(None))).decode()
         shown = self.above(self.drawn_from)
         rows = "".join(
@@ -174,20 +174,20 @@ class Result:
         )
 
     def plot(self, min_score: float | None = None) -> PilImage:
-        """Return the picture with the objects drawn into it; `.show()` opens it, a notebook displays it.
+        """Return the picture with the objects drawn on it; `.show()` opens it, a notebook displays it.
 
         Args:
-            min_score: The least score that is drawn; without, 0.5, or all where objects were selected before.
+            min_score: The least score that is drawn; by default 0.5, or any if objects were selected before.
 
         Returns:
-            The picture, which is enlarged where it is small.
+            The picture, enlarged if it is small.
         """
         from PIL import Image
 
         return Image.fromarray(self._drawn(min_score))
 
     def save(self, path: str | Path, min_score: float | None = None) -> Path:
-        """Write the picture with the objects drawn into it.
+        """Write the picture with the objects drawn on it.
 
         Args:
             path: The file, .jpg or .png.
@@ -198,7 +198,7 @@ class Result:
 
         Raises:
             DataError: For another ending.
-            OutputError: Where the disk is full or the folder cannot be written.
+            OutputError: If the disk is full or the folder cannot be written.
         """
         path = Path(path)
         if path.suffix.lower() not in _PICTURES:
@@ -211,7 +211,7 @@ class Result:
         return self.objects
 
     def to(self, device: Any = "cpu") -> Detections:
-        """Return the objects as tensors on a device of PyTorch's."""
+        """Return the objects as tensors on a PyTorch device."""
         import torch
 
         from boxwright.types.detections import Detections
@@ -235,10 +235,10 @@ class Result:
         """Return the objects as rows of COCO's results file: image_id, category_id, bbox, score, segmentation.
 
         Args:
-            image_id: The picture's id; without, its file's name without ending.
+            image_id: The picture's id; by default its file's name without ending.
 
         Returns:
-            A row an object.
+            One row per object.
         """
         identity = Path(self.source).stem if image_id is None else str(image_id)
         masks = None if self.objects.masks is None else list(mask_run_lengths(self.objects))
@@ -248,10 +248,10 @@ class Result:
         """Return the objects as a pandas DataFrame with x_min, y_min, x_max, y_max, score, label and name.
 
         Returns:
-            The table, a row an object.
+            The table, with one row per object.
 
         Raises:
-            DataError: Where pandas is not installed.
+            DataError: If pandas is not installed.
         """
         try:
             import pandas as pd  # type: ignore[import-untyped]  # its stubs are a package of their own
@@ -267,7 +267,7 @@ class Result:
             The detections.
 
         Raises:
-            DataError: Where supervision is not installed.
+            DataError: If supervision is not installed.
         """
         try:
             import supervision

@@ -17,11 +17,11 @@ _AP = ("DetectionBoxes_Precision/mAP", "DetectionBoxes_Precision/mAP@.50IOU")
 
 
 class Run:
-    """A run's folder, as `boxwright.train` returns it; `Run("model")` opens one of an earlier day.
+    """A run's folder, as returned by `boxwright.train`; `Run("model")` opens an existing one.
 
     Attributes:
-        folder: Where checkpoints, log and configuration are.
-        step: Steps done in all.
+        folder: The folder with checkpoints, log and configuration.
+        step: Steps completed.
     """
 
     def __init__(self, folder: str | Path, step: int | None = None) -> None:
@@ -29,22 +29,22 @@ class Run:
 
         Args:
             folder: Its folder.
-            step: Steps done; without, those of its newest checkpoint.
+            step: Steps completed; by default those of the newest checkpoint.
 
         Raises:
-            CheckpointError: Where there is no run.
+            CheckpointError: If there is no run.
         """
         self.folder = Path(folder)
         self.step = self._newest_step() if step is None else step
 
     def __repr__(self) -> str:
         metrics = self.metrics
-        told = f", AP {metrics[_AP[0]]:.3f}, AP50 {metrics[_AP[1]]:.3f}" if set(_AP) <= set(metrics) else ""
-        return f"<Run {self.folder}: step {self.step}{told}>"
+        precision = f", AP {metrics[_AP[0]]:.3f}, AP50 {metrics[_AP[1]]:.3f}" if set(_AP) <= set(metrics) else ""
+        return f"<Run {self.folder}: step {self.step}{precision}>"
 
     @property
     def best(self) -> Path | None:
-        """The checkpoint of the best evaluation; None where nothing was evaluated."""
+        """The checkpoint of the best evaluation; None if there was no evaluation."""
         path = self.folder / "best.pt"
         return path if path.is_file() else None
 
@@ -55,23 +55,23 @@ class Run:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The newest metrics of the first eval_input_reader; empty where nothing was evaluated."""
-        found = [row for row in self.history if "evaluation" in row]
-        found = [row for row in found if row["evaluation"] == found[0]["evaluation"]]
-        return {name: value for name, value in found[-1].items() if name not in ("step", "evaluation")} if found else {}
+        """The newest metrics of the first eval_input_reader; empty if there was no evaluation."""
+        rows = [row for row in self.history if "evaluation" in row]
+        rows = [row for row in rows if row["evaluation"] == rows[0]["evaluation"]]
+        return {name: value for name, value in rows[-1].items() if name not in ("step", "evaluation")} if rows else {}
 
     def model(self, which: str = "best", *, device: str = "auto") -> Model:
-        """Open what was trained.
+        """Open the trained model.
 
         Args:
-            which: "best", the checkpoint of the best evaluation (the newest, where nothing was evaluated), or "newest".
+            which: "best", the checkpoint of the best evaluation (the newest without evaluations), or "newest".
             device: As for `boxwright.load`.
 
         Returns:
             The model.
 
         Raises:
-            TrainingError: For another word.
+            TrainingError: For another value.
         """
         if which not in ("best", "newest"):
             raise TrainingError(f"which={which!r}: expected best or newest")
@@ -85,23 +85,23 @@ class Run:
         return evaluate(self.folder, **settings)
 
     def plot_history(self, path: str | Path | None = None) -> PilImage:
-        """Draw the loss, and average precision where it was evaluated, over the steps.
+        """Return a plot of the loss, and of average precision if it was evaluated, over the steps.
 
         Args:
-            path: Where to write the picture, .png or .jpg; None for nowhere.
+            path: A .png or .jpg to write as well.
 
         Returns:
             The picture.
 
         Raises:
-            DataError: Where the run has no log, or the file another ending.
+            DataError: If the run has no log, or the file another ending.
         """
         from boxwright.api.history import draw_history
         from boxwright.data.image_io import encode_picture
 
         history = self.history
         if not history:
-            raise DataError(f"{self.folder}: there is no metrics.jsonl with a line in it")
+            raise DataError(f"{self.folder}: metrics.jsonl is missing or empty")
         picture = draw_history(history, _AP)
         if path is not None:
             path = Path(path)

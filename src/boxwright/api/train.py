@@ -1,4 +1,4 @@
-"""`boxwright.train`: a run of a configuration, or of data and a preset."""
+"""`boxwright.train`: training from a configuration, or from data and a preset."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.console import Console
 
 from boxwright.api.progress import ProgressBar, is_watched
 from boxwright.api.run import Run
-from boxwright.autoconfig.wishes import Wishes
+from boxwright.autoconfig.settings import InitSettings
 from boxwright.base.errors import ConfigError
 from boxwright.base.settings import with_options
 from boxwright.config.load import load_config
@@ -27,7 +27,7 @@ _LOG = logging.getLogger("boxwright.run")
 _OTHERS = ("config", "model_dir", "listeners", "data", "model", "out", "epochs", "overrides")
 
 
-def train(  # noqa: PLR0913  # two ways to say what is trained, each in its own words
+def train(  # noqa: PLR0913  # two ways to specify a run, with different arguments
     config: str | Path | TrainEvalPipelineConfig | None = None,
     model_dir: str | Path | None = None,
     settings: RunSettings | None = None,
@@ -40,23 +40,23 @@ def train(  # noqa: PLR0913  # two ways to say what is trained, each in its own 
     overrides: Sequence[str] = (),
     **options: Any,
 ) -> Run:
-    """Train a detector, resuming where an earlier run in the same folder stopped.
+    """Train a detector, resuming from an earlier run in the same folder.
 
-    Either a configuration and a folder, `train("pipeline.config", "model")`, or data and the name of a preset,
-    `train(data="yolo/data.yaml", model="ssd_mobilenet_v2_fpnlite_320", out="model")`, which writes the configuration
-    into the folder first, as `boxwright init` does. Under torchrun all processes call it alike.
+    Either from a configuration, `train("pipeline.config", "model")`, or from data and a preset,
+    `train(data="yolo/data.yaml", model="ssd_mobilenet_v2_fpnlite_320", out="model")`, which first writes a
+    configuration into the folder, as `boxwright init` does. Under torchrun all processes make the same call.
 
     Args:
-        config: The configuration: a file, "preset:NAME", or what `load_config` returned.
-        model_dir: The run's folder; it is made.
-        settings: What the configuration does not say; without, the defaults.
-        listeners: Hear what happens: a function of (step, numbers by name) such as `print`, an object with `hear` and
-            `close`, several in a list, or by name. One that fails is named and dropped. Without any, a terminal or
+        config: The configuration: a file, "preset:NAME", or the result of `load_config`.
+        model_dir: The run's folder; it is created.
+        settings: Settings outside the configuration.
+        listeners: Receive events: a function of (step, numbers by name) such as `print`, an object with `hear` and
+            `close`, or several in a list or by name. One that fails is reported and disabled. By default a terminal or
             notebook shows a bar.
-        data: A folder of pictures with their annotations, in any format that `boxwright init` recognizes.
-        model: With `data`, the preset; without, one that fits the data.
-        out: Another name of `model_dir`.
-        epochs: How often to go through the training data; in place of train_config.num_steps.
+        data: A folder of annotated pictures, in any format that `boxwright init` recognizes.
+        model: With `data`, the preset; by default one that fits the data.
+        out: An alias of `model_dir`.
+        epochs: Passes over the training data; replaces train_config.num_steps.
         overrides: Changes of the configuration, such as "train_config.batch_size=8".
         **options: Single fields of `RunSettings`, such as device="cpu", workers=0, seed=3.
 
@@ -64,49 +64,49 @@ def train(  # noqa: PLR0913  # two ways to say what is trained, each in its own 
         The run: its step, metrics, best checkpoint, model.
 
     Raises:
-        BoxwrightError: Where configuration, data or checkpoints cannot be used, or the loss is not finite.
+        BoxwrightError: If configuration, data or checkpoints cannot be used, or the loss is not finite.
     """
     folder = _folder(model_dir, out)
     chosen = with_options(settings or RunSettings(), options, "train", _OTHERS)
-    wishes = Wishes(model=model or "", epochs=epochs, device=chosen.device)
-    plan = _configuration(config, data, wishes, folder, overrides)
+    init = InitSettings(model=model or "", epochs=epochs, device=chosen.device)
+    plan = _configuration(config, data, init, folder, overrides)
     if epochs is not None:
         plan.train_config.num_steps = steps_of_epochs(plan, epochs)[0]  # type: ignore[union-attr]  # it has one, or that raised
     console = Console(stderr=True)
-    hearing = named_listeners(listeners)
+    named = named_listeners(listeners)
     if listeners is None and is_watched(console) and plan.train_config is not None:
-        hearing = {"progress": ProgressBar(plan.train_config.num_steps, console)}
-    return Run(folder, train_run(plan, folder, chosen, hearing))
+        named = {"progress": ProgressBar(plan.train_config.num_steps, console)}
+    return Run(folder, train_run(plan, folder, chosen, named))
 
 
 def _folder(model_dir: str | Path | None, out: str | Path | None) -> Path:
     if model_dir is not None and out is not None:
-        raise ConfigError("train: model_dir and out are two names of one folder; give one of them")
+        raise ConfigError("train: model_dir and out are aliases; pass one of them")
     folder = out if model_dir is None else model_dir
     if folder is None:
-        raise ConfigError('train: say where the run is to be: train("pipeline.config", "model"), or out="model"')
+        raise ConfigError('train: name the run\'s folder: train("pipeline.config", "model"), or out="model"')
     return Path(folder)
 
 
 def _configuration(
     config: str | Path | TrainEvalPipelineConfig | None,
     data: str | Path | None,
-    wishes: Wishes,
+    init: InitSettings,
     folder: Path,
     overrides: Sequence[str],
 ) -> TrainEvalPipelineConfig:
-    """Return the configuration to train, which the caller may change."""
+    """Return the configuration to train, a copy that the caller may change."""
     if (config is None) == (data is None):
-        raise ConfigError('train: give a configuration, train("pipeline.config", "model"), or data="folder"; not both')
+        raise ConfigError('train: pass a configuration, train("pipeline.config", "model"), or data="folder"; not both')
     if data is not None:
         from boxwright.autoconfig.start import start_run
 
-        written, choices = start_run(data, folder, wishes)
+        written, choices = start_run(data, folder, init)
         for choice in choices:
             _LOG.info("%s: %s (%s)", choice.what, choice.chosen, choice.why)
         return load_config(written, overrides)
-    if wishes.model:
-        raise ConfigError(f"train: model={wishes.model!r} names a preset for data=…; a configuration has its own model")
+    if init.model:
+        raise ConfigError(f"train: model={init.model!r} names a preset for data=…; a configuration has its own model")
     if isinstance(config, TrainEvalPipelineConfig):
         changed = copy.deepcopy(config)
         for override in overrides:

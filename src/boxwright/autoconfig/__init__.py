@@ -1,1 +1,1 @@
-"""From a folder of pictures to a configuration: what the data are, what fits them, written down."""
+"""From a folder of images to a configuration: recognizing the data, choosing settings, writing files."""

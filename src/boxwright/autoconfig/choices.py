@@ -1,4 +1,4 @@
-"""What fits data: the input's size, the run's length, augmentation. Plain functions; docs/data.md has their tables."""
+"""Choices that fit the data: input size, run length, batch size, augmentation; docs/data.md has their tables."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# Pixels a side of the input that all but a tenth of the objects cover: at least one and a half cells of the finest map,
-# which has one of 8 pixels; and, as long as that costs little, what makes boxes accurate.
+# The side, in input pixels, of all but the smallest tenth of the objects: at least one and a half cells of the finest
+# feature map, whose stride is 8; and, while inputs are cheap, enough for accurate boxes.
 _LEAST_OBJECT, _GOOD_OBJECT = 12, 48
 _CHEAP_INPUT = 384
 _SIDES = (128, 192, 256, 320, 384, 448, 512, 640, 768, 896, 1024)
 _LEAST_INPUT = 256
 _GRID = 16
 _ENLARGED = 1.5
-# (images up to, times through them). From scratch few images want many rounds; more images, fewer.
+# (images up to, epochs). Training from scratch needs more epochs of fewer images.
 _EPOCHS = ((200, 200), (1000, 150), (5000, 60), (20_000, 30), (100_000, 15))
 _FEWEST_EPOCHS = 10
 _LEAST_STEPS, _MOST_STEPS = 600, 90_000
 _WARMUP = 0.05
 _BATCH = 16
-# Names by which left and right are told apart, or characters, which a mirror changes.
+# Classes whose meaning mirroring would change: names with left or right, and single characters.
 _SIDED = re.compile(r"(^|[\W_])(left|right|l|r)([\W_]|$)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Something that was chosen, for people: what, how, why."""
+    """A choice as shown to users."""
 
     what: str
     chosen: str
@@ -36,13 +36,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Length:
-    """How long a run is.
-
-    Attributes:
-        steps: In all.
-        warmup: Of them, those in which the learning rate rises.
-        epochs: Times through the images.
-    """
+    """The length of a run; the learning rate rises in the first `warmup` steps."""
 
     steps: int
     warmup: int
@@ -50,18 +44,15 @@ class Length:
 
 
 def choose_input(size: tuple[int, int], small_side: float, aspect: float) -> tuple[int, int]:
-    """Return the (height, width) of a network's input for images and objects.
+    """Return the (height, width) of a network's input for images of a size.
 
     The longer side is the first of 128, 192, 256, 320, 384, 448, 512, 640, 768, 896 and 1024 in which all but a tenth
-    of the objects cover 12 pixels a side; up to 384, in which they cover 48. It is at least 256 (of smaller images,
-    their own side) and at most one and a half times the images' own. The shorter side follows the images' shape.
+    of the objects have sides of 12 pixels; up to 384, of 48 pixels. It is at least 256 (or the images' own side, if
+    smaller) and at most one and a half times the images' own. The shorter side follows the images' aspect ratio.
 
     Args:
-        small_side: The side that a tenth of the objects fall below, as a share of the image's longer side.
-        aspect: The images' width over height; beyond 2 to 1 it counts as that.
-
-    Returns:
-        Multiples of 32, but for sides of 128.
+        small_side: The 10th percentile of the objects' sides, as a share of the image's longer side.
+        aspect: The images' width over height; clipped to 1:2 and 2:1.
     """
     own = max(size)
     object_side = max(small_side, 1e-6)
@@ -76,39 +67,23 @@ def choose_input(size: tuple[int, int], small_side: float, aspect: float) -> tup
 
 
 def choose_length(images: int, batch_size: int) -> Length:
-    """Return how long to train from scratch: more often through fewer images.
-
-    | images up to | times through them |
-    |-------------:|-------------------:|
-    |          200 |                200 |
-    |         1000 |                150 |
-    |         5000 |                 60 |
-    |       20,000 |                 30 |
-    |      100,000 |                 15 |
-    |         more |                 10 |
-
-    At least 600 and at most 90,000 steps; a twentieth of them warms up.
-    """
+    """Return the length of training from scratch: epochs by the number of images, 600 to 90,000 steps, 5 % warmup."""
     epochs = next((epochs for most, epochs in _EPOCHS if images <= most), _FEWEST_EPOCHS)
     steps = min(max(math.ceil(images * epochs / batch_size), _LEAST_STEPS), _MOST_STEPS)
     return Length(steps, max(round(steps * _WARMUP), 1), steps * batch_size / images)
 
 
 def choose_batch(images: int, most: int = _BATCH) -> int:
-    """Return the batch size: 16, or as many as the preset is for; with fewer than 4 such batches of images, fewer."""
+    """Return the batch size: `most`, or a quarter of the images if that is less."""
     return max(min(most, images // 4), 1)
 
 
 def choose_augmentation(images: int, names: Sequence[str], aspect: float) -> tuple[list[str], str]:
-    """Return steps of augmentation in text format, and why these.
-
-    Args:
-        aspect: Width over height of the input, which crops keep roughly.
-    """
+    """Return augmentation steps in text format, and the reasons; crops roughly keep the input's aspect ratio."""
     steps, reasons = [], []
     sided = [name for name in names if _SIDED.search(name) or len(name) == 1]
     if sided:
-        reasons.append(f"no mirroring, as {sided[0]!r} would change its meaning")
+        reasons.append(f"no mirroring, which would change the meaning of {sided[0]!r}")
     else:
         steps.append("random_horizontal_flip { }")
         reasons.append("mirroring")

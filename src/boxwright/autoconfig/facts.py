@@ -1,4 +1,4 @@
-"""What of a data set decides a configuration: how many images, how large they and their objects are, which classes."""
+"""Statistics of a data set that determine a configuration: numbers and sizes of images and objects, classes."""
 
 from __future__ import annotations
 
@@ -13,22 +13,21 @@ from boxwright.base.errors import DataError
 from boxwright.data.dataset import Dataset
 from boxwright.preflight.records import Progress, Record, read_records, spread
 
-# Samples that are read whole: enough for medians and deciles.
+# Samples that are decoded: enough for medians and deciles.
 _MOST = 2000
 
 
 @dataclass(frozen=True, eq=False)
 class Facts:
-    """What was counted.
+    """Statistics of training data.
 
     Attributes:
-        images: Images for training.
-        size: Their median (height, width).
-        aspect: Their median width over height.
-        aspect_spread: The share of images whose aspect differs from the median's by more than a third.
-        sides: float64 [N], of each object that was read the square root of its area, in pixels of its image.
+        size: The median (height, width).
+        aspect: The median width over height.
+        aspect_spread: The share of images whose aspect ratio differs from the median by more than a third.
+        sides: float64 [N], the square root of each object's area, in pixels of its image.
         relative_sides: The same as shares of the image's longer side.
-        counts: Objects that were read, by class name.
+        counts: Objects by class name, in the samples that were read.
         unreadable: A line for each sample that cannot be read.
     """
 
@@ -42,18 +41,15 @@ class Facts:
     unreadable: tuple[str, ...] = ()
 
     def small_side(self) -> float:
-        """Return the side that a tenth of the objects fall below, as a share of the image's longer side."""
+        """Return the 10th percentile of the objects' sides, as a share of the image's longer side."""
         return float(np.quantile(self.relative_sides, 0.1))
 
 
 def read_facts(dataset: Dataset, progress: Progress | None = None) -> tuple[Facts, list[Record]]:
-    """Read samples of a training data set, all or 2000 of them, spread evenly.
-
-    Returns:
-        What was counted, and the samples without their pixels.
+    """Return statistics of at most 2000 evenly spread training samples, and the samples without their pixels.
 
     Raises:
-        DataError: Where no sample can be read, or none has an object.
+        DataError: If no sample can be read, or none has an object.
     """
 
     def shown(items: Iterable[int]) -> Iterable[int]:
@@ -61,7 +57,7 @@ def read_facts(dataset: Dataset, progress: Progress | None = None) -> tuple[Fact
 
     records, unreadable = read_records(dataset, spread(len(dataset), _MOST), workers=0, progress=shown)
     if not records:
-        raise DataError(f"{dataset.name}: no sample can be read: {unreadable[0] if unreadable else 'there is none'}")
+        raise DataError(f"{dataset.name}: no sample can be read: {unreadable[0] if unreadable else 'it is empty'}")
     names = [item.name for item in dataset.categories]
     labels = {item.label: item.name for item in dataset.categories}
     counts = Counter(dict.fromkeys(names, 0))
@@ -73,12 +69,7 @@ def read_facts(dataset: Dataset, progress: Progress | None = None) -> tuple[Fact
 
 
 def facts_of(records: Sequence[Record], images: int, counts: Counter[str], unreadable: Sequence[str] = ()) -> Facts:
-    """Return what samples say.
-
-    Args:
-        records: The samples that were read, at least one.
-        unreadable: Those that could not be read.
-    """
+    """Return the statistics of at least one sample."""
     heights, widths = np.array([record.size for record in records], np.float64).T
     aspects = widths / heights
     aspect = float(np.median(aspects))

@@ -1,4 +1,4 @@
-"""What kind of data a path holds, and which part of it is for training and which for evaluation."""
+"""Recognizing the format of data, and their parts for training and for evaluation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from boxwright.types import Categories, Category
 _TRAINING = ("trainval", "train", "training")
 _TRIED = 50
 _HELD_OUT = ("val", "valid", "validation", "eval", "test", "testing")
-# What a folder of a format looks like, for the error where nothing was recognized.
+# For the error if nothing was recognized.
 _EXPECTED = (
     "YOLO (a data.yaml), COCO (a .json of annotations), Roboflow's exports of both, Pascal VOC (a folder of .xml "
     "files), Open Images (a .csv of boxes) or TFRecords (.record, .tfrecord)"
@@ -39,11 +39,10 @@ class Recognized:
     """Data of a known format.
 
     Attributes:
-        kind: The format, in words.
-        train: Reads the samples for training.
-        held_out: Reads those for evaluation; None where the data come without a split.
-        label_map: The label map that lies with the data, if one does.
-        notes: What the user should know, such as lists that are left for later.
+        kind: The format's name.
+        held_out: The reader for evaluation; None if the data have no split.
+        label_map: The label map beside the data, if any.
+        notes: Notes for the user, such as unused lists.
     """
 
     kind: str
@@ -54,22 +53,19 @@ class Recognized:
 
 
 def recognize(data: str | Path, *, allow_paths_outside: bool = False) -> Recognized:
-    """Recognize the format and the split of data.
+    """Return the format and the split of data, with absolute paths.
 
     Args:
         allow_paths_outside: Whether annotations may name files outside their folder, as a data.yaml's `path: ../data`.
 
-    Returns:
-        What was recognized; paths in it are absolute.
-
     Raises:
-        DataError: Where nothing is there, or nothing was recognized, with what was looked for.
+        DataError: If the path does not exist, or nothing was recognized; the error lists the known formats.
     """
-    path = Path(os.path.abspath(data))  # links stay: a link's name may be all that tells the format
+    path = Path(os.path.abspath(data))  # links are not resolved: the format may show only in a link's name
     if not (is_folder(path) or is_file(path)):
         raise DataError(f"{shown(data)}: no such file or folder")
     if path.suffix == ".config":
-        raise DataError(f"{shown(data)} is a configuration; name it by --config")
+        raise DataError(f"{shown(data)} is a configuration; pass it as --config")
     refuse_unfinished(path)
     for kind in (_yolo, _roboflow_coco, _records, _voc, _coco, _open_images):
         found = kind(path)
@@ -78,7 +74,7 @@ def recognize(data: str | Path, *, allow_paths_outside: bool = False) -> Recogni
     inside = sorted(item.name for item in path.iterdir())[:8] if is_folder(path) else [path.name]
     pictures = sum(item.suffix.lower() in IMAGES for item in path.rglob("*")) if is_folder(path) else 0
     count = "1 image" if pictures == 1 else f"{pictures} images"
-    annotations = f"{count} and no annotations" if pictures else "nothing that is known"
+    annotations = f"{count} and no annotations" if pictures else "no known format"
     raise DataError(f"{shown(data)}: {annotations} ({', '.join(inside) or 'an empty folder'}); expected {_EXPECTED}")
 
 
@@ -92,17 +88,13 @@ def _with_paths_outside(found: Recognized) -> Recognized:
 
 
 def open_recognized(found: Recognized, *, masks: bool = False) -> tuple[Dataset, Dataset | None]:
-    """Open data that were recognized.
+    """Return the training data and, if there is a split, the evaluation data, both with the same classes.
 
     Args:
-        found: As `recognize` returned it.
-        masks: Whether samples carry masks, where every object that is tried has an outline.
-
-    Returns:
-        What is for training, and what for evaluation, if they come with a split; both with the same classes.
+        masks: Whether samples have masks, if every object that is tried has an outline.
 
     Raises:
-        DataError: Where they cannot be opened.
+        DataError: If they cannot be opened.
     """
     train, held_out = found.train, found.held_out
     if masks and _have_outlines(train):
@@ -114,7 +106,7 @@ def open_recognized(found: Recognized, *, masks: bool = False) -> tuple[Dataset,
         return training, None
     if train.voc_input_reader is None:
         return training, build_dataset(held_out, "the data", training.categories)
-    # VOC names no classes: they are those that occur, on both sides.
+    # VOC declares no classes: they are those that occur on either side.
     names = {item.name for item in (*training.categories, *build_dataset(held_out, "the data").categories)}
     both = Categories(tuple(Category(label, label + 1, name) for label, name in enumerate(sorted(names))))
     return build_dataset(train, "the data", both), build_dataset(held_out, "the data", both)
@@ -127,7 +119,7 @@ def _with_masks(reader: m.InputReader) -> m.InputReader:
 
 
 def _have_outlines(reader: m.InputReader) -> bool:
-    """Tell whether every object of some samples has an outline."""
+    """Whether every object of some samples has an outline."""
     if reader.which("input_reader") not in ("coco_input_reader", "yolo_input_reader"):
         return False
     plain, masked = (build_dataset(one, "the data") for one in (reader, _with_masks(reader)))
@@ -146,7 +138,7 @@ def _yolo(path: Path) -> Recognized | None:
     if "train" not in lists:
         raise DataError(f"{found}: no list 'train'; there are: {', '.join(lists) or 'none'}")
     held_out = next((name for name in ("val", "valid", "test") if name in lists), None)
-    notes = _left([*lists], "train", held_out)
+    notes = _unused([*lists], "train", held_out)
     if held_out is not None and lists[held_out] == lists["train"]:
         held_out, notes = None, (f"{held_out} names the same images as train, and is not used",)
 
@@ -156,22 +148,22 @@ def _yolo(path: Path) -> Recognized | None:
     return Recognized("YOLO", reader("train"), reader(held_out) if held_out else None, notes=notes)
 
 
-def _left(lists: Sequence[str], train: str, held_out: str | None) -> tuple[str, ...]:
-    """Say which lists are not used: a test list is for the end, and what is in others is for the user to join."""
+def _unused(lists: Sequence[str], train: str, held_out: str | None) -> tuple[str, ...]:
+    """Return notes on unused lists: test lists are kept for a final evaluation, others are left to the user."""
     rest = [name for name in lists if name not in (train, held_out)]
     tests = [name for name in rest if "test" in _words(name)]
-    # Of VOC's lists these are parts of trainval.
+    # VOC's train and val are parts of trainval.
     others = [name for name in rest if name not in tests and not (train == "trainval" and name in ("train", "val"))]
-    told = []
+    notes = []
     if tests:
-        told.append(f"the list {' and '.join(tests)} is left for a last evaluation")
+        notes.append(f"the list {' and '.join(tests)} is kept for a final evaluation")
     if others:
-        told.append(f"not used: {', '.join(others[:4])}{', …' if len(others) > 4 else ''}")
-    return tuple(told)
+        notes.append(f"not used: {', '.join(others[:4])}{', …' if len(others) > 4 else ''}")
+    return tuple(notes)
 
 
 def _roboflow_coco(path: Path) -> Recognized | None:
-    """A folder with `_annotations.coco.json`, or with one such folder for each list."""
+    """Recognize a folder with `_annotations.coco.json`, or with one such folder for each list."""
     if not is_folder(path):
         return None
 
@@ -185,9 +177,9 @@ def _roboflow_coco(path: Path) -> Recognized | None:
 
 
 def _two_of(names: Sequence[str], path: Path) -> tuple[str, str | None]:
-    """Return which of some lists is for training and which for evaluation, by their names.
+    """Return the lists for training and for evaluation, by their names.
 
-    `trainval` goes with `test`, as val is in it; without a test list train goes with val.
+    `trainval`, which includes val, is paired with `test`; without a test list, train is paired with val.
     """
     by_word = {word: [name for name in names if word in _words(name)] for word in (*_TRAINING, *_HELD_OUT)}
     if by_word["trainval"] and (by_word["test"] or not (by_word["train"] and by_word["val"])):
@@ -196,7 +188,7 @@ def _two_of(names: Sequence[str], path: Path) -> tuple[str, str | None]:
     if train is None and len(names) == 1:
         return names[0], None
     if train is None:
-        raise DataError(f"{path}: which of {', '.join(names)} is for training? one named train is expected")
+        raise DataError(f"{path}: which of {', '.join(names)} is for training? expected one named train")
     held_out = next((name for word in _HELD_OUT for name in by_word[word] if name != train), None)
     return train, held_out
 
@@ -208,9 +200,9 @@ def _of_lists(
     reader: Callable[[str], m.InputReader],
     label_map: Categories | None = None,
 ) -> Recognized:
-    """Return data that come as lists, of which two are used by their names."""
+    """Return data that have lists, of which two are chosen by name."""
     train, held_out = _two_of(names, path)
-    notes = _left(names, train, held_out)
+    notes = _unused(names, train, held_out)
     return Recognized(kind, reader(train), None if held_out is None else reader(held_out), label_map, notes)
 
 
@@ -220,7 +212,7 @@ def _words(name: str) -> list[str]:
 
 
 def _records(path: Path) -> Recognized | None:
-    """TFRecord files: of one folder, or one of them with its shards."""
+    """Recognize TFRecord files: a folder of them, or one of them with its shards."""
     folder = path if is_folder(path) else path.parent
     files = [file for file in sorted(folder.iterdir()) if is_record_file(file)]
     if is_file(path):
@@ -242,7 +234,7 @@ def _records(path: Path) -> Recognized | None:
 
 
 def _coco(path: Path) -> Recognized | None:
-    """COCO's JSON: one file, a folder of images with one, or `annotations/instances_*.json`."""
+    """Recognize COCO's JSON: one file, a folder of images with one, or `annotations/instances_*.json`."""
     files = [path] if path.suffix == ".json" and is_file(path) else _json_files(path)
     files = [file for file in files if is_coco_file(file)]
     if not files:
@@ -267,7 +259,7 @@ def _json_files(path: Path) -> list[Path]:
 
 
 def _images_of(file: Path, root: Path) -> Path:
-    """Return the folder that a file's names are relative to: where its first image is, else a likely one."""
+    """Return the folder that a file's image names are relative to: the one with its first image, else a likely one."""
     words = [word for word in re.findall("[a-z]+[0-9]*", file.stem.lower()) if word not in ("instances", "annotations")]
     roots = dict.fromkeys((root, file.parent, file.parent.parent))
     names = ("", *words, "images", "JPEGImages", *(f"images/{word}" for word in words))
@@ -287,7 +279,7 @@ def _has_images(folder: Path) -> bool:
 
 
 def _open_images(path: Path) -> Recognized | None:
-    """Open Images' CSV of boxes, with the images beside it."""
+    """Recognize Open Images' CSV of boxes, with the images beside it."""
     files = sorted(path.glob("*bbox*.csv")) if is_folder(path) else [path]
     if not files or files[0].suffix != ".csv":
         return None
@@ -304,7 +296,7 @@ def _open_images(path: Path) -> Recognized | None:
 
 
 def _voc(path: Path) -> Recognized | None:
-    """Pascal VOC: `Annotations/*.xml`, with lists in `ImageSets/Main` or without."""
+    """Recognize Pascal VOC: `Annotations/*.xml`, with or without lists in `ImageSets/Main`."""
     if not is_folder(path) or not has_voc_annotations(path):
         return None
     folder = path / "ImageSets" / "Main"
@@ -319,6 +311,6 @@ def _voc(path: Path) -> Recognized | None:
 
 
 def _is_of_one_class(file: Path) -> bool:
-    """Tell VOC's lists of one class, whose lines end in a flag, from those of images."""
+    """Whether a VOC list is of one class, with a flag at the end of each line, not of images."""
     lines = [line for line in beginning_of(file).splitlines() if line.strip()]
     return bool(lines) and all(re.search(r"\s(-1|0|1)\s*$", line) for line in lines[:50])

@@ -1,4 +1,4 @@
-"""A split of data that come without one: near-duplicates stay together, so that no picture is on both sides."""
+"""Splitting data that have no split: near-duplicates stay together, so that no image is on both sides."""
 
 from __future__ import annotations
 
@@ -15,13 +15,11 @@ _SHARE, _MOST = 0.2, 5000
 
 @dataclass(frozen=True)
 class Split:
-    """Which samples are for what, by number and file name.
+    """The samples for training and for evaluation, by number and file name.
 
     Attributes:
-        train: For training.
-        held_out: For evaluation.
-        groups: Groups of two or more pictures that are nearly the same.
-        unreadable: A line for each image that cannot be read; it is on neither side.
+        groups: The number of groups of two or more near-duplicates.
+        unreadable: A line for each unreadable image, which is on neither side.
     """
 
     train: tuple[tuple[int, str], ...]
@@ -31,15 +29,10 @@ class Split:
 
 
 def split_dataset(dataset: Dataset, progress: Progress | None = None) -> Split:
-    """Split a data set: a fifth of the images, at most 5000, is held out.
-
-    The same data give the same split.
-
-    Returns:
-        The split; both sides in the data's order.
+    """Return a deterministic split with a fifth of the images, at most 5000, held out; both sides in the data's order.
 
     Raises:
-        DataError: Where there are fewer than two pictures that differ.
+        DataError: If there are fewer than two distinct images.
     """
     indices = range(len(dataset))
     prints = read_fingerprints(dataset, progress("compare images", indices) if progress else indices)
@@ -47,8 +40,8 @@ def split_dataset(dataset: Dataset, progress: Progress | None = None) -> Split:
     held_out = choose_held_out(groups, prints)
     if not held_out or len(held_out) == len(prints.names):
         raise DataError(
-            f"{dataset.name}: {len(prints.names)} images in {len(groups)} groups of nearly the same picture; "
-            "there must be two that differ, to train on one and evaluate on the other"
+            f"{dataset.name}: {len(prints.names)} images in {len(groups)} groups of near-duplicates; at least two are "
+            "needed, to train on one and evaluate on the other"
         )
     rows = [(prints.indices[row], prints.names[row]) for row in range(len(prints.names))]
     return Split(
@@ -60,13 +53,11 @@ def split_dataset(dataset: Dataset, progress: Progress | None = None) -> Split:
 
 
 def choose_held_out(groups: Sequence[Sequence[int]], prints: Fingerprints) -> set[int]:
-    """Return the rows that are held out: whole groups, in an order that follows from the files' bytes alone.
+    """Return the held-out rows: whole groups, about a fifth of the rows, in an order that depends on file bytes only.
 
     Args:
-        groups: Rows of pictures that are nearly the same; each row is in one group.
-
-    Returns:
-        About a fifth of the rows, at least one group where there are two; never all.
+        groups: Rows of near-duplicates; each row is in one group. Of two or more groups at least one is held out,
+            never all.
     """
     total = sum(len(group) for group in groups)
     wanted = min(max(round(total * _SHARE), 1), _MOST)
@@ -75,7 +66,7 @@ def choose_held_out(groups: Sequence[Sequence[int]], prints: Fingerprints) -> se
     for group in ordered:
         if len(chosen) >= wanted:
             break
-        # A group that is larger than all that may be held out stays for training.
+        # A group larger than the whole held-out share stays in training.
         if len(chosen) + len(group) <= max(wanted * 1.25, 1):
             chosen.update(group)
     if not chosen and len(ordered) > 1:

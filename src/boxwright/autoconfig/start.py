@@ -1,4 +1,4 @@
-"""From data to a configuration that trains on them: recognized, split, fitted, written."""
+"""Writing a configuration for data: they are recognized and split, and settings are fitted to them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pathlib import Path
 from boxwright.autoconfig.choices import Choice, choose_augmentation, choose_batch, choose_input, choose_length
 from boxwright.autoconfig.facts import Facts, read_facts
 from boxwright.autoconfig.recognize import Recognized, open_recognized, recognize
+from boxwright.autoconfig.settings import DEFAULT_PRESET, InitSettings
 from boxwright.autoconfig.split import Split, split_dataset
-from boxwright.autoconfig.wishes import DEFAULT_PRESET, Wishes
 from boxwright.autoconfig.write import Plan, config_text, family_of, schedule_text
 from boxwright.base.errors import ConfigError, OutputError, TrainingError
 from boxwright.base.files import is_file, make_folder, write_whole
@@ -29,23 +29,16 @@ from boxwright.training.batch_size import fitting_batch
 from boxwright.training.length import steps_through
 
 _MOST_BATCH = 16
-# Anchors are changed where so many more of the objects are reached.
+# Anchors are changed if this many more of the objects reach the threshold.
 _WORTH = 0.02
 _FEW_HELD_OUT = 0.1
-# However little time there is.
-_LEAST_STEPS = 50
+_LEAST_STEPS = 50  # however short the requested time
 _PATIENCE = 1800.0
 
 
 @dataclass(frozen=True)
 class Started:
-    """What was written.
-
-    Attributes:
-        config: The configuration.
-        files: All files, the configuration last.
-        choices: What was chosen, and why.
-    """
+    """The written files, the configuration last, and the choices made."""
 
     config: Path
     files: tuple[Path, ...]
@@ -65,86 +58,73 @@ class _Data:
     choices: list[Choice]
 
 
-_NO_WISHES = Wishes()
+_DEFAULTS = InitSettings()
 
 
 def init_config(
     data: str | Path,
     out: str | Path = "pipeline.config",
-    wishes: Wishes = _NO_WISHES,
+    settings: InitSettings = _DEFAULTS,
     *,
     force: bool = False,
     progress: Progress | None = None,
 ) -> Started:
-    """Write a configuration that trains on data, with its label map and, where the data have none, its split.
+    """Write a configuration that trains on data, with a label map and, if the data have none, a split.
 
-    The same data and wishes give the same bytes.
+    The same data and settings give the same bytes.
 
     Args:
         data: A folder or file of a format that `recognize` knows.
-        out: The configuration; the other files lie beside it and begin with its name.
-        force: Whether files of an earlier time are replaced.
+        out: The configuration; the other files are written beside it, with its name as a prefix.
+        force: Whether existing files are replaced.
 
     Raises:
-        DataError: Where the data are not recognized, or cannot be read.
-        ConfigError: For a preset that there is not.
-        OutputError: Where a file is there already, and not to be replaced.
+        DataError: If the data are not recognized, or cannot be read.
+        ConfigError: For an unknown preset.
+        OutputError: If a file exists already, with other content and without `force`.
     """
     out = Path(out).resolve()
     if out.is_dir():
         raise OutputError(f"{out} is a folder; name a file in it, such as {out / 'pipeline.config'}")
     stem = out.with_suffix("")
-    preset = wishes.preset
+    preset = settings.preset
     base = load_config(f"preset:{preset}")
-    if wishes.epochs is not None and wishes.minutes is not None:
-        raise ConfigError("epochs and minutes say the same in two ways; leave one out")
-    found = recognize(data, allow_paths_outside=wishes.allow_paths_outside)
-    opened = _open(found, stem, progress)
-    header = _header(data, wishes)
-    text, choices = _fitted(opened, base, preset, header, wishes)
+    if settings.epochs is not None and settings.minutes is not None:
+        raise ConfigError("epochs and minutes both set the run's length; remove one")
+    opened = _open(recognize(data, allow_paths_outside=settings.allow_paths_outside), stem, progress)
+    header = _header(data, settings)
+    text, choices = _fitted(opened, base, preset, header, settings)
     files = {**opened.files, out: text}
-    if not force:
-        there = [
-            str(path) for path, content in files.items() if is_file(path) and path.read_bytes() != content.encode()
-        ]
-        if there:
-            raise OutputError(
-                f"{there[0]} is there already, with other content; --force replaces it, --out names another"
-            )
+    for path, content in files.items() if not force else ():
+        if is_file(path) and path.read_bytes() != content.encode():
+            raise OutputError(f"{path} already exists, with other content; --force replaces it, --out names another")
     make_folder(out.parent)
-    for path, content in files.items():  # the configuration last: what reads it finds the rest
+    for path, content in files.items():  # the configuration last, after the files that it names
         write_whole(path, content)
     return Started(out, tuple(files), (*opened.choices, *choices))
 
 
 def start_run(
-    data: str | Path, folder: str | Path, wishes: Wishes = _NO_WISHES, progress: Progress | None = None
+    data: str | Path, folder: str | Path, settings: InitSettings = _DEFAULTS, progress: Progress | None = None
 ) -> tuple[Path, tuple[Choice, ...]]:
-    """Write a configuration for data into a run's folder, or return the one that an earlier call wrote for them.
-
-    Args:
-        data: As for `init_config`.
-        wishes: What the user asks for; what they say beside the preset counts for a new configuration alone.
-
-    Returns:
-        The configuration, `init.config`, and what was chosen for it; nothing where it was there.
+    """Write a configuration for data into a run's folder, unless an earlier call did; return `init.config` and choices.
 
     Raises:
-        ConfigError: Where the one that is there was written for other data or another preset.
+        ConfigError: If the existing configuration was written for other data or another preset.
     """
     path = Path(folder) / "init.config"
     if os.environ.get("RANK", "0") != "0" and not is_file(path):
         _wait_for(path)  # the first of torchrun's processes writes it
     if is_file(path):
         first = (path.read_bytes().decode("utf-8", "replace").splitlines() or [""])[0]
-        if first != f"# {_header(data, wishes)}":
+        if first != f"# {_header(data, settings)}":
             raise ConfigError(f"{path} was written for other data or another preset ({first[2:]}); use another folder")
         return path, ()
     if any(Path(folder).glob("ckpt-*.pt")):
         raise ConfigError(
-            f"{folder} has a run of another configuration in it; name another folder by --model_dir, or out="
+            f"{folder} contains a run of another configuration; name another folder with --model_dir, or out="
         )
-    started = init_config(data, path, wishes, progress=progress)
+    started = init_config(data, path, settings, progress=progress)
     return started.config, started.choices
 
 
@@ -157,28 +137,28 @@ def _wait_for(path: Path) -> None:
         time.sleep(0.2)
 
 
-def _header(data: str | Path, wishes: Wishes) -> str:
-    return f"Written by boxwright init {Path(data).resolve()} --model {wishes.preset}"
+def _header(data: str | Path, settings: InitSettings) -> str:
+    return f"Written by boxwright init {Path(data).resolve()} --model {settings.preset}"
 
 
 def _open(found: Recognized, stem: Path, progress: Progress | None) -> _Data:
-    """Open data; split them where they come without a split, and name their classes."""
+    """Open data, split them if they have no split, and write their label map."""
     everything, evaluation = open_recognized(found)
     label_map = stem.with_name(f"{stem.name}.label_map.pbtxt")
     files = {label_map: label_map_text(everything.categories)}
-    choices = [Choice("data", found.kind, f"{len(everything)} images; {'; '.join(found.notes) or 'as they lie there'}")]
+    choices = [Choice("data", found.kind, f"{len(everything)} images; {'; '.join(found.notes) or 'all of them used'}")]
     train, held_out = found.train, found.held_out
     training: Dataset = everything
     if held_out is None or evaluation is None:
         split = split_dataset(everything, progress)
         lists = {name: stem.with_name(f"{stem.name}.{name}.txt") for name in ("train", "val")}
-        told = "number and file name of each sample; written by boxwright init"
-        files[lists["train"]] = sample_list_text(split.train, f"for training: {told}")
-        files[lists["val"]] = sample_list_text(split.held_out, f"held out for evaluation: {told}")
+        title = "number and file name of each sample; written by boxwright init"
+        files[lists["train"]] = sample_list_text(split.train, f"for training: {title}")
+        files[lists["val"]] = sample_list_text(split.held_out, f"held out for evaluation: {title}")
         train, held_out = copy.deepcopy(found.train), copy.deepcopy(found.train)
         train.sample_list, held_out.sample_list = str(lists["train"]), str(lists["val"])
         training = ListedDataset(everything, split.train, lists["train"])
-        choices.append(_told(split))
+        choices.append(_split_choice(split))
     else:
         choices.append(
             Choice("split", f"{len(everything)} to train, {len(evaluation)} to evaluate", "the data's own lists")
@@ -193,84 +173,80 @@ def _open(found: Recognized, stem: Path, progress: Progress | None) -> _Data:
     return _Data(train, held_out, training, facts, records, files, choices)
 
 
-def _told(split: Split) -> Choice:
+def _split_choice(split: Split) -> Choice:
     share = len(split.held_out) / (len(split.train) + len(split.held_out))
     why = f"{share:.0%} held out"
     if split.groups:
         kinds = "1 group" if split.groups == 1 else f"{split.groups} groups"
-        why += f"; pictures that are nearly the same stay together ({kinds})"
+        why += f"; near-duplicates stay together ({kinds})"
     if share < _FEW_HELD_OUT:
-        why += "; so few that metrics say little: add pictures that differ"
+        why += "; too few for meaningful metrics: add different images"
     if split.unreadable:
-        why += f"; left out, as they cannot be read: {len(split.unreadable)}"
+        why += f"; unreadable, and not used: {len(split.unreadable)}"
     return Choice("split", f"{len(split.train)} to train, {len(split.held_out)} to evaluate", why)
 
 
 def _fitted(
-    data: _Data, base: m.TrainEvalPipelineConfig, preset: str, header: str, wishes: Wishes
+    data: _Data, base: m.TrainEvalPipelineConfig, preset: str, header: str, settings: InitSettings
 ) -> tuple[str, list[Choice]]:
-    """Return the configuration's text, and what was chosen for it."""
-    plan, choices = _first_plan(data, base, preset, header, wishes)
+    """Return the configuration's text, and the choices made for it."""
+    plan, choices = _first_plan(data, base, preset, header, settings)
     with tempfile.TemporaryDirectory() as folder:
         config = _loaded(plan, data.files, Path(folder))
-        if not wishes.weights:
+        if not settings.weights:
             plan, choice = _with_anchors(plan, config, data)
             choices += [choice] if choice else []
-        if wishes.steps or wishes.minutes is not None:
-            plan, choice = _tried(plan, _loaded(plan, data.files, Path(folder)), preset, data, wishes)
+        if settings.steps or settings.minutes is not None:
+            plan, choice = _tried(plan, _loaded(plan, data.files, Path(folder)), preset, data, settings)
             choices.append(choice)
         else:
-            why = "as asked" if wishes.batch_size() else "not tried"
+            why = "as requested" if settings.batch_size() else "not tried"
             choices.append(Choice("batch", f"{plan.batch_size} images", why))
     length = plan.length
-    asked = wishes.epochs is not None or wishes.minutes is not None
-    why = "as asked" if asked else f"for {data.facts.images} images"
-    choices.append(Choice("length", f"{length.steps} steps", f"{length.epochs:.0f} times through the images, {why}"))
+    requested = settings.epochs is not None or settings.minutes is not None
+    why = "as requested" if requested else f"for {data.facts.images} images"
+    choices.append(Choice("length", f"{length.steps} steps", f"{length.epochs:.0f} epochs, {why}"))
     return config_text(plan), choices
 
 
 def _tried(
-    plan: Plan, config: m.TrainEvalPipelineConfig, preset: str, data: _Data, wishes: Wishes
+    plan: Plan, config: m.TrainEvalPipelineConfig, preset: str, data: _Data, settings: InitSettings
 ) -> tuple[Plan, Choice]:
-    """Return a plan with a batch that fits the memory and, where that is asked for, a length that fits the time."""
-    fits, measured = fitting_batch(config, plan.batch_size, wishes.device)
-    if wishes.batch_size() is None and fits < plan.batch_size:
-        plan = _of_batch(plan, preset, fits, data, wishes)
+    """Return a plan with a batch size that fits in memory and, if requested, a length that fits the time."""
+    fits, measured = fitting_batch(config, plan.batch_size, settings.device)
+    if settings.batch_size() is None and fits < plan.batch_size:
+        plan = _of_batch(plan, preset, fits, data, settings)
     seconds = measured.predicted(measured.seconds, plan.batch_size) + plan.batch_size * measured.sample_seconds
-    if wishes.minutes is not None:
-        steps = max(int(60 * wishes.minutes / seconds), _LEAST_STEPS)
+    if settings.minutes is not None:
+        steps = max(int(60 * settings.minutes / seconds), _LEAST_STEPS)
         epochs = steps * plan.batch_size / data.facts.images
-        plan = _of_batch(plan, preset, plan.batch_size, data, replace(wishes, epochs=epochs))
-    minutes = f"about {_rounded(seconds * plan.length.steps / 60)} minutes there"
-    why = "as asked" if wishes.batch_size() else f"fits the {measured.device}'s memory"
+        plan = _of_batch(plan, preset, plan.batch_size, data, replace(settings, epochs=epochs))
+    minutes = f"about {max(seconds * plan.length.steps / 60, 1):.0f} minutes there"
+    why = "as requested" if settings.batch_size() else f"fits in the {measured.device}'s memory"
     return plan, Choice("batch", f"{plan.batch_size} images", f"{why}; {minutes}")
 
 
-def _rounded(minutes: float) -> str:
-    return f"{minutes:.0f}" if minutes >= 1 else "1"
-
-
 def _first_plan(
-    data: _Data, base: m.TrainEvalPipelineConfig, preset: str, header: str, wishes: Wishes
+    data: _Data, base: m.TrainEvalPipelineConfig, preset: str, header: str, settings: InitSettings
 ) -> tuple[Plan, list[Choice]]:
-    """Return a plan with the preset's own anchors, and a batch that was not tried yet."""
+    """Return a plan with the preset's own anchors, and an untried batch size."""
     facts, own = data.facts, preset == DEFAULT_PRESET
-    size = wishes.image_size() or (choose_input(facts.size, facts.small_side(), facts.aspect) if own else None)
+    size = settings.image_size() or (choose_input(facts.size, facts.small_side(), facts.aspect) if own else None)
     shape = f"images are {facts.size[1]}×{facts.size[0]}"
-    if wishes.image_size():
-        why = f"As asked; {shape}."
+    if settings.image_size():
+        why = f"As requested; {shape}."
     else:
         smallest = facts.small_side() * max(size or facts.size)
-        why = f"{shape[0].upper()}{shape[1:]}; a tenth of the objects are then less than {smallest:.0f} pixels a side."
+        why = f"{shape[0].upper()}{shape[1:]}; a tenth of the objects are then smaller than {smallest:.0f} pixels."
     chosen = f"{size[1]}×{size[0]}" if size else "the preset's"
-    reason = "as asked" if wishes.model else "learns from few images, without pretrained weights"
+    reason = "as requested" if settings.model else "learns from few images, without pretrained weights"
     choices = [Choice("model", preset, reason), Choice("input", chosen, why if size else shape)]
     names = [item.name for item in data.training.categories]
     steps: list[str] | None = None
     if own:
         aspect = size[1] / size[0] if size else facts.aspect
-        steps, told = choose_augmentation(facts.images, names, aspect)
-        choices.append(Choice("augmentation", f"{len(steps)} steps", told))
+        steps, reason = choose_augmentation(facts.images, names, aspect)
+        choices.append(Choice("augmentation", f"{len(steps)} steps", reason))
     plan = Plan(
         header=header,
         preset=preset,
@@ -284,30 +260,30 @@ def _first_plan(
         length=choose_length(facts.images, 1),
         optimizer=m.Optimizer(),
         augmentation=steps,
-        checkpoint=wishes.weights,
+        checkpoint=settings.weights,
         train=data.train,
         held_out=data.held_out,
     )
-    batch = wishes.batch_size() or choose_batch(facts.images, _MOST_BATCH)
-    return _of_batch(plan, preset, batch, data, wishes), choices
+    batch = settings.batch_size() or choose_batch(facts.images, _MOST_BATCH)
+    return _of_batch(plan, preset, batch, data, settings), choices
 
 
-def _of_batch(plan: Plan, preset: str, batch_size: int, data: _Data, wishes: Wishes) -> Plan:
-    """Return a plan for another batch size: its length, and the preset's rates and schedule for both."""
+def _of_batch(plan: Plan, preset: str, batch_size: int, data: _Data, settings: InitSettings) -> Plan:
+    """Return a plan for another batch size, with its length and the preset's rates and schedule for both."""
     images = data.facts.images
     length = choose_length(images, batch_size)
-    if wishes.epochs is not None:
-        steps = steps_through(images, wishes.epochs, batch_size)
-        length = replace(length, steps=steps, warmup=max(round(steps / 20), 1), epochs=wishes.epochs)
+    if settings.epochs is not None:
+        steps = steps_through(images, settings.epochs, batch_size)
+        length = replace(length, steps=steps, warmup=max(round(steps / 20), 1), epochs=settings.epochs)
     train = load_config(f"preset:{preset}", [f"train_config.batch_size={batch_size}"]).train_config
     if train is None or train.optimizer is None:
-        raise ConfigError(f"preset {preset} has no optimizer; it cannot be trained")
+        raise ConfigError(f"preset {preset} cannot be trained: it has no optimizer")
     optimizer = schedule_text(train.optimizer, train.num_steps or length.steps, length.steps)
     return replace(plan, batch_size=batch_size, length=length, optimizer=optimizer)
 
 
 def _loaded(plan: Plan, files: dict[Path, str], folder: Path) -> m.TrainEvalPipelineConfig:
-    """Read a plan back, as a run would read it, before anything is where it is to be."""
+    """Return a plan's configuration, read back from a temporary folder as a run would read it."""
     plan = replace(plan, train=copy.deepcopy(plan.train), held_out=copy.deepcopy(plan.held_out))
     for path, content in files.items():
         write_whole(folder / path.name, content)
@@ -320,11 +296,11 @@ def _loaded(plan: Plan, files: dict[Path, str], folder: Path) -> m.TrainEvalPipe
 
 
 def _with_anchors(plan: Plan, config: m.TrainEvalPipelineConfig, data: _Data) -> tuple[Plan, Choice | None]:
-    """Return a plan with anchors that fit the boxes, where they fit notably more of them than the preset's."""
-    found = anchors_of(config.model)
-    if found is None:
+    """Return a plan with fitted anchors, if they reach notably more objects than the preset's."""
+    anchors = anchors_of(config.model)
+    if anchors is None:
         return plan, None
-    generator, threshold = found
+    generator, threshold = anchors
     own, better = fit_anchors(build_detector(config, data.training.categories), generator, data.records, threshold)
     reached = f"{own.share:.0%} of the objects reach IoU {threshold:g}"
     if better is None or better[1].share <= own.share + _WORTH:

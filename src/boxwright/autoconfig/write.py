@@ -1,4 +1,4 @@
-"""A configuration in text format: a preset, and what of it the data change, with the reasons as comments."""
+"""A configuration in text format: a preset, and the fields that the data change, with reasons as comments."""
 
 from __future__ import annotations
 
@@ -19,24 +19,16 @@ _STEPS = frozenset({"total_steps", "warmup_steps", "hold_base_rate_steps", "deca
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What a configuration says beside its preset.
+    """The content of a configuration.
 
     Attributes:
-        header: The first line, without its mark.
-        preset: Its name.
-        family: The member of `model` that it sets, such as ssd.
-        num_classes: Of the label map.
+        header: The first line, without `#`.
+        family: The member of `model` that the preset sets, such as ssd.
         input_size: (height, width); None to keep the preset's.
-        input_why: Why that size.
         anchors: Fitted anchors; None to keep the preset's.
-        anchors_why: How well they fit.
-        batch_size: Images of a step.
-        length: How long the run is.
-        optimizer: The preset's, with rates for this batch size and steps of this length.
-        augmentation: Steps of augmentation; None to keep the preset's.
-        checkpoint: Where the run starts; empty for fresh weights.
-        train: Reads the samples for training.
-        held_out: Reads those for evaluation.
+        optimizer: The preset's, with rates for this batch size and a schedule of this length.
+        augmentation: Augmentation steps; None to keep the preset's.
+        checkpoint: The weights to start from; empty for random ones.
     """
 
     header: str
@@ -57,14 +49,7 @@ class Plan:
 
 
 def family_of(config: m.TrainEvalPipelineConfig) -> str:
-    """Return which family a configuration's model is of, such as ssd or faster_rcnn.
-
-    Returns:
-        The member of its `model`.
-
-    Raises:
-        ConfigError: Where it has no model.
-    """
+    """Return the member of `model` that a configuration sets, such as ssd; raise a ConfigError if there is none."""
     family = config.model.which("model") if config.model is not None else None
     if family is None:
         raise ConfigError("the configuration has no model")
@@ -72,7 +57,7 @@ def family_of(config: m.TrainEvalPipelineConfig) -> str:
 
 
 def schedule_text(optimizer: m.Optimizer, num_steps: int, steps: int) -> m.Optimizer:
-    """Return an optimizer whose schedule of learning rates is stretched from one number of steps to another."""
+    """Return an optimizer with its learning rate schedule stretched from `num_steps` to `steps`."""
     stretched = copy.deepcopy(optimizer)
     for message, name in find_fields(stretched, _STEPS):
         if value := getattr(message, name):
@@ -84,13 +69,13 @@ def config_text(plan: Plan) -> str:
     """Return the configuration, in text format."""
     lines = [
         f"# {plan.header}",
-        "# Yours to change; `boxwright config show` prints all that it stands for.",
+        "# Edit it freely; `boxwright config show` prints the complete configuration.",
         f'preset: "{plan.preset}"',
         f"num_classes: {plan.num_classes}",
         *_model(plan),
         "train_config {",
         f"  batch_size: {plan.batch_size}",
-        f"  # {plan.length.epochs:.0f} times through the images.",
+        f"  # {plan.length.epochs:.0f} epochs.",
         f"  num_steps: {plan.length.steps}",
         *_block("optimizer", plan.optimizer, "  "),
         *_start(plan.checkpoint),
@@ -117,7 +102,7 @@ def _model(plan: Plan) -> list[str]:
 
 
 def _start(checkpoint: str) -> list[str]:
-    """Return the fields that name a checkpoint to start from; none for fresh weights."""
+    """Return the fields that name a checkpoint to start from; none for random weights."""
     if not checkpoint:
         return []
     fields = m.TrainConfig(fine_tune_checkpoint=checkpoint, fine_tune_checkpoint_type="transfer")

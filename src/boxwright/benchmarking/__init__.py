@@ -1,1 +1,1 @@
-"""Measuring detectors beside each other."""
+"""Measuring and comparing detectors."""

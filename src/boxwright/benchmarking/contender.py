@@ -1,4 +1,4 @@
-"""What is measured: something that takes pictures, and what of it can be counted."""
+"""Contenders of a benchmark."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
     from torch import nn
 
 Pictures = Sequence[NDArray[np.uint8]]
-# From pictures to what is called once a round.
+# From pictures to a function that is called once per round.
 Prepare = Callable[[Pictures], Callable[[], Any]]
 
 
 @dataclass(frozen=True, eq=False)
 class Contender:
-    """What is measured.
+    """Something that is measured.
 
     Attributes:
-        prepare: Makes of pictures what is called once a round.
-        network: What PyTorch runs, whose operations and memory can be counted; None for an exported file, and for other
-            ways of running what is counted already.
-        look: Makes of pictures an inference by it, in which operations are counted.
+        prepare: Returns, for pictures, a function that is called once per round.
+        network: The PyTorch network whose operations and memory are counted; None for an exported file, and for another
+            way of running a counted network.
+        look: Returns, for pictures, the network's inference, in which operations are counted.
     """
 
     prepare: Prepare

@@ -1,4 +1,4 @@
-"""What is measured, by name; without PyTorch where all of it is exported."""
+"""Opening and timing contenders by name; without PyTorch if all of them are exported."""
 
 from __future__ import annotations
 
@@ -19,39 +19,36 @@ if TYPE_CHECKING:
 
 
 def open_contenders(names: Sequence[str], settings: BenchmarkSettings) -> dict[str, Contender]:
-    """Open models, and make of each what is measured.
+    """Return contenders by name; the names of compiled and of bfloat16 ones show it.
 
     Args:
         names: Runs' folders, checkpoints, exported files, configurations, and torchvision's as `torchvision:NAME`.
 
-    Returns:
-        Contenders by name; compiled ones, and those in bfloat16, have that in theirs.
-
     Raises:
-        BoxwrightError: Where one cannot be opened, or not be trained.
+        BoxwrightError: If one cannot be opened, or cannot be trained.
     """
-    found: dict[str, Contender] = {}
+    contenders: dict[str, Contender] = {}
     for name in names:
         if Path(name).suffix in EXPORTS:
-            found[name] = _exported(name, settings)
+            contenders[name] = _exported(name, settings)
         else:
             from boxwright.benchmarking.networks import open_network
 
-            found |= open_network(name, settings)
-    return found
+            contenders |= open_network(name, settings)
+    return contenders
 
 
 def time_contenders(
     contenders: dict[str, Contender], pictures: Pictures, sizes: Iterable[int], rounds: int
 ) -> tuple[list[Timing], dict[str, Facts]]:
-    """Time all contenders at all batch sizes, one call of each a round.
+    """Time all contenders at all batch sizes, with one call of each per round.
 
     Args:
-        contenders: By name; the first is what others are compared with.
-        pictures: Are repeated where a batch has more.
+        contenders: By name; the others are compared with the first.
+        pictures: Repeated to fill a batch.
 
     Returns:
-        Timings, and what the first batch costs of networks that can be counted, by name.
+        Timings, and the costs of the first batch for countable networks, by name.
     """
     timings: list[Timing] = []
     counted: dict[str, Facts] = {}
@@ -69,6 +66,6 @@ def time_contenders(
 
 def _exported(name: str, settings: BenchmarkSettings) -> Contender:
     if settings.train:
-        raise ConfigError(f"{name} is exported, and cannot be trained; without --train it is measured")
+        raise ConfigError(f"{name} is exported and cannot be trained; remove --train to measure it")
     find = open_model(name, threads=settings.threads, allow_edited=settings.allow_edited).finder()
     return Contender(lambda given: partial(find, given))

@@ -1,4 +1,4 @@
-"""What a run costs, whatever the machine: parameters, operations, memory."""
+"""Machine-independent costs of a run: parameters, operations, memory."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ Run = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Facts:
-    """What a run costs, whatever the machine.
+    """Machine-independent costs of a run.
 
     Attributes:
-        parameters: Numbers that are learnt.
-        gflops: Multiplications and additions of convolutions and matrix products in one inference, in 10⁹ operations:
-            two for each pair.
-        peak_mib: The most memory that the tensors made in one run held at once.
+        gflops: Multiplications and additions (counted separately) of convolutions and matrix products in one inference,
+            in 10⁹.
+        peak_mib: The peak memory of the tensors that one run allocates.
     """
 
     parameters: int
@@ -32,30 +31,20 @@ class Facts:
 
 
 def facts(network: nn.Module, run: Run, look: Run) -> Facts:
-    """Count a network's parameters, the memory of one run, and the operations of one inference.
-
-    Operations are those of the definition: with channels first no convolution takes a shorter way.
-
-    Args:
-        network: As it was built, not optimized.
-    """
+    """Return the parameters of a network, not optimized, the memory of one run, and the operations of one inference."""
     peak = _peak_mib(run)
     return Facts(count_parameters(network), count_operations(network, look) / 1e9, peak)
 
 
 def count_parameters(network: nn.Module) -> int:
-    """Return how many numbers are learnt."""
+    """Return the number of learned values."""
     return sum(parameter.numel() for parameter in network.parameters())
 
 
 def count_operations(network: nn.Module, look: Run) -> int:
-    """Count the multiplications and additions of convolutions and matrix products, by their definition.
+    """Return the number of multiplications plus additions of convolutions and matrix products, by their definition.
 
-    Args:
-        network: As it was built, not optimized.
-
-    Returns:
-        Both together: two for each pair.
+    The network must not be optimized; its layers run channels first, so that no convolution uses a faster algorithm.
     """
     with ExitStack() as hooks, FlopCounterMode(display=False) as counter:
         for module in network.modules():
@@ -66,12 +55,12 @@ def count_operations(network: nn.Module, look: Run) -> int:
 
 
 def channels_first(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return inputs in PyTorch's usual layout, which layers then keep; a forward pre-hook."""
+    """Return inputs in PyTorch's default layout, which layers then keep; a forward pre-hook."""
     return (inputs[0].contiguous(), *inputs[1:])
 
 
 def _peak_mib(run: Run) -> float:
-    """Return the largest sum of allocations that one run holds at a time, in MiB."""
+    """Return the peak of the memory that one run allocates, in MiB."""
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
@@ -80,7 +69,7 @@ def _peak_mib(run: Run) -> float:
             return most / 2**20
     os.environ.setdefault(
         "KINETO_LOG_LEVEL", "99"
-    )  # else the profiler tells of its own steps, and of no GPU as an error
+    )  # otherwise the profiler logs its steps, and a missing GPU as an error
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
         run()
     events = profile.profiler.kineto_results.events() if profile.profiler and profile.profiler.kineto_results else []

@@ -1,4 +1,4 @@
-"""PyTorch's networks as contenders: as they are, compiled, in another precision; looking or learning."""
+"""PyTorch networks as contenders: plain, compiled, in another precision; for inference or training."""
 
 from __future__ import annotations
 
@@ -22,22 +22,19 @@ _TORCHVISION = "torchvision:"
 
 
 def open_network(name: str, settings: BenchmarkSettings) -> dict[str, Contender]:
-    """Open a model that PyTorch runs.
+    """Return the contenders of a PyTorch model by name; the names of compiled and of bfloat16 ones show it.
 
     Args:
         name: A run's folder, a checkpoint, a configuration, `preset:NAME`, or torchvision's as `torchvision:NAME`.
 
-    Returns:
-        Contenders by name; a compiled one, and one in bfloat16, has that in its name.
-
     Raises:
-        BoxwrightError: Where it cannot be opened.
+        BoxwrightError: If it cannot be opened.
     """
     if settings.threads:
         torch.set_num_threads(settings.threads)
     if name.startswith(_TORCHVISION):
         return {name: _torchvision(name, settings)}
-    return _learning(name, settings) if settings.train else _looking(name, settings)
+    return _training_steps(name, settings) if settings.train else _inferences(name, settings)
 
 
 def _torchvision(name: str, settings: BenchmarkSettings) -> Contender:
@@ -46,34 +43,34 @@ def _torchvision(name: str, settings: BenchmarkSettings) -> Contender:
     return Contender(partial(their_step, model) if settings.train else look, model, look)
 
 
-def _looking(name: str, settings: BenchmarkSettings) -> dict[str, Contender]:
-    """Return inferences of ours, from pictures to detections; operations are counted in the plain network."""
+def _inferences(name: str, settings: BenchmarkSettings) -> dict[str, Contender]:
+    """Return inferences of a Boxwright detector; operations are counted in the network that is not optimized."""
     plain = _detector(name, settings)
-    found = {name: Contender(_look(_detector(name, settings).optimize()), plain, _look(plain))}
+    contenders = {name: Contender(_inference(_detector(name, settings).optimize()), plain, _inference(plain))}
     if settings.compile:
-        found[f"{name}, compiled"] = Contender(_look(_detector(name, settings).optimize(compile=True)))
+        contenders[f"{name}, compiled"] = Contender(_inference(_detector(name, settings).optimize(compile=True)))
     if settings.precision == "bfloat16":
         rounded = _detector(name, settings).optimize(dtype=torch.bfloat16)
-        found[f"{name}, bfloat16"] = Contender(_look(rounded), plain, _look(plain))
-    return found
+        contenders[f"{name}, bfloat16"] = Contender(_inference(rounded), plain, _inference(plain))
+    return contenders
 
 
-def _learning(name: str, settings: BenchmarkSettings) -> dict[str, Contender]:
-    """Return training steps of ours."""
+def _training_steps(name: str, settings: BenchmarkSettings) -> dict[str, Contender]:
+    """Return training steps of a Boxwright detector."""
     plain = _detector(name, settings)
-    found = {name: Contender(partial(our_step, plain), plain, _look(plain))}
+    contenders = {name: Contender(partial(our_step, plain), plain, _inference(plain))}
     if settings.compile:
         compiled = _detector(name, settings)
         compiled.network.compile(dynamic=False)
-        found[f"{name}, compiled"] = Contender(partial(our_step, compiled))
+        contenders[f"{name}, compiled"] = Contender(partial(our_step, compiled))
     if settings.precision == "bfloat16":
         rounded = _detector(name, settings)
         rounded.dtype = torch.bfloat16
-        found[f"{name}, bfloat16"] = Contender(partial(our_step, rounded))
-    return found
+        contenders[f"{name}, bfloat16"] = Contender(partial(our_step, rounded))
+    return contenders
 
 
-def _look(detector: Detector) -> Prepare:
+def _inference(detector: Detector) -> Prepare:
     return lambda given: lambda: detector.detect(list(given))
 
 

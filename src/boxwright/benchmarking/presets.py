@@ -1,6 +1,6 @@
-"""What the networks of presets cost, whatever the machine: counted here, and kept in a file that is quick to read.
+"""Counting the machine-independent costs of presets' networks, which are kept in a file.
 
-python -m boxwright.benchmarking.presets [NAME …]    counts them (without names, all) and writes the file anew
+python -m boxwright.benchmarking.presets [NAME …]    counts these presets (default: all) and rewrites the file
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from boxwright.config.preset import PREFIX, preset_names
 
 
 def count_preset(name: str) -> PresetCost:
-    """Build a preset's detector and count an inference of its network.
+    """Return the costs of a preset's network.
 
-    Only a first stage's choice of proposals looks at numbers, so that detectors without one are counted on PyTorch's
-    `meta` device, which computes nothing.
+    Only the choice of proposals in a first stage depends on values; other detectors are counted on PyTorch's `meta`
+    device, which computes nothing.
     """
     config = load_config(f"{PREFIX}{name}")
     two_stage = config.model is not None and config.model.faster_rcnn is not None
     with torch.no_grad(), torch.random.fork_rng([]), torch.device("cpu" if two_stage else "meta"):
-        torch.manual_seed(0)  # how many proposals the first weights make decides what the second stage costs
+        torch.manual_seed(0)  # the cost of the second stage depends on the number of proposals of random weights
         detector = build_detector(config).eval()
         inputs, true_sizes = detector.preprocess(torch.zeros(1, *PICTURE, 3))
         operations = count_operations(detector.network, lambda: detector.network(inputs, true_sizes))
@@ -34,7 +34,7 @@ def count_preset(name: str) -> PresetCost:
 
 
 def main() -> None:
-    """Count the presets that are named, or all, and write the file."""
+    """Count the named presets, or all, and write the file."""
     names = sys.argv[1:]
     known = read_costs() if names else {}
     for name in names or preset_names():

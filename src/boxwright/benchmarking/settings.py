@@ -1,4 +1,4 @@
-"""How detectors are measured."""
+"""Settings of benchmarks."""
 
 from __future__ import annotations
 
@@ -14,16 +14,14 @@ _PRECISIONS = ("float32", "bfloat16")
 class BenchmarkSettings:
     """How contenders are measured; `boxwright benchmark` has an option for each."""
 
-    device: str = setting(
-        "auto", "Where PyTorch's models run: cpu, cuda, cuda:1, or auto for a GPU where there is one."
-    )
+    device: str = setting("auto", "Device of PyTorch models: cpu, cuda, cuda:1, or auto for a GPU if available.")
     tf32: bool = setting(False, "Let a GPU round factors of float32 products to 10 bits.")
     threads: int = setting(0, "Threads of every backend; 0 for its own choice.", least=0)
-    rounds: int = setting(15, "Calls of each, one a round, in turn.", least=3)
-    train: bool = setting(False, "Measure training steps, on pictures with eight made-up boxes each.")
-    compile: bool = setting(False, "Measure PyTorch's networks compiled, too; a minute or more each.")
-    precision: str = setting("float32", "With bfloat16, measure PyTorch's networks in that, too.")
-    allow_edited: bool = setting(False, "Open an exported file that is not as `boxwright export` wrote it.")
+    rounds: int = setting(15, "Rounds, with one call of each model.", least=3)
+    train: bool = setting(False, "Measure training steps, on images with eight synthetic boxes each.")
+    compile: bool = setting(False, "Also measure PyTorch networks compiled; a minute or more each.")
+    precision: str = setting("float32", "With bfloat16, also measure PyTorch networks in bfloat16.")
+    allow_edited: bool = setting(False, "Open an exported file that was changed after `boxwright export` wrote it.")
 
     def __post_init__(self) -> None:
         if self.precision not in _PRECISIONS:

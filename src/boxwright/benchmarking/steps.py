@@ -1,4 +1,4 @@
-"""Training steps of detectors, ours or torchvision's, on made-up groundtruth.
+"""Training steps of Boxwright's and torchvision's detectors, on synthetic ground truth.
 
 Dimensions: B batch, H W image.
 """
@@ -20,16 +20,14 @@ from boxwright.types import Targets
 Pictures = Sequence[NDArray[np.uint8]]
 Run = Callable[[], Any]
 _OBJECTS = 8
-# Weights must stay as they are: a step whose numbers leave the usual range is slower.
+# Weights must hardly change: a step is slower when values leave the usual range.
 _RATE = 1e-12
 
 
 def our_step(detector: Detector, pictures: Pictures) -> Run:
-    """Return a training step of one of ours: forward, losses, backward, update; the pictures are resized already.
+    """Return a training step of a Boxwright detector, put in training mode: forward, losses, backward, update.
 
-    Args:
-        detector: Is put into training mode, and its weights do not change to speak of.
-        pictures: uint8 [H, W, 3], of one size.
+    Resizing the pictures, uint8 [H, W, 3] of one size, is not part of the step.
     """
     detector.train().to(memory_format=torch.channels_last)
     device = next(detector.parameters()).device
@@ -43,7 +41,7 @@ def our_step(detector: Detector, pictures: Pictures) -> Run:
 
 
 def their_step(model: nn.Module, pictures: Pictures) -> Run:
-    """Return a training step of one of torchvision's on the same objects; its own transform is part of it."""
+    """Return a training step of a torchvision detector on the same objects, including its own transform."""
     device = next(model.parameters()).device
     images = [torch.from_numpy(one).to(device).permute(2, 0, 1).float() / 255 for one in pictures]
     boxes = _boxes(len(images), *images[0].shape[-2:]).to(device)
@@ -53,7 +51,7 @@ def their_step(model: nn.Module, pictures: Pictures) -> Run:
 
 
 def _boxes(count: int, height: int, width: int) -> Tensor:
-    """Return made-up boxes of objects, float [count, 8, 4], xyxy in pixels, always the same."""
+    """Return synthetic boxes, float [count, 8, 4], xyxy in pixels, always the same."""
     generator = torch.Generator().manual_seed(0)
     corners = torch.rand(count, _OBJECTS, 2, 2, generator=generator).sort(dim=2).values
     corners[:, :, 1] += 0.05

@@ -18,16 +18,13 @@ Run = Callable[[], Any]
 
 
 def torchvision_detector(name: str) -> nn.Module:
-    """Build a detector of torchvision's with fresh weights.
+    """Return a torchvision detector for 91 classes with random weights, in evaluation mode.
 
     Args:
-        name: As torchvision calls it; with `@640` behind it, at inputs of that side.
-
-    Returns:
-        The detector, in evaluation mode, for 91 classes.
+        name: Torchvision's name; with `@640` appended, for inputs of that side.
 
     Raises:
-        ConfigError: For a name that it has not.
+        ConfigError: For an unknown name.
     """
     kind, _, side = name.partition("@")
     known = torchvision.models.list_models(module=torchvision.models.detection)
@@ -37,17 +34,19 @@ def torchvision_detector(name: str) -> nn.Module:
     try:
         model = torchvision.models.get_model(kind, weights=None, weights_backbone=None, num_classes=91, **sides)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"torchvision:{name}: cannot be built so: {error}") from None
+        raise ConfigError(f"torchvision:{name}: cannot be built: {error}") from None
     return model.eval().to(memory_format=torch.channels_last)  # type: ignore[no-any-return]
 
 
 def their_detection(model: nn.Module, pictures: Pictures) -> Run:
-    """Return what finds objects in pictures by one of torchvision's, and brings them back."""
+    """Return a function that detects objects in pictures and copies the detections to the CPU."""
     device = next(model.parameters()).device
 
     def run() -> Any:
         with torch.inference_mode():
-            found = model.eval()([torch.from_numpy(one).to(device).permute(2, 0, 1).float() / 255 for one in pictures])
-            return [{name: value.cpu() for name, value in one.items()} for one in found]
+            detections = model.eval()(
+                [torch.from_numpy(one).to(device).permute(2, 0, 1).float() / 255 for one in pictures]
+            )
+            return [{name: value.cpu() for name, value in one.items()} for one in detections]
 
     return run

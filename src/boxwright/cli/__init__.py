@@ -1,4 +1,4 @@
-"""The command line: one file a verb; arguments and printing only.
+"""The command line: one file per command, for arguments and printing only.
 
-A verb imports what it runs when it runs, so that `--help` and `config` answer at once.
+A command imports its code when it runs, so that `--help` and `config` answer at once.
 """

@@ -27,43 +27,41 @@ if TYPE_CHECKING:
     Pictures = list[NDArray[np.uint8]]
 
 _DEFAULTS = BenchmarkSettings()
-_WIDTHS = (7, 10, 10, 10, 10, 11, 9, 10)  # of the table's columns: 77 together
+_WIDTHS = (7, 10, 10, 10, 10, 11, 9, 10)  # of the table's columns: 77 characters in all
 
 
 def benchmark_command(
     models: Annotated[
         list[str],
         typer.Argument(
-            help="What to measure, the first being what others are compared with: runs' folders, checkpoints, exported "
-            ".onnx, .xml, .tflite or .pt2 files, or configurations (with fresh weights, whose suppression is not a "
-            "trained one's)."
+            help="Models to measure; the others are compared with the first. Run folders, checkpoints, exported .onnx, "
+            ".xml, .tflite or .pt2 files, or configurations (random weights, so suppression costs differ from a "
+            "trained model's)."
         ),
     ],
-    batch: Annotated[
-        list[int] | None, typer.Option("--batch", min=1, help="Pictures of a call; may be repeated.")
-    ] = None,
+    batch: Annotated[list[int] | None, typer.Option("--batch", min=1, help="Batch size; may be repeated.")] = None,
     settings: BenchmarkSettings = _DEFAULTS,
     images: Annotated[
         list[Path] | None,
-        typer.Option("--images", help="Pictures, or folders of them; without, made-up shapes, 640×480."),
+        typer.Option("--images", help="Images, or folders of them; default: synthetic shapes, 640×480."),
     ] = None,
     compare: Annotated[
         list[str] | None,
         typer.Option(
             "--compare",
-            help="Another, such as torchvision:retinanet_resnet50_fpn, or with @640 behind it, at inputs of that side; "
-            "with fresh weights. May be repeated.",
+            help="Another model, such as torchvision:retinanet_resnet50_fpn, or with @640 appended for inputs of that "
+            "side; random weights. May be repeated.",
         ),
     ] = None,
-    json_path: Annotated[Path | None, typer.Option("--json", help="Where to write all numbers.")] = None,
+    json_path: Annotated[Path | None, typer.Option("--json", help="Write all numbers to this file.")] = None,
 ) -> None:
-    """Measure latency and pictures a second, from pictures to detections; in interleaved rounds of one process."""
+    """Measure latency and images per second, from images to detections, in interleaved rounds of one process."""
     from boxwright.benchmarking.contenders import open_contenders, time_contenders
     from boxwright.runtime.measure import load
 
     names = [*models, *(compare or [])]
     if len(set(names)) < len(names):
-        raise ConfigError("a model is named twice")
+        raise ConfigError("the same model is named twice")
     for name in names:
         if not (name.endswith((".config", *EXPORTS)) or name.startswith(("torchvision:", PREFIX))):
             require_checkpoint(Path(name))
@@ -78,13 +76,13 @@ def benchmark_command(
     threads = settings.threads or "any"
     console.print(f"{max(before, after):.1f} processes ran on each core, {threads} threads, {settings.rounds} rounds")
     if busy or busy_after:
-        console.print("the machine is busy: trust ratios and processor time, not milliseconds")
+        console.print("the machine is busy: trust ratios and CPU time, not milliseconds")
     if json_path is not None:
         _write(json_path, timings, counted, settings.threads, (before, after))
 
 
 def _pictures(paths: list[Path]) -> Pictures:
-    """Return pictures of one size, so that they share a batch."""
+    """Return images of one size, so that they can share a batch."""
     from boxwright.data.image_io import read_image
 
     if not paths:
@@ -102,7 +100,7 @@ def _print(timings: Sequence[Timing], counted: dict[str, Facts], counted_at: int
     titles = ("batch", "least", "median", "p95 ms", "CPU ms", "images/s", "ratio", "(least)")
     console.print("".join(f"{title:>{width}}" for title, width in zip(titles, _WIDTHS, strict=True)))
     for name in dict.fromkeys(one.name for one in timings):
-        console.print(name, markup=False)  # a line of its own: it may be as long as a path
+        console.print(name, markup=False)  # on a separate line: it may be as long as a path
         for one in (one for one in timings if one.name == name):
             numbers = (one.least_ms, one.median_ms, one.p95_ms, one.cpu_ms, one.images_per_s)
             shares = (f"{one.ratio:.2f}", f"({one.ratio_least:.2f})")
@@ -110,8 +108,8 @@ def _print(timings: Sequence[Timing], counted: dict[str, Facts], counted_at: int
             console.print("".join(f"{cell:>{width}}" for cell, width in zip(cells, _WIDTHS, strict=True)), markup=False)
     for name, fact in counted.items():
         console.print(
-            f"{name}: {fact.parameters / 1e6:.2f} million parameters; batch {counted_at}: {fact.gflops:.2f} GFLOPs to look, "
-            f"{fact.peak_mib:.0f} MiB at the peak",
+            f"{name}: {fact.parameters / 1e6:.2f} million parameters; batch {counted_at}: {fact.gflops:.2f} GFLOPs per inference, "
+            f"{fact.peak_mib:.0f} MiB peak memory",
             markup=False,
         )
 

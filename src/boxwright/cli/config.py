@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _SHOWN = 6
 app = typer.Typer(
     name="config",
-    help="Look into configurations.",
+    help="Show, check and explain configurations.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -39,17 +39,17 @@ class Format(str, PythonEnum):
 
 _File = Annotated[Path, typer.Argument(help="A configuration (text format, YAML or JSON), or preset:NAME.")]
 _Set = Annotated[
-    list[str] | None, typer.Option("--set", help="Change it first, as in --set train_config.batch_size=8.")
+    list[str] | None, typer.Option("--set", help="Change a field first, as in --set train_config.batch_size=8.")
 ]
 
 
 @app.command(cls=PlainCommand)
 def show(
     file: _File,
-    format: Annotated[Format, typer.Option("--format", help="What to print it as.")] = Format.TEXT,
+    format: Annotated[Format, typer.Option("--format", help="Output format.")] = Format.TEXT,
     set_: _Set = None,
 ) -> None:
-    """Print the whole configuration that a file, or preset:NAME, stands for, in any of three formats."""
+    """Print the complete configuration of a file, or preset:NAME, in any of three formats."""
     from boxwright.config.load import dump_message, load_config
 
     config = load_config(file, set_ or [])
@@ -63,10 +63,10 @@ def show(
 
 @app.command(cls=PlainCommand)
 def check(file: _File, set_: _Set = None) -> None:
-    """Say what in a configuration is refused or has no effect, and build it; ends with status 1 where it cannot train.
+    """Report fields that are refused or have no effect, and build it; exit with status 1 if it cannot train.
 
-    Model, training and evaluation are built without weights, so that what contradicts itself shows. Data and
-    checkpoints that it names are not looked for. Equal reasons are told once, with all fields that they are for.
+    Model, training and evaluation are built without weights, to reveal contradictions. Data and checkpoints are not
+    opened. Fields with the same reason are reported together.
     """
     with importing():
         from boxwright.config.load import load_config
@@ -75,37 +75,37 @@ def check(file: _File, set_: _Set = None) -> None:
     config = load_config(file, set_ or [])
     for note in config.notes:
         console.print(note, markup=False)
-    found = list(report(config))
-    for group in grouped(found):
+    reports = list(report(config))
+    for group in grouped(reports):
         style = {"refused": "red", "without effect": "yellow"}.get(group[0].status.verdict)
         console.print(str(group[0]), style=style, markup=False)
         if len(group) > 1:
             console.print(f"  as are {_fields_at_lines(group[1:])}", style=style, markup=False)
-    verdicts: list[str] = [item.status.verdict for item in found]
+    verdicts: list[str] = [item.status.verdict for item in reports]
     counts = ", ".join(f"{verdicts.count(name)} {name}" for name in ("honored", "without effect", "refused"))
-    console.print(f"{len(found)} fields set: {counts}")
+    console.print(f"{len(reports)} fields set: {counts}")
     broken = list(contradictions(config))
     for problem in broken:
         console.print(str(problem), style="red", markup=False)
     if broken or "refused" in verdicts:
-        console.print("training cannot start: remove or change what is refused")
+        console.print("training cannot start: remove or change the refused fields")
         raise typer.Exit(1)
     _build(config)
     suggest("doctor", file, *(word for change in set_ or [] for word in ("--set", change)))
 
 
 def _build(config: TrainEvalPipelineConfig) -> None:
-    """Build what is there, and say what is missing, all of it."""
+    """Build the parts that are present, and report everything that is missing."""
     from boxwright.builders.missing import missing_for_training
     from boxwright.builders.plans import build_plans  # torch takes seconds
     from boxwright.builders.tensorflow_version import explain_version
 
     missing = missing_for_training(config)
-    there = config.replaced()
+    buildable = config.replaced()
     if missing:
-        there.clear("train_config")
+        buildable.clear("train_config")
     if not any(field.path.startswith("model") for field in missing):
-        build_plans(there)
+        build_plans(buildable)
     if meaning := explain_version(config):
         console.print(meaning, markup=False)
     if missing:
@@ -116,7 +116,7 @@ def _build(config: TrainEvalPipelineConfig) -> None:
 
 
 def _fields_at_lines(group: Sequence[FieldReport]) -> str:
-    """Name fields with their lines, the first ones in full."""
+    """Return the first fields with their lines, and how many more there are."""
     shown = [f"{item.path} ({item.line})" if item.line else item.path for item in group[:_SHOWN]]
     rest = len(group) - len(shown)
     return ", ".join(shown) + (f" and {rest} more" if rest else "")
@@ -126,10 +126,10 @@ def _fields_at_lines(group: Sequence[FieldReport]) -> str:
 def fields(
     path: Annotated[
         str,
-        typer.Argument(help="A path, such as train_config.optimizer; or a message, such as Ssd; empty for the root."),
+        typer.Argument(help="A path, such as train_config.optimizer, or a message, such as Ssd; default: the root."),
     ] = "",
 ) -> None:
-    """Explain the fields at a path: type, default, what becomes of it, meaning."""
+    """Explain the fields at a path: type, default, status, meaning."""
     from rich.table import Column, Table
 
     from boxwright.config.support import field_status
@@ -157,7 +157,7 @@ def schema() -> None:
 
 
 def _find(path: str) -> tuple[type[Message], str | None]:
-    """Find the message at a path; a path that ends in a plain field gives that field too."""
+    """Return the message at a path, and the field if the path ends in a plain one."""
     from boxwright.config.interpret import nearest, unknown_field
     from boxwright.config.message import Message
     from boxwright.config.messages import TrainEvalPipelineConfig

@@ -1,4 +1,4 @@
-"""What the verbs share: the console, progress, tables, errors in one line."""
+"""Shared by the commands: the console, progress, tables, log lines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 def count_progress(title: str) -> Callable[[Iterable[T]], Iterable[T]]:
-    """Return a function that wraps a sized iterable."""
+    """Return a function that wraps a sized iterable to show its progress."""
     from rich.progress import track
 
     return lambda items: track(items, description=title, console=console, transient=True)
@@ -30,7 +30,7 @@ def count_progress(title: str) -> Callable[[Iterable[T]], Iterable[T]]:
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """Import without collecting garbage: hundreds of classes are made, and all of them stay."""
+    """Import without collecting garbage: hundreds of classes are created, and all of them stay."""
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -41,26 +41,22 @@ def importing() -> Iterator[None]:
 
 
 def suggest(*words: object, when: str = "") -> None:
-    """Print the command that is useful next.
-
-    Args:
-        *words: Of the command, without the program's name.
-    """
+    """Print the command, given as words without the program's name, that is useful next."""
     line = " ".join(word if word in _PLACES else shlex.quote(word) for word in map(str, words))
     console.print(f"next{when and f', {when}'}: boxwright {line}", markup=False)
 
 
-# Words that stand for what a user fills in.
+# Placeholders that a user replaces.
 _PLACES = ("IMAGES",)
 
 
 def progress_of(what: str, items: Iterable[int]) -> Iterable[int]:
-    """Return items that show how far they are, under a title."""
+    """Return items that show their progress under a title."""
     return count_progress(what)(items)
 
 
 def metrics_table(metrics: dict[str, float]) -> Table:
-    """Lay metrics out as a table."""
+    """Return metrics as a table."""
     from rich.table import Column, Table
 
     table = Table(Column(overflow="fold"), Column(no_wrap=True), show_header=False, box=None, padding=(0, 2, 0, 0))
@@ -70,19 +66,19 @@ def metrics_table(metrics: dict[str, float]) -> Table:
 
 
 def print_evaluation(evaluation: Evaluation) -> None:
-    """Print an evaluation's metrics, and why one is 0 or -1."""
+    """Print an evaluation's metrics and notes."""
     print_metrics(evaluation.metrics, evaluation.notes)
 
 
 def print_metrics(metrics: dict[str, float], notes: Iterable[str]) -> None:
-    """Print metrics as a table, and why values are absent."""
+    """Print metrics as a table, and notes on missing values."""
     console.print(metrics_table(metrics))
     for note in notes:
         console.print(note)
 
 
 class LogLines(logging.Handler):
-    """Prints what the library logs, as it is; warnings are marked as such."""
+    """Prints the library's log; warnings are marked."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a line."""
@@ -91,7 +87,7 @@ class LogLines(logging.Handler):
 
 
 def show_log() -> None:
-    """Let what the library logs be printed."""
+    """Print the library's log to the console."""
     logger = logging.getLogger("boxwright")
     logger.setLevel(logging.INFO)
     if not any(isinstance(handler, LogLines) for handler in logger.handlers):
@@ -99,7 +95,7 @@ def show_log() -> None:
 
 
 def ap_line(metrics: dict[str, float]) -> str:
-    """Return "AP 0.xxx AP50 0.xxx" where COCO's metrics are among them, else the first metric."""
+    """Return "AP 0.xxx AP50 0.xxx" for COCO's metrics, else the first metric."""
     if "DetectionBoxes_Precision/mAP" not in metrics:
         name, value = next(iter(metrics.items()))
         return f"{name} {value:.3f}"

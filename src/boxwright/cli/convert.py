@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from boxwright.data.dataset import Dataset
 
 
-def convert_command(  # the flags of the command
+def convert_command(
     source: Annotated[
         str,
         typer.Argument(
@@ -26,40 +26,38 @@ def convert_command(  # the flags of the command
     target: Annotated[
         Path,
         typer.Argument(
-            help="What to write: *.json for COCO, *.record or *.tfrecord for TFRecord, data.yaml for YOLO, else a VOC folder."
+            help="Output: *.json for COCO, *.record or *.tfrecord for TFRecord, data.yaml for YOLO, else a VOC folder."
         ),
     ],
     label_map: Annotated[
         Path | None,
         typer.Option(
             "--label_map",
-            help="Classes and their ids (.pbtxt); without, label_map.pbtxt beside the data, or the names in TFRecords.",
+            help="Classes and ids (.pbtxt); default: label_map.pbtxt beside the data, or the names in TFRecords.",
         ),
     ] = None,
     image_set: Annotated[
         str,
         typer.Option(
             "--image_set",
-            help="For VOC: a list in ImageSets/Main, such as trainval; for YOLO: val or test. A data.yaml that is written names it so.",
+            help="For VOC: a list in ImageSets/Main, such as trainval; for YOLO: val or test. Also the split's name in a "
+            "data.yaml that is written.",
         ),
     ] = "",
     image_folder: Annotated[
         Path | None,
         typer.Option("--image_folder", help="For COCO, Open Images, WIDER FACE and FDDB: where the images are."),
     ] = None,
-    num_shards: Annotated[int, typer.Option("--num_shards", min=1, help="For TFRecord: how many files.")] = 1,
+    num_shards: Annotated[int, typer.Option("--num_shards", min=1, help="For TFRecord: number of files.")] = 1,
     masks: Annotated[bool, typer.Option("--masks", help="Convert masks too.")] = False,
     allow_paths_outside: Annotated[
         bool, typer.Option("--allow_paths_outside", help="Let annotations name files outside their folder.")
     ] = False,
 ) -> None:
-    """Convert data to Pascal VOC, COCO, YOLO or TFRecord: images are copied byte for byte, boxes exactly.
-
-    Weights are written by boxwright export.
-    """
+    """Convert data to Pascal VOC, COCO, YOLO or TFRecord: images are copied byte for byte, boxes exactly."""
     path = Path(source)
     if path.suffix in (".pt", ".index", ".safetensors") or any(path.glob("ckpt-*.pt")):
-        raise DataError(f"{path}: weights, not data; write them by boxwright export")
+        raise DataError(f"{path}: weights, not data; use boxwright export")
     require_data(source)
     from boxwright.data.formats import open_dataset
 
@@ -77,7 +75,7 @@ def convert_command(  # the flags of the command
 
 
 def _write(dataset: Dataset, target: Path, image_set: str, num_shards: int) -> None:
-    """Write data in the format that the target's name says."""
+    """Write data in the format of the target's name."""
     from boxwright.data.convert import write_coco, write_tfrecords, write_voc, write_yolo
 
     progress = count_progress(f"convert {len(dataset)} images")
@@ -89,8 +87,6 @@ def _write(dataset: Dataset, target: Path, image_set: str, num_shards: int) -> N
         split = "val" if image_set == "valid" else image_set
         write_yolo(dataset, target, split if split in ("train", "val", "test") else "train", progress=progress)
     elif target.suffix in (".txt", ".csv", ".xml", ".zip", ".pbtxt"):
-        raise DataError(
-            f"{target}: cannot be written; expected *.json, *.record, *.tfrecord, data.yaml, or a VOC folder"
-        )
+        raise DataError(f"{target}: unknown format; expected *.json, *.record, *.tfrecord, data.yaml, or a VOC folder")
     else:
         write_voc(dataset, target, progress=progress)

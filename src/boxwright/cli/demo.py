@@ -1,4 +1,4 @@
-"""`boxwright demo`: the whole journey on made-up data."""
+"""`boxwright demo`: training, evaluation and prediction on synthetic data."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ from boxwright.cli.train import Narrator
 
 
 def demo_command(
-    out: Annotated[Path, typer.Option("--out", help="Folder for data, model and pictures; it is made.")] = Path("demo"),
+    out: Annotated[Path, typer.Option("--out", help="Folder for data, model and pictures; it is created.")] = Path(
+        "demo"
+    ),
     data_only: Annotated[
-        bool, typer.Option("--data_only", help="Make the data and the configuration, and stop.")
+        bool, typer.Option("--data_only", help="Generate the data and the configuration only.")
     ] = False,
-    num_train_steps: Annotated[int | None, typer.Option("--num_train_steps", help="Train for so many steps.")] = None,
-    train_images: Annotated[int, typer.Option("--train_images", min=1, help="Images to make for training.")] = 2000,
-    val_images: Annotated[int, typer.Option("--val_images", min=1, help="Images to make for evaluation.")] = 250,
+    num_train_steps: Annotated[int | None, typer.Option("--num_train_steps", help="Training steps.")] = None,
+    train_images: Annotated[int, typer.Option("--train_images", min=1, help="Training images to generate.")] = 2000,
+    val_images: Annotated[int, typer.Option("--val_images", min=1, help="Evaluation images to generate.")] = 250,
 ) -> None:
-    """Make pictures of shapes as TFRecords, train a detector on them, evaluate it, draw what it sees."""
+    """Generate images of shapes as TFRecords, train a detector on them, evaluate it and draw its detections."""
     from boxwright.checkpoints.restore import restore_detector
     from boxwright.cli.progress import progress_bar
     from boxwright.config.load import load_config
@@ -55,7 +57,7 @@ def demo_command(
         done = train(
             config,
             model_dir,
-            # On two cores a worker takes more time from the network than it saves.
+            # On two cores a worker costs the network more time than it saves.
             RunSettings(checkpoint_every_n=10_000, evaluate=False, workers=0 if (os.cpu_count() or 1) <= 2 else 1),
             {"console": Narrator(progress, config)},
         )

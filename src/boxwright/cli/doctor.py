@@ -20,50 +20,48 @@ if TYPE_CHECKING:
     from boxwright.preflight.finding import Finding
     from boxwright.preflight.records import Progress
 
-_COLOURS = {"fine": "green", "note": "cyan", "warning": "yellow", "fatal": "red"}
+_COLORS = {"fine": "green", "note": "cyan", "warning": "yellow", "fatal": "red"}
 
 
 def doctor_command(  # noqa: PLR0913  # each is an option
     config: Annotated[
         Path,
-        typer.Argument(
-            help="The configuration that is to be trained; or annotated pictures, as boxwright init takes them."
-        ),
+        typer.Argument(help="A configuration to train; or annotated images, as for boxwright init."),
     ],
     checkpoint: Annotated[
-        str, typer.Option("--checkpoint", help="Where the run is to start; without, as fine_tune_checkpoint says.")
+        str, typer.Option("--checkpoint", help="Weights to start from; default: fine_tune_checkpoint.")
     ] = "",
     full: Annotated[
-        bool, typer.Option("--full", help="Read all samples; without, 1000 whole and 10,000 image files of each set.")
+        bool, typer.Option("--full", help="Read all samples, not only 1000, and 10,000 image files, of each set.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list of findings instead of a table.")] = False,
     steps: Annotated[bool, typer.Option("--steps/--no_steps", help="Try training steps, for memory and speed.")] = True,
-    workers: Annotated[int, typer.Option("--workers", min=0, help="Processes that are to prepare samples.")] = 1,
+    workers: Annotated[int, typer.Option("--workers", min=0, help="Processes that prepare samples.")] = 1,
     device: Annotated[
         str,
-        typer.Option(
-            "--device", help="Where steps are tried: cpu, cuda, cuda:1, or auto for a GPU where there is one."
-        ),
+        typer.Option("--device", help="Device of those steps: cpu, cuda, cuda:1, or auto for a GPU if available."),
     ] = "auto",
     changes: Annotated[
         list[str] | None, typer.Option("--set", help="Change the configuration first, as train does.")
     ] = None,
     fix: Annotated[
         Path | None,
-        typer.Option("--fix", help="Write the data, with what can be fixed safely, to this new folder."),
+        typer.Option(
+            "--fix", help="Write the data to this new folder, with everything fixed that can be fixed safely."
+        ),
     ] = None,
 ) -> None:
-    """Check a configuration and its data, or data alone, for what ruins a run: boxes, leaks, anchors, rates, memory.
+    """Check a configuration and its data, or data alone, for problems: boxes, leaks, anchors, rates, memory.
 
-    Each finding has a verdict (fine, note, warning, fatal) and what to do. Exit status 0: nothing fatal; 1: a run
-    would fail or learn nothing.
+    Each finding has a verdict (fine, note, warning, fatal) and a remedy. Exit status 0: nothing fatal; 1: a run would
+    fail or learn nothing.
     """
     if fix is not None:
-        from boxwright.preflight.mend import require_new
+        from boxwright.preflight.repair import require_new
 
         require_new(fix)
     if not _is_configuration(config) and (changes or checkpoint):
-        raise ConfigError("--set and --checkpoint are of a configuration; data have neither")
+        raise ConfigError("--set and --checkpoint need a configuration, not data")
     from boxwright.preflight.examine import Depth
 
     depth = Depth(0, 0, 0) if full else Depth()
@@ -89,7 +87,7 @@ def doctor_command(  # noqa: PLR0913  # each is an option
 
 
 def _is_configuration(path: Path) -> bool:
-    """Tell a configuration from data: by its ending, and of YAML and JSON by what is in it."""
+    """Whether a path is a configuration, not data: by its ending, and for YAML and JSON by its content."""
     if is_folder(path):
         return False
     if path.suffix in (".yaml", ".yml", ".json") and is_file(path):
@@ -130,18 +128,18 @@ def _of_data(data: Path, depth: Depth, progress: Progress) -> list[Finding]:
     from boxwright.preflight.examine import examine_data
     from boxwright.preflight.finding import Finding
 
-    found = recognize(data)
-    train, held_out = open_recognized(found)
-    told = f"{found.kind}, {len(train)} images" + (f" to train and {len(held_out)} to evaluate" if held_out else "")
-    findings = [Finding("data", "fine", told)]
+    recognized = recognize(data)
+    train, held_out = open_recognized(recognized)
+    counts = f"{len(train)} images" + (f" to train and {len(held_out)} to evaluate" if held_out else "")
+    findings = [Finding("data", "fine", f"{recognized.kind}, {counts}")]
     findings += examine_data(train, held_out, depth, progress)
     return findings
 
 
-def _fix(path: Path, changes: list[str], out: Path, progress: Progress, said: Console) -> None:
-    """Write mended data, and say what was put right."""
+def _fix(path: Path, changes: list[str], out: Path, progress: Progress, to: Console) -> None:
+    """Write repaired data, and print what was fixed."""
     from boxwright.autoconfig.recognize import open_recognized, recognize
-    from boxwright.preflight.mend import mend
+    from boxwright.preflight.repair import repair
 
     if _is_configuration(path):
         from boxwright.builders.input_reader import build_dataset
@@ -153,26 +151,23 @@ def _fix(path: Path, changes: list[str], out: Path, progress: Progress, said: Co
         held_out = build_dataset(readers[0], "eval_input_reader", train.categories) if readers else None
     else:
         train, held_out = open_recognized(recognize(path), masks=True)
-    done = mend(train, held_out, out, progress)
+    done = repair(train, held_out, out, progress)
     for what, count in done.counts.items():
-        said.print(f"{what}: {count} ({', '.join(done.examples[what])})", markup=False)
+        to.print(f"{what}: {count} ({', '.join(done.examples[what])})", markup=False)
     if train[0].masks is None:
-        said.print("boxes alone are written: not every object has an outline", markup=False)
-    said.print(f"fixed data: {done.folder}", markup=False)
-    said.print(f"next: boxwright init {done.folder}", markup=False)
+        to.print("only boxes are written: not every object has an outline", markup=False)
+    to.print(f"fixed data: {done.folder}", markup=False)
+    to.print(f"next: boxwright init {done.folder}", markup=False)
 
 
 def _suggest_next(config: Path, changes: list[str] | None, *, fatal: bool) -> None:
     if not _is_configuration(config):
         suggest("doctor", config, "--fix", "fixed") if fatal else suggest("init", config)
     elif fatal:
-        suggest("doctor", config, when="when what is fatal is put right")
+        suggest("doctor", config, when="after fixing the fatal findings")
     else:
-        suggest("train", "--pipeline_config_path", config, "--model_dir", "model", *_repeated(changes))
-
-
-def _repeated(changes: list[str] | None) -> list[str]:
-    return [word for change in changes or [] for word in ("--set", change)]
+        repeated = [word for change in changes or [] for word in ("--set", change)]
+        suggest("train", "--pipeline_config_path", config, "--model_dir", "model", *repeated)
 
 
 def _row(finding: Finding) -> dict[str, Any]:
@@ -181,17 +176,12 @@ def _row(finding: Finding) -> dict[str, Any]:
 
 def _print(findings: list[Finding]) -> None:
     from rich.table import Table
-
-    table = Table("verdict", "check", "found, and what to do", box=None, padding=(0, 2, 0, 0))
-    for finding in findings:
-        text = finding.found + (f"\n→ {finding.remedy}" if finding.remedy else "")
-        table.add_row(f"[{_COLOURS[finding.verdict]}]{finding.verdict}[/]", finding.check, _plain(text))
-    console.print(table)
-    counts = {verdict: sum(finding.verdict == verdict for finding in findings) for verdict in _COLOURS}
-    console.print(", ".join(f"{count} {verdict}" for verdict, count in counts.items()))
-
-
-def _plain(text: str) -> Any:
     from rich.text import Text
 
-    return Text(text)
+    table = Table("verdict", "check", "finding and remedy", box=None, padding=(0, 2, 0, 0))
+    for finding in findings:
+        text = finding.found + (f"\n→ {finding.remedy}" if finding.remedy else "")
+        table.add_row(f"[{_COLORS[finding.verdict]}]{finding.verdict}[/]", finding.check, Text(text))
+    console.print(table)
+    counts = {verdict: sum(finding.verdict == verdict for finding in findings) for verdict in _COLORS}
+    console.print(", ".join(f"{count} {verdict}" for verdict, count in counts.items()))

@@ -23,7 +23,7 @@ Config = Annotated[
     typer.Option(
         "--pipeline_config_path",
         "--config",
-        help="Where eval_config and eval_input_reader come from; without, what the checkpoint carries.",
+        help="The configuration with eval_config and eval_input_reader; default: the checkpoint's own.",
     ),
 ]
 Out = Annotated[
@@ -38,19 +38,14 @@ Watch = Annotated[
     bool,
     typer.Option(
         "--watch",
-        help="Wait for checkpoints and evaluate each, until the last step; writes to TensorBoard.",
+        help="Wait for checkpoints and evaluate each until the last step; writes to TensorBoard.",
         rich_help_panel="Following a run",
     ),
 ]
 
 
 def print_watched(step: int, evaluation: Evaluation | None, text: str) -> None:
-    """Print what a watch found.
-
-    Args:
-        step: Steps that the detector was trained.
-        evaluation: What was found; None for a line of text.
-    """
+    """Print the evaluation of a watched run at a step; a line of text if there is none."""
     if evaluation is None:
         console.print(text, markup=False)
         return
@@ -70,9 +65,7 @@ def evaluate_command(
     """Compute the metrics of eval_config.metrics_set (COCO's unless set) and the losses; draw detections beside truth."""
     if watch_:
         if pipeline_config_path is None:
-            raise ConfigError(
-                "--watch begins before there is a checkpoint: name the configuration by --pipeline_config_path"
-            )
+            raise ConfigError("--watch starts before any checkpoint exists: add --pipeline_config_path")
         from boxwright.evaluation.watch import watch
 
         config = _configuration(model_dir, pipeline_config_path, set_ or [])
@@ -84,7 +77,7 @@ def evaluate_command(
 def _evaluate(
     model_dir: Path, config_path: Path | None, out: Path | None, changes: list[str], settings: EvaluationSettings
 ) -> None:
-    """Evaluate once; write and print what was found."""
+    """Evaluate once; write and print the result."""
     require_checkpoint(model_dir)
     from boxwright.evaluation.evaluate import evaluate_on_reader, open_for_evaluation
     from boxwright.evaluation.results import write_evaluation
@@ -116,11 +109,11 @@ def _progress(items: Iterable[int], title: str) -> Iterable[int]:
 def _configuration(
     model: Path, given: Path | None, changes: list[str], *, allow_edited: bool = False
 ) -> TrainEvalPipelineConfig:
-    """Return the configuration to evaluate with, and say which file it is."""
+    """Return the configuration to evaluate with, and print its path."""
     from boxwright.loading.configuration import configuration_of
 
     changes = [*changes, "eval_config.include_metrics_per_category=true"]
-    found = configuration_of(model, given, changes, allow_edited=allow_edited)
-    if found.path is not None:
-        console.print(f"configuration: {found.path}", markup=False)
-    return found.message
+    config = configuration_of(model, given, changes, allow_edited=allow_edited)
+    if config.path is not None:
+        console.print(f"configuration: {config.path}", markup=False)
+    return config.message

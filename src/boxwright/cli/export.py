@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Format(str, Enum):
-    """What a detector is written as."""
+    """The formats that a detector is written in."""
 
     ONNX = "onnx"
     OPENVINO = "openvino"
@@ -37,8 +37,7 @@ class Format(str, Enum):
 _REFUSED = {
     Format.SAVEDMODEL: "a SavedModel needs TensorFlow to write; --format onnx has the same names, and `boxwright serve` "
     "speaks TensorFlow Serving's protocol",
-    Format.EXECUTORCH: "ExecuTorch's accelerated kernels (XNNPACK) give other results than the detector; use --format "
-    "onnx, or pt2",
+    Format.EXECUTORCH: "ExecuTorch's accelerated kernels (XNNPACK) give different results; use --format onnx or pt2",
 }
 _SUFFIXES = {
     ".onnx": Format.ONNX,
@@ -55,14 +54,14 @@ def export_command(
     source: Annotated[
         Path | None,
         typer.Argument(
-            help="A run's folder or one of its checkpoints, a TF2 checkpoint or a SavedModel; or left out, and --model_dir."
+            help="A run's folder or one of its checkpoints, a TF2 checkpoint or a SavedModel; or use --model_dir."
         ),
     ] = None,
     target: Annotated[
         Path | None,
         typer.Argument(
-            help="What to write: *.onnx, *.xml (OpenVINO), *.tflite (LiteRT), *.pt2, *.safetensors, or the prefix of a TF2 checkpoint, as "
-            "out/ckpt-1; without, export/detector.onnx in the run's folder."
+            help="Output file: *.onnx, *.xml (OpenVINO), *.tflite (LiteRT), *.pt2, *.safetensors, or the prefix of a TF2 "
+            "checkpoint, such as out/ckpt-1; default: export/detector.onnx in the run's folder."
         ),
     ] = None,
     format: Annotated[
@@ -70,8 +69,7 @@ def export_command(
         typer.Option(
             "--format",
             metavar="FORMAT",
-            help="What to write it as: onnx, openvino, litert, pt2, safetensors or tensorflow; without, what the target's name "
-            "says.",
+            help="onnx, openvino, litert, pt2, safetensors or tensorflow; default: by the target's name.",
         ),
     ] = None,
     pipeline_config_path: Annotated[
@@ -82,20 +80,20 @@ def export_command(
         list[Path] | None,
         typer.Option(
             "--images",
-            help="Pictures, or folders of them, to compare the export with the detector on; without, those of the "
+            help="Images, or folders of them, on which to compare the export with the detector; default: those of the "
             "configuration's eval_input_reader.",
         ),
     ] = None,
     model_dir: Annotated[
         Path | None,
-        typer.Option("--model_dir", "--checkpoint", "--model", help="The source, as other commands name it."),
+        typer.Option("--model_dir", "--checkpoint", "--model", help="The source, as in other commands."),
     ] = None,
     verify: Annotated[
         Path | None,
         typer.Option("--verify", help="Write nothing: compare this exported file with the detector, on this machine."),
     ] = None,
 ) -> None:
-    """Write a detector for other runtimes: whole, compared with itself before it is written; or its weights alone."""
+    """Export a detector to another runtime, after comparing the two; or write its weights alone."""
     source, target = _named(source, target, model_dir)
     require_checkpoint(source)
     chosen = format or (_SUFFIXES.get(target.suffix, Format.TENSORFLOW) if target is not None else Format.ONNX)
@@ -107,7 +105,7 @@ def export_command(
         _write_weights(source, target, chosen, pipeline_config_path)
         return
     if settings.triton is not None and (chosen is not Format.ONNX or verify is not None):
-        raise ExportError("--triton: Triton is given .onnx files; use it with --format onnx")
+        raise ExportError("--triton: Triton serves .onnx files; use it with --format onnx")
     if verify is not None:
         _verify(source, verify, pipeline_config_path, images or [], settings)
         return
@@ -119,14 +117,14 @@ def export_command(
 def _write_export(
     source: Path, path: Path, chosen: Format, config_path: Path | None, images: list[Path], settings: ExportSettings
 ) -> None:
-    """Write a whole detector, and print how it was compared."""
+    """Export a detector, and print its comparison."""
     from boxwright.checkpoints.restore import restore_detector
     from boxwright.config.load import dump_message, load_config
     from boxwright.exporters.export import About, export, report_path
 
     detector, config, step = restore_detector(source, config=load_config(config_path) if config_path else None)
     pictures, origin = comparison_pictures(images, config, detector)
-    console.print(f"compared on {len(pictures)} pictures: {origin}", markup=False)
+    console.print(f"compared on {len(pictures)} images: {origin}", markup=False)
     with console.status("exporting …"):
         report = export(
             detector,
@@ -140,7 +138,7 @@ def _write_export(
         )
     print_report(report)
     if not report.passed:
-        console.print("warning: written although it differs, as --allow_difference says", markup=False)
+        console.print("warning: written although it differs, because of --allow_difference", markup=False)
     console.print(f"step {step}: {path}; report: {report_path(path)}", markup=False)
     if settings.triton is not None:
         _write_triton(path, settings.triton)
@@ -158,15 +156,15 @@ def _verify(source: Path, file: Path, config_path: Path | None, images: list[Pat
     report = verify(detector, file, pictures, origin, allow_edited=settings.allow_edited)
     print_report(report)
     if not report.passed:
-        raise ExportError(f"{file} does not do what the detector does. {report.problem()}")
+        raise ExportError(f"{file} differs from the detector. {report.problem()}")
     suggest("predict", "IMAGES", "--model_dir", file)
 
 
 def _named(source: Path | None, target: Path | None, model_dir: Path | None) -> tuple[Path, Path | None]:
-    """Return source and target: with --model_dir, what is named without an option is the target."""
+    """Return source and target: with --model_dir, the positional argument is the target."""
     if model_dir is not None:
         if target is not None:
-            raise ExportError(f"--model_dir {model_dir} and {source} both name what to export; leave one out")
+            raise ExportError(f"--model_dir {model_dir} and {source} both name the source; remove one")
         return model_dir, source
     if source is None:
         raise ExportError("name what to export: a run's folder or a checkpoint, as in boxwright export model")
@@ -176,7 +174,7 @@ def _named(source: Path | None, target: Path | None, model_dir: Path | None) -> 
 def comparison_pictures(
     images: list[Path], config: TrainEvalPipelineConfig, detector: Detector
 ) -> tuple[Sequence[Any], str]:
-    """Return pictures to compare on, and where they are from."""
+    """Return images to compare on, and where they are from."""
     from boxwright.api.export import pictures_of_data
     from boxwright.data.image_io import read_image
     from boxwright.exporters.pictures import varied
@@ -189,7 +187,7 @@ def comparison_pictures(
 
 
 def print_report(report: Report) -> None:
-    """Print what each stage of a comparison found."""
+    """Print the differences at each stage of a comparison."""
     from rich.table import Table
 
     table = Table("stage", "largest", "allowed", "compared", box=None, padding=(0, 2, 0, 0))
@@ -224,7 +222,6 @@ def _write_triton(path: Path, folder: Path) -> None:
 
 
 def _write_weights(source: Path, target: Path, chosen: Format, config_path: Path | None) -> None:
-    """Write weights alone."""
     from boxwright.checkpoints.export_weights import write_description, write_safetensors, write_tensorflow_checkpoint
     from boxwright.checkpoints.restore import restore_detector
     from boxwright.config.load import load_config

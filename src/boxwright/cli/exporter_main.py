@@ -16,7 +16,7 @@ from boxwright.exporters.settings import ExporterFlags
 
 
 class InputType(str, Enum):
-    """What goes into the exported detector, by TensorFlow's names."""
+    """The inputs of an exported detector, by TensorFlow's names."""
 
     IMAGE_TENSOR = "image_tensor"
     FLOAT_IMAGE_TENSOR = "float_image_tensor"
@@ -28,32 +28,28 @@ def exporter_command(
     flags: ExporterFlags,
     pipeline_config_path: Annotated[Path, typer.Option("--pipeline_config_path", help="The model's configuration.")],
     trained_checkpoint_dir: Annotated[
-        Path, typer.Option("--trained_checkpoint_dir", help="Folder of the checkpoint: TensorFlow's, or a run of ours.")
+        Path, typer.Option("--trained_checkpoint_dir", help="Checkpoint folder: TensorFlow's or Boxwright's.")
     ],
-    output_directory: Annotated[Path, typer.Option("--output_directory", help="Where to write; it is made.")],
+    output_directory: Annotated[Path, typer.Option("--output_directory", help="Output folder; it is created.")],
     input_type: Annotated[
         InputType,
         typer.Option(
             "--input_type",
             metavar="TYPE",
-            help="What goes in: image_tensor, float_image_tensor, encoded_image_string_tensor or tf_example.",
+            help="Input type: image_tensor, float_image_tensor, encoded_image_string_tensor or tf_example.",
         ),
     ] = InputType.IMAGE_TENSOR,
     images: Annotated[
         list[Path] | None,
-        typer.Option(
-            "--images", help="Pictures to compare on; without, those of the configuration's eval_input_reader."
-        ),
+        typer.Option("--images", help="Images to compare on; default: those of the configuration's eval_input_reader."),
     ] = None,
 ) -> None:
-    """Write what TensorFlow's exporter writes, but for the SavedModel: detector.onnx has its names and stands for it."""
+    """Write what TensorFlow's exporter writes, with detector.onnx (same names) in place of the SavedModel."""
     if flags.side_inputs:
-        raise ExportError(
-            "--use_side_inputs: no detector here has side inputs (Context R-CNN); leave these options out"
-        )
+        raise ExportError("--use_side_inputs: no detector here has side inputs (Context R-CNN); remove these options")
     require_checkpoint(trained_checkpoint_dir)
     if (output_directory / "detector.onnx").exists():
-        raise OutputError(f"{output_directory} holds an export already; name another folder")
+        raise OutputError(f"{output_directory} already contains an export; name another folder")
     from boxwright.checkpoints.export_weights import write_description, write_tensorflow_checkpoint
     from boxwright.checkpoints.restore import restore_detector
     from boxwright.config.load import dump_message, load_config

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from boxwright.autoconfig.wishes import Wishes
+from boxwright.autoconfig.settings import InitSettings
 from boxwright.cli.console import console, progress_of, suggest
 from boxwright.cli.paths import require_data
 
@@ -17,36 +17,35 @@ if TYPE_CHECKING:
 
 
 def init_command(
-    wishes: Wishes,
+    settings: InitSettings,
     data: Annotated[
         str,
         typer.Argument(
-            help="A folder or file of annotated pictures: YOLO, COCO, Roboflow's exports of both, Pascal VOC, Open Images, "
+            help="A folder or file of annotated images: YOLO, COCO, Roboflow's exports of both, Pascal VOC, Open Images, "
             "TFRecords."
         ),
     ],
-    out: Annotated[Path, typer.Option("--out", help="The configuration; its other files lie beside it.")] = Path(
-        "pipeline.config"
-    ),
-    force: Annotated[bool, typer.Option("--force", help="Replace files that are there already.")] = False,
+    out: Annotated[
+        Path, typer.Option("--out", help="Where to write the configuration; its other files go beside it.")
+    ] = Path("pipeline.config"),
+    force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
 ) -> None:
-    """Look at annotated pictures and write a configuration that trains a detector on them.
+    """Read annotated images and write a configuration that trains a detector on them.
 
-    It recognizes the format, splits what comes unsplit (pictures that are nearly the same stay together), and chooses
-    input size, anchors, batch, length and augmentation. Nothing is overwritten without --force; run twice, it writes
-    the same bytes.
+    It recognizes the format, splits data without a split (near-duplicates stay together), and chooses input size,
+    anchors, batch, length and augmentation. Nothing is overwritten without --force; a second run writes the same bytes.
     """
     require_data(data)
     from boxwright.autoconfig.start import init_config
 
-    started = init_config(data, out, wishes, force=force, progress=progress_of)
+    started = init_config(data, out, settings, force=force, progress=progress_of)
     print_choices(started.choices)
     console.print(f"written: {', '.join(map(str, started.files))}", markup=False)
     suggest("train", "--config", out, "--model_dir", "model")
 
 
 def print_choices(choices: Sequence[Choice]) -> None:
-    """Print what was chosen and why; nothing where nothing was."""
+    """Print what was chosen and why."""
     from rich.table import Column, Table
     from rich.text import Text
 

@@ -20,23 +20,23 @@ if TYPE_CHECKING:
 
 _SHOWN = 20
 _CONFIGS = (".config",)
-# What fits over a picture of a sheet.
-_LETTERS = 46
+_LETTERS = 46  # characters that fit over an image of a sheet
 
 
 def inspect_command(
     data: Annotated[
         str,
         typer.Argument(
-            help="A VOC folder, a COCO .json, YOLO's data.yaml, Open Images' .csv of boxes, or TFRecords: a file, a quoted glob, or name@10; or a pipeline.config, "
-            "whose training data are read; or an exported .onnx, .xml, .tflite or .pt2, which says what it is."
+            help="A VOC folder, a COCO .json, YOLO's data.yaml, Open Images' .csv of boxes, or TFRecords: a file, a quoted "
+            "glob, or name@10; or a pipeline.config, for its training data; or an exported .onnx, .xml, .tflite or .pt2, "
+            "for its description."
         ),
     ],
     label_map: Annotated[
         Path | None,
         typer.Option(
             "--label_map",
-            help="Classes and their ids (.pbtxt); without, label_map.pbtxt beside the data, or the names in TFRecords.",
+            help="Classes and ids (.pbtxt); default: label_map.pbtxt beside the data, or the names in TFRecords.",
         ),
     ] = None,
     image_set: Annotated[
@@ -57,8 +57,8 @@ def inspect_command(
         typer.Option(
             "--augmented",
             min=0,
-            help="With a pipeline.config: draw so many samples as the network will see them, augmented and resized, and "
-            "say what each step chose.",
+            help="With a pipeline.config: draw this many samples as the network sees them, augmented and resized, and "
+            "print each step's random choices.",
         ),
     ] = 0,
 ) -> None:
@@ -87,7 +87,7 @@ def inspect_command(
 def _open(
     data: str, label_map: Path | None, image_set: str, image_folder: Path | None, *, allow_paths_outside: bool
 ) -> Dataset:
-    """Open the data that a configuration trains on, or that a path names."""
+    """Return a configuration's training data, or the data at a path."""
     if data.endswith(_CONFIGS):
         from boxwright.builders.input_reader import build_dataset
         from boxwright.config import load_config
@@ -109,7 +109,6 @@ def _open(
 
 
 def _draw(samples: Sequence[Sample], categories: Categories, sheet: Path) -> None:
-    """Write a contact sheet."""
     from boxwright.base.files import write_whole
     from boxwright.data.image_io import encode_picture
     from boxwright.data.pictures import draw_sample
@@ -122,7 +121,7 @@ def _draw(samples: Sequence[Sample], categories: Categories, sheet: Path) -> Non
 
 
 def _describe(path: str) -> None:
-    """Print what an exported file says of itself."""
+    """Print an exported file's metadata."""
     from rich.table import Column, Table
 
     from boxwright.runtime.export_file import is_as_written, read_export_file
@@ -130,7 +129,7 @@ def _describe(path: str) -> None:
 
     metadata = read_metadata(path, allow_edited=True)
     classes = metadata.classes()
-    names = "not known" if classes is None else ", ".join(f"{item.id} {item.title}" for item in classes)
+    names = "unknown" if classes is None else ", ".join(f"{item.id} {item.title}" for item in classes)
     suppression = ", ".join(f"{name} {value}" for name, value in metadata.suppression.items())
     rows = {
         "format": f"{metadata.format}, {metadata.precision}",
@@ -138,13 +137,13 @@ def _describe(path: str) -> None:
         + ", ".join(f"{name} {version}" for name, version in metadata.versions.items()),
         "created": metadata.created,
         "step": str(metadata.step),
-        "metric": ", ".join(f"{name} {value:.4f}" for name, value in metadata.metric.items()) or "not known",
+        "metric": ", ".join(f"{name} {value:.4f}" for name, value in metadata.metric.items()) or "unknown",
         "classes": names,
         "input": f"{metadata.input.get('name')}: {metadata.input.get('dtype')}, {metadata.input.get('colour')} in "
         f"{metadata.input.get('range')}; {metadata.input.get('resizer')}",
         "suppression": suppression,
         "weights": metadata.weights_sha256,
-        "checksum": "holds" if is_as_written(read_export_file(path)) else "does not hold: damaged, or edited",
+        "checksum": "valid" if is_as_written(read_export_file(path)) else "invalid: damaged or edited",
         "compared with the detector": f"{metadata.parity.get('verdict', 'never')} {metadata.parity.get('problem', '')}",
     }
     table = Table(Column(no_wrap=True), Column(overflow="fold"), show_header=False, box=None, padding=(0, 2, 0, 0))
@@ -163,10 +162,10 @@ def _check_sheet(sheet: Path) -> None:
 
 
 def _show_augmented(data: str, count: int, sheet: Path) -> None:
-    """Draw samples as they reach the network, under what each step chose; write the choices beside the sheet too."""
+    """Draw samples as they reach the network, titled with each step's random choices; write the choices to a file."""
     _check_sheet(sheet)
     if not data.endswith((*_CONFIGS, ".yaml", ".yml", ".json")):
-        raise DataError(f"--augmented: {data} is no configuration; name a pipeline.config, whose steps are applied")
+        raise DataError(f"--augmented: {data} is not a configuration; name a pipeline.config, whose steps are applied")
     from boxwright.base.files import write_whole
     from boxwright.config import load_config
     from boxwright.data.image_io import encode_picture
@@ -180,7 +179,9 @@ def _show_augmented(data: str, count: int, sheet: Path) -> None:
         sample = preview.sample
         pictures.append(draw_sample(sample, dataset.categories, fit=SHEET_CELL))
         name = sample.id or sample.filename
-        lines = [line.replace("×", "x").replace("→", "to")[:_LETTERS] for line in preview.choices]  # what the font has
+        lines = [
+            line.replace("×", "x").replace("→", "to")[:_LETTERS] for line in preview.choices
+        ]  # the font lacks these
         titles.append("\n".join([name[-_LETTERS:], *lines]))
         texts.append("\n  ".join([name, *preview.choices]))
     write_whole(sheet, encode_picture(contact_sheet(pictures, titles, columns=4, cell=None), sheet.suffix))
@@ -188,9 +189,7 @@ def _show_augmented(data: str, count: int, sheet: Path) -> None:
     write_whole(choices, "\n".join(texts) + "\n")
     for text in texts[:_SHOWN]:
         console.print(text, markup=False, highlight=False)
-    console.print(
-        f"{len(previews)} samples as the network sees them: {sheet}; what was chosen: {choices}", markup=False
-    )
+    console.print(f"{len(previews)} samples as the network sees them: {sheet}; choices: {choices}", markup=False)
     suggest("train", "--pipeline_config_path", data, "--model_dir", "model")
 
 
@@ -206,7 +205,7 @@ def _print(survey: Survey, categories: Categories) -> None:
     more = len(survey.sizes) - 5
     console.print(f"sizes: {sizes}" + (f" and {more} more" if more > 0 else ""))
     if survey.left_out:
-        console.print(f"{survey.left_out} boxes of classes that the label map lacks are left out of all counts")
+        console.print(f"{survey.left_out} boxes of classes missing from the label map are not counted")
     console.print("boxes: " + ", ".join(f"{survey.areas[name]} {name}" for name in ("small", "medium", "large")))
     table = Table("class", "id", "boxes", "share", "images", box=None, padding=(0, 2, 0, 0))
     for category in categories:

@@ -1,4 +1,4 @@
-"""`boxwright`: the verbs, and errors in one line."""
+"""The `boxwright` program: runs a command and prints errors in one line."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def _print_version(asked: bool) -> None:
 @app.callback()
 def before_a_command(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and end.", is_eager=True, callback=_print_version)
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version)
     ] = False,
 ) -> None:
-    """Let what the library logs be printed."""
-    del version  # printed by now
+    """Print the library's log."""
+    del version  # already printed
     show_log()
 
 
@@ -50,45 +50,40 @@ def _show_warning(message: Warning | str, *_: object) -> None:
     errors.print(f"warning: {message}", style="yellow", markup=False)
 
 
-def like_absl(arguments: list[str]) -> list[str]:
-    """Take the forms in which TensorFlow's scripts take their switches.
-
-    Returns:
-        They, with `--switch=true` as `--switch`, `--switch=false` as `--noswitch`, and without absl's own
-        switches for its log.
-    """
-    taken = []
+def from_absl(arguments: list[str]) -> list[str]:
+    """Return arguments with absl's `--switch=true` as `--switch`, `--switch=false` as `--noswitch`, and no log flags."""
+    kept = []
     for argument in arguments:
         name, _, value = argument.removeprefix("--").partition("=")
         if argument.startswith("--") and name in _SWITCHES and value:
-            taken.append(f"--{name}" if value.lower() in ("true", "t", "1", "yes", "y") else f"--no{name}")
+            kept.append(f"--{name}" if value.lower() in ("true", "t", "1", "yes", "y") else f"--no{name}")
         elif argument not in ("--alsologtostderr", "--logtostderr"):
-            taken.append(argument)
-    return taken
+            kept.append(argument)
+    return kept
 
 
 _SWITCHES = ("use_side_inputs", "use_tpu", "record_summaries", "eval_on_train_data")
 
 
-def _let_everything_be_printed() -> None:
-    """Print characters that a terminal lacks (ASCII, undecodable names of files) as escapes, not as an error."""
+def _escape_unprintable() -> None:
+    """Make characters that a terminal cannot encode (ASCII, undecodable file names) print as escapes, not errors."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 def main() -> None:
-    """Run a command; an error of ours is printed as it is and ends with status 1."""
-    _let_everything_be_printed()
-    warnings.showwarning = _show_warning  # type: ignore[assignment]  # the same call, without the line of code
+    """Run a command; print a BoxwrightError as one line and exit with status 1."""
+    _escape_unprintable()
+    warnings.showwarning = _show_warning  # type: ignore[assignment]  # same call, without the source line
     if threading.current_thread() is threading.main_thread():
         raise_on_sigterm()
     try:
-        app(args=like_absl(sys.argv[1:]))
+        app(args=from_absl(sys.argv[1:]))
     except BoxwrightError as error:
         errors.print(f"error: {error}", style="red", markup=False)
         sys.exit(1)
-    except BrokenPipeError:  # what reads our output has ended, as head does
+    except BrokenPipeError:  # the reader of our output has exited, as head does
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(141)
     except OSError as error:

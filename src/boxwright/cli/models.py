@@ -1,4 +1,4 @@
-"""`boxwright models`: the presets, what they cost, and weights for them."""
+"""`boxwright models`: the presets, their costs, and weights for them."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _ROUNDS = 5
 
 
 def models_command(
-    name: Annotated[str, typer.Argument(help="A preset, for all about it; without, a table of all.")] = "",
+    name: Annotated[str, typer.Argument(help="A preset, for its details; default: a table of all.")] = "",
     measure: Annotated[
-        bool, typer.Option("--measure", help="Also time an inference of one picture on this machine's CPU.")
+        bool, typer.Option("--measure", help="Also time the inference of one image on this machine's CPU.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List the presets: configurations that come with Boxwright, for `preset: "NAME"` or `--config preset:NAME`.
 
-    Parameters and multiplications are counted, not measured. Weights are published by others; nothing is fetched.
+    Parameters and multiplications are counted, not measured. Weights are published by others; nothing is downloaded.
     """
     from boxwright.benchmarking.preset_costs import read_costs
     from boxwright.config.preset import preset_names, preset_path
@@ -46,7 +46,7 @@ def models_command(
 
 
 def _milliseconds(name: str) -> float:
-    """Measure a preset's detector with fresh weights, from a picture of 480×640 to detections; return the median."""
+    """Return the median time of a preset's detector with random weights, from a 480×640 image to detections."""
     from boxwright.benchmarking.contenders import open_contenders, time_contenders
     from boxwright.benchmarking.settings import BenchmarkSettings
     from boxwright.data.shapes import ShapesDataset
@@ -65,7 +65,7 @@ def _row(name: str, cost: PresetCost, milliseconds: float | None) -> dict[str, A
 
 
 def _list(chosen: dict[str, PresetCost], measured: dict[str, float]) -> None:
-    """Print a table of at most 80 columns: names are whole, as they are what is copied."""
+    """Print a table of at most 80 columns, with uncut names, for copying."""
     from boxwright.config.published import published_for
 
     widest = max(len(name) for name in chosen)
@@ -76,14 +76,14 @@ def _list(chosen: dict[str, PresetCost], measured: dict[str, float]) -> None:
         end = f"{measured[name]:7.0f}" if measured else ", ".join(_publishers(published_for(name))[:1]) or "-"
         print(f"{name:{widest}}  {size:>9}  {params:>6}  {cost.macs / 1e9:>6.1f}  {end}")
     print(
-        "\ninput: height×width that the network sees of a picture of 480×640\n"
-        "GMAC: 10⁹ multiplications with their additions of one inference, counted;\n"
-        "without a mask head's, which looks at as many objects as were found"
+        "\ninput: height×width of the network's input for a 480×640 image\n"
+        "GMAC: 10⁹ multiply-accumulate operations per inference, counted; without a\n"
+        "mask head's, which depend on the number of detections"
     )
     if measured:
-        print("ms here: median of one picture on this machine's CPU, measured now, fresh weights")
+        print("ms here: median for one image on this machine's CPU, measured now, random weights")
     else:
-        print("weights: who has published some; `boxwright models NAME` says which, and how to\nbegin")
+        print("weights: their publisher; `boxwright models NAME` lists them and how to begin")
 
 
 def _publishers(published: tuple[Any, ...]) -> list[str]:
@@ -96,20 +96,20 @@ def _describe(name: str, cost: PresetCost, milliseconds: float | None) -> None:
     from boxwright.config.published import published_for
 
     comment = takewhile(lambda line: line.startswith("#"), preset_text(name).split("\n"))
-    # What follows the command of a recipe is its example, which stands below for every preset.
+    # A recipe's example command, and what follows it, is replaced by the one printed below for every preset.
     about = takewhile(lambda line: not line.startswith("  "), (line.removeprefix("#") for line in comment))
     print(f"{name}\n\n" + "\n".join(line.strip() for line in about).strip())
     config = load_config(f"preset:{name}")
     train = config.train_config
-    print(f"\ninput       {cost.height}×{cost.width}, of a picture of 480×640")
+    print(f"\ninput       {cost.height}×{cost.width}, for a 480×640 image")
     print(f"parameters  {cost.parameters / 1e6:.2f} million")
-    print(f"arithmetic  {cost.macs / 1e9:.2f} GMAC an inference")
+    print(f"arithmetic  {cost.macs / 1e9:.2f} GMAC per inference")
     if milliseconds is not None:
-        print(f"time        {milliseconds:.0f} ms a picture, measured now on this machine's CPU, fresh weights")
+        print(f"time        {milliseconds:.0f} ms per image, measured now on this machine's CPU, random weights")
     if train is not None:
         print(f"training    {train.num_steps} steps of {train.batch_size} images")
         if train.fine_tune_checkpoint:
-            print(f"starts from {train.fine_tune_checkpoint}, which must be there; or set fine_tune_checkpoint")
+            print(f"starts from {train.fine_tune_checkpoint}, which must exist; or set fine_tune_checkpoint")
     print(f"file        {preset_path(name)}")
     for weights in published_for(name):
         print(f"\nweights of {weights.publisher}, for {weights.holds}:")

@@ -1,4 +1,4 @@
-"""Options of a command, generated from the settings that it fills in: one place for name, default and help."""
+"""Command options generated from settings, which define name, default and help in one place."""
 
 from __future__ import annotations
 
@@ -25,19 +25,20 @@ CheckpointOption = Annotated[
         "--model_dir",
         "--checkpoint",
         "--model",
-        help="A run's folder or checkpoint; an exported .onnx or .xml; or TensorFlow's: a checkpoint, SavedModel, frozen graph, or zoo archive.",
+        help="A run's folder or checkpoint; an exported .onnx or .xml; or TensorFlow's checkpoint, SavedModel, frozen graph "
+        "or zoo archive.",
     ),
 ]
 
 
 class PlainCommand(TyperCommand):
-    """A command whose help has its options by panel, with names that no width cuts."""
+    """A command whose help groups options by panel and never cuts their names."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the arguments; of an unknown option, say what it is called here, or what is close to it."""
+        """Parse the arguments; for an unknown option, suggest its name here, or a similar one."""
         for word in self._unknown(args):
-            if told := _told(word, OTHER_NAMES.get(self.name or "", {}), self._options()):
-                ctx.fail(f"no option --{word}; {told}")
+            if hint := _hint(word, OTHER_NAMES.get(self.name or "", {}), self._options()):
+                ctx.fail(f"no option --{word}; {hint}")
         return super().parse_args(ctx, args)
 
     def _options(self) -> dict[str, Any]:
@@ -45,7 +46,7 @@ class PlainCommand(TyperCommand):
         return {flag.lstrip("-"): one for one in self.params for flag in (*one.opts, *one.secondary_opts)}
 
     def _unknown(self, args: list[str]) -> Iterator[str]:
-        """Yield the options that there are not, with underscores; what stands behind an option may be its value."""
+        """Yield unknown options, with underscores; a word after an option may be its value."""
         options, words = {**self._options(), "help": None}, iter(args)
         for word in itertools.takewhile(lambda word: word != "--", words):
             if not word.startswith("--"):
@@ -57,7 +58,7 @@ class PlainCommand(TyperCommand):
                 next(words, None)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the options, those of each panel together."""
+        """Write the options, grouped by panel."""
         panels: dict[str, list[tuple[str, str]]] = {}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
@@ -68,22 +69,18 @@ class PlainCommand(TyperCommand):
                 formatter.write_dl(rows)
 
 
-def _told(name: str, other: dict[str, str], options: Iterable[str]) -> str:
-    """Return what to write in place of an option that there is not; empty where nothing is like it."""
+def _hint(name: str, other: dict[str, str], options: Iterable[str]) -> str:
+    """Return what to write instead of an unknown option; empty if nothing is similar."""
     if name in other:
         return f"here it is {other[name]}"
-    close = difflib.get_close_matches(name, [*options, *other], n=1)
-    if not close:
-        return ""
-    return (
-        f"did you mean {close[0]}? Here it is {other[close[0]]}" if close[0] in other else f"did you mean --{close[0]}?"
-    )
+    for close in difflib.get_close_matches(name, [*options, *other], n=1):
+        return f"did you mean {close}? Here it is {other[close]}" if close in other else f"did you mean --{close}?"
+    return ""
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command that has an option for each field of its settings.
+    """Return a command with an option for each field of its settings, which are its dataclass parameters.
 
-    A parameter whose type is a dataclass is one of settings, declared by `setting`; the command takes it filled in.
     A field without help gets no option.
     """
     own = inspect.signature(command, eval_str=True).parameters
@@ -119,7 +116,7 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _option(spec: dataclasses.Field[Any], hint: Any) -> Any:
-    """Return the annotation by which Typer makes a field's option."""
+    """Return the annotation from which Typer creates a field's option."""
     name, meta = spec.name, spec.metadata
     kind = list[str] | None if isinstance(spec.default, tuple) else hint
     flags = meta["flags"] or (f"--{name}/--no_{name}" if spec.default is True else f"--{name}",)
@@ -128,5 +125,5 @@ def _option(spec: dataclasses.Field[Any], hint: Any) -> Any:
 
 
 def _as_field(value: Any, spec: dataclasses.Field[Any]) -> Any:
-    """Return an option's value as its field has it: what may be repeated is a tuple."""
+    """Return an option's value as the field's type: repeatable options as a tuple."""
     return tuple(value or ()) if isinstance(spec.default, tuple) else value

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from boxwright.inference.shards import Job, Part
     from boxwright.inference.sources import Frame, Source
 
-_WINDOW = 30  # pictures over which their rate is taken
+_WINDOW = 30  # images over which the rate is averaged
 
 Sources = Annotated[
     list[str],
@@ -39,7 +39,7 @@ Sources = Annotated[
 Out = Annotated[
     str,
     typer.Option(
-        "--out", help="Folder for pictures, video and detections.json; or results.parquet, for very many images."
+        "--out", help="Folder for images, video and detections.json; or results.parquet, for very many images."
     ),
 ]
 Config = Annotated[
@@ -47,17 +47,17 @@ Config = Annotated[
     typer.Option(
         "--pipeline_config_path",
         "--config",
-        help="The model's configuration; TensorFlow's checkpoints need it unless pipeline.config lies beside or above.",
+        help="The model's configuration; TensorFlow's checkpoints need it unless pipeline.config is in their folder or its parent.",
     ),
 ]
 LabelMap = Annotated[
     Path | None,
-    typer.Option("--label_map", help="Names of the classes (.pbtxt), where the checkpoint's configuration finds none."),
+    typer.Option("--label_map", help="Class names (.pbtxt), if the checkpoint's configuration finds none."),
 ]
 Set = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", help="Change the configuration first, as in --set model.ssd.post_processing.score_converter=SIGMOID."
+        "--set", help="Change the configuration, as in --set model.ssd.post_processing.score_converter=SIGMOID."
     ),
 ]
 
@@ -72,9 +72,9 @@ def predict_command(
     label_map: LabelMap = None,
     set_: Set = None,
 ) -> None:
-    """Detect objects in images, video, webcam and RTSP streams; write pictures, video and COCO-style JSON.
+    """Detect objects in images, video, webcam and RTSP streams; write images, video and COCO-style JSON.
 
-    Tracking (--track) numbers objects of a video; tiling (--tile) finds small objects in large images.
+    Tracking (--track) numbers the objects of a video; tiling (--tile) finds small objects in large images.
     """
     from boxwright.inference.finders import ModelSource
 
@@ -86,18 +86,18 @@ def predict_command(
     from boxwright.inference.predict import predict
     from boxwright.inference.sources import find_sources
 
-    found = find_sources(sources)
+    opened = find_sources(sources)
     require_checkpoint(model_dir)
     detector = model.open()
     if detector.categories is None:
-        console.print("no label map was found: classes are numbers, counted from 1; name one by --label_map")
+        console.print("no label map was found: classes are numbers, counted from 1; add --label_map")
     with progress_bar() as bar:
-        done = predict(detector.detect, found, out, settings, _shown(bar, _count(found, settings)))
+        done = predict(detector.detect, opened, out, settings, _shown(bar, _count(opened, settings)))
     if done.pictures == 0:
-        raise DataError(f"{', '.join(sources)}: gave no picture")
-    console.print(f"{done.objects} objects in {done.pictures} images; what was written: {out}", markup=False)
+        raise DataError(f"{', '.join(sources)}: no image could be read")
+    console.print(f"{done.objects} objects in {done.pictures} images; written to {out}", markup=False)
     if done.times.skipped:
-        console.print(f"{done.times.skipped} pictures came faster than they could be looked at, and were left out")
+        console.print(f"{done.times.skipped} images arrived faster than they could be processed, and were skipped")
     if settings.profile:
         _print_profile(done)
     if model_dir.suffix in EXPORTS:
@@ -107,7 +107,7 @@ def predict_command(
 
 
 def _count(sources: list[Source], settings: PredictionSettings) -> int | None:
-    """Return how many pictures there will be; None where nobody knows."""
+    """Return how many images there will be; None if unknown."""
     counts = [source.count() for source in sources]
     known = [count for count in counts if count is not None]
     total = sum(known) if len(known) == len(counts) else None
@@ -115,7 +115,7 @@ def _count(sources: list[Source], settings: PredictionSettings) -> int | None:
 
 
 def _shown(bar: Progress, total: int | None) -> Callable[[Frame], None]:
-    """Return what moves a bar, with the pictures of the last seconds a second."""
+    """Return a function that advances a bar and shows the recent rate."""
     task = bar.add_task("predict", total=total)
     times: deque[float] = deque(maxlen=_WINDOW)
 
@@ -130,16 +130,16 @@ def _shown(bar: Progress, total: int | None) -> Callable[[Frame], None]:
 def _print_profile(done: Predicted) -> None:
     from rich.table import Column, Table
 
-    right = [Column(name, justify="right") for name in ("busy", "ms an image")]
+    right = [Column(name, justify="right") for name in ("busy", "ms per image")]
     table = Table(Column("stage"), *right, box=None, padding=(0, 2, 0, 0))
     for name, seconds in done.times.busy.items():
         table.add_row(name, f"{seconds / done.times.seconds:.0%}", f"{1000 * seconds / max(done.pictures, 1):.1f}")
     console.print(table)
-    console.print(f"{done.pictures / done.times.seconds:.1f} images a second")
+    console.print(f"{done.pictures / done.times.seconds:.1f} images per second")
 
 
 def _predict_many(words: list[str], model: ModelSource, out: str, many: ManySettings) -> None:
-    """Detect in very many images; resume where an earlier run ended."""
+    """Detect in very many images; resume where an earlier run stopped."""
     from boxwright.base.worker_pools import engine_of
     from boxwright.inference.collections import units_of
     from boxwright.inference.shards import Job, begin, finished, run_unit, unfinished_units, worker
@@ -155,7 +155,7 @@ def _predict_many(words: list[str], model: ModelSource, out: str, many: ManySett
     begin(job, units, opened.weights)
     todo = [unit for unit in unfinished_units(job, units) if _mine(unit.number, many.shards)]
     if len(todo) < len(units):
-        console.print(f"{len(units) - len(todo)} of {len(units)} units are done, or another's")
+        console.print(f"{len(units) - len(todo)} of {len(units)} units are done, or belong to another shard")
     if many.engine == "local" and many.workers == 1:
         parts = (part for unit in todo for part in run_unit(unit, job, opened))
     else:
@@ -165,12 +165,12 @@ def _predict_many(words: list[str], model: ModelSource, out: str, many: ManySett
 
 
 def _mine(number: int, shards: str) -> bool:
-    """Tell whether a unit is of the share that is asked for."""
+    """Whether a unit belongs to the requested shard."""
     if not shards:
         return True
     share, _, count = shards.partition("/")
     if not (share.isdecimal() and count.isdecimal() and 1 <= int(share) <= int(count)):
-        raise ConfigError(f"--shards {shards}: expected such as 3/16")
+        raise ConfigError(f"--shards {shards}: expected SHARD/SHARDS, such as 3/16")
     return number % int(count) == int(share) - 1
 
 

@@ -1,4 +1,4 @@
-"""A bar that fits its line: what matters most first, and of the rest what there is room for."""
+"""A progress bar that fits its line: the most important numbers first, others if there is room."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from rich.text import Text
 from boxwright.cli.console import console
 
 _LEAST_BAR, _MOST_BAR = 6, 24
-_ESSENTIAL = 5  # count, rate, time gone by, time left, loss
-_REMEMBERED_S = 600.0  # a log line of a slow run comes every few minutes
+_ESSENTIAL = 5  # count, rate, elapsed time, time left, loss
+_REMEMBERED_S = 600.0  # a slow run logs a line every few minutes
 
 
 class _Numbers(ProgressColumn):
-    """Count, rate, time gone by, time left, then a task's own numbers, as many as a width has room for."""
+    """Count, rate, elapsed time, time left, then a task's own numbers, as many as fit a width."""
 
     max_refresh = None
 
@@ -27,18 +27,18 @@ class _Numbers(ProgressColumn):
         self._width = width
 
     def render(self, task: Task) -> Text:
-        """Return them in one line."""
+        """Return the numbers in one line."""
         count = f"{task.completed:.0f}/{'…' if task.total is None else format(task.total, '.0f')}"
         rate, numbers = task.fields.get("rate", ""), task.fields.get("numbers", ())
-        gone, left = _clock(task.elapsed), _clock(task.fields.get("left", task.time_remaining))
-        spelled = [count, rate, gone, f"{left} left", *numbers]
-        if len(" ".join(filter(None, spelled[:_ESSENTIAL]))) > self._width:
-            spelled = [count, rate.replace("images/s", "img/s"), f"{gone}<{left}", *numbers]
-        return Text(_fitting(spelled, self._width))
+        elapsed, left = _clock(task.elapsed), _clock(task.fields.get("left", task.time_remaining))
+        parts = [count, rate, elapsed, f"{left} left", *numbers]
+        if len(" ".join(filter(None, parts[:_ESSENTIAL]))) > self._width:
+            parts = [count, rate.replace("images/s", "img/s"), f"{elapsed}<{left}", *numbers]
+        return Text(_fitting(parts, self._width))
 
 
 def _fitting(parts: Sequence[str], width: int) -> str:
-    """Join parts until there is no more room: by one blank, where two leave no room for what matters most."""
+    """Join the parts that fit: with two spaces, or one if the essential parts would not fit with two."""
     parts = [part for part in parts if part]
     gap = "  " if len("  ".join(parts[:_ESSENTIAL])) <= width else " "
     while len(gap.join(parts)) > width and parts:
@@ -55,7 +55,7 @@ def _clock(seconds: float | None) -> str:
 
 @contextmanager
 def progress_bar(on: Console = console) -> Iterator[Progress]:
-    """Show a bar whose tasks have fields `rate`, a text; `numbers`, texts; and `left`, seconds, where they are known."""
+    """Show a bar; its tasks' fields are `rate` (text), `numbers` (texts) and, if known, `left` (seconds)."""
     bar = min(max(on.width // 8, _LEAST_BAR), _MOST_BAR)
     columns = (BarColumn(bar_width=bar), _Numbers(on.width - bar - 1))
     with Progress(*columns, console=on, transient=True, speed_estimate_period=_REMEMBERED_S) as progress:

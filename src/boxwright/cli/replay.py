@@ -12,18 +12,18 @@ from boxwright.cli.console import console
 
 
 def replay_command(
-    folder: Annotated[Path, typer.Argument(help="What training wrote: not-finite-STEP in the run's folder.")],
+    folder: Annotated[Path, typer.Argument(help="The not-finite-STEP folder that training wrote in the run's folder.")],
 ) -> None:
-    """Do a training step again whose loss or gradient was not finite, and name what was so first."""
+    """Repeat a training step whose loss or gradient was not finite, and name the first non-finite tensor."""
     if not (folder / "step.pt").exists():
         raise CheckpointError(f"{folder / 'step.pt'}: no such checkpoint")
     from boxwright.training.forensics import replay_step
 
-    found = replay_step(folder)
-    for number, terms in enumerate(found["losses"]):
+    replayed = replay_step(folder)
+    for number, terms in enumerate(replayed["losses"]):
         text = "  ".join(f"{name} {'not finite' if value is None else f'{value:.4g}'}" for name, value in terms.items())
-        console.print(f"process {number}: {text}" if len(found["losses"]) > 1 else text, markup=False)
-    for line in found["all"][:20]:
+        console.print(f"process {number}: {text}" if len(replayed["losses"]) > 1 else text, markup=False)
+    for line in replayed["all"][:20]:
         console.print(f"  {line}", markup=False)
-    console.print(f"first: {found['first']}", markup=False)
+    console.print(f"first: {replayed['first']}", markup=False)
     console.print(f"images with boxes: {folder / 'images'}", markup=False)

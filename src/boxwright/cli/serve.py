@@ -23,7 +23,7 @@ def serve_command(
     ],
     name: Annotated[str, typer.Option("--name", help="What clients call the model.")] = "detector",
     watch: Annotated[
-        bool, typer.Option("--watch", help="Take up the file anew when it changes; no request is dropped.")
+        bool, typer.Option("--watch", help="Reload the file when it changes; no request is dropped.")
     ] = False,
     api_key_file: Annotated[
         Path | None,
@@ -32,9 +32,9 @@ def serve_command(
     certfile: Annotated[Path | None, typer.Option("--certfile", help="A TLS certificate.")] = None,
     keyfile: Annotated[Path | None, typer.Option("--keyfile", help="Its key.")] = None,
 ) -> None:
-    """Answer requests: TensorFlow Serving's REST protocol, the Open Inference Protocol, and POST /detect with an image."""
+    """Serve a detector: TensorFlow Serving's REST protocol, the Open Inference Protocol, and POST /detect with an image."""
     if model.suffix not in EXPORTS:
-        raise ExportError(f"{model}: only exported detectors are served; write one by `boxwright export {model}`")
+        raise ExportError(f"{model}: only exported detectors are served; run `boxwright export {model}`")
     _check_name(name)
     key = _key(api_key_file)
     _check_certificate(certfile, keyfile)
@@ -70,7 +70,7 @@ def serve_command(
     )
     config.load()
     sockets = [listening_socket(settings.host, settings.port)]
-    sockets[0].listen(config.backlog)  # who reads the address below may connect at once
+    sockets[0].listen(config.backlog)  # clients may connect as soon as the address is printed
     server = Server(config, settings, lambda: console.print(counters.summary(), markup=False))
     _announce(model, name, settings, sockets[0], encrypted=certfile is not None)
     server.run(sockets=sockets)
@@ -80,7 +80,7 @@ def _announce(model: Path, name: str, settings: ServerSettings, listening: socke
     """Print the addresses."""
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     where = f"{'https' if encrypted else 'http'}://{host}:{listening.getsockname()[1]}"
-    held = f"at most {settings.queue} pictures wait, {settings.max_held_mib:,.0f} MiB with what is being read"
+    held = f"queue of at most {settings.queue} images, {settings.max_held_mib:,.0f} MiB including uploads"
     console.print(f"{model}: {where}/ ({held})", markup=False)
     console.print(f"TensorFlow Serving: {where}/v1/models/{name}:predict", markup=False)
     console.print(f"Open Inference: {where}/v2/models/{name}/infer", markup=False)
@@ -88,16 +88,13 @@ def _announce(model: Path, name: str, settings: ServerSettings, listening: socke
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
-    """Return a socket whose connections send small answers at once.
+    """Return a socket, on any free port for 0, whose connections send small answers at once.
 
-    asyncio turns waiting for more to send (Nagle's algorithm) off only where a socket names its protocol, which
-    uvicorn's own does not: each answer would take 40 ms more.
-
-    Args:
-        port: Its number; 0 for any that is free.
+    asyncio turns off Nagle's algorithm only if a socket names its protocol, which uvicorn's own does not: each answer
+    would take 40 ms more.
 
     Raises:
-        ConfigError: Where another listens, or the host is not this machine.
+        ConfigError: If the port is in use, or the host is not this machine.
     """
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -115,15 +112,13 @@ def listening_socket(host: str, port: int) -> socket.socket:
 
 
 def _check_name(name: str) -> None:
-    """Raise a ConfigError for a name that is not one part of a URL's path."""
+    """Raise a ConfigError for a name that is not a single URL path segment."""
     if name in ("", ".", "..") or any(not one.isprintable() or one.isspace() or one in "/\\?#%" for one in name):
-        raise ConfigError(
-            f"--name {name!r}: expected a name that can stand in an address, without / \\ ? # % and spaces"
-        )
+        raise ConfigError(f"--name {name!r}: expected a name valid in a URL, without / \\ ? # % and spaces")
 
 
 def _check_certificate(certfile: Path | None, keyfile: Path | None) -> None:
-    """Raise a ConfigError that names the file where TLS could not be spoken."""
+    """Raise a ConfigError that names the file if it is unusable for TLS."""
     if certfile is None:
         if keyfile is not None:
             raise ConfigError(f"--keyfile {keyfile}: a key needs its certificate, --certfile")
@@ -133,7 +128,7 @@ def _check_certificate(certfile: Path | None, keyfile: Path | None) -> None:
             _read(option, path)
     words = f"--certfile {certfile}" + (f" --keyfile {keyfile}" if keyfile else "")
     try:
-        # A password would be asked for at the terminal, of a service without one.
+        # Without a password argument it would be asked for at the terminal, which a service lacks.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certfile, keyfile, password="")
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", None) or "no certificate and key without a password in PEM"
@@ -156,5 +151,5 @@ def _key(path: Path | None) -> str:
         lines = []
     key = lines[0].strip() if lines else ""
     if not key or not key.isprintable():
-        raise ConfigError(f"--api_key_file {path}: expected a file of text whose first line is the key")
+        raise ConfigError(f"--api_key_file {path}: expected a text file whose first line is the key")
     return key

@@ -1,4 +1,4 @@
-"""SIGTERM as an exception, so that files begun are finished or taken away, as for Ctrl-C."""
+"""SIGTERM as an exception, so that unfinished files are completed or removed, as on Ctrl-C."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import sys
 import threading
 from typing import Any
 
-# Seconds until a signal that was lost is sent again.
+# Seconds until a lost signal is sent again.
 _AGAIN_S = 0.02
 
 
 class Terminated(BaseException):
-    """SIGTERM has come."""
+    """Raised on SIGTERM."""
 
 
 def raise_on_sigterm() -> None:
-    """Let SIGTERM raise `Terminated` where this process is; a second one ends it at once. For the main thread."""
+    """Make SIGTERM raise `Terminated` in the main thread; a second one ends the process at once."""
     signal.signal(signal.SIGTERM, _terminate)
     sys.unraisablehook = _unraisable
 
@@ -28,7 +28,7 @@ def _terminate(number: int, _: object) -> None:
 
 
 def _unraisable(lost: Any) -> None:
-    """Send a signal again that came in a destructor, where Python drops exceptions: exporting spends much time there."""
+    """Resend a signal that arrived in a destructor, where Python drops exceptions: exporting spends much time there."""
     if not issubclass(lost.exc_type, Terminated | KeyboardInterrupt):
         sys.__unraisablehook__(lost)
         return
@@ -36,7 +36,7 @@ def _unraisable(lost: Any) -> None:
     if issubclass(lost.exc_type, Terminated):
         number = signal.SIGTERM
         signal.signal(number, _terminate)
-    # Later, and by another thread: at once it would be lost like the first.
+    # Later, from another thread: sent at once it would be lost like the first.
     again = threading.Timer(_AGAIN_S, os.kill, (os.getpid(), number))
     again.daemon = True
     again.start()

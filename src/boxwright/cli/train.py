@@ -24,31 +24,26 @@ if TYPE_CHECKING:
     from boxwright.config.messages import TrainEvalPipelineConfig
     from boxwright.training.log import Event
 
-_TF = "Of model_main_tf2.py"
+_TF = "From model_main_tf2.py"
 _LINE_EVERY_S = 30.0
 
 
 class Narrator:
-    """Shows a run as it goes: a bar with the loss, or lines where there is no terminal; and tables of evaluations."""
+    """Shows a run's progress: a bar with the loss, or lines if there is no terminal; and evaluation tables."""
 
     def __init__(
         self, progress: Progress, config: TrainEvalPipelineConfig, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Start without a task; the first step shows the bar.
-
-        Args:
-            config: For the number of steps, and the images of one.
-            clock: Tells seconds, by which lines are spaced.
-        """
+        """Start without a task; the first step shows the bar. Lines are spaced by the clock's seconds."""
         train = config.train_config
         self._progress, self._clock = progress, clock
         self._task: TaskID | None = None
         self._total, self._images = (train.num_steps or None, train.batch_size) if train else (None, 0)
-        self._printed: float | None = None  # when the last line was
-        self._waiting = ""  # a line that is printed if it turns out to be the last
+        self._printed: float | None = None  # when the last line was printed
+        self._waiting = ""  # a line that is printed only if it is the last
 
     def hear(self, step: int, event: Event) -> None:
-        """Move the bar, or print a table."""
+        """Advance the bar, or print a table."""
         from boxwright.training.log import Evaluated, Scalars
 
         if isinstance(event, Scalars) and "steps_per_sec" in event.values:
@@ -58,13 +53,13 @@ class Narrator:
             print_metrics(event.metrics, event.notes)
 
     def close(self) -> None:
-        """Print the last step's line, if it has none; leave the bar to the one that made it."""
+        """Print the last step's line if it was not printed; the bar is closed by its creator."""
         if self._waiting:
             console.print(self._waiting, markup=False)
             self._waiting = ""
 
     def _step(self, step: int, values: Mapping[str, float]) -> None:
-        """Move the bar; where there is no terminal, leave a line every half a minute."""
+        """Advance the bar; without a terminal, print a line every half minute."""
         total, speed = self._total, values["steps_per_sec"]
         rate, numbers = f"{speed * self._images:.1f} images/s", _numbers(values)
         left = (total - step) / speed if total is not None and speed > 0 else None
@@ -81,7 +76,7 @@ class Narrator:
 
 
 def _numbers(values: Mapping[str, float]) -> list[str]:
-    """Return the loss, its terms and the learning rate, what matters most first."""
+    """Return the loss, its terms and the learning rate, in this order."""
     terms = {name.removeprefix("Loss/"): value for name, value in values.items() if "Loss/" in name}
     total = terms.pop("total_loss", None)
     first = [] if total is None else [f"loss {total:.3f}"]
@@ -91,11 +86,11 @@ def _numbers(values: Mapping[str, float]) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class TfFlags:
-    """The flags that model_main_tf2.py has and the run's settings lack."""
+    """The flags of model_main_tf2.py that the run's settings lack."""
 
-    num_train_steps: int | None = setting(None, "Steps in all; overrides train_config.num_steps.", _TF, 1)
+    num_train_steps: int | None = setting(None, "Total steps; overrides train_config.num_steps.", _TF, 1)
     checkpoint_dir: Path | None = setting(
-        None, "Do not train: evaluate each new checkpoint of this folder, as boxwright evaluate --watch.", _TF
+        None, "Do not train: evaluate each new checkpoint in this folder, as boxwright evaluate --watch does.", _TF
     )
     eval_timeout: float = setting(3600.0, "With --checkpoint_dir: seconds to wait for a new checkpoint.", _TF, 0)
     sample_1_of_n_eval_examples: int | None = setting(None, "Evaluate every nth image.", _TF, 1)
@@ -108,22 +103,18 @@ class TfFlags:
     sample_1_of_n_eval_on_train_examples: int = setting(5, "With --eval_on_train_data: every nth image.", _TF, 1)
     record_summaries: bool = setting(
         True,
-        "Log pictures of inputs and of losses' distributions.",
+        "Log images of inputs and of loss distributions.",
         _TF,
         flags=("--record_summaries/--norecord_summaries",),
     )
-    num_workers: int = setting(1, "Machines; more than 1 is torchrun's to start (docs/training.md).", _TF)
-    use_tpu: bool = setting(
-        False, "Refused: PyTorch here runs on CPUs and GPUs.", _TF, flags=("--use_tpu/--nouse_tpu",)
-    )
+    num_workers: int = setting(1, "Machines; for more than 1 use torchrun (docs/training.md).", _TF)
+    use_tpu: bool = setting(False, "Refused: there is no TPU support.", _TF, flags=("--use_tpu/--nouse_tpu",))
     tpu_name: str = setting("", "As --use_tpu.", _TF)
 
 
 Data = Annotated[
     str | None,
-    typer.Argument(
-        help="Annotated pictures, in place of a configuration: one is written for them first, as boxwright init does."
-    ),
+    typer.Argument(help="Annotated images, instead of a configuration: one is written first, as by boxwright init."),
 ]
 Config = Annotated[
     Path | None,
@@ -135,10 +126,10 @@ ModelDir = Annotated[
     Path | None,
     typer.Option(
         "--model_dir",
-        help="The run's folder: checkpoints, log, configuration as run. A run in it is resumed. With DATA: model, unless named.",
+        help="The run's folder, for checkpoints, log and configuration. A run in it is resumed. Default with DATA: model.",
     ),
 ]
-Preset = Annotated[str, typer.Option("--model", help="With DATA: a preset, as boxwright models lists them.")]
+Preset = Annotated[str, typer.Option("--model", help="With DATA: a preset, as listed by boxwright models.")]
 Set = Annotated[
     list[str] | None,
     typer.Option("--set", help="Change the configuration, as in --set train_config.batch_size=8; may be repeated."),
@@ -157,26 +148,26 @@ def train_command(
 ) -> None:
     """Train a detector; run again to resume. Ctrl-C saves first.
 
-    Either a configuration and a folder: boxwright train --config pipeline.config --model_dir model; or a folder of
-    annotated pictures: boxwright train DATA.
+    Either from a configuration: boxwright train --config pipeline.config --model_dir model; or from a folder of
+    annotated images: boxwright train DATA.
 
-    Many processes: torchrun --nproc-per-node N -m boxwright train … (train_config.batch_size counts all of them).
+    Many processes: torchrun --nproc-per-node N -m boxwright train … (train_config.batch_size is their total).
     """
-    _refuse_what_torch_has_not(flags)
+    _refuse_unsupported(flags)
     if words.epochs is not None and flags.num_train_steps is not None:
-        raise ConfigError("--epochs and --num_train_steps say the same in two ways; leave one out")
+        raise ConfigError("--epochs and --num_train_steps set the same field; remove one")
     path, folder = _configuration_of(data, pipeline_config_path, model_dir, model, words, settings)
-    if data is not None and words.batch == "auto":  # it was chosen as the configuration was written
+    if data is not None and words.batch == "auto":  # chosen when the configuration was written
         words = replace(words, batch="")
     config = _configured(path, words, flags, set_ or [], settings.device)
     if flags.checkpoint_dir is not None:
         _watch(config, flags.checkpoint_dir, folder, flags, settings)
         return
     if flags.eval_on_train_data:
-        raise ConfigError("--eval_on_train_data goes with --checkpoint_dir; Loss/… of the training data is in the log")
+        raise ConfigError("--eval_on_train_data needs --checkpoint_dir; the log has Loss/… of the training data")
     from boxwright.builders.missing import require_for_training
 
-    require_for_training(config)  # told before PyTorch is imported
+    require_for_training(config)  # before PyTorch is imported
     if flags.sample_1_of_n_eval_examples is not None:
         for reader in config.eval_input_reader:
             reader.sample_1_of_n_examples = flags.sample_1_of_n_eval_examples
@@ -187,40 +178,38 @@ def train_command(
         settings = replace(settings, summarize_every_n=0)
     with progress_bar() as progress:
         done = train(config, folder, settings, {"console": Narrator(progress, config)})
-    if os.environ.get("RANK", "0") == "0" and not settings.profile:  # of torchrun's processes one speaks
+    if os.environ.get("RANK", "0") == "0" and not settings.profile:  # only one of torchrun's processes prints
         _suggest_next(config, folder, done, path)
 
 
 def _configuration_of(
     data: str | None, config: Path | None, model_dir: Path | None, model: str, words: FieldWords, settings: RunSettings
 ) -> tuple[Path, Path]:
-    """Return the configuration and the run's folder; for data a configuration is written into the folder first."""
+    """Return the configuration and the run's folder; for data, a configuration is written into the folder first."""
     if (data is None) == (config is None):
         raise ConfigError(
-            "say what to train: a configuration, by --pipeline_config_path, or a folder of annotated pictures"
+            "expected a configuration, --pipeline_config_path, or a folder of annotated images"
             + ("; not both" if data is not None else "")
         )
     if config is not None:
         if model:
             raise ConfigError(
-                f"--model {model} names a preset for a folder of pictures; a configuration has its own model. Was "
-                "--model_dir meant?"
+                f"--model {model} names a preset for a folder of images; a configuration has its own model. Did you mean "
+                "--model_dir?"
             )
         if words.minutes is not None:
-            raise ConfigError(
-                "--minutes chooses the length for a folder of pictures; with a configuration, --max_seconds"
-            )
+            raise ConfigError("--minutes is for a folder of images; with a configuration, use --max_seconds")
         if model_dir is None:
-            raise ConfigError("say where the run is to be, by --model_dir")
+            raise ConfigError("name the run's folder with --model_dir")
         return config, model_dir
+    from boxwright.autoconfig.settings import InitSettings
     from boxwright.autoconfig.start import start_run
-    from boxwright.autoconfig.wishes import Wishes
     from boxwright.cli.console import progress_of
     from boxwright.cli.init import print_choices
     from boxwright.cli.paths import require_data
 
     require_data(str(data))
-    wishes = Wishes(
+    init = InitSettings(
         model=model,
         imgsz=words.imgsz,
         batch=words.batch or "auto",
@@ -230,7 +219,7 @@ def _configuration_of(
         device=settings.device,
     )
     folder = model_dir or Path("model")
-    path, choices = start_run(str(data), folder, wishes, progress_of)
+    path, choices = start_run(str(data), folder, init, progress_of)
     print_choices(choices)
     console.print(f"configuration: {path}", markup=False)
     return path, folder
@@ -239,7 +228,7 @@ def _configuration_of(
 def _configured(
     path: Path, words: FieldWords, flags: TfFlags, changes: list[str], device: str
 ) -> TrainEvalPipelineConfig:
-    """Read the configuration with all that the command line changes of it."""
+    """Return the configuration with all changes of the command line."""
     from boxwright.config.load import load_config
 
     overrides = [*changes, *batch_override(words)]
@@ -252,7 +241,7 @@ def _configured(
 
         require_for_training(config)
         size, measured = fitting_batch(config, MOST_BATCH, device)
-        console.print(f"a batch of {size} fits the {measured.device}'s memory", markup=False)
+        console.print(f"a batch of {size} fits in the {measured.device}'s memory", markup=False)
         config = load_config(path, [*overrides, f"train_config.batch_size={size}"])
     for line in apply_words(config, words):
         console.print(line, markup=False)
@@ -261,19 +250,19 @@ def _configured(
 
 def _suggest_next(config: TrainEvalPipelineConfig, model_dir: Path, done: int, config_path: Path) -> None:
     if config.train_config is not None and done < config.train_config.num_steps:
-        suggest("train", "--pipeline_config_path", config_path, "--model_dir", model_dir, when="to go on")
+        suggest("train", "--pipeline_config_path", config_path, "--model_dir", model_dir, when="to continue")
     elif config.eval_input_reader:
         suggest("evaluate", "--model_dir", model_dir)
     else:
         suggest("predict", "IMAGES", "--model_dir", model_dir)
 
 
-def _refuse_what_torch_has_not(flags: TfFlags) -> None:
+def _refuse_unsupported(flags: TfFlags) -> None:
     if flags.use_tpu or flags.tpu_name:
         raise ConfigError("--use_tpu, --tpu_name: there is no TPU support; remove them to train on a GPU or the CPU")
     if flags.num_workers > 1:
         raise ConfigError(
-            "--num_workers counts machines, which torchrun starts: on each of them run "
+            "--num_workers counts machines, which need torchrun: on each machine run "
             f"torchrun --nnodes {flags.num_workers} --nproc-per-node GPUS --rdzv-backend c10d --rdzv-endpoint HOST:PORT "
             "-m boxwright train …; --workers counts the processes that prepare samples"
         )

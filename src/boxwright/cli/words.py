@@ -1,4 +1,4 @@
-"""Words of the field for what a configuration says at length: `--epochs`, `--batch`, `--lr`, `--imgsz`, `--weights`."""
+"""Short options for fields of a configuration: `--epochs`, `--batch`, `--lr`, `--imgsz`, `--weights`."""
 
 from __future__ import annotations
 
@@ -14,46 +14,40 @@ if TYPE_CHECKING:
     from boxwright.config.messages import TrainEvalPipelineConfig
 
 _PANEL = "In short"
-# Of --batch auto: beyond, a learning rate would have to change with the batch.
+# For --batch auto: above this, the learning rate would have to change with the batch.
 MOST_BATCH = 64
 
 
 @dataclass(frozen=True, kw_only=True)
 class FieldWords:
-    """What others' trainers call what a configuration says; each is applied after `--set`."""
+    """Options that other trainers have for fields of a configuration; applied after `--set`."""
 
     epochs: float | None = setting(None, "Passes over the training data; sets train_config.num_steps.", _PANEL, 0)
     minutes: float | None = setting(
-        None, "With DATA: train for about so long on this machine; steps are timed first.", _PANEL, 0
+        None, "With DATA: train for about this long on this machine; steps are timed first.", _PANEL, 0
     )
     batch: str = setting(
-        "", "Images of a step (train_config.batch_size); auto for as many as fit the memory, at most 64.", _PANEL
+        "", "Batch size (train_config.batch_size); auto for as many images as fit in memory, at most 64.", _PANEL
     )
-    lr: float | None = setting(None, "The schedule's base learning rate; its other rates keep their ratio.", _PANEL, 0)
+    lr: float | None = setting(None, "The schedule's base learning rate; other rates keep their ratio.", _PANEL, 0)
     imgsz: str = setting("", "The side of the network's input, as 320; or WIDTHxHEIGHT, as 320x240.", _PANEL)
     weights: str = setting(
         "",
-        "Weights to start from; sets train_config.fine_tune_checkpoint: a checkpoint of TensorFlow's or ours, "
-        ".safetensors, torchvision's .pth; or timm, for a backbone that is timm's.",
+        "Weights to start from; sets train_config.fine_tune_checkpoint: a TensorFlow or Boxwright checkpoint, "
+        ".safetensors, torchvision's .pth; or timm, for a timm backbone.",
         _PANEL,
     )
 
 
 def apply_words(config: TrainEvalPipelineConfig, words: FieldWords) -> list[str]:
-    """Change a configuration as words say, in place.
-
-    Args:
-        config: The configuration, with `--set` applied.
-
-    Returns:
-        Lines that say what they came to, where that is not plain.
+    """Apply the options to a configuration, with `--set` applied, in place; return lines that explain the result.
 
     Raises:
-        ConfigError: Where the configuration has no place for what is asked for; it names the right one.
+        ConfigError: If the configuration has no field for an option; it names the right one.
     """
     from boxwright.config.overrides import apply_override
 
-    told: list[str] = []
+    notes: list[str] = []
     changes: list[str] = []
     if words.lr is not None:
         changes += _rates(config, words.lr)
@@ -63,23 +57,20 @@ def apply_words(config: TrainEvalPipelineConfig, words: FieldWords) -> list[str]
         changes += _weights(config, words.weights)
     for change in changes:
         apply_override(config, change)
-    if words.epochs is not None:  # of the batch size that holds by now
+    if words.epochs is not None:  # last: it depends on the batch size
         steps, line = _steps(config, words.epochs)
         apply_override(config, f"train_config.num_steps={steps}")
-        told += [line, *_schedule_that_ends_elsewhere(config, steps)]
-    return told
+        notes += [line, *_schedule_mismatch(config, steps)]
+    return notes
 
 
 def batch_override(words: FieldWords) -> list[str]:
-    """Return the override that `--batch` stands for: a preset's rates follow it as the configuration is read.
-
-    Returns:
-        One override; none where nothing, or auto, is asked for.
+    """Return `--batch` as an override, as a preset's rates follow it when the configuration is read; none for auto.
 
     Raises:
-        ConfigError: For what is neither a number of images nor auto.
+        ConfigError: If it is neither a number of images nor auto.
     """
-    from boxwright.autoconfig.wishes import batch_of
+    from boxwright.autoconfig.settings import batch_of
 
     size = batch_of(words.batch or "auto", "--batch")
     return [] if size is None else [f"train_config.batch_size={size}"]
@@ -90,11 +81,11 @@ def _steps(config: TrainEvalPipelineConfig, epochs: float) -> tuple[int, str]:
 
     steps, count = steps_of_epochs(config, epochs)
     batch = config.train_config.batch_size if config.train_config else 0
-    return steps, f"{epochs:g} epoch{'' if epochs == 1 else 's'} of {count} images, {batch} a step: {steps} steps"
+    return steps, f"{epochs:g} epoch{'' if epochs == 1 else 's'} of {count} images, {batch} per step: {steps} steps"
 
 
 def _schedule(config: TrainEvalPipelineConfig) -> tuple[str, str, Any] | None:
-    """Return the path of the learning rate's schedule, its kind, and the schedule; None where there is none."""
+    """Return the path of the learning rate schedule, its kind, and the schedule; None if there is no schedule."""
     optimizer = config.train_config.optimizer if config.train_config else None
     kind = optimizer.which("optimizer") if optimizer else None
     rate = getattr(optimizer, kind or "", None)
@@ -105,14 +96,17 @@ def _schedule(config: TrainEvalPipelineConfig) -> tuple[str, str, Any] | None:
     return f"train_config.optimizer.{kind}.learning_rate.{schedule}", schedule, getattr(rate, schedule)
 
 
-def _schedule_that_ends_elsewhere(config: TrainEvalPipelineConfig, steps: int) -> Iterator[str]:
-    found = _schedule(config)
-    if found is None or found[1] != "cosine_decay_learning_rate" or found[2].total_steps == steps:
+def _schedule_mismatch(config: TrainEvalPipelineConfig, steps: int) -> Iterator[str]:
+    located = _schedule(config)
+    if located is None or located[1] != "cosine_decay_learning_rate" or located[2].total_steps == steps:
         return
-    yield f"the learning rate ends at step {found[2].total_steps}; to end it with the run: --set {found[0]}.total_steps={steps}"
+    yield (
+        f"the learning rate ends at step {located[2].total_steps}; to end it with the run: "
+        f"--set {located[0]}.total_steps={steps}"
+    )
 
 
-# The field that is the base of each schedule, and those that keep their ratio to it.
+# Each schedule's base field, and the fields that keep their ratio to it.
 _BASES = {
     "constant_learning_rate": ("learning_rate", ()),
     "exponential_decay_learning_rate": ("initial_learning_rate", ("burnin_learning_rate", "min_learning_rate")),
@@ -122,22 +116,20 @@ _BASES = {
 
 
 def _rates(config: TrainEvalPipelineConfig, wanted: float) -> list[str]:
-    found = _schedule(config)
-    if found is None:
+    located = _schedule(config)
+    if located is None:
         raise ConfigError(
             "--lr: the configuration has no learning rate; name an optimizer, as in "
             "--set 'train_config { optimizer { adam_optimizer { learning_rate { constant_learning_rate { learning_rate: "
             f"{wanted:g} }} }} }} }} }}'"
         )
-    path, kind, schedule = found
+    path, kind, schedule = located
     base, others = _BASES[kind]
     steps = list(getattr(schedule, "schedule", []))
     warm = kind == "manual_step_learning_rate" and schedule.warmup and steps  # rises to the first step's rate
     before = steps[0].learning_rate if warm else getattr(schedule, base)
     if before <= 0:
-        raise ConfigError(
-            f"--lr: {path} begins with {before:g}, of which nothing is a multiple; set its rates by --set"
-        )
+        raise ConfigError(f"--lr: {path} starts at {before:g}, which cannot be scaled; set its rates with --set")
     share = wanted / before
     fields = {base: getattr(schedule, base) * share, **{name: getattr(schedule, name) * share for name in others}}
     fields |= {f"schedule[{number}].learning_rate": step.learning_rate * share for number, step in enumerate(steps)}
@@ -154,7 +146,7 @@ def _model(config: TrainEvalPipelineConfig) -> tuple[str, Message]:
 
 
 def _input_size(config: TrainEvalPipelineConfig, text: str) -> list[str]:
-    from boxwright.autoconfig.wishes import size_of
+    from boxwright.autoconfig.settings import size_of
 
     height, width = size_of(text)
     side = min(height, width)
@@ -169,8 +161,8 @@ def _input_size(config: TrainEvalPipelineConfig, text: str) -> list[str]:
         return [f"{path}.{kind}.min_dimension={side}", f"{path}.{kind}.max_dimension={side}"]
     if kind == "keep_aspect_ratio_resizer":
         raise ConfigError(
-            f"--imgsz {text}: images keep their proportions, their shorter side {chosen.min_dimension}, the longer at most "
-            f"{chosen.max_dimension} pixels; say both: --set {path}.{kind}.min_dimension={side} "
+            f"--imgsz {text}: images keep their aspect ratio, with a shorter side of {chosen.min_dimension} and a longer "
+            f"of at most {chosen.max_dimension} pixels; set both: --set {path}.{kind}.min_dimension={side} "
             f"--set {path}.{kind}.max_dimension={round(side * chosen.max_dimension / max(chosen.min_dimension, 1))}"
         )
     change = f"model {{ {name} {{ image_resizer {{ fixed_shape_resizer {{ height: {height} width: {width} }} }} }} }}"
@@ -190,8 +182,8 @@ def _weights(config: TrainEvalPipelineConfig, source: str) -> list[str]:
     kind_of = getattr(extractor, "type", "")
     if not kind_of.startswith("timm/"):
         raise ConfigError(
-            f"--weights timm: the backbone is {kind_of or 'not named'}, of which timm keeps no weights; name a checkpoint, or a "
-            f"backbone of timm's: --set model.{name}.feature_extractor.type=timm/resnet50"
+            f"--weights timm: timm has no weights for the backbone {kind_of or '(not named)'}; name a checkpoint, or a "
+            f"timm backbone: --set model.{name}.feature_extractor.type=timm/resnet50"
         )
     return ["train_config.fine_tune_checkpoint=", f"model.{name}.feature_extractor.pretrained=true"]
 
@@ -201,7 +193,7 @@ def _quoted(text: str) -> str:
     return f'"{escaped}"'
 
 
-_SIZE = "the model's own, as its image_resizer says; train another: boxwright train --imgsz …"
+_SIZE = "fixed by the model's image_resizer; train another: boxwright train --imgsz …"
 _THRESHOLD = "--min_score"
 _OVERLAP = "--set model.ssd.post_processing.batch_non_max_suppression.iou_threshold=…"
 _OF_TRAINED = {
@@ -210,10 +202,10 @@ _OF_TRAINED = {
     "imgsz": _SIZE,
     "img_size": _SIZE,
 }
-# What other programs call an option, by command: what to write here.
+# By command: other programs' names of options, and what to write instead.
 OTHER_NAMES: dict[str, dict[str, str]] = {
     "train": {
-        "data": "named without an option: boxwright train DATA, which writes a configuration for it first",
+        "data": "a positional argument: boxwright train DATA, which writes a configuration for it first",
         "cfg": "--pipeline_config_path",
         "batch_size": "--batch",
         "learning_rate": "--lr",
@@ -222,8 +214,8 @@ OTHER_NAMES: dict[str, dict[str, str]] = {
         "epoch": "--epochs",
         "num_steps": "--num_train_steps",
         "pretrained": "--weights",
-        "resume": "--model_dir alone: a run that is in it is resumed",
-        "resume_from": "--model_dir alone: a run that is in it is resumed",
+        "resume": "--model_dir alone: a run in it is resumed",
+        "resume_from": "--model_dir alone: a run in it is resumed",
         "optimizer": "--set 'train_config { optimizer { adam_optimizer { } } }'",
         "name": "--model_dir",
         "project": "--model_dir",
@@ -235,7 +227,7 @@ OTHER_NAMES: dict[str, dict[str, str]] = {
     },
     "evaluate": {
         **_OF_TRAINED,
-        "conf": "--set eval_config.min_score_threshold=… (of pictures; metrics take all scores)",
+        "conf": "--set eval_config.min_score_threshold=… (for pictures; metrics use all scores)",
         "iou": _OVERLAP,
         "batch": "--set eval_config.batch_size=…",
         "batch_size": "--set eval_config.batch_size=…",
@@ -243,12 +235,12 @@ OTHER_NAMES: dict[str, dict[str, str]] = {
     },
     "predict": {
         **_OF_TRAINED,
-        "source": "named without an option: boxwright predict photos --model_dir model",
+        "source": "a positional argument: boxwright predict photos --model_dir model",
         "conf_thres": _THRESHOLD,
         "threshold": _THRESHOLD,
         "score_threshold": _THRESHOLD,
         "iou": _OVERLAP,
-        "batch": "--batch_size, where --out ends in .parquet; else pictures are taken one by one",
+        "batch": "--batch_size, if --out ends in .parquet; otherwise images are processed singly",
         "save_txt": "--csv or --coco",
         "output": "--out",
         "project": "--out",
@@ -257,6 +249,6 @@ OTHER_NAMES: dict[str, dict[str, str]] = {
     "export": {
         **_OF_TRAINED,
         "include": "--format",
-        "output": "named without an option: boxwright export model detector.onnx",
+        "output": "a positional argument: boxwright export model detector.onnx",
     },
 }

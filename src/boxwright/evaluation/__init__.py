@@ -1,1 +1,1 @@
-"""How good a detector is: metrics, tables, pictures."""
+"""Evaluation of detectors: metrics, tables, pictures."""

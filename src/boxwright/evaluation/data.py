@@ -1,4 +1,4 @@
-"""The data that an evaluation runs on, and the classes that are counted."""
+"""The data of an evaluation, and the classes that are counted."""
 
 from __future__ import annotations
 
@@ -13,18 +13,16 @@ from boxwright.evaluation.settings import EvaluationSettings
 from boxwright.types import Categories, Category
 
 _NTH_OF_TRAINING = 5
-# The only class where all are counted as one.
+# The class of all objects in class-agnostic evaluations.
 ONE_CLASS = Categories((Category(0, 1, "object"),))
 
 
 @dataclass(frozen=True)
 class EvaluationData:
-    """Data to evaluate on, opened once, and how.
+    """Open data, and how to evaluate on them.
 
     Attributes:
-        name: The reader's name, as the folder of its events has it; empty for the first without one.
-        dataset: The data.
-        plan: How.
+        name: The name of the reader's event folder; empty for the first reader, if it has no name.
     """
 
     name: str
@@ -35,10 +33,7 @@ class EvaluationData:
 def open_evaluation_data(
     config: m.TrainEvalPipelineConfig, settings: EvaluationSettings, trained: Categories | None
 ) -> EvaluationData:
-    """Return the data that the settings choose, opened, and how to evaluate on it.
-
-    A missing reader, or other classes than the detector was `trained` on, where they are known, are a ConfigError.
-    """
+    """Return the data that the settings choose; a missing reader, or other classes than `trained`, is a ConfigError."""
     reader, where = _reader(config, settings)
     dataset = build_dataset(reader, where, trained)
     check_same_classes(trained, dataset.categories)
@@ -47,7 +42,7 @@ def open_evaluation_data(
 
 
 def check_reader(config: m.TrainEvalPipelineConfig, settings: EvaluationSettings) -> None:
-    """Raise ConfigError where the configuration lacks the reader that the settings choose."""
+    """Raise a ConfigError if the configuration lacks the reader that the settings choose."""
     _reader(config, settings)
 
 
@@ -57,13 +52,13 @@ def _reader(config: m.TrainEvalPipelineConfig, settings: EvaluationSettings) -> 
     if settings.eval_on_train_data:
         if config.train_input_reader is None:
             raise ConfigError("train_input_reader is missing from the configuration")
-        found, where, every = config.train_input_reader, "train_input_reader", every or _NTH_OF_TRAINING
+        reader, where, every = config.train_input_reader, "train_input_reader", every or _NTH_OF_TRAINING
     else:
         number, count = settings.eval_index, len(config.eval_input_reader)
         if number >= count:
             raise ConfigError(f"eval_input_reader[{number}] is missing; the configuration has {count}")
-        found, where = config.eval_input_reader[number], f"eval_input_reader[{number}]"
-    return found if every is None else found.replaced(sample_1_of_n_examples=every), where
+        reader, where = config.eval_input_reader[number], f"eval_input_reader[{number}]"
+    return reader if every is None else reader.replaced(sample_1_of_n_examples=every), where
 
 
 def counted_categories(data: EvaluationData) -> Categories:
@@ -72,7 +67,7 @@ def counted_categories(data: EvaluationData) -> Categories:
 
 
 def reader_name(config: m.TrainEvalPipelineConfig, settings: EvaluationSettings) -> str:
-    """Return the chosen reader's `name`; where it has none, nothing for the first and the number for others."""
+    """Return the chosen reader's `name`; if it has none, its number, or nothing for the first."""
     if settings.eval_on_train_data:
         return "eval_on_train"
     number = settings.eval_index
@@ -80,11 +75,7 @@ def reader_name(config: m.TrainEvalPipelineConfig, settings: EvaluationSettings)
 
 
 def check_same_classes(trained: Categories | None, given: Categories) -> None:
-    """Insist that labels mean the same in the detector and in the data.
-
-    Raises:
-        ConfigError: Where a label has two names.
-    """
+    """Raise a ConfigError if a label has different names in the detector and in the data."""
     for category in given if trained else ():
         other = next((item for item in trained or () if item.label == category.label), None)
         if other is None or other.name != category.name:

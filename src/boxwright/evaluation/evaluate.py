@@ -1,4 +1,4 @@
-"""Evaluating a model on an eval_input_reader, whatever detects; PyTorch is imported for networks alone."""
+"""Evaluating a model of any kind on an eval_input_reader; PyTorch is imported for networks only."""
 
 from __future__ import annotations
 
@@ -24,14 +24,7 @@ _DEFAULTS = EvaluationSettings(workers=0)
 
 
 def open_for_evaluation(path: Path, config: m.TrainEvalPipelineConfig, settings: EvaluationSettings) -> OpenModel:
-    """Return a run, a checkpoint or an exported file, opened and optimized as the settings say.
-
-    Args:
-        config: The configuration; an exported file has its own network.
-
-    Raises:
-        BoxwrightError: Where there is none, or it cannot be what is asked for.
-    """
+    """Return a run, checkpoint or exported file, opened and optimized by the settings; exports ignore `config`."""
     opened = open_model(
         path,
         device=settings.device,
@@ -50,7 +43,7 @@ def evaluate_on_reader(
 ) -> Evaluation:
     """Return metrics, detections and pictures of a detector on the data that the settings choose.
 
-    A missing reader, other classes than the detector's, and several scales of an export are a ConfigError.
+    A missing reader, other classes than the detector's, or several scales for an export are a ConfigError.
     """
     data = open_evaluation_data(config, settings, detector.categories)
     images = _evaluated_images(detector, data, settings, progress)
@@ -63,11 +56,7 @@ def evaluate_share(
     settings: EvaluationSettings,
     share: tuple[int, int],
 ) -> list[EvaluatedImage]:
-    """Return what a detector finds in a share of the data that the settings choose; errors as `evaluate_on_reader`.
-
-    Args:
-        share: Which, from 0, of how many.
-    """
+    """Return the evaluated images of a share (number from 0, count) of the data that the settings choose."""
     data = open_evaluation_data(config, settings, detector.categories)
     number, count = share
     return _evaluated_images(detector, data, settings, share=lambda batches: batches[number::count])

@@ -1,4 +1,4 @@
-"""TensorBoard's event files, written as they come, under TF2's tags and where TF2 writes them."""
+"""TensorBoard's event files, written at once, with TF2's tags and folders."""
 
 from __future__ import annotations
 
@@ -21,28 +21,20 @@ from boxwright.base.files import make_folder
 from boxwright.data.image_io import encode_jpeg, encode_png
 from boxwright.data.tfrecord import write_records_to
 
-# The edges of histograms as TensorBoard's own writers have them.
+# The histogram edges of TensorBoard's own writers.
 _EDGES = [1e-12 * 1.1**power for power in range(774)]
 _HISTOGRAM_EDGES = [-edge for edge in reversed(_EDGES)] + [0.0] + _EDGES
 _NUMBERS = count()
-# Files of events only grow: how many times a step with pictures is the one before, and a picture's longer side.
+# Event files only grow: the ratio of successive steps with pictures, and the longest side of a picture.
 _GROWTH = 1.25
 _SIDE = 1280
 
 
 class EventFile:
-    """One event file. What cannot be written is an error of the call that wrote it, not of a thread's."""
+    """One event file. A failed write raises in the call, not in a thread."""
 
     def __init__(self, folder: Path, purge_step: int | None = None) -> None:
-        """Make the file.
-
-        Args:
-            purge_step: The step from which on TensorBoard is to forget what earlier files of the folder say.
-
-        Raises:
-            OutputError: Where the folder cannot be made.
-            OSError: Where the file cannot be written.
-        """
+        """Create the file; TensorBoard ignores earlier files' events from `purge_step` on."""
         make_folder(folder)
         name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_NUMBERS)}"
         self._file = (folder / name).open("wb")
@@ -62,11 +54,7 @@ class EventFile:
         self._write(step=step, summary=summary.scalar(tag, value))  # type: ignore[no-untyped-call]
 
     def image(self, tag: str, picture: NDArray[np.uint8], step: int) -> None:
-        """Write a picture: no larger than a screen shows, as JPEG or PNG, whichever is smaller.
-
-        Args:
-            picture: uint8 [H, W, 3].
-        """
+        """Write a picture, uint8 [H, W, 3]: reduced to screen size, as JPEG or PNG, whichever is smaller."""
         shown = Image.fromarray(picture)
         shown.thumbnail((_SIDE, _SIDE))
         encoded = min((encode(np.asarray(shown)) for encode in (encode_jpeg, encode_png)), key=len)
@@ -74,19 +62,15 @@ class EventFile:
         self._write(step=step, summary=Summary(value=[Summary.Value(tag=tag, image=content)]))
 
     def histogram(self, tag: str, values: NDArray[np.float32], step: int) -> None:
-        """Write how values are spread.
-
-        Args:
-            values: Of any shape.
-        """
+        """Write the distribution of values of any shape."""
         self._write(step=step, summary=summary.histogram(tag, values, _HISTOGRAM_EDGES))  # type: ignore[no-untyped-call]
 
     def flush(self) -> None:
-        """Hand what was written to the system."""
+        """Flush the file's buffer."""
         self._file.flush()
 
     def close(self) -> None:
-        """End the file."""
+        """Close the file."""
         self._file.close()
 
     def _write(self, **fields: Any) -> None:
@@ -95,40 +79,30 @@ class EventFile:
 
 
 def draws_pictures(step: int, before: int) -> bool:
-    """Tell whether TensorBoard gets pictures at a step: of 1000 evaluations 32 at most have some, the first ones all.
+    """Whether TensorBoard gets pictures at a step: of 1000 evaluations at most 32 have some, including the first ones.
 
-    Steps are divided where each is 1.25 times the one before, and the first that comes in a division has pictures.
-    So what a run writes grows with the logarithm of its length, and is the same where it was resumed.
+    Steps fall into intervals, each 1.25 times as long as the one before, and the first evaluation in an interval has
+    pictures. So their number grows with the logarithm of a run's length, and does not change when it is resumed.
 
     Args:
-        before: Where there might have been pictures before; -1 for nowhere.
+        before: The step of the evaluation before; -1 for none.
     """
-    return before < 0 or _division(step) > _division(before)
+    return before < 0 or _interval(step) > _interval(before)
 
 
-def _division(step: int) -> int:
+def _interval(step: int) -> int:
     return math.floor(math.log(step, _GROWTH)) if step > 0 else -1
 
 
 def evaluation_folder(model_dir: Path, name: str) -> Path:
-    """Name the folder of an evaluation's events, as TF2 does.
-
-    Args:
-        name: The evaluation reader's name; may be empty.
-    """
+    """Return TF2's folder for the events of an evaluation reader, whose name may be empty."""
     return model_dir / "eval" / name if name else model_dir / "eval"
 
 
 def write_evaluation_events(
     events: EventFile, step: int, metrics: dict[str, float], pictures: dict[str, NDArray[np.uint8]], before: int = -1
 ) -> None:
-    """Write an evaluation to TensorBoard under TF2's tags.
-
-    Args:
-        step: Steps that the detector was trained.
-        pictures: Image id to detections beside truth; written where `draws_pictures` says so.
-        before: The step of the evaluation before; -1 for none.
-    """
+    """Write an evaluation to TensorBoard with TF2's tags, and pictures if `draws_pictures(step, before)`."""
     for tag, value in metrics.items():
         events.scalar(tag, value, step)
     for number, picture in enumerate(pictures.values() if draws_pictures(step, before) else ()):

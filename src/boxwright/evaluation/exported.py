@@ -1,4 +1,4 @@
-"""Detecting in samples by an exported detector, without PyTorch where its runtime does without."""
+"""Detection in samples by an exported detector, without PyTorch unless its runtime needs it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,9 @@ from boxwright.types import FoundObjects, Sample
 
 
 def export_on_samples(detector: ExportedDetector, settings: EvaluationSettings) -> SampleDetector:
-    """Return what detects in samples, without losses.
-
-    Raises:
-        ConfigError: Where several scales are asked for.
-    """
+    """Return a function that detects in samples, without losses; several scales are a ConfigError."""
     if settings.multi_scale:
-        raise ConfigError("multi_scale: an exported detector has one scale; evaluate what it was exported from")
+        raise ConfigError("multi_scale: an exported detector has one scale; evaluate its checkpoint instead")
 
     def detect(samples: list[Sample], _: int) -> Iterator[tuple[FoundObjects, dict[str, float]]]:
         for found in detector.detect([sample.image for sample in samples]):
@@ -31,11 +27,7 @@ def export_on_samples(detector: ExportedDetector, settings: EvaluationSettings) 
 
 
 def samples_by_threads(dataset: Dataset, indices: Sequence[int], workers: int) -> Generator[Sample]:
-    """Yield samples in order, read and decoded a few ahead by threads: decoding images releases Python's lock.
-
-    Args:
-        workers: Threads; 0 to read here.
-    """
+    """Yield samples in order, prefetched by `workers` threads, if any: decoding images releases Python's lock."""
     if not workers:
         yield from (dataset[index] for index in indices)
         return

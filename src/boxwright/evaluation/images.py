@@ -1,6 +1,6 @@
-"""What is found in each image of the data, whatever detects; without PyTorch.
+"""The evaluation of each image, by a detector of any kind; without PyTorch.
 
-It travels as one value an image, so that several processes can share the images.
+Each image gives one value that can be sent between processes, so that several can share the images.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from boxwright.ops.pasted_masks import mask_run_lengths
 from boxwright.ops.run_lengths import encode_mask
 from boxwright.types import FoundObjects, Sample
 
-# Wraps the indices of images and takes a title, to show how far an evaluation is.
+# Wraps the indices of images, to show progress under a title.
 Progress = Callable[[Iterable[int], str], Iterable[int]]
 # From samples and a seed to the objects in each, and its losses.
 SampleDetector = Callable[[list[Sample], int], Iterator[tuple[FoundObjects, dict[str, float]]]]
 # From all batches to those of one process.
 Share = Callable[[list[range]], Sequence[range]]
-# From a data set and indices to its samples in their order; closed when no more are wanted.
+# From a data set and indices to its samples in that order; closed when no more are needed.
 Read = Callable[[Dataset, Sequence[int]], Iterator[Sample]]
 
 
 def silent(indices: Iterable[int], _: str) -> Iterable[int]:
-    """Return the indices, showing nothing."""
+    """Return the indices without showing progress."""
     return indices
 
 
 def all_batches(batches: list[range]) -> Sequence[range]:
-    """Return the batches, for one process that evaluates alone."""
+    """Return all batches, for a single process."""
     return batches
 
 
 @dataclass(frozen=True)
 class EvaluatedImage:
-    """What was found in one image; without its pixels, so that it can travel between processes."""
+    """The detections in one image, without its pixels, so that it can be sent between processes."""
 
     index: int
     sample: Sample
@@ -59,7 +59,7 @@ def evaluate_images(
     progress: Progress = silent,
     share: Share = all_batches,
 ) -> list[EvaluatedImage]:
-    """Return what is found in the images of a share; pictures are of images spread evenly over all the data."""
+    """Return the evaluated images of a share; pictures are spread evenly over all the data."""
     plan, dataset = data.plan, data.dataset
     indices = range(0, len(dataset), plan.every_nth)
     step = max(len(indices) // max(plan.num_pictures, 1), 1)
@@ -80,7 +80,7 @@ def _evaluate_batch(
 ) -> Iterator[EvaluatedImage]:
     plan, classes = data.plan, counted_categories(data)
     indices = [index for index, _ in batch]
-    # As in TF, the losses of an evaluation are of labels, whatever scores the records have.
+    # As in TF, evaluation losses use labels, even if the records have scores.
     samples = [replace(sample, class_scores=None) for _, sample in batch]
     for index, sample, (arrays, losses) in zip(indices, samples, detect(samples, indices[0]), strict=True):
         truth, seen = _one_class(sample, arrays) if plan.class_agnostic else (sample, arrays)
@@ -95,16 +95,16 @@ def _evaluate_batch(
 
 
 def _masks(sample: Sample, found: FoundObjects) -> ImageMasks | None:
-    """Return the masks of an image as run lengths, which a whole data set's fit in memory; None without any."""
+    """Return the masks of an image as run lengths, which fit in memory for a whole data set; None without masks."""
     if found.masks is None:
         return None
-    # Objects without masks stay without; metrics of masks then say so.
+    # Mask metrics report objects without masks.
     truth = [encode_mask(mask) for mask in sample.masks] if sample.masks is not None else []
     return ImageMasks(truth, list(mask_run_lengths(found)))
 
 
 def _one_class(sample: Sample, found: FoundObjects) -> tuple[Sample, FoundObjects]:
-    """Let every object be of one class."""
+    """Return a sample and its detections with every object in one class."""
     truth = replace(sample, labels=np.zeros_like(sample.labels))
     return truth, replace(found, labels=np.zeros_like(found.labels), categories=ONE_CLASS)
 

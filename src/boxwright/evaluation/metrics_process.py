@@ -1,7 +1,7 @@
-"""Metrics computed in a process of their own, while the one that found the objects does something else.
+"""Computing metrics in a separate process, in parallel with training.
 
-A thread would not do: metrics are Python, as is what sends work to a device, and only one thread of a process runs
-Python at a time.
+A thread would not help: both metrics and training run Python code, and only one thread of a process runs Python at a
+time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from boxwright.evaluation.results import Evaluation
 from boxwright.evaluation.summary import summarize_without_rows
 from boxwright.types import Categories
 
-# Images. The metrics of fewer are there before a process has started.
+# Number of images. The metrics of fewer are ready before a process has started.
 WORTH_A_PROCESS = 500
 
 _LOG = logging.getLogger("boxwright.run")
@@ -32,13 +32,9 @@ _LOG = logging.getLogger("boxwright.run")
 def summarize_in_process(
     images: Sequence[EvaluatedImage], plan: EvaluationPlan, categories: Categories
 ) -> Future[Evaluation]:
-    """Return what will be the evaluation: its metrics, notes and pictures, without rows and curves.
+    """Return the future evaluation of all images: metrics, notes and pictures, without rows and curves.
 
-    Args:
-        images: All of them, in any order.
-
-    Returns:
-        Done already where there are few images. Where the other process fails, it says so and computes here.
+    It is complete already if there are few images. If the other process fails, this one logs that and computes it.
     """
     future: Future[Evaluation] = Future()
     if len(images) < WORTH_A_PROCESS:
@@ -48,7 +44,7 @@ def summarize_in_process(
             future.set_exception(error)
         return future
     question = pickle.dumps((list(images), plan, categories))
-    # A daemon: a program that ends does not wait for it.
+    # A daemon, so that the program's exit does not wait for it.
     threading.Thread(target=_answered, args=(future, question), name="metrics", daemon=True).start()
     return future
 
@@ -56,12 +52,12 @@ def summarize_in_process(
 def _answered(future: Future[Evaluation], question: bytes) -> None:
     try:
         future.set_result(_ask_process(question))
-    except BaseException as error:  # noqa: BLE001  # whoever asks for the result hears of it
+    except BaseException as error:  # noqa: BLE001  # raised again by future.result()
         future.set_exception(error)
 
 
 def _ask_process(question: bytes) -> Evaluation:
-    # The child imports from where this process does, whatever lies in the working folder, and hears no Ctrl-C.
+    # The child has this process's import path, whatever is in the working folder, and ignores Ctrl-C.
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
     command = [sys.executable or "python3", "-P", "-m", __name__]
     try:
@@ -70,11 +66,9 @@ def _ask_process(question: bytes) -> Evaluation:
         )
         answer = pickle.loads(done.stdout)  # of our own child
     except (OSError, subprocess.CalledProcessError, pickle.UnpicklingError, EOFError) as error:
-        said = (getattr(error, "stderr", None) or b"").decode(errors="replace").strip().splitlines()
-        reason = said[-1] if said else str(error)
-        _LOG.warning(
-            "the process that computes metrics failed (%s): they are computed here, which takes longer", reason
-        )
+        lines = (getattr(error, "stderr", None) or b"").decode(errors="replace").strip().splitlines()
+        reason = lines[-1] if lines else str(error)
+        _LOG.warning("the metrics process failed (%s): metrics are computed in this process, which is slower", reason)
         return _without_curves(summarize_without_rows(*pickle.loads(question)))  # our own
     if isinstance(answer, BoxwrightError):
         raise answer
@@ -83,14 +77,14 @@ def _ask_process(question: bytes) -> Evaluation:
 
 
 def _without_curves(evaluation: Evaluation) -> Evaluation:
-    """Leave out what a training run has no use for, and what would take long to send."""
+    """Return an evaluation without the curves, which training does not use and which take long to send."""
     return replace(evaluation, results=[])
 
 
 def _answer() -> None:
-    """Read images from standard input, write their evaluation to standard output."""
+    """Read images from standard input, and write their evaluation to standard output."""
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever a library prints is not part of the answer
+    os.dup2(2, 1)  # keeps what libraries print out of the answer
     answer: Evaluation | BoxwrightError
     try:
         answer = _without_curves(summarize_without_rows(*pickle.load(sys.stdin.buffer)))  # of our own parent

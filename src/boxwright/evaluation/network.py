@@ -1,4 +1,4 @@
-"""Running a network over data: what it finds in each image, with TF's losses."""
+"""Evaluating a network on data: its detections in each image, with TF's losses."""
 
 from __future__ import annotations
 
@@ -43,13 +43,10 @@ def evaluate_on_dataset(
 def evaluate_in_processes(
     detector: Detector, data: EvaluationData, processes: Processes, *, workers: int = 0, run: Path | None = None
 ) -> list[EvaluatedImage]:
-    """Return what a network, the same in each process, finds in the images; the processes share them.
+    """Return, in every process, all evaluated images, which the processes share; their networks are the same.
 
     Args:
-        run: The folder of the run that this is part of, which has the workers' sockets.
-
-    Returns:
-        All images, the same in every process.
+        run: The run's folder, for the workers' sockets.
     """
     images = evaluate_network(detector, data, share=processes.share, workers=workers, run=run)
     return [image for some in processes.gather(images) for image in some]
@@ -64,10 +61,10 @@ def evaluate_network(
     workers: int = 0,
     run: Path | None = None,
 ) -> list[EvaluatedImage]:
-    """Return what a network finds in the images of a share; its mode is left as it was.
+    """Return the evaluated images of a share; the network's training mode is restored.
 
     Args:
-        run: The folder of the run that this is part of, which has the workers' sockets.
+        run: The run's folder, for the workers' sockets.
     """
     training = detector.training
     detector.eval()
@@ -81,14 +78,14 @@ def evaluate_network(
 def detect_with_losses(
     detector: Detector | MultiScaleDetector, plan: EvaluationPlan, samples: list[Sample], seed: int
 ) -> Iterator[tuple[FoundObjects, dict[str, float]]]:
-    """Yield what a detector finds in each sample, and the losses of its run."""
+    """Yield the detections in each sample, and the losses of its batch."""
 
     def losses(predictions: Any, sizes: Tensor, start: int) -> dict[str, Tensor]:
         return _losses(detector, predictions, samples[start : start + len(sizes)], sizes, plan, seed=seed + start)
 
-    for found, values in detector.detect_runs([one.image for one in samples], losses if plan.losses else None):
+    for detections, values in detector.detect_runs([one.image for one in samples], losses if plan.losses else None):
         total = {TOTAL: sum(values.values())} if values else {}
-        for one in found:
+        for one in detections:
             yield one.arrays(), values | total
 
 
@@ -101,15 +98,15 @@ def _losses(
     *,
     seed: int,
 ) -> dict[str, Tensor]:
-    """Compute TF's loss terms of images that were detected in together; the seed is for sampled anchors."""
+    """Return TF's loss terms of images that were processed together; the seed is for sampled anchors."""
     if not detector.network.learns_masks:
         samples = [replace(sample, masks=None) for sample in samples]
     objects = [learnable(sample, (h, w)) for sample, (h, w) in zip(samples, sizes.tolist(), strict=True)]
     targets, device = stack_targets(objects, tuple(sizes.amax(0).tolist())), next(detector.network.parameters()).device
     with torch.no_grad(), torch.random.fork_rng(random_devices(device)):
         torch.manual_seed(seed)
-        there = targets.pin_memory().to(device) if device.type == "cuda" else targets
-        losses = LossTerm.values(detector.criterion(predictions, there))
+        targets = targets.pin_memory().to(device) if device.type == "cuda" else targets
+        losses = LossTerm.values(detector.criterion(predictions, targets))
         if plan.regularize:
             losses[REGULARIZATION] = detector.regularization()
     return losses

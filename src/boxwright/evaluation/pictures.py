@@ -1,4 +1,4 @@
-"""Pictures of what a detector finds."""
+"""Pictures of detections."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def draw_beside_truth(
     sample: Sample, found: FoundObjects, categories: Categories, plan: EvaluationPlan
 ) -> NDArray[np.uint8]:
-    """Return a picture of detections beside one of the truth, uint8 [H, W, 3]."""
+    """Return a picture of detections beside one of the ground truth, uint8 [H, W, 3]."""
     left = draw_detections(sample.image, found, plan.min_score, plan.max_boxes, plan.captions, plan.keypoint_edges)
     titles = (f"detections, score {plan.min_score:g} or more", "truth")
     return side_by_side(left, draw_sample(sample, categories), titles)
@@ -34,26 +34,21 @@ def draw_detections(
     captions: Captions = NAME_AND_SCORE,
     edges: Sequence[tuple[int, int]] = (),
 ) -> NDArray[np.uint8]:
-    """Draw the best detections, the best last, so that it lies on top.
+    """Return an image with the best detections drawn, the best on top, uint8 [H, W, 3].
 
     Args:
-        image: uint8 [H, W, 3].
-        min_score: The least score that is drawn.
-        edges: Pairs of keypoints between which a line is drawn.
-
-    Returns:
-        uint8 [H, W, 3].
+        edges: Pairs of keypoints that are joined by a line.
     """
     shown = found.above(min_score)
     count = min(len(shown), max_boxes)
     texts = [captions.of(*pair) for pair in zip(shown.names(), shown.scores.tolist(), strict=True)]
-    colours = shown.labels[:count].tolist()
-    if shown.tracks is not None:  # an object keeps its number and its colour from picture to picture
-        colours = shown.tracks[:count].tolist()
+    colors = shown.labels[:count].tolist()
+    if shown.tracks is not None:  # an object keeps its number and its color from picture to picture
+        colors = shown.tracks[:count].tolist()
         texts = [
             f"#{track} {text}" if track >= 0 else text for track, text in zip(shown.tracks.tolist(), texts, strict=True)
         ]
     texts, boxes = texts[:count], shown.boxes[:count]
     masks = None if shown.masks is None else whole_masks(shown.first(count))[::-1]
     points = None if shown.keypoints is None else shown.keypoints[:count][::-1]
-    return draw_boxes(image, boxes[::-1], colours[::-1], texts[::-1], masks=masks, keypoints=points, edges=edges)
+    return draw_boxes(image, boxes[::-1], colors[::-1], texts[::-1], masks=masks, keypoints=points, edges=edges)

@@ -1,4 +1,4 @@
-"""What an evaluation found, and its files."""
+"""The results of an evaluation, and their files."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from boxwright.ops.run_lengths import RunLengths
 from boxwright.types import Categories, FoundObjects
 from boxwright.types.categories import ids
 
-# A number as it is written back: no leading zeros, digits of ASCII, and no more of them than 64 bits have.
+# A number that is written back unchanged: no leading zeros, ASCII digits, and no more of them than fit in 64 bits.
 _NUMBER = re.compile("0|[1-9][0-9]{0,17}")
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What an evaluation found.
+    """The results of an evaluation.
 
     Attributes:
         metrics: TF's metric names to values.
-        notes: Why a metric is 0, -1 or NaN, where one is.
-        rows: All detections in COCO's result form, image by image.
-        pictures: Detections beside truth, by image id.
-        results: What each metric set found, with the curves behind its values.
+        notes: Explanations of metrics that are 0, -1 or NaN.
+        rows: All detections in COCO's result format, image by image.
+        pictures: Detections beside ground truth, by image id.
+        results: The results of each metric set, with curves.
     """
 
     metrics: dict[str, float]
@@ -48,12 +48,10 @@ def detection_rows(
     categories: Categories | None,
     segmentations: Sequence[RunLengths] | None = None,
 ) -> list[dict[str, Any]]:
-    """Write detections as rows of COCO's results file.
+    """Return detections as rows of COCO's results file; the image id becomes a number if it reads as one.
 
     Args:
-        image_id: Its id; a number where it reads as one.
-        categories: The classes, for their ids; without, ids are labels plus 1.
-        segmentations: Their masks, where there are any.
+        categories: The classes, for their ids; if None, ids are labels plus 1.
     """
     masks: list[dict[str, Any]] = [{}] * len(detections)
     if segmentations is not None:
@@ -77,7 +75,7 @@ def write_evaluation(evaluation: Evaluation, folder: str | Path) -> None:
     """Write metrics.json, detections.json and the pictures.
 
     Raises:
-        OutputError: Where the disk is full or the folder cannot be written; it stays marked as unfinished.
+        OutputError: If the disk is full or the folder cannot be written; it stays marked as unfinished.
     """
     with unfinished(folder, "an evaluation") as whole:
         pictures, taken = make_folder(whole / "pictures"), set[str]()

@@ -1,4 +1,4 @@
-"""Evaluating with several workers: each evaluates a share of the images; the sum is that of one process."""
+"""Evaluation by several workers, each with a share of the images; the result is that of one process."""
 
 from __future__ import annotations
 
@@ -20,14 +20,10 @@ from boxwright.types import Categories
 def evaluate_by_workers(
     model: Path, config: TrainEvalPipelineConfig, settings: EvaluationSettings, trained: Categories | None
 ) -> Evaluation:
-    """Return the evaluation that one process would return, by as many workers as there are shares.
-
-    Args:
-        model: Where the detector is; each worker opens it.
-        settings: What is evaluated, by which engine, in how many shares.
+    """Return an evaluation computed by as many workers as there are shares, each of which opens the model.
 
     Raises:
-        BoxwrightError: As `evaluate_on_reader`, and for an engine that there is not.
+        BoxwrightError: As for `evaluate_on_reader`, and for an unknown engine.
     """
     make = partial(_worker, model, dump_message(config), settings)
     shares = [(number, settings.shares) for number in range(settings.shares)]

@@ -1,4 +1,4 @@
-"""What was found in all images, summed up: metrics, notes, rows and pictures."""
+"""The summary of evaluated images: metrics, notes, rows and pictures."""
 
 from __future__ import annotations
 
@@ -16,12 +16,7 @@ from boxwright.types import Categories
 
 
 def summarize(images: Iterable[EvaluatedImage], plan: EvaluationPlan, categories: Categories) -> Evaluation:
-    """Return metrics, detections and pictures.
-
-    Args:
-        images: All of them, in any order.
-        categories: The classes that are counted, as `counted_categories` says.
-    """
+    """Return metrics, detections and pictures of all images, in any order; `categories` as by `counted_categories`."""
     images = list(images)
     rows: list[dict[str, Any]] = []
     for image in sorted(images, key=lambda image: image.index):
@@ -33,7 +28,7 @@ def summarize(images: Iterable[EvaluatedImage], plan: EvaluationPlan, categories
 def summarize_without_rows(
     images: Iterable[EvaluatedImage], plan: EvaluationPlan, categories: Categories
 ) -> Evaluation:
-    """Return metrics and pictures, as `summarize` does, and not each detection as a row."""
+    """Return metrics and pictures, as `summarize` does, without rows of detections."""
     metrics = [make(categories) for make in plan.metrics]
     pictures: dict[str, NDArray[np.uint8]] = {}
     sums: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""`boxwright evaluate --watch`: evaluate each checkpoint of a run as it appears, in a process of its own."""
+"""`boxwright evaluate --watch`: evaluate each checkpoint of a run as it appears, in a separate process."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ def watch(
     waiting: WatchSettings,
     heard: Heard,
 ) -> int:
-    """Evaluate the newest checkpoint of a run whenever there is a new one.
+    """Evaluate the newest checkpoint of a run whenever one appears; return the number of evaluations.
 
-    It ends with the checkpoint of `train_config.num_steps`, or when none has come for `timeout` seconds.
-    Checkpoints that come while one is evaluated are left out, but for the newest.
+    It ends with the checkpoint of `train_config.num_steps`, or after `timeout` seconds without a new one. Of the
+    checkpoints that appear during an evaluation only the newest is evaluated.
 
     Args:
         checkpoint_dir: The run's folder; it need not exist yet.
-        model_dir: Where `eval/` with the events goes.
-        heard: Hears of each step with its evaluation, or, with None, why it waits or ends.
+        model_dir: The folder that gets `eval/` with the events.
+        heard: Called with each step and its evaluation, or with None and the reason for ending.
 
     Raises:
-        CheckpointError: Where the time is up and there never was a checkpoint.
-        ConfigError: Where there is no such reader.
+        CheckpointError: If no checkpoint appeared in time.
+        ConfigError: If the reader does not exist.
     """
     check_reader(config, settings)
-    open_device(settings.device, tf32=settings.tf32)  # where there is none, before anything is waited for
+    open_device(settings.device, tf32=settings.tf32)  # fails before waiting if there is no such device
     folder = evaluation_folder(Path(model_dir), reader_name(config, settings))
     last, evaluated, count, since = -1, -1, 0, time.monotonic()
-    data: EvaluationData | None = None  # when the first checkpoint says of which classes
+    data: EvaluationData | None = None  # opened with the classes of the first checkpoint
     total = config.train_config.num_steps if config.train_config else 0
     with EventFile(folder) as events:
         while True:
@@ -65,22 +65,22 @@ def watch(
                 heard(step, evaluation, "")
                 last, evaluated, count = newest, step, count + 1
                 if total and step >= total:
-                    heard(step, None, f"step {step} of {total} is evaluated: the end")
+                    heard(step, None, f"step {step} of {total} is evaluated: done")
                     return count
                 if waiting.timeout:
                     time.sleep(max(began + waiting.wait_interval - time.monotonic(), 0.0))
-                    since = time.monotonic()  # as in TF, what is slept through does not count
+                    since = time.monotonic()  # as in TF, this sleep does not count
                     continue
             if time.monotonic() - since >= waiting.timeout:
                 if not count:
                     raise CheckpointError(f"{checkpoint_dir}: no checkpoint in {waiting.timeout:g} s")
-                heard(last, None, f"no new checkpoint in {waiting.timeout:g} s: the end")
+                heard(last, None, f"no new checkpoint in {waiting.timeout:g} s: done")
                 return count
             time.sleep(_POLL_SECONDS)
 
 
 def _newest_step(folder: Path) -> int:
-    """Find the newest checkpoint's step; -1 where there is none. One of TF counts as step 0 until it is read."""
+    """Return the newest checkpoint's step; -1 without checkpoints, 0 for TF's, whose step is not known yet."""
     paths = CheckpointStore(folder).paths()
     if paths:
         return int(paths[-1].stem.removeprefix("ckpt-"))
@@ -88,7 +88,7 @@ def _newest_step(folder: Path) -> int:
 
 
 def _open(folder: Path, config: m.TrainEvalPipelineConfig, settings: EvaluationSettings) -> OpenModel | None:
-    """Open the newest checkpoint; None where the run has just replaced it by a newer one."""
+    """Return the newest checkpoint, opened; None if the run has just replaced it by a newer one."""
     newest = _newest_step(folder)
     try:
         return open_for_evaluation(folder, config, settings)

@@ -1,1 +1,1 @@
-"""From a file or folder to a detector: runs, checkpoints, archives of the model zoo, exports of any format."""
+"""Opening detectors from files and folders: runs, checkpoints, model zoo archives, exports of any format."""

@@ -1,4 +1,4 @@
-"""Which configuration a model is evaluated with: a given one, that beside its checkpoint, or the one it carries."""
+"""The configuration that a model is evaluated with: a given one, the one beside its checkpoint, or its own."""
 
 from __future__ import annotations
 
@@ -16,44 +16,36 @@ from boxwright.runtime.metadata_reader import read_metadata
 
 @dataclass(frozen=True, eq=False)
 class Configuration:
-    """A configuration, and where it came from.
-
-    Attributes:
-        message: The configuration, with its overrides.
-        path: The file; None where the model carries it.
-    """
+    """A configuration with its overrides, and its file; None if the model contains it."""
 
     message: TrainEvalPipelineConfig
     path: Path | None
 
 
 def run_folder(path: Path) -> Path:
-    """Return the folder of a run, of whose folder or checkpoint a path is."""
+    """Return the folder of a run, given the folder or a checkpoint in it."""
     return path if path.is_dir() else path.parent
 
 
 def configuration_of(
     model: Path, given: str | Path | None = None, overrides: Sequence[str] = (), *, allow_edited: bool = False
 ) -> Configuration:
-    """Return the configuration of a run, a checkpoint or an exported file; of the latter without importing PyTorch.
+    """Return the given configuration, or `pipeline.config` beside a checkpoint, or the model's own.
+
+    For exported files PyTorch is not imported.
 
     Args:
-        model: Where it is.
-        given: A configuration that is taken instead.
-        overrides: Changes.
-        allow_edited: Whether an exported file is read that is not as it was written.
-
-    Returns:
-        The given one; else `pipeline.config` beside a checkpoint; else what the model carries.
+        model: The path of a run, a checkpoint or an exported file.
+        allow_edited: Whether to read an exported file that was changed after it was written.
 
     Raises:
-        BoxwrightError: Where there is none, or it cannot be read.
+        BoxwrightError: If there is none, or it cannot be read.
     """
     if given is None and model.suffix not in EXPORTS:
         given = _beside(model)
     if given is not None:
         return Configuration(load_config(given, overrides), Path(given))
-    config = _carried(model, allow_edited=allow_edited)
+    config = _own(model, allow_edited=allow_edited)
     for override in overrides:
         apply_override(config, override)
     return Configuration(config, None)
@@ -66,7 +58,7 @@ def _beside(model: Path) -> Path | None:
     return beside if is_file(beside) and not is_archive(model) else None
 
 
-def _carried(model: Path, *, allow_edited: bool) -> TrainEvalPipelineConfig:
+def _own(model: Path, *, allow_edited: bool) -> TrainEvalPipelineConfig:
     if model.suffix in EXPORTS:
         metadata = read_metadata(model, allow_edited=allow_edited)
         return parse_message(metadata.config, TrainEvalPipelineConfig, file=str(model))

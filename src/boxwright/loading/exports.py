@@ -1,4 +1,4 @@
-"""Opening exported files of any format; PyTorch is imported for PyTorch's programs alone."""
+"""Opening exported files of any format; PyTorch is imported only for PyTorch's programs."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from boxwright.runtime.sessions import Session
 
 
 def open_export(path: Path, threads: int = 0, *, allow_edited: bool = False) -> ExportedDetector:
-    """Open an exported file of any format.
+    """Return an exported file of any format, opened.
 
     Args:
-        threads: How many its runtime may use; 0 for what it chooses.
-        allow_edited: Whether a file is opened that is not as it was written.
+        threads: The runtime's number of threads; 0 for its default.
+        allow_edited: Whether to open a file that was changed after it was written.
 
     Raises:
-        ExportError: Where there is none, or it is damaged or edited.
+        ExportError: If it does not exist, or is damaged or edited.
     """
     if path.suffix in RUNTIMES:
         return open_exported(path, threads, allow_edited=allow_edited)
@@ -27,13 +27,10 @@ def open_export(path: Path, threads: int = 0, *, allow_edited: bool = False) -> 
 
 
 def session_of(file: ExportFile, threads: int = 0) -> Session:
-    """Open an export's bytes in the runtime of its format, as they are.
-
-    Args:
-        threads: How many its runtime may use; 0 for what it chooses.
+    """Return a session of an export's bytes in the runtime of its format.
 
     Raises:
-        ExportError: Where the file is of another format, damaged or not ours, or its runtime is not installed.
+        ExportError: If the file is damaged, of another format or not Boxwright's, or its runtime is not installed.
     """
     if file.suffix in RUNTIMES:
         return sessions.session_of(file, threads)

@@ -1,6 +1,6 @@
-"""One way to open whatever detects: a run, a checkpoint, an archive, or an export of any format.
+"""Opening a detector of any kind: a run, a checkpoint, an archive, or an export of any format.
 
-PyTorch is imported for checkpoints and for its own programs (.pt2) alone.
+PyTorch is imported only for checkpoints and for its own programs (.pt2).
 """
 
 from __future__ import annotations
@@ -24,13 +24,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class OpenModel:
-    """A detector that was opened, and what is known of it.
+    """An open detector.
 
     Attributes:
-        path: Where it came from.
         opened: The detector on its device, or an exported one.
-        step: Steps that it was trained.
-        own_config: The configuration that a detector was trained with; an exported one carries its own.
+        step: The number of training steps.
+        own_config: The configuration of its training; None for an exported one, which contains its own.
     """
 
     path: Path
@@ -40,42 +39,39 @@ class OpenModel:
 
     @property
     def is_exported(self) -> bool:
-        """Whether it is an exported file, which can neither be trained nor exported again."""
+        """Whether it is an exported file, which can be neither trained nor exported again."""
         return isinstance(self.opened, ExportedDetector)
 
     @property
     def detector(self) -> Detector:
         """The detector as a torch.nn.Module; an exported file has none, which is an ExportError."""
         if isinstance(self.opened, ExportedDetector):
-            raise ExportError(f"{shown(self.path)} is exported: there is no PyTorch module in it; load the run instead")
+            raise ExportError(f"{shown(self.path)} is exported: it contains no PyTorch module; load the run instead")
         return self.opened
 
     @property
     def categories(self) -> Categories | None:
-        """The classes; None where nothing names them."""
+        """The classes; None if they are unknown."""
         return self.opened.categories
 
     @property
     def config(self) -> TrainEvalPipelineConfig:
-        """The configuration that it was trained with; a ConfigError where nothing tells it."""
+        """The configuration that it was trained with; a ConfigError if it is unknown."""
         if isinstance(self.opened, ExportedDetector):
             from boxwright.config.load import parse_message
             from boxwright.config.messages import TrainEvalPipelineConfig
 
             return parse_message(self.opened.metadata.config, TrainEvalPipelineConfig, file=str(self.path))
         if self.own_config is None:
-            raise ConfigError(f"{shown(self.path)}: nothing says its configuration; name it by load(…, config=…)")
+            raise ConfigError(f"{shown(self.path)}: its configuration is unknown; pass it: load(…, config=…)")
         return self.own_config
 
     def optimized(self, precision: str, *, compile: bool) -> OpenModel:
         """Return the same model, optimized on its device for inference; the detector itself is changed.
 
         Args:
-            precision: float32, bfloat16, or fastest: whichever is measured to be.
-            compile: Whether the network is compiled at its first use.
-
-        Raises:
-            ExportError: For an exported file that is to have another precision, or to be compiled.
+            precision: float32, bfloat16, or fastest, by measuring both; exported files only have their own.
+            compile: Whether the network is compiled at its first use; exported files cannot be.
         """
         if isinstance(self.opened, ExportedDetector):
             require_adjustable(self.path, precision, compile=compile)
@@ -85,14 +81,14 @@ class OpenModel:
         return replace(self, opened=optimized(self.opened, precision, compile=compile))
 
     def finder(self, multi_scale: str = "") -> Finder:
-        """Return what finds objects in pictures.
+        """Return a function that detects objects in pictures.
 
         Args:
-            multi_scale: The sizes that a picture is seen at, as a key of `MULTI_SCALE`; empty for one.
+            multi_scale: A key of `MULTI_SCALE`, for detection at several sizes; empty for one.
 
         Raises:
-            ExportError: For several sizes and an exported file.
-            ConfigError: For a name that is not known.
+            ExportError: For several sizes with an exported file.
+            ConfigError: For an unknown name.
         """
         if isinstance(self.opened, ExportedDetector):
             if multi_scale:
@@ -117,15 +113,15 @@ def open_model(
     """Open a run's folder (its newest checkpoint), a checkpoint, an archive of the model zoo, or an exported file.
 
     Args:
-        device: cpu, cuda, cuda:1, or auto for a GPU where there is one; exported files run on the CPU.
+        device: cpu, cuda, cuda:1, or auto for a GPU if available; exported files run on the CPU.
         tf32: Whether a GPU rounds factors of float32 products to 10 bits.
-        threads: How many it may use; 0 for what its runtime chooses.
-        config: Whose model is taken, in place of the checkpoint's own.
-        categories: The classes, in place of those that the checkpoint names.
-        allow_edited: Whether an exported file is opened that is not as it was written.
+        threads: The number of threads; 0 for the runtime's default.
+        config: The configuration of the model, instead of the checkpoint's own.
+        categories: The classes, instead of the checkpoint's own.
+        allow_edited: Whether to open an exported file that was changed after it was written.
 
     Raises:
-        BoxwrightError: Where there is no detector, it is damaged, or it cannot be what is asked for.
+        BoxwrightError: If there is no detector, it is damaged, or the options do not apply to it.
     """
     path = Path(path)
     if not (is_file(path) or is_folder(path) or is_file(f"{path}.index")):
@@ -149,13 +145,13 @@ def open_model(
 
 
 def fixed(path: Path) -> ExportError:
-    """Return the error of whoever wants an exported file to have another configuration, or other classes."""
+    """Return the error for a configuration or classes that are given for an exported file."""
     return ExportError(
-        f"{shown(path)} is exported: its configuration and classes are fixed; leave them out, or export it anew"
+        f"{shown(path)} is exported: its configuration and classes are fixed; remove these options, or export it again"
     )
 
 
 def require_adjustable(path: Path, precision: str, *, compile: bool) -> None:
-    """Raise an ExportError where a file is exported, and another precision is asked for, or to compile it."""
+    """Raise an ExportError if another precision, or compilation, is requested for an exported file."""
     if path.suffix in EXPORTS and (precision != "float32" or compile):
-        raise ExportError(f"{shown(path)} is exported: its precision is fixed, and it is compiled; export it anew")
+        raise ExportError(f"{shown(path)} is exported: its precision is fixed, and it is compiled; export it again")

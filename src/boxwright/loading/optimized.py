@@ -1,4 +1,4 @@
-"""A detector made fast in the way that a user asks for."""
+"""Optimizing a detector for inference."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ _PRECISIONS = ("float32", "bfloat16", "fastest")
 
 _LOG = logging.getLogger("boxwright")
 _ROUNDS = 5
-# Of pictures for a network that takes inputs of any size.
+# Of pictures for a network whose inputs may have any size.
 _SIZE = (480, 640)
-# Bfloat16 changes scores: a little less time is not worth it.
+# Bfloat16 changes scores, which is not worth a small speedup.
 _WORTH = 0.9
 
 
 def optimized(detector: Detector, precision: str, *, compile: bool) -> Detector:
-    """Return a detector that is optimized on its device, for inference alone.
+    """Return a detector that is optimized on its device for inference only; the given one is changed.
 
     Args:
-        detector: As it was trained; it is changed.
-        precision: float32, bfloat16, or fastest: bfloat16 where that is measured to be at least a tenth faster here.
+        precision: float32, bfloat16, or fastest: bfloat16 if it is measured to be at least a tenth faster here.
         compile: Whether the network is compiled at its first use.
     """
     if precision not in _PRECISIONS:
@@ -40,10 +39,8 @@ def optimized(detector: Detector, precision: str, *, compile: bool) -> Detector:
     whole = detector.optimize(compile=compile)
     height, width = detector.preprocessor.resizer.output_size or _SIZE
     pictures = [np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)]
-    found = measure(
-        {"float32": lambda: whole.detect(pictures), "bfloat16": lambda: rounded.detect(pictures)}, 1, _ROUNDS
-    )
-    ratio = found[1].ratio
+    calls = {"float32": lambda: whole.detect(pictures), "bfloat16": lambda: rounded.detect(pictures)}
+    ratio = measure(calls, 1, _ROUNDS)[1].ratio
     chosen = "bfloat16" if ratio < _WORTH else "float32"
     _LOG.info("bfloat16 takes %.2f of float32's time here: %s", ratio, chosen)
     return rounded if chosen == "bfloat16" else whole

@@ -1,8 +1,8 @@
-"""What PyTorch may be given of a .pt2: plain tensors, and a graph that only computes.
+"""The safe content of a .pt2: plain tensors, and a graph that only computes.
 
-`torch.export.load` unpickles what tables in the archive tell it to, loads compiled libraries that lie in it, evaluates
-expressions, and calls whatever function of `torch` a node names. So the archive's members are held to what
-`boxwright export` writes, and PyTorch reads a new archive, of what was checked.
+`torch.export.load` unpickles files that the archive's tables name, loads compiled libraries in the archive, evaluates
+expressions, and calls any function of `torch` that a node names. So the archive may only contain what
+`boxwright export` writes, and PyTorch reads a new archive of the checked members.
 """
 
 from __future__ import annotations
@@ -25,22 +25,16 @@ _TABLES = {
 
 
 def plain_members(members: Members) -> Members:
-    """Return the members of a program of PyTorch's, without what is pickled and what tells of its author's files."""
+    """Return the members of a PyTorch program without pickled data and its author's file names."""
     graph = json.dumps(plain_nodes(json.loads(members[_GRAPH]))).encode()
     return {**members, _GRAPH: graph, _SAMPLE_INPUTS: b""}
 
 
 def checked_members(members: Members, name: str) -> Members:
-    """Return what PyTorch may be given of an archive.
-
-    Args:
-        members: As `unpacked_members` returned them.
-
-    Returns:
-        The members, with each JSON written anew from what was checked.
+    """Return an archive's members that PyTorch may read, with all JSON rewritten from what was checked.
 
     Raises:
-        ExportError: Where something in them is pickled, names a function that is no operator, or is malformed.
+        ExportError: If a member is pickled or malformed, or names a function that is not an operator.
     """
     if members.get(_SAMPLE_INPUTS):
         raise ExportError(f"{name}: its sample inputs are pickled, which can run code; it is not opened")
@@ -57,9 +51,9 @@ def _json(members: Members, member: str, name: str) -> Any:
     try:
         return json.loads(members[member])
     except KeyError:
-        raise ExportError(f"{name}: it holds no {member}") from None
+        raise ExportError(f"{name}: it contains no {member}") from None
     except (ValueError, RecursionError):
-        raise ExportError(f"{name}: {member} in it is no JSON") from None
+        raise ExportError(f"{name}: its {member} is not JSON") from None
 
 
 def _check_table(content: Any, folder: str, pattern: re.Pattern[str], members: Members, where: str) -> None:
@@ -69,21 +63,21 @@ def _check_table(content: Any, folder: str, pattern: re.Pattern[str], members: M
     for tensor, about in entries.items():
         here = f"{where}: {tensor[:80]!r}"
         if not _FQN.fullmatch(tensor):
-            raise ExportError(f"{here} is no name of a tensor; it is not opened")
+            raise ExportError(f"{here} is not the name of a tensor; it is not opened")
         if not isinstance(about, dict):
             raise ExportError(f"{here} is damaged")
         if about.get("use_pickle") is not False:
             raise ExportError(f"{here} is pickled, which can run code; it is not opened")
         path = about.get("path_name")
         if not isinstance(path, str) or not pattern.fullmatch(path):
-            raise ExportError(f"{here} is {str(path)[:80]!r}, which is no plain tensor; it is not opened")
+            raise ExportError(f"{here} is {str(path)[:80]!r}, which is not a plain tensor; it is not opened")
         size = len(members.get(f"{folder}/{path}", b""))
         if f"{folder}/{path}" not in members or (_elements(about, here) and not size):
             raise ExportError(f"{here}: {path} is not in the file, or empty")
 
 
 def _elements(about: dict[str, Any], here: str) -> int:
-    """Return how many numbers a tensor has by its sizes."""
+    """Return the number of elements by a tensor's sizes."""
     try:
         count = 1
         for side in about["tensor_meta"]["sizes"]:

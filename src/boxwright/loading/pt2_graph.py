@@ -1,8 +1,8 @@
-"""The graph of a .pt2, held to operators that compute and to expressions of plain arithmetic.
+"""The graph of a .pt2, restricted to operators that compute and to expressions of plain arithmetic.
 
-Read before PyTorch reads it: its deserializer takes a node's `target` as a path of attributes from `torch` (so that
-`torch.os.system` would be a node), evaluates symbolic sizes as Python, compiles `guards_code`, and imports modules
-that a tree of outputs names.
+It is checked before PyTorch reads it: PyTorch's deserializer resolves a node's `target` as attributes of `torch` (so
+that `torch.os.system` would be a node), evaluates symbolic sizes as Python, compiles `guards_code`, and imports
+modules that a tree of outputs names.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import torch
 from boxwright.base.errors import ExportError
 
 _ATEN = re.compile(r"torch\.ops\.aten\.([A-Za-z0-9_]+)\.([A-Za-z0-9_]+)")
-# Operators that prove their arguments and change nothing: those of our exports, and others that networks consist of.
-# What is not here is refused: some of ATen's other two thousand trust indices, change the process, or open files.
+# Operators that check their arguments and have no side effects: those of our exports, and others common in networks.
+# All others are refused: some of ATen's two thousand trust indices, change the process, or open files.
 _OPERATORS = """
 __and__ __or__ _adaptive_avg_pool2d _assert_async _assert_scalar _assert_tensor_metadata _log_softmax
 _native_batch_norm_legit_no_training _softmax _to_copy _unsafe_view abs adaptive_avg_pool2d add addcmul addmm alias
@@ -37,16 +37,16 @@ sym_constrain_range sym_constrain_range_for_size sym_numel sym_size t tanh tile 
 unbind unfold unsqueeze upsample_bilinear2d upsample_nearest2d var_mean view where zeros zeros_like
 """
 _SIZES = ("add", "sub", "mul", "floordiv", "truediv", "mod", "neg", "getitem", "eq", "ne", "lt", "le", "gt", "ge")
-# Between the two steps of a detector whose export ends with raw outputs.
+# Joins the two steps of a detector whose export ends with raw outputs.
 _OWN = "torch.ops.boxwright.suppress_pairs.default"
 _PYTHON = {
     _OWN,
     *(f"_operator.{name}" for name in _SIZES),
     *(f"torch.sym_{name}" for name in ("int", "float", "max", "min", "not", "sum", "ite")),
 }
-# Arguments of text that choose how an operator computes.
+# Text arguments that choose how an operator computes.
 _CHOICES = {"mode", "padding", "padding_mode", "rounding_mode", "reduce", "approximate", "indexing", "equation"}
-# What would be resolved to functions, graphs or objects.
+# Keys that would be resolved to functions, graphs or objects.
 _REFUSED_KEYS = {"as_graph", "as_operator", "as_custom_obj", "custom_obj", "token", "as_opaque", "as_opaque_value"}
 _FUNCTIONS = {
     *("Add", "Mul", "Mod", "PythonMod", "FloorDiv", "CeilDiv", "CleanDiv", "Integer", "Symbol", "Eq", "Ne", "Lt", "Le"),
@@ -55,7 +55,7 @@ _FUNCTIONS = {
 _ASSUMPTIONS = {"positive", "integer", "nonnegative"}
 _SYMBOL = re.compile(r"[a-z]{1,4}[0-9]{1,4}")
 _TREE_TYPES = {None, "builtins.tuple", "builtins.list", "builtins.dict"}
-# Names of nodes, inputs and weights become Python that PyTorch writes and runs.
+# PyTorch generates and runs Python code with the names of nodes, inputs and weights.
 _NAME = re.compile(r"[A-Za-z0-9_.]*")
 _FREE_TEXT = {"as_string", "torch_version"}
 _EXPRESSION = re.compile(r"[A-Za-z0-9_(),='. -]{1,1000}")
@@ -63,18 +63,14 @@ _LARGEST_NUMBER = 2**63
 
 
 def plain_nodes(graph: Any) -> Any:
-    """Return a graph without what its nodes tell of where they came from: paths and names in their author's files."""
+    """Return a graph without its nodes' metadata, which contains names of their author's files."""
     module = graph["graph_module"]
     nodes = [{**node, "metadata": {}} for node in module["graph"]["nodes"]]
     return {**graph, "graph_module": {**module, "graph": {**module["graph"], "nodes": nodes}}}
 
 
 def checked_graph(given: Any, name: str) -> Any:
-    """Return a graph that PyTorch may read and run: it can do nothing but compute.
-
-    Returns:
-        The graph, as `plain_nodes`.
-    """
+    """Return a graph, as by `plain_nodes`, that is safe for PyTorch to read and run: it can only compute."""
     try:
         graph = plain_nodes(given)
         if graph["guards_code"]:
@@ -91,9 +87,9 @@ def checked_graph(given: Any, name: str) -> Any:
 
 
 def _rewritten(key: str, value: Any, name: str) -> Any:
-    """Return nested JSON in which each text was checked, and each that is parsed again is written from what was parsed.
+    """Return nested JSON whose texts are checked, and rewritten from the parsed form if they are parsed again.
 
-    A text that two parsers read is two texts: SymPy drops newlines before it evaluates what Python's parser saw.
+    Two parsers may read a text differently: SymPy drops newlines before it evaluates what Python's parser saw.
     """
     if key in _REFUSED_KEYS and value is not None:
         raise ExportError(f"{name}: its graph has a {key}, which Boxwright never writes; it is not opened")
@@ -114,7 +110,7 @@ def _rewritten(key: str, value: Any, name: str) -> Any:
 
 def _named(text: str, name: str) -> str:
     if not _NAME.fullmatch(text):
-        raise ExportError(f"{name}: its graph has {text[:80]!r}, which is no name; it is not opened")
+        raise ExportError(f"{name}: its graph has {text[:80]!r}, which is not a name; it is not opened")
     return text
 
 
@@ -125,7 +121,7 @@ def _check_target(target: Any, name: str) -> None:
     known = found is not None and found[1] in _OPERATORS.split()
     operator = getattr(getattr(torch.ops.aten, found[1], None), found[2], None) if found and known else None
     if not isinstance(operator, torch._ops.OpOverload):
-        raise ExportError(f"{name}: {target[:80]!r} in its graph is no operator of a detector; it is not opened")
+        raise ExportError(f"{name}: {target[:80]!r} in its graph is not an operator of detectors; it is not opened")
     schema = operator._schema
     texts = {one.name for one in schema.arguments if "str" in str(one.type)}
     if schema.is_mutable or texts - _CHOICES:
@@ -136,12 +132,14 @@ def _check_ranges(ranges: Any, name: str) -> None:
     for symbol, limits in ranges.items():
         plain = all(value is None or type(value) is int for value in limits.values())
         if not _SYMBOL.fullmatch(symbol) or set(limits) - {"min_val", "max_val"} or not plain:
-            raise ExportError(f"{name}: its graph has the size {symbol[:80]!r}, which is no symbol; it is not opened")
+            raise ExportError(
+                f"{name}: its graph has the size {symbol[:80]!r}, which is not a symbol; it is not opened"
+            )
 
 
 def _arithmetic(text: Any, name: str) -> str:
-    """Return an expression, written anew; raise where it is anything but functions of numbers and symbols."""
-    problem = ExportError(f"{name}: its graph has the size {str(text)[:80]!r}, which is no arithmetic; it is not read")
+    """Return an expression, rewritten; raise an ExportError unless it consists of functions of numbers and symbols."""
+    problem = ExportError(f"{name}: its graph has the size {str(text)[:80]!r}, which is not arithmetic; it is not read")
     if not isinstance(text, str) or not _EXPRESSION.fullmatch(text):
         raise problem
     try:
@@ -169,7 +167,7 @@ def _arithmetic(text: Any, name: str) -> str:
 
 
 def _is_symbol(call: ast.Call) -> bool:
-    """Tell whether a call is `Symbol('s0', positive=True, …)`."""
+    """Whether a call is `Symbol('s0', positive=True, …)`."""
     names = [one.value for one in call.args if isinstance(one, ast.Constant) and isinstance(one.value, str)]
     plain = all(
         word.arg in _ASSUMPTIONS and isinstance(word.value, ast.Constant) and type(word.value.value) is bool
@@ -179,7 +177,7 @@ def _is_symbol(call: ast.Call) -> bool:
 
 
 def _check_tree(tree: Any, name: str) -> None:
-    """Raise for a tree of inputs or outputs that holds more than tuples, lists and dictionaries by name."""
+    """Raise an ExportError if a tree of inputs or outputs is not made of tuples, lists and dictionaries with names."""
     version, root = tree
     waiting = [root]
     if version != 1:

@@ -1,4 +1,4 @@
-"""PyTorch's own format, opened: what could run code is refused before PyTorch sees it.
+"""Sessions of PyTorch's own format; anything that could run code is refused before PyTorch reads it.
 
 Dimensions: B batch, H W image.
 """
@@ -25,14 +25,7 @@ class Pt2Session:
     """A .pt2 file in PyTorch."""
 
     def __init__(self, file: ExportFile) -> None:
-        """Open a file.
-
-        Args:
-            file: Its bytes. What in them could run code is refused before PyTorch sees it.
-
-        Raises:
-            ExportError: Where the file is damaged, or not ours.
-        """
+        """Open a file; an ExportError if it is damaged, or not Boxwright's."""
         members = unpacked_members(file.data, file.name)
         self.metadata = Metadata.from_json(members.get(ABOUT, b"").decode("utf-8", "replace"), file.name)
         checked = packed_members(checked_members(members, file.name))
@@ -41,16 +34,16 @@ class Pt2Session:
                 program = torch.export.load(io.BytesIO(checked))
                 self._module = program.module()
             self.output_names: tuple[str, ...] = tuple(program.call_spec.out_spec.context)
-        except Exception as error:  # noqa: BLE001  # PyTorch's deserializer raises whatever damage makes it meet
+        except Exception as error:  # noqa: BLE001  # PyTorch's deserializer raises anything on damaged files
             raise ExportError(f"{file.name} cannot be opened by PyTorch: {first_line(error)}") from None
         self._name = file.name
         self._dtype = np.float32 if self.metadata.input.get("type") == "float_image_tensor" else np.uint8
 
     def run(self, images: NDArray[Any], names: Sequence[str] = ()) -> dict[str, NDArray[np.float32]]:
-        """Return the outputs of some names, or all, for pictures uint8 [B, H, W, 3]."""
+        """Return the named outputs, by default all, for pictures uint8 [B, H, W, 3]."""
         try:
             with torch.inference_mode():
-                found = self._module(torch.from_numpy(np.ascontiguousarray(images, self._dtype)))
+                outputs = self._module(torch.from_numpy(np.ascontiguousarray(images, self._dtype)))
         except Exception as error:  # noqa: BLE001  # so does its interpreter
             raise ExportError(f"{self._name} cannot be run by PyTorch: {first_line(error)}") from None
-        return {name: found[name].numpy() for name in names or self.output_names}
+        return {name: outputs[name].numpy() for name in names or self.output_names}

@@ -1,1 +1,1 @@
-"""What ruins runs, found before one: checks of a configuration and its data, each with a verdict and a remedy."""
+"""Checks of a configuration and its data before a run, each with a verdict and a remedy."""

@@ -1,4 +1,4 @@
-"""Anchor coverage: how many objects some anchor fits, and anchors that would fit more.
+"""Anchor coverage: the share of objects that some anchor fits, and anchors that would fit more.
 
 Dimensions: N objects, A anchors, K clusters.
 """
@@ -32,15 +32,15 @@ M = TypeVar("M", bound=Message)
 _FEW, _ENOUGH = 0.5, 0.8
 _SMALL, _LARGE = 32.0**2, 96.0**2
 _LONG = 1.5
-# Of objects that are looked at; and, where candidates are compared, fewer.
+# Numbers of objects: for coverage, and for comparing candidates.
 _MOST, _FEWER = 2000, 400
 _MOST_SIZES = 6
 _CLUSTERS = 9
 _BLOCK = 128
-# Of the first stage of two-stage detectors, which no field sets.
+# The first stage of two-stage detectors has a fixed threshold.
 _PROPOSAL_THRESHOLD = 0.7
 _ANCHORLESS_THRESHOLD = 0.5
-_LEAST = 0.001  # of a scale or ratio
+_LEAST = 0.001  # scale or ratio
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,9 @@ class Coverage:
     """How well anchors fit objects.
 
     Attributes:
-        share: Of all objects, those that reach the matcher's threshold with some anchor.
-        parts: The same of small, medium, large (in the input, COCO's bounds), tall, square and wide objects: name to
-            share and number; those that there are none of are left out.
+        share: The share of objects that reach the matcher's threshold with some anchor.
+        parts: Share and number of small, medium, large (COCO's bounds, in the input), tall, square and wide objects, if
+            there are any.
         mean: The mean of the objects' best IoU.
     """
 
@@ -66,14 +66,11 @@ class Coverage:
 def measure_coverage(
     by_size: dict[Size, Boxes], anchors_of: Callable[[Size], torch.Tensor], threshold: float
 ) -> Coverage:
-    """Measure how many boxes reach a threshold with some anchor.
+    """Return the coverage of boxes; without boxes it is 1.
 
     Args:
         by_size: (height, width) of inputs to boxes [N, 4] in them, xyxy in pixels.
         anchors_of: An input's anchors, [A, 4].
-
-    Returns:
-        The coverage; of no boxes it is 1.
     """
     best: list[NDArray[np.float32]] = []
     for size, boxes in by_size.items():
@@ -100,29 +97,29 @@ def measure_coverage(
 
 
 def kmeans_by_iou(sizes: NDArray[np.float64], count: int, rounds: int = 50) -> NDArray[np.float64]:
-    """Return the widths and heights of K boxes that fit others best: k-means by 1 - IoU (YOLOv2, section 2).
+    """Return the widths and heights of the K best-fitting boxes: k-means by 1 - IoU (YOLOv2, section 2).
 
     Args:
         sizes: [N, 2], widths and heights.
-        count: K; fewer where there are fewer boxes.
+        count: K; fewer if there are fewer boxes.
 
     Returns:
-        [K, 2], by area. It begins with boxes spread evenly by area, so that nothing is random.
+        [K, 2], by area; deterministic, as it starts from boxes spread evenly by area.
     """
     ordered = sizes[np.argsort(sizes.prod(1), kind="stable")]
-    centres = ordered[np.unique(np.linspace(0, len(ordered) - 1, count).astype(np.int64))]
+    means = ordered[np.unique(np.linspace(0, len(ordered) - 1, count).astype(np.int64))]
     for _ in range(rounds):
-        shared = np.minimum(sizes[:, None], centres[None]).prod(2)
-        chosen = (shared / (sizes.prod(1)[:, None] + centres.prod(1)[None] - shared)).argmax(1)
-        new = np.array([sizes[chosen == k].mean(0) if (chosen == k).any() else centres[k] for k in range(len(centres))])
-        if np.allclose(new, centres):
+        shared = np.minimum(sizes[:, None], means[None]).prod(2)
+        chosen = (shared / (sizes.prod(1)[:, None] + means.prod(1)[None] - shared)).argmax(1)
+        new = np.array([sizes[chosen == k].mean(0) if (chosen == k).any() else means[k] for k in range(len(means))])
+        if np.allclose(new, means):
             break
-        centres = new
-    return centres[np.argsort(centres.prod(1))]
+        means = new
+    return means[np.argsort(means.prod(1))]
 
 
 def anchors_of(model: m.DetectionModel | None) -> tuple[m.AnchorGenerator, float] | None:
-    """Return the generator's message and the threshold of the matcher that its anchors meet first."""
+    """Return the generator's message and the threshold of the first matcher that uses its anchors."""
     if model is None:
         return None
     if model.faster_rcnn is not None and model.faster_rcnn.first_stage_anchor_generator is not None:
@@ -137,52 +134,44 @@ def anchors_of(model: m.DetectionModel | None) -> tuple[m.AnchorGenerator, float
 def fit_anchors(
     detector: Detector, generator: m.AnchorGenerator, records: Sequence[Record], threshold: float
 ) -> tuple[Coverage, tuple[m.AnchorGenerator, Coverage] | None]:
-    """Return how well a detector's anchors fit objects, and anchors of the same kind that fit them best.
-
-    Returns:
-        The coverage, and the message with its coverage; None where nothing can be fitted.
-    """
+    """Return the coverage of a detector's anchors, and the best anchors of the same kind with theirs, if any."""
     by_size = _by_size(records, InputFrame(detector))
     layers = _Layers(detector)
-    found = measure_coverage(by_size, layers.own, threshold)
-    return found, suggest_anchors(generator, by_size, layers.laid, threshold) if by_size else None
+    coverage = measure_coverage(by_size, layers.own, threshold)
+    return coverage, suggest_anchors(generator, by_size, layers.generated, threshold) if by_size else None
 
 
 def check_anchors(
     detector: Detector, generator: m.AnchorGenerator, records: Sequence[Record], frame: InputFrame, threshold: float
 ) -> Iterable[Finding]:
-    """Yield how many objects reach the matcher's threshold, and anchors that would fit more of them.
-
-    Args:
-        frame: Where boxes lie in the input.
-    """
+    """Yield how many objects reach the matcher's threshold, and anchors that would fit more of them."""
     by_size = _by_size(records, frame)
     if not by_size:
         return
     layers = _Layers(detector)
-    found = measure_coverage(by_size, layers.own, threshold)
-    text = f"{found} of objects reach IoU {threshold:g} with an anchor; the best is {found.mean:.2f} on the average"
-    if found.share >= _ENOUGH:
+    coverage = measure_coverage(by_size, layers.own, threshold)
+    text = f"{coverage} of objects reach IoU {threshold:g} with an anchor; their best IoU averages {coverage.mean:.2f}"
+    if coverage.share >= _ENOUGH:
         yield Finding("anchors", "fine", text)
         return
-    better = suggest_anchors(generator, by_size, layers.laid, threshold)
-    verdict: Verdict = "warning" if found.share < _FEW else "note"
-    if better is None or better[1].share <= found.share:
+    better = suggest_anchors(generator, by_size, layers.generated, threshold)
+    verdict: Verdict = "warning" if coverage.share < _FEW else "note"
+    if better is None or better[1].share <= coverage.share:
         kind = generator.which("anchor_generator_oneof")
         remedy = f"no scales and ratios of {kind} were found that fit more; a larger image_resizer may"
     else:
         fragment = " ".join(dump_message(better[0]).split())
-        remedy = f"anchor_generator {{ {fragment} }} would reach {better[1]}; heads start afresh with other anchors"
+        remedy = f"anchor_generator {{ {fragment} }} would reach {better[1]}; heads must then be retrained"
     yield Finding("anchors", verdict, text, remedy)
 
 
 def _by_size(records: Sequence[Record], frame: InputFrame) -> dict[Size, Boxes]:
-    """Return boxes in the input, of the commonest sizes of inputs."""
-    found: dict[Size, list[Boxes]] = defaultdict(list)
+    """Return boxes in the input, for the most common input sizes."""
+    grouped: dict[Size, list[Boxes]] = defaultdict(list)
     for record in records:
         boxes, size = frame.boxes(record)
-        found[size].append(boxes)
-    joined = {size: np.concatenate(boxes) for size, boxes in found.items()}
+        grouped[size].append(boxes)
+    joined = {size: np.concatenate(boxes) for size, boxes in grouped.items()}
     common = sorted((size for size in joined if len(joined[size])), key=lambda size: -len(joined[size]))[:_MOST_SIZES]
     total = sum(len(joined[size]) for size in common)
     return {size: _thinned(joined[size], len(joined[size]) * _MOST // max(total, _MOST)) for size in common}
@@ -193,7 +182,7 @@ def _thinned(boxes: Boxes, most: int) -> Boxes:
 
 
 class _Layers:
-    """The anchors of a detector for inputs of any size, on the CPU; nothing of the detector changes."""
+    """The anchors of a detector for inputs of any size, on the CPU; the detector is not changed."""
 
     def __init__(self, detector: Detector) -> None:
         self._network, self._channels = detector.network, detector.preprocessor.resizer.channels
@@ -202,13 +191,13 @@ class _Layers:
         self._own: dict[Size, torch.Tensor] = {}
 
     def own(self, size: Size) -> torch.Tensor:
-        """Return the detector's own, [A, 4]."""
+        """Return the detector's own anchors, [A, 4]."""
         if size not in self._own:
             self._own[size], _ = self._layer.generate(self._grids_of(size), size)
         return self._own[size]
 
-    def laid(self, generator: AnchorGenerator, size: Size) -> torch.Tensor:
-        """Return those of another generator over the same maps."""
+    def generated(self, generator: AnchorGenerator, size: Size) -> torch.Tensor:
+        """Return another generator's anchors for the same feature maps."""
         return torch.cat(list(generator(self._grids_of(size), size)))
 
     def _grids_of(self, size: Size) -> list[Size]:
@@ -220,18 +209,15 @@ class _Layers:
 def suggest_anchors(
     generator: m.AnchorGenerator,
     by_size: dict[Size, Boxes],
-    laid: Callable[[AnchorGenerator, Size], torch.Tensor],
+    generated: Callable[[AnchorGenerator, Size], torch.Tensor],
     threshold: float,
 ) -> tuple[m.AnchorGenerator, Coverage] | None:
-    """Find scales and aspect ratios by k-means on IoU.
+    """Return scales and aspect ratios found by k-means on IoU, with their coverage; None if the kind has fixed scales.
 
     Args:
-        generator: The message; its kind and its numbers of scales stay, of aspect ratios there are three or more.
+        generator: The message; its kind and number of scales are kept, with three or more aspect ratios.
         by_size: Sizes of inputs to boxes in them.
-        laid: Lays the anchors of a generator over an input of a size.
-
-    Returns:
-        The message and its coverage; None for a kind whose scales are not free.
+        generated: The anchors of a generator for an input of a size.
     """
     sizes = np.concatenate([boxes[:, 2:] - boxes[:, :2] for boxes in by_size.values()]).astype(np.float64)
     clusters = kmeans_by_iou(sizes, _CLUSTERS)
@@ -244,9 +230,9 @@ def suggest_anchors(
 
     def measured(message: m.AnchorGenerator, boxes: dict[Size, Boxes]) -> Coverage:
         built = build_anchor_generator(message)
-        return measure_coverage(boxes, lambda size: laid(built, size), threshold)
+        return measure_coverage(boxes, lambda size: generated(built, size), threshold)
 
-    best = max(candidates, key=lambda message: (found := measured(message, fewer)).share + found.mean / 100)
+    best = max(candidates, key=lambda message: (reached := measured(message, fewer)).share + reached.mean / 100)
     return best, measured(best, by_size)
 
 
@@ -280,19 +266,17 @@ def _ratio_sets(clusters: NDArray[np.float64], count: int) -> Iterable[list[floa
 
 
 def _groups(values: NDArray[np.float64], count: int) -> list[float]:
-    """Return at most so many typical values, by k-means of their logarithms."""
+    """Return at most `count` typical values, by k-means of their logarithms."""
     logs = np.sort(np.log(values))
-    centres = logs[np.unique(np.linspace(0, len(logs) - 1, count).astype(np.int64))]
+    means = logs[np.unique(np.linspace(0, len(logs) - 1, count).astype(np.int64))]
     for _ in range(50):
-        chosen = np.abs(logs[:, None] - centres[None]).argmin(1)
-        centres = np.array(
-            [logs[chosen == k].mean() if (chosen == k).any() else centres[k] for k in range(len(centres))]
-        )
-    return sorted({max(round(float(np.exp(centre)), 3), _LEAST) for centre in centres})
+        chosen = np.abs(logs[:, None] - means[None]).argmin(1)
+        means = np.array([logs[chosen == k].mean() if (chosen == k).any() else means[k] for k in range(len(means))])
+    return sorted({max(round(float(np.exp(mean)), 3), _LEAST) for mean in means})
 
 
 def _filled(values: list[float], count: int) -> list[float]:
-    """Return exactly so many values: the last ones grow by a factor, where there are fewer."""
+    """Return values extended to `count` by multiplying the last one by a factor."""
     while len(values) < count:
         values = [*values, round(values[-1] * 1.4, 3)]
     return values

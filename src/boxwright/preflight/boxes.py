@@ -1,4 +1,4 @@
-"""Boxes: inside their images, ordered, twice, and large enough for the network to see.
+"""Checks of boxes: inside their images, valid, unique, and large enough in the network's input.
 
 Dimensions: N objects.
 """
@@ -19,7 +19,7 @@ _SMALLEST = 1.0  # pixels of the input
 
 
 def check_boxes(records: Sequence[Record]) -> Iterable[Finding]:
-    """Yield boxes that can hardly be meant."""
+    """Yield suspicious boxes."""
     reasons: dict[str, list[str]] = {}
     total = 0
     for record in records:
@@ -38,14 +38,14 @@ def check_boxes(records: Sequence[Record]) -> Iterable[Finding]:
             "fatal" if useless and len(names) > _FATAL * total else "warning",
             f"{len(names)} of {total} boxes: {reason} ({some(names)})",
             "correct or remove them; boxwright inspect shows them"
-            + (" (training leaves such boxes out)" if useless else ""),
+            + (" (training ignores such boxes)" if useless else ""),
         )
     if not reasons:
-        yield Finding("boxes", "fine", f"{total} boxes lie in their images")
+        yield Finding("boxes", "fine", f"{total} boxes are inside their images")
 
 
 def check_small_boxes(records: Sequence[Record], frame: InputFrame) -> Iterable[Finding]:
-    """Yield boxes of which less than a pixel is left once images are resized."""
+    """Yield boxes that are smaller than a pixel after resizing."""
     names, total = [], 0
     for record in records:
         boxes, _ = frame.boxes(record)
@@ -57,7 +57,7 @@ def check_small_boxes(records: Sequence[Record], frame: InputFrame) -> Iterable[
             "small_boxes",
             "warning",
             f"{len(names)} of {total} boxes are less than a pixel wide or high in the network's input ({some(names)})",
-            "enlarge image_resizer, cut tiles (random_tile), or remove such boxes",
+            "enlarge image_resizer, crop tiles (random_tile), or remove such boxes",
         )
     else:
         yield Finding("small_boxes", "fine", f"{total} boxes are at least a pixel in the network's input")

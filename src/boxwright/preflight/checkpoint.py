@@ -1,4 +1,4 @@
-"""The weights that a run is to start from."""
+"""The check of the weights that a run starts from."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ _LITTLE = 0.5
 def check_checkpoint(
     detector: Detector, source: str, scope: Scope, *, channels: ChannelOrder = "RGB", folder: str = ""
 ) -> Iterable[Finding]:
-    """Yield whether weights can be restored, and what of the network starts afresh.
+    """Yield whether weights can be restored, and which tensors keep their initial values.
 
     Args:
-        detector: The detector; its weights are changed.
-        channels: Which colour its first convolution takes first.
-        folder: Of the configuration, for paths that are relative to it.
+        detector: The detector, whose weights are changed.
+        channels: The color order of the source's first convolution.
+        folder: The configuration's folder, for relative paths.
     """
     try:
-        found, _ = find_source(source, folder)
-        loaded = load_weights(detector, found, scope, channels=channels)
+        path, _ = find_source(source, folder)
+        loaded = load_weights(detector, path, scope, channels=channels)
     except BoxwrightError as error:
-        head = ' (a head of another number of classes is restored by fine_tune_checkpoint_type: "detection")'
+        head = ' (for another number of classes, use fine_tune_checkpoint_type: "detection")'
         yield Finding(
             "checkpoint",
             "fatal",
             f"{source}: {first_line(error)}" + (head if "shape" in str(error) else ""),
-            "boxwright train would end so; name another checkpoint or fine_tune_checkpoint_type",
+            "boxwright train would fail; set another checkpoint or fine_tune_checkpoint_type",
         )
         return
     yield _judged(source, scope, loaded)
@@ -45,7 +45,7 @@ def _judged(source: str, scope: Scope, loaded: LoadReport) -> Finding:
     text = f"{source}: {len(loaded.restored)} of {total} tensors are restored ({scope})"
     reasons = sorted(set(loaded.kept.values()))
     if loaded.kept:
-        text += f"; {len(loaded.kept)} start afresh: {'; '.join(reasons[:3])}"
+        text += f"; {len(loaded.kept)} keep their initial values: {'; '.join(reasons[:3])}"
     if share < _LITTLE:
         return Finding("checkpoint", "warning", text, "is it a checkpoint of this network?")
     return Finding("checkpoint", "fine", text)

@@ -36,10 +36,10 @@ from boxwright.preflight.schedule import check_schedule
 
 @dataclass(frozen=True)
 class Depth:
-    """How much of the data is looked at; 0 is all of it.
+    """How much of the data is examined; 0 for all.
 
     Attributes:
-        decoded: Samples that are decoded whole.
+        decoded: Samples that are decoded.
         hashed: Image files that are compared with each other.
         texts: Records of each TFRecord file whose class names are read.
     """
@@ -59,14 +59,12 @@ def examine(
     depth: Depth | None = None,
     progress: Progress | None = None,
 ) -> Iterator[Finding]:
-    """Check a configuration, its data and its checkpoint.
+    """Check a configuration, its data and its checkpoint; yield each check's finding, even if all is well.
+
+    If the configuration cannot be built, the checks end there.
 
     Args:
-        checkpoint: Where the run starts; empty for the one that the configuration names, if it does.
-        depth: How much of the data is looked at.
-
-    Yields:
-        What each check found, also where all is well. After a configuration that cannot be built nothing follows.
+        checkpoint: The weights to start from; empty for the configuration's own.
     """
     depth, shown = depth or Depth(), progress or silent
     yield from check_fields(config)
@@ -96,15 +94,7 @@ def examine(
 def examine_data(
     train: Dataset, held_out: Dataset | None, depth: Depth | None = None, progress: Progress | None = None
 ) -> Iterator[Finding]:
-    """Check data alone, without a configuration: what can be read, boxes, classes, duplicates, leaks.
-
-    Args:
-        held_out: The evaluation data, if there are any.
-        depth: How much of the data is looked at.
-
-    Yields:
-        What each check found, also where all is well.
-    """
+    """Check data alone: readability, boxes, classes, duplicates, leaks; yield each check's finding."""
     depth, shown = depth or Depth(), progress or silent
     records, unreadable = _read(train, depth.decoded, "training samples", shown)
     prints = read_fingerprints(train, shown("training images", spread(len(train), depth.hashed)))
@@ -118,8 +108,8 @@ def examine_data(
         yield Finding(
             "split",
             "note",
-            "the data come without a split",
-            "boxwright init makes one that keeps near-duplicates on one side",
+            "the data have no split",
+            "boxwright init creates one that keeps near-duplicates together",
         )
     else:
         yield from _evaluation_data(held_out, prints, depth, shown)
@@ -128,20 +118,13 @@ def examine_data(
 def examine_quickly(
     config: m.TrainEvalPipelineConfig, plan: TrainingPlan, dataset: Dataset, detector: Detector
 ) -> list[Finding]:
-    """Make the checks that take no more than seconds, on few samples; return what is worth saying.
-
-    Args:
-        detector: The detector; it stays as it is.
-
-    Returns:
-        What is not fine. Nothing is said of settings without effect, which `report` names.
-    """
-    found = list(_schedule(plan))
+    """Return warnings and fatal findings of the checks that take only seconds, on few samples."""
+    findings = list(_schedule(plan))
     indices = spread(len(dataset), _QUICK)
     records, unreadable = read_records(dataset, indices, workers=min(plan.stream.workers, 1), patience=_QUICK_SECONDS)
-    found += check_readable(unreadable, len(records) + len(unreadable), "training") if unreadable else []
-    found += _data(config, detector, dataset, records, Depth(texts=_QUICK))
-    return [finding for finding in found if finding.verdict in ("warning", "fatal")]
+    findings += check_readable(unreadable, len(records) + len(unreadable), "training") if unreadable else []
+    findings += _data(config, detector, dataset, records, Depth(texts=_QUICK))
+    return [finding for finding in findings if finding.verdict in ("warning", "fatal")]
 
 
 def _schedule(plan: TrainingPlan) -> Iterable[Finding]:
@@ -149,8 +132,8 @@ def _schedule(plan: TrainingPlan) -> Iterable[Finding]:
         yield Finding(
             "learning_rate",
             "note",
-            "train_config.num_steps is not set: training lasts until it is stopped, as in TF1",
-            "set it, so that the learning rate can be judged",
+            "train_config.num_steps is not set: training continues until it is stopped, as in TF1",
+            "set it, so that the learning rate can be checked",
         )
     else:
         yield from check_schedule(plan.optimizer.schedule, plan.num_steps)
@@ -164,7 +147,7 @@ def _read(dataset: Dataset, most: int, what: str, progress: Progress) -> tuple[l
 def _readable(
     records: Sequence[Record], unreadable: Sequence[str], prints: Fingerprints, what: str
 ) -> Iterable[Finding]:
-    """Name what cannot be read, of the samples that were decoded and of the image files that were compared."""
+    """Return the finding on unreadable samples, decoded or only compared."""
     others = [line for line in prints.unreadable if not any(line.split(": ")[0] in known for known in unreadable)]
     total = max(len(records) + len(unreadable), len(prints.names) + len(prints.unreadable))
     return check_readable([*unreadable, *others], total, what)
@@ -176,13 +159,15 @@ def _checkpoint(plan: TrainingPlan, detector: Detector, checkpoint: str) -> Iter
     if source:
         yield from check_checkpoint(detector, source, start.scope, channels=start.channels, folder=start.folder)
     elif plan.pretrained:
-        yield Finding("checkpoint", "fine", "the backbone starts from weights that timm fetches, the rest afresh")
+        yield Finding(
+            "checkpoint", "fine", "the backbone starts from weights that timm downloads, the rest from random ones"
+        )
     else:
         yield Finding(
             "checkpoint",
             "note",
-            "the run starts from fresh weights",
-            "few images suffice from pretrained ones only: set fine_tune_checkpoint, or timm/NAME with pretrained",
+            "the run starts from random weights",
+            "few images suffice only with pretrained ones: set fine_tune_checkpoint, or timm/NAME with pretrained",
         )
 
 
@@ -216,7 +201,7 @@ def _evaluation(
     depth: Depth,
     progress: Progress,
 ) -> Iterable[Finding]:
-    """Check the evaluation data, by themselves and against the training data."""
+    """Check the evaluation data, alone and against the training data."""
     for number in range(len(config.eval_input_reader)):
         try:
             other = open_evaluation_data(config, EvaluationSettings(eval_index=number), dataset.categories).dataset

@@ -1,4 +1,4 @@
-"""Fields of a configuration that change nothing, or are refused."""
+"""The check for fields of a configuration that have no effect, or are refused."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from boxwright.preflight.finding import Finding, some
 
 
 def check_fields(config: m.TrainEvalPipelineConfig) -> Iterable[Finding]:
-    """Yield what of a configuration is not honored."""
+    """Yield the fields of a configuration that are not honored."""
     rows = list(report(config))
     refused = [str(row) for row in rows if row.status.verdict == "refused"]
     idle = [row.path for row in rows if row.status.verdict == "without effect"]
@@ -20,7 +20,7 @@ def check_fields(config: m.TrainEvalPipelineConfig) -> Iterable[Finding]:
         )
     if idle:
         yield Finding(
-            "fields", "note", f"{len(idle)} settings change nothing: {some(idle)}", "boxwright config check says why"
+            "fields", "note", f"{len(idle)} settings have no effect: {some(idle)}", "boxwright config check says why"
         )
     if not refused and not idle:
         yield Finding("fields", "fine", f"all {len(rows)} settings are honored")

@@ -1,4 +1,4 @@
-"""What a check found."""
+"""Findings of checks."""
 
 from __future__ import annotations
 
@@ -6,20 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-# "fatal": the run cannot succeed; "warning": it will hardly do what is wanted; "note": worth knowing.
+# "fatal": the run cannot succeed; "warning": its results will probably be poor; "note": worth knowing.
 Verdict = Literal["fine", "note", "warning", "fatal"]
 _SHOWN = 4
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check found.
+    """A check's result.
 
     Attributes:
-        check: The check's name.
-        verdict: How bad it is.
-        found: What there is, in a sentence.
-        remedy: What to do; empty where nothing needs to be done.
+        found: The result in a sentence.
+        remedy: What to do; empty if nothing needs to be done.
     """
 
     check: str
@@ -32,6 +30,6 @@ class Finding:
 
 
 def some(items: Sequence[str]) -> str:
-    """Return the first of several items as a list, and how many more there are."""
+    """Return the first items in one line, and how many more there are."""
     more = len(items) - _SHOWN
     return ", ".join(items[:_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -1,4 +1,4 @@
-"""Image files: unreadable, turned, and the same image twice."""
+"""Checks of image files: unreadable, rotated and duplicate images."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from boxwright.data.dataset import Dataset
 from boxwright.data.image_io import FORMATS, SIXTEEN_BITS, to_rgb
 from boxwright.preflight.finding import Finding, some
 
-# Images are taken as the same where both hashes of 256 bits differ in fewer: those of unrelated pictures differ in
-# about 128, of copies in other sizes or qualities in under 30.
+# Images are near-duplicates if both 256-bit hashes differ in fewer bits than this: those of unrelated images differ in
+# about 128, those of copies in other sizes or qualities in under 30.
 _NEAR = {"dhash": 24, "phash": 40}
 _SIDE = 16
 _SMALL = (128, 128)
@@ -32,15 +32,14 @@ _MOST_PAIRS, _SHOWN = 1000, 20
 
 @dataclass(frozen=True)
 class Fingerprints:
-    """What tells images apart, one row an image that can be read.
+    """Digests of images, with one row per readable image.
 
     Attributes:
-        names: Of the images.
         exact: A digest of each file's bytes.
         hashes: Perceptual hashes by name, packed bits, uint8 [images, 32].
-        turned: Names of those whose EXIF data say that they are to be shown turned or mirrored.
-        unreadable: A line for each that cannot be read.
-        indices: Which sample each row is.
+        turned: Names of images whose EXIF orientation rotates or mirrors them.
+        unreadable: A line for each unreadable image.
+        indices: Each row's sample.
     """
 
     names: tuple[str, ...]
@@ -52,7 +51,7 @@ class Fingerprints:
 
 
 def read_fingerprints(dataset: Dataset, indices: Iterable[int]) -> Fingerprints:
-    """Read image files; JPEGs are decoded at a fraction of their size."""
+    """Return the fingerprints of image files; JPEGs are decoded at a fraction of their size."""
     names, exact, turned, unreadable, rows_of = [], [], [], [], []
     hashes: dict[str, list[NDArray[np.uint8]]] = {name: [] for name in _NEAR}
     for index in indices:
@@ -73,13 +72,13 @@ def read_fingerprints(dataset: Dataset, indices: Iterable[int]) -> Fingerprints:
         hashes["phash"].append(_packed(imagehash.phash(small, _SIDE)))
         if orientation != 1:
             turned.append(names[-1])
-    rows = {name: np.array(found, np.uint8).reshape(-1, _SIDE * _SIDE // 8) for name, found in hashes.items()}
+    rows = {name: np.array(bits, np.uint8).reshape(-1, _SIDE * _SIDE // 8) for name, bits in hashes.items()}
     return Fingerprints(tuple(names), tuple(exact), rows, tuple(turned), tuple(unreadable), tuple(rows_of))
 
 
 def _thumbnail(data: bytes) -> tuple[Image.Image, int]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # remarks on odd EXIF data and on sizes; readers have their own limits
+        warnings.simplefilter("ignore")  # on odd EXIF data and sizes; readers have their own limits
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
             image.draft("L", _SMALL)
             orientation = image.getexif().get(_ORIENTATION, 1)
@@ -87,12 +86,12 @@ def _thumbnail(data: bytes) -> tuple[Image.Image, int]:
             return readable.convert("L"), orientation if orientation in range(1, 9) else 1
 
 
-def _packed(found: Any) -> NDArray[np.uint8]:
-    return np.packbits(found.hash.reshape(-1))
+def _packed(image_hash: Any) -> NDArray[np.uint8]:
+    return np.packbits(image_hash.hash.reshape(-1))
 
 
 def near_groups(prints: Fingerprints) -> list[list[int]]:
-    """Return the rows of images that are the same or nearly so, in groups; an image unlike all others is a group."""
+    """Return the rows of images in groups of near-duplicates; a unique image is a group of one."""
     group = list(range(len(prints.names)))
 
     def root(row: int) -> int:
@@ -105,14 +104,14 @@ def near_groups(prints: Fingerprints) -> list[list[int]]:
         for row, column in np.argwhere(near).tolist():
             first, second = sorted((root(row + start), root(column)))
             group[second] = first
-    found: dict[int, list[int]] = {}
+    members: dict[int, list[int]] = {}
     for row in range(len(group)):
-        found.setdefault(root(row), []).append(row)
-    return list(found.values())
+        members.setdefault(root(row), []).append(row)
+    return list(members.values())
 
 
 def near_pairs(first: Fingerprints, second: Fingerprints) -> list[tuple[int, int]]:
-    """Return all pairs of rows of images of two data sets that are the same or nearly so."""
+    """Return all pairs of rows of near-duplicates in two data sets."""
     return [
         (int(row) + start, int(column))
         for start, near in _near_blocks(first, second)
@@ -121,21 +120,18 @@ def near_pairs(first: Fingerprints, second: Fingerprints) -> list[tuple[int, int
 
 
 def _pairs(first: Fingerprints, second: Fingerprints | None = None) -> tuple[int, list[tuple[int, int]]]:
-    """Count the pairs of images of two data sets, or of one, that are the same or nearly so; return some of them."""
+    """Return the number of pairs of near-duplicates in two data sets, or in one, and some of the pairs."""
     count = 0
-    found: list[tuple[int, int]] = []
+    pairs: list[tuple[int, int]] = []
     for start, near in _near_blocks(first, second):
         count += int(near.sum())
-        if len(found) < _MOST_PAIRS:
-            found += [(int(row) + start, int(column)) for row, column in np.argwhere(near)[:_MOST_PAIRS]]
-    return count, found
+        if len(pairs) < _MOST_PAIRS:
+            pairs += [(int(row) + start, int(column)) for row, column in np.argwhere(near)[:_MOST_PAIRS]]
+    return count, pairs
 
 
 def _near_blocks(first: Fingerprints, second: Fingerprints | None = None) -> Iterator[tuple[int, NDArray[np.bool_]]]:
-    """Yield blocks of rows of the table of which images are nearly the same, each with its first row.
-
-    Of one data set each pair is in it once.
-    """
+    """Yield the table of near-duplicates in blocks of rows, with their first row; one data set's pairs occur once."""
     other = second or first
     columns = np.arange(len(other.names))
     bits = {name: _unpacked(other.hashes[name]) for name in _NEAR}
@@ -144,7 +140,7 @@ def _near_blocks(first: Fingerprints, second: Fingerprints | None = None) -> Ite
         near = np.ones((len(rows), len(columns)), np.bool_) if second else columns[None] > rows[:, None]
         for name, most in _NEAR.items():
             ones = _unpacked(first.hashes[name][rows])
-            # Bits that only one of two has, exact in float32, at the speed of a product of matrices.
+            # Hamming distances by a matrix product, for speed; exact in float32.
             different = ones.sum(1)[:, None] + bits[name].sum(1) - 2 * (ones @ bits[name].T)
             near &= different < most
         yield start, near
@@ -155,7 +151,7 @@ def _unpacked(packed: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 
 def check_readable(unreadable: Sequence[str], total: int, what: str) -> Iterable[Finding]:
-    """Yield what cannot be read of `total` samples of `what`."""
+    """Yield the unreadable ones of `total` samples of `what`."""
     if unreadable:
         yield Finding(
             "readable",
@@ -168,22 +164,22 @@ def check_readable(unreadable: Sequence[str], total: int, what: str) -> Iterable
 
 
 def check_turned(prints: Fingerprints) -> Iterable[Finding]:
-    """Yield images that viewers show turned, and whose boxes may have been drawn on either."""
+    """Yield images that viewers show rotated, whose boxes may have been drawn in either orientation."""
     if prints.turned:
         yield Finding(
             "orientation",
             "warning",
-            f"the EXIF data of {len(prints.turned)} of {len(prints.names)} images say to show them turned or mirrored "
-            f"({some(prints.turned)}); pixels are read as stored, unless the annotation's own width and height say "
-            "that its boxes were drawn on the turned image",
-            "look whether their boxes sit where the objects are (boxwright inspect); else store the images upright",
+            f"the EXIF orientation of {len(prints.turned)} of {len(prints.names)} images rotates or mirrors them "
+            f"({some(prints.turned)}); pixels are read as stored, unless the annotation's own width and height show "
+            "that its boxes were drawn on the rotated image",
+            "check that their boxes match the objects (boxwright inspect); otherwise store the images upright",
         )
     else:
         yield Finding("orientation", "fine", f"{len(prints.names)} images are stored upright")
 
 
 def check_duplicates(prints: Fingerprints, what: str) -> Iterable[Finding]:
-    """Yield images that are in `what` more than once."""
+    """Yield duplicate images in `what`."""
     count, pairs = _pairs(prints)
     if not count:
         yield Finding("duplicates", "fine", f"{len(prints.names)} images of {what} differ")
@@ -196,12 +192,12 @@ def check_duplicates(prints: Fingerprints, what: str) -> Iterable[Finding]:
         "duplicates",
         "warning",
         f"{_pairs_of(count)} of images of {what} are the same, {exact} to the byte: {_first(named, count)}",
-        "remove one of each; where their annotations differ, one of the two is wrong",
+        "remove one of each pair; if their annotations differ, one of the two is wrong",
     )
 
 
 def check_leak(training: Fingerprints, evaluation: Fingerprints) -> Iterable[Finding]:
-    """Yield images that are in the training and in the evaluation data."""
+    """Yield images that are in both the training and the evaluation data."""
     count, pairs = _pairs(training, evaluation)
     if count:
         named = [f"{training.names[a]} and {evaluation.names[b]}" for a, b in pairs]
@@ -209,7 +205,7 @@ def check_leak(training: Fingerprints, evaluation: Fingerprints) -> Iterable[Fin
             "leak",
             "warning",
             f"{_pairs_of(count)} of images are the same in training and evaluation data: {_first(named, count)}",
-            "remove them from one: what is evaluated on them says nothing of new images",
+            "remove them from one: metrics on them say nothing about new images",
         )
     else:
         yield Finding("leak", "fine", "training and evaluation data share no image")

@@ -1,4 +1,4 @@
-"""Classes: the label map against the records, how often each comes, and images with none or too many objects."""
+"""Checks of labels: the label map against the records, class balance, and numbers of objects per image."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from boxwright.preflight.finding import Finding, some
 from boxwright.preflight.records import Record
 from boxwright.types import Categories
 
-# One class this many times as often as another: the rare one is hardly learnt.
+# A class this many times rarer than another is hardly learned.
 _RATIO = 100
 _MOSTLY_EMPTY = 0.5
 
 
 def check_label_map(records: Sequence[Record], categories: Categories, num_classes: int) -> Iterable[Finding]:
-    """Yield what does not fit between the label map, the records and the detector's number of classes."""
+    """Yield mismatches between the label map, the records and the detector's number of classes."""
     left_out = sum(record.left_out for record in records)
     total = left_out + sum(len(record.boxes) for record in records)
     if left_out:
         yield Finding(
             "label_map",
             "fatal" if left_out == total else "warning",
-            f"{left_out} of {total} objects are of classes that the label map lacks, and are left out",
-            "add them to the label map, or leave them out of the records",
+            f"{left_out} of {total} objects have classes that are not in the label map, and are ignored",
+            "add them to the label map, or remove them from the records",
         )
     else:
         yield Finding("label_map", "fine", f"every class of {total} objects is in the label map")
@@ -37,13 +37,13 @@ def check_label_map(records: Sequence[Record], categories: Categories, num_class
         yield Finding(
             "num_classes",
             "warning",
-            f"the model has {num_classes} classes, the label map ids up to {slots}: the others are never learnt",
+            f"the model has {num_classes} classes, the label map ids up to {slots}: the others are never learned",
             f"set num_classes to {slots}",
         )
 
 
 def check_record_texts(paths: Sequence[str], categories: Categories, most: int) -> Iterable[Finding]:
-    """Yield where TFRecords name a class differently from the label map; the text decides, as in TensorFlow."""
+    """Yield classes whose text and id in TFRecords disagree with the label map; the text wins, as in TensorFlow."""
     wrong: Counter[str] = Counter()
     for (text, label), count in labeled_texts(paths, most).items():
         category = categories.by_name(text)
@@ -56,12 +56,12 @@ def check_record_texts(paths: Sequence[str], categories: Categories, most: int) 
             "label_map_texts",
             "warning",
             f"{sum(wrong.values())} objects: {some(list(wrong))}",
-            "what reads ids alone learns other classes than what reads names: write the records again with this map",
+            "programs that read ids learn other classes than those that read names: rewrite the records with this map",
         )
 
 
 def check_balance(records: Sequence[Record], categories: Categories) -> Iterable[Finding]:
-    """Yield classes without objects, and ones that are far rarer than others."""
+    """Yield classes without objects, and classes that are far rarer than others."""
     counts = Counter(label for record in records for label in record.labels.tolist())
     by_name = {category.name: counts[category.label] for category in categories}
     absent = [name for name, count in by_name.items() if not count]
@@ -71,7 +71,7 @@ def check_balance(records: Sequence[Record], categories: Categories) -> Iterable
             "class_balance",
             "warning",
             f"no object of {some(absent)} was seen",
-            "take the class out of the label map, or add images of it",
+            "remove the class from the label map, or add images of it",
         )
     if not present:
         return
@@ -80,8 +80,8 @@ def check_balance(records: Sequence[Record], categories: Categories) -> Iterable
         yield Finding(
             "class_balance",
             "warning",
-            f"{often} comes {present[often]} times, {rare} {present[rare]} times",
-            "weigh the rare one by train_input_reader.class_weight, or add images of it",
+            f"{often} occurs {present[often]} times, {rare} {present[rare]} times",
+            "weight the rare class by train_input_reader.class_weight, or add images of it",
         )
     elif not absent:
         shares = ", ".join(f"{name} {count}" for name, count in sorted(present.items(), key=lambda row: -row[1])[:6])
@@ -89,11 +89,7 @@ def check_balance(records: Sequence[Record], categories: Categories) -> Iterable
 
 
 def check_counts(records: Sequence[Record], max_number_of_boxes: int | None) -> Iterable[Finding]:
-    """Yield images without objects, and with more than training keeps.
-
-    Args:
-        max_number_of_boxes: Those that training keeps of an image; None for all.
-    """
+    """Yield images without objects, and with more than training keeps (None: it keeps all)."""
     numbers = np.array([len(record.boxes) for record in records])
     empty = int((numbers == 0).sum())
     if len(numbers) and empty == len(numbers):
@@ -103,7 +99,7 @@ def check_counts(records: Sequence[Record], max_number_of_boxes: int | None) -> 
             "empty_images",
             "warning",
             f"{empty} of {len(numbers)} images have no object",
-            "they teach only what is background: check that nothing was lost, or leave most of them out",
+            "they teach only background: check that no annotations were lost, or remove most of them",
         )
     else:
         yield Finding("empty_images", "fine", f"{empty} of {len(numbers)} images have no object")
@@ -115,7 +111,7 @@ def check_counts(records: Sequence[Record], max_number_of_boxes: int | None) -> 
             "max_number_of_boxes",
             "warning",
             f"{len(above)} images have more than {max_number_of_boxes} objects, at most {numbers.max()}: {some(above)}"
-            "; the rest is learnt as background",
+            "; the others are learned as background",
             f"set train_input_reader.max_number_of_boxes to {numbers.max()}",
         )
     else:

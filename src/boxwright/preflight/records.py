@@ -1,4 +1,4 @@
-"""What the checks know of each sample: everything but its pixels.
+"""Samples without their pixels, for the checks.
 
 Dimensions: N objects.
 """
@@ -16,7 +16,7 @@ from boxwright.base.errors import BoxwrightError, DataError, first_line
 from boxwright.data.dataset import Dataset
 from boxwright.data.loader import samples_or_errors
 
-# Wraps what is gone through, to show how far it is: (what is done, items).
+# Wraps items to show progress under a title: (title, items).
 Progress = Callable[[str, Iterable[int]], Iterable[int]]
 
 
@@ -42,13 +42,13 @@ class Record:
 
 
 def silent(what: str, items: Iterable[int]) -> Iterable[int]:
-    """Return items that show nothing."""
+    """Return items without showing progress."""
     del what
     return items
 
 
 def can_be_read(dataset: Dataset, number: int) -> bool:
-    """Tell whether a sample's image and annotations can be read."""
+    """Whether a sample's image and annotations can be read."""
     try:
         dataset[number]
     except DataError:
@@ -57,7 +57,7 @@ def can_be_read(dataset: Dataset, number: int) -> bool:
 
 
 def spread(count: int, most: int) -> list[int]:
-    """Return at most so many of `count` indices, evenly spread; all where `most` is 0."""
+    """Return at most `most` of `count` indices, evenly spread; all if `most` is 0."""
     if not most or count <= most:
         return list(range(count))
     return sorted({int(index) for index in np.linspace(0, count - 1, most)})
@@ -71,18 +71,15 @@ def read_records(
     patience: float = 600.0,
     progress: Callable[[Iterable[int]], Iterable[int]] = iter,
 ) -> tuple[list[Record], list[str]]:
-    """Read samples.
+    """Return samples, and a line for each that cannot be read.
 
     Args:
-        workers: Processes that read; 0 to read here.
-        patience: Seconds without a sample after which workers are given up; the samples until then are returned.
-
-    Returns:
-        The samples, and a line for each that cannot be read.
+        workers: Reading processes; 0 to read in this one.
+        patience: Seconds without a sample after which reading stops; the samples until then are returned.
     """
     records, unreadable = [], []
-    with closing(samples_or_errors(dataset, indices, workers, patience)) as found:
-        for index, sample in zip(progress(indices), found, strict=False):
+    with closing(samples_or_errors(dataset, indices, workers, patience)) as samples:
+        for index, sample in zip(progress(indices), samples, strict=False):
             if isinstance(sample, BoxwrightError):
                 unreadable.append(first_line(sample))
                 continue

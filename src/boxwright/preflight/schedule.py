@@ -14,19 +14,15 @@ _LITTLE, _MOST_OF_A_RUN, _HARDLY = 0.01, 0.5, 0.9
 
 
 def check_schedule(schedule: Schedule, num_steps: int) -> Iterable[Finding]:
-    """Yield what is wrong with a learning rate.
-
-    Args:
-        num_steps: Of the run; 0 or less where it is not known.
-    """
+    """Yield problems of a learning rate schedule; `num_steps` is 0 or less if unknown."""
     if num_steps < 1:
-        yield Finding("learning_rate", "fatal", "train_config.num_steps is not set", "say how long to train")
+        yield Finding("learning_rate", "fatal", "train_config.num_steps is not set", "set it")
         return
     steps = np.unique(np.linspace(0, num_steps - 1, min(num_steps, _POINTS)).astype(np.int64)).tolist()
     rates = np.array([schedule(step) for step in steps])
     top = float(rates.max())
     if not np.isfinite(rates).all() or top <= 0:
-        yield Finding("learning_rate", "fatal", f"it goes up to {top:g}: nothing is learnt", "set a rate above 0")
+        yield Finding("learning_rate", "fatal", f"it rises to {top:g}: nothing is learned", "set a rate above 0")
         return
     little = float((rates < _LITTLE * top).mean())
     if little > _MOST_OF_A_RUN:
@@ -34,8 +30,8 @@ def check_schedule(schedule: Schedule, num_steps: int) -> Iterable[Finding]:
         yield Finding(
             "learning_rate",
             "warning",
-            f"for {little:.0%} of {num_steps} steps it is below 1 % of its top of {top:g} (first at step {first}; at "
-            f"the end it is {rates[-1]:.2g}): most of the run learns nothing",
+            f"for {little:.0%} of {num_steps} steps it is below 1 % of its maximum of {top:g} (first at step {first}; "
+            f"at the end it is {rates[-1]:.2g}): most of the run learns nothing",
             "stretch its decay (decay_steps, step boundaries, total_steps) over num_steps, or train fewer steps",
         )
     elif problem := mismatch(schedule, num_steps):
@@ -44,9 +40,9 @@ def check_schedule(schedule: Schedule, num_steps: int) -> Iterable[Finding]:
         yield Finding(
             "learning_rate",
             "warning",
-            f"its decay hardly takes place: it is {rates[-1]:.3g} after {num_steps} steps, {top:.3g} at most",
+            f"it hardly decays: it is {rates[-1]:.3g} after {num_steps} steps, at most {top:.3g}",
             "shorten the decay (decay_steps, step boundaries, total_steps) so that it ends with the run, or set "
-            "constant_learning_rate where that is meant",
+            "constant_learning_rate",
         )
     else:
         yield Finding(

@@ -13,7 +13,7 @@ from boxwright.autoconfig.recognize import open_recognized, recognize
 from boxwright.data.coco import CocoDataset
 from boxwright.data.convert import write_coco
 from boxwright.data.shapes import ShapesDataset
-from boxwright.preflight.mend import mend
+from boxwright.preflight.repair import repair
 
 
 def data(folder: Path, seed: int, count: int) -> tuple[Path, dict[str, Any]]:
@@ -41,7 +41,7 @@ def test_what_is_wrong_is_put_right_and_what_was_there_stays(tmp_path: Path) -> 
     train_file.write_text(json.dumps(train))
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
 
-    done = mend(CocoDataset(train_file), CocoDataset(eval_file), tmp_path / "mended")
+    done = repair(CocoDataset(train_file), CocoDataset(eval_file), tmp_path / "mended")
     assert dict(done.counts) == {
         "training: samples that cannot be read, left out": 1,
         "training: copies of other images with other annotations, left out; compare them with the first": 1,
@@ -67,7 +67,7 @@ def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine.txt").write_text("mine")
     with pytest.raises(bw.OutputError, match="written to a new folder"):
-        mend(CocoDataset(path), None, tmp_path / "out")
+        repair(CocoDataset(path), None, tmp_path / "out")
     assert [item.name for item in (tmp_path / "out").iterdir()] == ["mine.txt"]
 
 
@@ -76,13 +76,13 @@ def test_nothing_left(tmp_path: Path) -> None:
     for image in content["images"]:
         (tmp_path / "train" / "images" / image["file_name"]).write_bytes(b"damaged")
     with pytest.raises(bw.DataError, match="nothing is left of the data for training"):
-        mend(CocoDataset(path), None, tmp_path / "out")
+        repair(CocoDataset(path), None, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_sound_data_stay_as_they_are(tmp_path: Path) -> None:
     path, _ = data(tmp_path / "train", 1, 5)
-    done = mend(CocoDataset(path), None, tmp_path / "out")
+    done = repair(CocoDataset(path), None, tmp_path / "out")
     assert not done.counts
     before, after = CocoDataset(path), open_recognized(recognize(tmp_path / "out"))[0]
     for number in range(5):
@@ -94,7 +94,7 @@ def test_sound_data_stay_as_they_are(tmp_path: Path) -> None:
 def test_outlines_come_along(tmp_path: Path) -> None:
     path, _ = data(tmp_path / "train", 1, 4)
     train, _ = open_recognized(recognize(path), masks=True)
-    mend(train, None, tmp_path / "out")
+    repair(train, None, tmp_path / "out")
     after = CocoDataset(tmp_path / "out" / "train" / "_annotations.coco.json", load_masks=True)
     before = CocoDataset(path, load_masks=True)
     for number in range(4):
@@ -114,7 +114,7 @@ def test_copies_with_the_same_annotations_are_told_apart_from_others(tmp_path: P
         if row["image_id"] == first["id"]
     ]
     path.write_text(json.dumps({**content, "annotations": rows}))
-    done = mend(CocoDataset(path), None, tmp_path / "out")
+    done = repair(CocoDataset(path), None, tmp_path / "out")
     assert dict(done.counts) == {"training: copies of other images, left out": 1}
 
 
@@ -127,6 +127,6 @@ def test_what_was_interrupted_is_not_taken_for_whole(tmp_path: Path, monkeypatch
         return items
 
     with pytest.raises(KeyboardInterrupt):
-        mend(CocoDataset(path), CocoDataset(data(tmp_path / "eval", 2, 3)[0]), tmp_path / "out", broken)
+        repair(CocoDataset(path), CocoDataset(data(tmp_path / "eval", 2, 3)[0]), tmp_path / "out", broken)
     with pytest.raises(bw.DataError, match="incomplete"):
         recognize(tmp_path / "out")

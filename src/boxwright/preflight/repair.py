@@ -1,8 +1,8 @@
-"""Data with what can be mended safely put right, written to a new place; what was there stays.
+"""Safe repairs of data, written to a new folder; the original is not changed.
 
-Mended are boxes (clipped to their image; those without area, turned inside out or outside are left out), images that
-cannot be read or are there twice to the byte (left out), and evaluation images that are nearly the same as one of
-training (left out of evaluation). Of copies with other annotations the first stays, and they are counted apart.
+Boxes are clipped to their image, and removed if empty, inverted or outside. Unreadable images and exact copies are
+removed, and so are evaluation images that nearly duplicate a training image. Of copies with different annotations the
+first is kept, and the others are counted separately.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _SHOWN = 5
 
 
 @dataclass
-class Mended:
-    """What was done.
+class Repaired:
+    """Repaired data, and counts of the repairs.
 
     Attributes:
-        folder: Where the mended data are: `train` and `valid`, COCO's JSON with its images in each, and a label map.
-        counts: What was put right, in words, to how often.
-        examples: Some of the images, by the same words.
+        folder: The folder with `train` and `valid`, each COCO's JSON with its images, and a label map.
+        counts: The number of repairs by description.
+        examples: Some of the images by description.
     """
 
     folder: Path
@@ -44,86 +44,83 @@ class Mended:
     examples: dict[str, list[str]] = field(default_factory=dict)
 
     def add(self, what: str, name: str, times: int = 1) -> None:
-        """Count something that was put right in an image."""
+        """Count a repair in an image."""
         self.counts[what] += times
         if times and len(self.examples.setdefault(what, [])) < _SHOWN:
             self.examples[what].append(name)
 
 
-def _with_whole_boxes(told: Mended, sample: Sample) -> Sample:
-    """Return a sample with the boxes that have an area in its image, clipped to it; what was put right is counted."""
+def _with_valid_boxes(done: Repaired, sample: Sample) -> Sample:
+    """Return a sample with the boxes that have an area in its image, clipped to it, and count the repairs."""
     height, width = sample.image.shape[:2]
     limits = np.array([width, height] * 2, np.float32)
     boxes = np.clip(sample.boxes, 0, limits)
     whole = np.asarray((boxes[:, 2:] > boxes[:, :2]).all(1))
     name = sample.id or sample.filename
-    told.add("boxes without area or outside their image, left out", name, int((~whole).sum()))
+    done.add("boxes without area or outside their image, removed", name, int((~whole).sum()))
     moved = whole & (boxes != sample.boxes).any(1)
-    told.add("boxes across the border, clipped", name, int(moved.sum()))
-    # Areas of clipped boxes are measured anew; those of masks stay.
+    done.add("boxes across the border, clipped", name, int(moved.sum()))
+    # Areas of clipped boxes are recomputed; those of masks stay.
     areas = np.where(moved, (boxes[:, 2:] - boxes[:, :2]).prod(1), sample.areas)
     return replace(sample, boxes=boxes, areas=areas.astype(np.float32)).keep(whole)
 
 
-def mend(train: Dataset, held_out: Dataset | None, out: str | Path, progress: Progress | None = None) -> Mended:
-    """Write data with what can be mended put right, in a form that `boxwright init` recognizes.
+def repair(train: Dataset, held_out: Dataset | None, out: str | Path, progress: Progress | None = None) -> Repaired:
+    """Write repaired data in a format that `boxwright init` recognizes, to a new or empty folder.
 
     Args:
-        held_out: The evaluation data; None where there are none yet (`boxwright init` splits).
-        out: A folder that does not exist, or is empty.
+        held_out: The evaluation data; None without a split.
 
     Raises:
-        OutputError: Where the folder has something in it, the disk is full, or it cannot be written.
+        OutputError: If the folder is not empty or cannot be written, or the disk is full.
     """
     folder = Path(out)
     require_new(folder)
     shown = progress or silent
-    told = Mended(folder)
+    done = Repaired(folder)
     prints = read_fingerprints(train, shown("training images", range(len(train))))
-    parts = {"train": _mended(train, prints, set(), told, "training")}
+    parts = {"train": _repaired(train, prints, set(), done, "training")}
     if held_out is not None:
         others = read_fingerprints(held_out, shown("evaluation images", range(len(held_out))))
         leaked = {others.indices[row] for _, row in near_pairs(prints, others)}
         for number in sorted(leaked):
-            told.add("evaluation: images of which training has nearly the same, left out", _name(held_out, number))
-        parts["valid"] = _mended(held_out, others, leaked, told, "evaluation")
+            done.add("evaluation: near-duplicates of training images, removed", _name(held_out, number))
+        parts["valid"] = _repaired(held_out, others, leaked, done, "evaluation")
     with unfinished(folder, "data that are being fixed"):
         for name, part in parts.items():
             write_coco(part, folder / name / ROBOFLOW_ANNOTATIONS, progress=_titled(shown, f"write {name}"))
         write_whole(folder / "label_map.pbtxt", label_map_text(train.categories))
-    told.counts = +told.counts  # without what never came
-    return told
+    done.counts = +done.counts  # without zeros
+    return done
 
 
 def require_new(folder: Path) -> None:
-    """Raise an OutputError where a folder has something in it: mended data are written to a new one."""
+    """Raise an OutputError if a folder is not empty."""
     if folder.exists() and (not is_folder(folder) or any(folder.iterdir())):
-        raise OutputError(f"{folder} is there already; fixed data are written to a new folder")
+        raise OutputError(f"{folder} already exists; fixed data are written to a new folder")
 
 
-def _mended(dataset: Dataset, prints: Fingerprints, without: set[int], told: Mended, what: str) -> Dataset:
-    """Return the samples whose images and annotations can be read, each image once, with whole boxes."""
+def _repaired(dataset: Dataset, prints: Fingerprints, without: set[int], done: Repaired, what: str) -> Dataset:
+    """Return the samples whose images and annotations can be read, each image once, with valid boxes."""
     kept, seen = list[int](), dict[bytes, int]()
     readable = dict(zip(prints.indices, prints.exact, strict=True))
     for number in range(len(dataset)):
         if number in without:
             continue
         if number not in readable or not can_be_read(dataset, number):
-            told.add(f"{what}: samples that cannot be read, left out", _name(dataset, number))
+            done.add(f"{what}: unreadable samples, removed", _name(dataset, number))
         elif readable[number] not in seen:
             seen[readable[number]] = number
             kept.append(number)
         elif _same_objects(dataset[number], dataset[seen[readable[number]]]):
-            told.add(f"{what}: copies of other images, left out", _name(dataset, number))
+            done.add(f"{what}: copies of other images, removed", _name(dataset, number))
         else:
-            told.add(
-                f"{what}: copies of other images with other annotations, left out; compare them with the first",
-                _name(dataset, number),
-            )
+            description = f"{what}: copies of other images with different annotations, removed; compare with the first"
+            done.add(description, _name(dataset, number))
     if not kept:
-        raise DataError(f"nothing is left of the data for {what}")
+        raise DataError(f"no data remain for {what}")
     rows = [(number, "") for number in kept]
-    return ListedDataset(dataset, rows, told.folder, partial(_with_whole_boxes, told))
+    return ListedDataset(dataset, rows, done.folder, partial(_with_valid_boxes, done))
 
 
 def _same_objects(one: Sample, other: Sample) -> bool:
