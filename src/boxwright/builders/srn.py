@@ -39,7 +39,7 @@ from boxwright.ops.anchor_refinement import AnchorFilter, RefinedStart, SecondSt
 from boxwright.ops.anchors.flexible_grid import AnchorGrid, FlexibleGridAnchorGenerator
 from boxwright.ops.anchors.grid import AnchorGenerator
 from boxwright.ops.anchors.rounded import rounded_sides
-from boxwright.ops.box_coder import BoxCoder, PixelCentreBoxCoder
+from boxwright.ops.box_coder import BoxCoder, PixelCenterBoxCoder
 from boxwright.ops.matcher import ArgmaxMatcher
 from boxwright.postprocessing.anchor import AnchorPostprocessor
 from boxwright.postprocessing.cascade import CascadePostprocessor
@@ -70,7 +70,7 @@ def build_srn(config: m.Srn, categories: Categories | None) -> Detector:
     check_classes(config, config.num_classes, columns, categories)
     resizer = build_image_resizer(require(config.image_resizer, config, "image_resizer"))
     backbone = build_classifier_backbone(config, _OF_BACKBONE, resizer.channels)
-    coder = build_coder(config.box_coder, PixelCentreBoxCoder())
+    coder = build_coder(config.box_coder, PixelCenterBoxCoder())
     network = _network(config, backbone.module, columns, coder)
     network.frozen_statistics = ("",) if config.freeze_batchnorm else ()
     return Detector(
