@@ -238,7 +238,7 @@ USER_CONFIGS: Table = {
         "unexpected character": 2,
     },
 }
-# Each field by itself is honoured; TF, too, refuses the two together.
+# Each field by itself is honored; TF, too, refuses the two together.
 CONTRADICTORY = {"proposals per image are to be sampled"}
 TABLES = {"BOXWRIGHT_CONFIGS": (104, TF_CONFIGS), "BOXWRIGHT_USER_CONFIGS": (149, USER_CONFIGS)}
 _FAMILIES = {"ssd_efficientnet": "ssd_efficientdet", "embedded_ssd_mobilenet_v1": "ssd_mobilenet_v1"}

@@ -43,7 +43,6 @@ class BackboneRequest:
     Attributes:
         config: The extractor's message.
         default: The backbone's own convolutions.
-        image_channels: Channels of the image.
         conv_settings: Builds settings from a message of hyperparameters.
         overridden: From the configuration's convolutions and the default, to those of a backbone with overridden
             hyperparameters: some keep some of their own.

@@ -57,18 +57,10 @@ class EvaluationPlan:
     """The parameters of an evaluation.
 
     Attributes:
-        batch_size: Images per batch.
         every_nth: Only every nth image is used.
-        num_pictures: The number of pictures to draw.
-        min_score: The minimum score to draw.
         max_boxes: The maximum of boxes per picture.
-        captions: The captions of detections.
         keypoint_edges: Pairs of keypoints to connect with a line.
-        metrics: The metrics, each made from the classes.
-        use_average: Whether to evaluate the moving average of the weights.
-        losses: Whether to compute the loss terms too.
         regularize: Whether the losses include the penalty on weights.
-        class_agnostic: Whether to merge all classes.
     """
 
     batch_size: int = 1

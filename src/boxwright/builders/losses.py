@@ -38,7 +38,6 @@ def build_criterion(
     """Build the criterion of an SSD, or of one step of a multi-step detector.
 
     Args:
-        assigner: Assigns targets to anchors.
         by_num_matches: Whether losses are divided by the number of matched anchors.
         by_code_size: Whether the box loss is divided by the code's length.
     """

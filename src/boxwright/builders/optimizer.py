@@ -24,8 +24,6 @@ class OptimizerPlan:
     """The optimizer of a run.
 
     Attributes:
-        rule: The update rule of parameters.
-        schedule: The learning rate at each step.
         average_decay: The decay of the weights' moving average; None for none.
     """
 

@@ -52,14 +52,10 @@ class TrainingPlan:
     Attributes:
         num_steps: Total steps; `ENDLESS` where TF1 trains until it is stopped.
         stream: The batching of samples.
-        optimizer: The optimizer and its schedule.
         clip_norm: The maximum global norm of gradients; 0 for no limit.
         regularize: Whether the loss includes penalties on kernels.
         precision: The network's precision; weights and losses are always float32.
         accumulation: The number of parts of a batch whose gradients are accumulated.
-        freezing: Which weights are trained.
-        bias_multiplier: Multiplies the gradients of biases.
-        fine_tune: The initial weights.
         pretrained: Whether a run without a checkpoint starts from weights fetched by its backbone's library.
         summarize_gradients: Whether to log the gradient norm of each variable.
         keep_every_n_hours: The interval of checkpoints that are kept permanently.

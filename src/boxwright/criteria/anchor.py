@@ -33,8 +33,6 @@ class LossNormalizer:
     """The weights and divisors of the summed losses.
 
     Attributes:
-        classification_weight: Multiplies the classification loss.
-        localization_weight: Multiplies the localization loss.
         by_num_matches: Whether to divide by the batch's matched anchors (at least 1).
         by_code_size: Whether to divide the localization loss by the box code's size.
     """
@@ -50,8 +48,6 @@ class AnchorCriterion:
     """Compare predictions with groundtruth.
 
     Attributes:
-        assigner: Assigns targets to anchors.
-        classification: The loss of class logits.
         localization: The loss of box codes, or of decoded boxes.
         normalizer: Weights and divisors.
         miner: Selects anchors by their losses; None for all.

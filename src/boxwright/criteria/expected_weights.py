@@ -2,8 +2,7 @@
 
 TensorFlow's configuration describes these methods, but its public code lacks them; they are implemented from the
 fields' descriptions. Both weight the negatives of an image by a common β, so that they count as `negative_ratio` per
-positive, but at least as `min_negatives`:
-β = min(1, max(negative_ratio × positives, min_negatives) / negatives).
+positive, but at least as `min_negatives`: β = min(1, max(negative_ratio × positives, min_negatives) / negatives).
 
 Dimensions: B batch, A anchors, C columns.
 """
@@ -36,11 +35,7 @@ class Balance:
 
 @dataclass(frozen=True)
 class ExpectedSampling:
-    """Weight each anchor by the foreground probability in its targets (EXPECTED_SAMPLING).
-
-    Attributes:
-        balance: The effective number of negatives.
-    """
+    """Weight each anchor by the foreground probability in its targets (EXPECTED_SAMPLING)."""
 
     balance: Balance
 
@@ -57,11 +52,7 @@ class ExpectedSampling:
 
 @dataclass(frozen=True)
 class ReweightUnmatched:
-    """Weight unmatched anchors only (REWEIGHTING_UNMATCHED_ANCHORS).
-
-    Attributes:
-        balance: The effective number of negatives.
-    """
+    """Weight unmatched anchors only (REWEIGHTING_UNMATCHED_ANCHORS)."""
 
     balance: Balance
 

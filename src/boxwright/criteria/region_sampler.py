@@ -20,8 +20,6 @@ class RegionSampler:
     """Sample proposals with a maximum fraction of positives, keeping their order.
 
     Attributes:
-        assigner: Matches proposals to objects.
-        sampler: Selects positives and negatives.
         add_groundtruth: Whether groundtruth boxes are added to the proposals.
     """
 

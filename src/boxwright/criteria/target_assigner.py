@@ -101,7 +101,6 @@ class Assigner(Protocol):
 
         Args:
             anchors: float32 [A, 4] or [B, A, 4], xyxy.
-            targets: The groundtruth, in the same frame.
         """
         ...
 
@@ -111,7 +110,6 @@ class TargetAssigner:
     """Compare, match, and encode the targets of a batch.
 
     Attributes:
-        columns: The class head's columns.
         matcher: Matches anchors by similarity.
         box_coder: Encodes the matched box relative to the anchor.
         similarity: From boxes [B, G, 4] and [A, 4] to [B, G, A].

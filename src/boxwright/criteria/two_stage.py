@@ -33,11 +33,6 @@ class ProposalCriterion:
 
     Attributes:
         assigner: Assigns targets to anchors; the only class is "object".
-        sampler: Samples anchors.
-        classification: The loss of the two logits.
-        localization: The loss of box codes.
-        objectness_weight: Multiplies the classification loss.
-        localization_weight: Multiplies the localization loss.
         by_weight: Whether objectness is weighted by the object's weight and each image normalized by the sum of weights
             (kerod), rather than by its number of anchors (TF).
     """
@@ -80,11 +75,6 @@ class BoxClassifierCriterion:
     """Losses of the second stage.
 
     Attributes:
-        assigner: Assigns targets to proposals.
-        classification: The loss of class logits.
-        localization: The loss of box codes.
-        classification_weight: Multiplies the classification loss.
-        localization_weight: Multiplies the localization loss.
         miner: Selects proposals by their losses; None for all.
         by_weight: Whether each image is normalized by the sum of its proposals' weights (kerod), rather than their
             number.
@@ -126,8 +116,6 @@ class MaskCriterion:
     """The loss of the third stage: the mask of the groundtruth's class, for regions with an object.
 
     Attributes:
-        assigner: Matches regions to objects.
-        weight: Multiplies the loss.
         fade: As for `crop_and_resize`, which crops the groundtruth.
     """
 

@@ -110,12 +110,12 @@ class SyncBatchNorm2d(BatchNorm2d):
         sums: Tensor = _Total.apply(torch.cat([values.sum((0, 2, 3)), count]))
         count = sums[-1].detach()
         mean = sums[:-1] / count
-        centred = values - mean[:, None, None]
-        squares: Tensor = _Total.apply(centred.square().sum((0, 2, 3)))
+        centered = values - mean[:, None, None]
+        squares: Tensor = _Total.apply(centered.square().sum((0, 2, 3)))
         variance = squares / count
         self.move_averages(mean, variance * count / (count - 1).clamp(min=1))
         gain = self.weight * torch.rsqrt(variance + self.eps)
-        return (centred * gain[:, None, None] + self.bias[:, None, None]).to(input.dtype)
+        return (centered * gain[:, None, None] + self.bias[:, None, None]).to(input.dtype)
 
     def _by_pytorch(self, input: Tensor) -> Tensor:
         group = distributed.group.WORLD

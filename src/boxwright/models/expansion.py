@@ -65,8 +65,8 @@ def expand_normalized(inputs: Tensor, conv: nn.Conv2d, norm: BatchNorm2d) -> Ten
     rows = inputs.permute(0, 2, 3, 1).flatten(0, 2)  # [BHW, C], a view
     count = len(rows)
     mean_in = channel_sums(inputs) / count
-    centred = rows - mean_in
-    covariance = centred.t() @ (centred / count)
+    centered = rows - mean_in
+    covariance = centered.t() @ (centered / count)
     kernel = conv.weight.flatten(1)
     mean = kernel @ mean_in
     variance = ((kernel @ covariance) * kernel).sum(1)

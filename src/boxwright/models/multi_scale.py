@@ -74,9 +74,6 @@ class MultiScale:
     """Several sizes of the network's input, each with its mirror image, and how their detections are merged.
 
     Attributes:
-        input_sizes: The sizes.
-        voting: Merges the views' detections of a class.
-        max_detections: The maximum per image.
         clips: Whether merged boxes are clipped to the image.
     """
 
@@ -112,8 +109,6 @@ class ScalePyramid:
 
     Attributes:
         max_size: The square root of the largest input's area.
-        voting: Merges the views' detections of a class.
-        max_detections: The maximum per image.
         clips: Whether merged boxes are clipped to the image.
     """
 

@@ -27,10 +27,8 @@ class ExponentialDecay:
     Attributes:
         rate: The rate before any decay.
         decay_steps: Steps in which the rate falls by `decay_factor`.
-        decay_factor: The factor.
         staircase: Whether the rate falls in jumps.
         burnin_rate: The rate of the first `burnin_steps`; 0 for `rate`.
-        burnin_steps: Steps of burn-in.
         floor: The minimum rate.
     """
 
@@ -55,7 +53,6 @@ class InverseTimeDecay:
     """Another schedule's rate divided by 1 + decay · step, as in Keras's optimizers.
 
     Attributes:
-        schedule: The other schedule.
         decay: How fast the rate falls.
     """
 
@@ -97,7 +94,6 @@ class CosineDecay:
         rate: The peak.
         total_steps: The step at which the rate is 0.
         warmup_rate: The rate at step 0 of a warm-up.
-        warmup_steps: Steps of warm-up.
         hold_steps: Steps at the peak before the decay.
     """
 

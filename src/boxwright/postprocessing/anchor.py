@@ -23,9 +23,6 @@ class AnchorPostprocessor:
     """Turn predictions into detections.
 
     Attributes:
-        box_coder: Decodes box codes.
-        score_converter: Turns logits into scores.
-        nms: Suppresses overlapping boxes.
         background: Columns before the foreground: 1 where column 0 is background, else 0.
         candidates: Selects the scores of each level that take part; None for all.
     """

@@ -29,7 +29,6 @@ class PerClass:
 
     Attributes:
         iou_threshold: Boxes that overlap a better one of their class by more are dropped.
-        max_detections_per_class: The maximum per class.
     """
 
     iou_threshold: float = 0.6
@@ -56,7 +55,6 @@ class SoftPerClass:
 
     Attributes:
         sigma: The width of the Gaussian that lowers scores.
-        max_detections_per_class: The maximum per class.
     """
 
     sigma: float
@@ -94,11 +92,7 @@ Suppression = PerClass | ClassAgnostic | SoftPerClass | Voting | SoftVoting
 
 @dataclass(frozen=True)
 class BestOfClass:
-    """Suppress among the best of each class, as Caffe's detectors do.
-
-    Attributes:
-        count: The number per class.
-    """
+    """Suppress among the best of each class, as Caffe's detectors do."""
 
     count: int
 
@@ -110,11 +104,7 @@ class BestOfClass:
 
 @dataclass(frozen=True)
 class BestOfImage:
-    """Suppress among the best of each image across classes.
-
-    Attributes:
-        count: The number per image.
-    """
+    """Suppress among the best of each image across classes."""
 
     count: int
 

@@ -23,8 +23,6 @@ class RegionProposals:
     """Suppress among all anchors, then clip to the image; boxes left without area are not replaced (TF's rule).
 
     Attributes:
-        box_coder: Decodes box codes.
-        nms: Suppresses overlapping boxes.
         nms_in_training: The same in training.
     """
 
@@ -46,7 +44,6 @@ class LevelProposals:
     """Select the best of each level, clip to the image, then suppress (as in Detectron, kerod and torchvision).
 
     Attributes:
-        box_coder: Decodes box codes.
         iou_threshold: Boxes that overlap a better one by more are dropped.
         per_level: The maximum per level; (in training, otherwise).
         most: The maximum of proposals per image, R; (in training, otherwise).

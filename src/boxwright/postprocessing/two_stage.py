@@ -25,9 +25,6 @@ class TwoStagePostprocessor:
     """Turn the predictions of the second and third stage into detections.
 
     Attributes:
-        box_coder: Decodes box codes.
-        score_converter: Turns logits into scores.
-        nms: Suppresses overlapping boxes.
         clip_first: Whether boxes are clipped before suppression, as in torchvision and kerod, or after, as in TF.
     """
 

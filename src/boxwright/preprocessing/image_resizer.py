@@ -65,14 +65,7 @@ def _resized(resize: Resize, image: Tensor, size: tuple[int, int]) -> Tensor:
 
 @dataclass(frozen=True)
 class FixedShapeResizer:
-    """Resize every image to one size.
-
-    Attributes:
-        height: The new height.
-        width: The new width.
-        resize: The interpolation.
-        convert_to_grayscale: Whether the result has one channel.
-    """
+    """Resize every image to one size."""
 
     height: int
     width: int
@@ -107,10 +100,8 @@ class KeepAspectRatioResizer:
     Attributes:
         min_dimension: The shorter side's target; 0 or less for none.
         max_dimension: The longer side's limit; 0 or less for none.
-        resize: The interpolation.
         pad_to_max_dimension: Whether to pad below and right to a square of `max_dimension`.
         per_channel_pad_value: The padding's color; empty for 0.
-        convert_to_grayscale: Whether the result has one channel.
         to_whole: Converts float32 sides to integers: rounds half to even, as in TF, or truncates, as elsewhere.
     """
 
@@ -197,8 +188,6 @@ class ConditionalShapeResizer:
     Attributes:
         threshold: The longer side's limit, or the shorter side's target, in pixels.
         shrink: Whether large images are shrunk; otherwise small ones are enlarged.
-        resize: The interpolation.
-        convert_to_grayscale: Whether the result has one channel.
     """
 
     threshold: int
@@ -238,7 +227,6 @@ class PadToMultipleResizer:
 
     Attributes:
         multiple: The number.
-        convert_to_grayscale: Whether the result has one channel.
     """
 
     multiple: int = 1

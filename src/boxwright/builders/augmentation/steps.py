@@ -74,7 +74,6 @@ def build_steps(steps: Sequence[m.PreprocessingStep], dataset: Dataset | None = 
     """Build a chain of transforms.
 
     Args:
-        steps: In order.
         dataset: The data, whose classes the ids of `drop_label_probabilistically` and `remap_labels` name, and from
             which steps that mix samples draw others. Without it, ids count from 1, and steps that mix samples or run
             user code are checked but cannot be called.

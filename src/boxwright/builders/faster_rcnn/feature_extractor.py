@@ -86,11 +86,7 @@ class TwoStageExtractor:
 
 
 def build_two_stage_extractor(config: m.FasterRcnnFeatureExtractor, image_channels: int) -> TwoStageExtractor:
-    """Build both halves.
-
-    Args:
-        image_channels: Channels of the image: 3, or 1 with a grayscale resizer.
-    """
+    """Build both halves."""
     if not ("_fpn_" in config.type or config.type.startswith("timm/")):
         _refuse_hyperparams(config)
     if config.type.startswith("timm/"):

@@ -41,7 +41,6 @@ def build_refinedet_extractor(
 
     Args:
         levels: The number of maps, of strides 8, 16, 32, 64 and so on.
-        image_channels: Channels of the image: 3, or 1 with a grayscale resizer.
     """
     build, default, counts = REFINEDET_EXTRACTORS[config.type.split("/")[0]]
     if levels not in counts:

@@ -74,11 +74,7 @@ class FeatureExtractor:
 
 
 def build_feature_extractor(config: m.SsdFeatureExtractor, *, image_channels: int = 3) -> FeatureExtractor:
-    """Build a feature extractor.
-
-    Args:
-        image_channels: Channels of the image: 3, or 1 with a grayscale resizer.
-    """
+    """Build a feature extractor."""
     name = config.type.split("/")[0]
     version = extractor_version(config)
     # Types that both versions have, with TF2's semantics.
@@ -221,7 +217,6 @@ class Extractor:
     """A type of extractor.
 
     Attributes:
-        build: The builder.
         default: The backbone's default convolutions.
         overridden: As in `BackboneRequest`, for `override_base_feature_extractor_hyperparams`.
     """

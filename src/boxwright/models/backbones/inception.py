@@ -32,10 +32,8 @@ class Conv:
     """A convolution with normalization and activation.
 
     Attributes:
-        name: Its scope.
         kernel: The side of a square kernel, or (height, width).
         channels: Channels out, before the depth multiplier.
-        stride: The stride.
         padding: "same" or "valid".
         deviation: Of the truncated normal that initializes the kernel; 0 for the settings' initializer.
         dilation: Distance between the kernel's taps.
@@ -82,12 +80,7 @@ Layer = Conv | Separable | Pool | Fork
 
 @dataclass(frozen=True)
 class Block:
-    """Branches of the same input, concatenated along channels.
-
-    Attributes:
-        name: Its scope.
-        branches: The layers of each.
-    """
+    """Branches of the same input, concatenated along channels."""
 
     name: str
     branches: tuple[tuple[Layer, ...], ...]
@@ -98,8 +91,6 @@ class Residual:
     """A block whose output, projected to the input's channels and scaled, is added to the input.
 
     Attributes:
-        name: Its scope.
-        branches: The layers of each.
         scale: Multiplies the block's output.
         activated: Whether the sum is activated.
     """

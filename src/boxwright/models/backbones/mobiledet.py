@@ -60,9 +60,7 @@ class MobileDetLayout:
     """A network.
 
     Attributes:
-        scope: TF's name of it.
         stem: Channels of the first convolution.
-        activation: TF's name.
         squeezes: Whether inverted blocks have squeeze and excite.
         blocks: The following blocks, down to stride 32.
         middle: The number of blocks up to the map of stride 16.

@@ -28,7 +28,6 @@ class _Block:
         stride: The spatial kernel's stride.
         expansion: Expanded channels per input channel; 1 for no expansion.
         channels: Output channels.
-        activation: TF's name.
         squeezes: Whether it has squeeze and excite.
         fused: Whether expansion and spatial kernel are one full convolution.
         residual: Whether the input is added if shapes match.
@@ -49,7 +48,6 @@ class MobileNetV3Layout:
     """A network.
 
     Attributes:
-        scope: TF-Slim's name of it.
         stem: Channels of the first convolution.
         activation: Of the first and last convolution.
         blocks: The blocks in between.

@@ -23,7 +23,6 @@ class TimmBackbone(Backbone):
     """The feature pyramid of a timm network.
 
     Attributes:
-        name: timm's name.
         mean: Of red, green and blue in 0..1, to subtract from inputs.
         deviation: Of red, green and blue in 0..1, to divide inputs by.
     """

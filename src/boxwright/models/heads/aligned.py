@@ -17,11 +17,7 @@ from boxwright.models.layers import ConvSettings, conv_norm_act, make_conv
 
 
 class AlignedHead(nn.Module):
-    """Sample features at each cell's box, then predict one box per cell by 1×1 convolutions (AlignDet, figure 4).
-
-    Attributes:
-        output: The outputs for each cell.
-    """
+    """Sample features at each cell's box, then predict one box per cell by 1×1 convolutions (AlignDet, figure 4)."""
 
     def __init__(
         self,
@@ -38,7 +34,6 @@ class AlignedHead(nn.Module):
             samplings: Each level's sampling, finest first; the last serves all coarser levels too.
             strides: The stride of each level in pixels.
             depth: Channels of the samplings' outputs and of the hidden layer.
-            output: The outputs for each cell.
             settings: Convolutions; without normalization, as released.
         """
         super().__init__()
@@ -72,11 +67,7 @@ class AlignedHead(nn.Module):
 
 
 class AlignmentConvHead(nn.Module):
-    """Predict by 3×3 convolutions whose taps lie on the refined boxes, one for each anchor shape (RefineDet++).
-
-    Attributes:
-        output: The outputs for each anchor.
-    """
+    """Predict by 3×3 convolutions whose taps lie on the refined boxes, one for each anchor shape (RefineDet++)."""
 
     def __init__(
         self,
@@ -91,7 +82,6 @@ class AlignmentConvHead(nn.Module):
         Args:
             anchors_per_location: Anchors at each location of each level.
             strides: The stride of each level in pixels.
-            output: The outputs for each anchor.
         """
         super().__init__()
         self.output, self.strides = output, tuple(strides)

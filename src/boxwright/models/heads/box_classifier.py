@@ -18,7 +18,6 @@ class BoxClassifierHead(nn.Module):
     """The mean of a crop's features, then a dense layer for codes and one for logits.
 
     Attributes:
-        num_classes: K.
         box_columns: K, or 1 if all classes share a box.
     """
 

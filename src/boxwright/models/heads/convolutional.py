@@ -54,7 +54,6 @@ class ConvolutionalHead(AnchorHead):
         Args:
             in_channels: Channels of each level, after its body if there are bodies.
             anchors_per_location: Anchors at each location of each level.
-            output: The outputs for each anchor.
             bodies: Each level's layers shared by both predictors, in place of the shape's 1×1 convolutions.
         """
         super().__init__()

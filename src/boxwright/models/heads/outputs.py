@@ -47,11 +47,7 @@ class HeadOutput:
 
 
 class AnchorHead(nn.Module):
-    """Predicts box codes and class logits for every anchor; `boxes` and `classes` are its last layers.
-
-    Attributes:
-        output: The outputs for one anchor.
-    """
+    """Predicts box codes and class logits for every anchor; `boxes` and `classes` are its last layers."""
 
     output: HeadOutput
 

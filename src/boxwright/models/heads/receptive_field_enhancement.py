@@ -54,7 +54,6 @@ class ReceptiveFieldHead(AnchorHead):
         Args:
             channels: Channels of every level, and of the towers.
             anchors_per_location: Anchors at each location, the same at all levels.
-            output: The outputs for each anchor.
             enhance: Whether the towers have the enhancement between their convolutions.
         """
         super().__init__()

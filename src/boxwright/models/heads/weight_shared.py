@@ -25,7 +25,6 @@ class TowerShape:
     Attributes:
         depth: Channels.
         layers: Convolutions before the last.
-        kernel_size: The side of every kernel.
         use_depthwise: Whether convolutions are separable.
         share_tower: Whether boxes and classes share the tower.
         dropout: The share of features dropped before the class convolution.
@@ -83,7 +82,6 @@ class WeightSharedHead(AnchorHead):
         Args:
             in_channels: Channels of each level; if they differ, all are projected to the most common number, as in TF.
             anchors_per_location: Anchors at each location, the same at all levels.
-            output: The outputs for each anchor.
             last_settings: Settings of the last convolutions, which TF configures separately.
         """
         super().__init__()

@@ -111,7 +111,6 @@ class BiFpn(nn.Module):
         """Build the pyramid.
 
         Args:
-            in_channels: Channels of the backbone's maps, finest first.
             settings: Convolutions; both halves of separable ones use `kernel`.
             extra_levels: Number of coarser levels to append by pooling.
             iterations: Number of top-down and bottom-up passes.

@@ -46,7 +46,6 @@ class FeaturePyramid(nn.Module):
         """Build the pyramid.
 
         Args:
-            in_channels: Channels of the backbone's maps, finest first.
             extra_levels: Number of coarser levels to append, each by a convolution of stride 2.
             use_depthwise: Whether 3×3 convolutions are separable (FPNLite).
             hand_down: From a level's sum and the smoothed level, to the map added to the next finer level.

@@ -25,7 +25,6 @@ class PaperFeaturePyramid(nn.Module):
         """Build the pyramid.
 
         Args:
-            in_channels: Channels of the backbone's maps, finest first.
             extra_levels: Number of coarser levels to append, each of half the size.
             pool: The side of their max pooling windows; 1 takes every second pixel.
         """

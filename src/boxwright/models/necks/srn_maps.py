@@ -62,7 +62,6 @@ class SecondStepPyramid(nn.Module):
         """Build the pyramid.
 
         Args:
-            in_channels: Channels of C2–C5.
             align_corners: Whether upsampling aligns corner pixels, as in the release's PyTorch version, or the pixels'
                 areas, as in later versions.
         """

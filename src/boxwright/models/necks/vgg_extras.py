@@ -20,7 +20,6 @@ class ExtraMap:
 
     Attributes:
         between: Channels between the two convolutions.
-        out: Channels of the map.
         kernel_size: The side of the second kernel.
         stride: Its stride.
         padding: Its padding, in pixels on every side.

@@ -29,11 +29,7 @@ class AnchorGrid:
 
 @dataclass(frozen=True)
 class FlexibleGridAnchorGenerator:
-    """Anchors listed individually for each level.
-
-    Attributes:
-        grids: One grid per level.
-    """
+    """Anchors listed individually for each level."""
 
     grids: tuple[AnchorGrid, ...]
 

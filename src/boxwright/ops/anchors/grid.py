@@ -45,10 +45,10 @@ def tile_anchors(
     y = torch.arange(grid[0], dtype=torch.float32) * stride[0] + offset[0]
     x = torch.arange(grid[1], dtype=torch.float32) * stride[1] + offset[1]
     half = torch.tensor(sizes, dtype=torch.float32) / 2
-    centre_y, centre_x = torch.meshgrid(y, x, indexing="ij")
-    centres = torch.stack([centre_x, centre_y], dim=-1)[:, :, None, :]
+    center_y, center_x = torch.meshgrid(y, x, indexing="ij")
+    centers = torch.stack([center_x, center_y], dim=-1)[:, :, None, :]
     half_xy = half.flip(-1)
-    return torch.cat([centres - half_xy, centres + half_xy], dim=-1).reshape(-1, 4)
+    return torch.cat([centers - half_xy, centers + half_xy], dim=-1).reshape(-1, 4)
 
 
 @dataclass(frozen=True)

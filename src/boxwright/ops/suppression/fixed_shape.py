@@ -38,7 +38,6 @@ class Candidates:
         anchors: int64 [B, n].
         passing: bool [B, n]; whether each score is above the threshold.
         more: bool [B]; whether other pairs are above the threshold too.
-        num_classes: K.
     """
 
     boxes: Tensor

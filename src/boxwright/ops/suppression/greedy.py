@@ -19,7 +19,6 @@ def suppress_classes(boxes: Tensor, scores: Tensor, classes: Tensor, iou_thresho
 
     Args:
         boxes: float [A, 4], xyxy.
-        scores: float [A].
         classes: int64 [A].
         iou_threshold: Boxes that overlap a kept one of their class by more are dropped.
 
@@ -83,7 +82,6 @@ def suppress_pairs(
         scores: float32 [B, n], best first; below 0 for pairs that take no part.
         labels: int64 [B, n]; the class of each pair.
         iou_threshold: Boxes that overlap a kept one of their class by more are dropped.
-        max_per_class: The maximum per class.
 
     Returns:
         bool [B, n]: the pairs that stay.
